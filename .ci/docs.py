@@ -22,7 +22,7 @@ PAGES = ROOT / "build" / "docs"
 BESIDE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 ERRORS = "Errors"
 GROUPS = {
-    "Loading": ("FastLoader", "PackedDataset", "Mix", "open_store", "open_writer"),
+    "Loading": ("FastLoader", "PackedDataset", "Mix", "Buckets", "open_store", "open_writer"),
     "Packing": ("pack", "append", "concat", "info", "verify", "unpack"),
     "Measuring and tuning": ("autotune", "show", "trace", "watch"),
     "In code that is not yours": ("install", "uninstall", "patched"),

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from ._tools.unpack import unpack
     from ._tools.verify import verify
     from ._tools.watch import watch
+    from ._transforms.buckets import Buckets
     from .converters import append, concat, pack
     from .storage import open_store, open_writer
 
 __all__ = [
+    "Buckets",
     "ChecksumError",
     "DataError",
     "DecodeError",
@@ -75,6 +77,7 @@ __all__ = [
 # import torch to print its help.
 _LAZY = {
     "FastLoader": "fastload._loader",
+    "Buckets": "fastload._transforms.buckets",
     "Mix": "fastload._sources.mix",
     "PackedDataset": "fastload._sources.packed",
     "open_store": "fastload.storage",

@@ -23,6 +23,7 @@ from ._run import accelerate, route
 from ._run import decode_device as _decode_device
 from ._run import progress as _progress
 from ._run import shard as _shard
+from ._run.bucket_sampler import BatchBy, BucketSampler
 from ._run.config import (
     ARGUMENTS,
     OURS,
@@ -37,7 +38,7 @@ from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
 from ._run.order import windowed
-from ._run.own_sampler import of_loader
+from ._run.own_sampler import of_groups, of_loader
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation
@@ -169,6 +170,17 @@ class FastLoader(DataLoader[Sample]):
         shuffle_window: For a packed store, with ``shuffle=True`` and a ``seed``: shuffle in such a
             way that blocks of 8 MB are read whole. The blocks come in random order, and records
             are shuffled within windows of so many blocks. None: a full shuffle.
+        batch_by: Which samples may share a batch. "aspect": those that the transform brings to one
+            size. ``Buckets``: those whose aspect ratios belong to one bucket; the transform begins
+            with ``buckets.crop()``. A sequence with a key for each sample, or a callable that takes
+            an index and gives its key: those with equal keys; a pair of integers is a height and a
+            width. Each batch has up to ``batch_size`` samples; groups come in random order with
+            ``shuffle=True``, a function of (seed, epoch), and without a seed that of seed 0.
+            ``drop_last`` leaves out the incomplete last batch of each group. ``shard`` divides
+            whole batches (docs/buckets.md). None: any samples.
+        batch_pixels: With ``batch_by``: each batch has as many samples as have so many pixels
+            together after the transform, at least one, and at most ``batch_size`` if that is above
+            1.
         device: Where to put batches, of any structure: "cuda", "cuda:1", an index, a
             ``torch.device``; "mps" and "xpu" too. None and "cpu" mean host memory. On CUDA, batches
             are copied on a side stream while the caller computes, and are complete when the
@@ -228,6 +240,8 @@ class FastLoader(DataLoader[Sample]):
     decode_device: DecodeDevice
     defer: bool | None
     shuffle_window: int | None
+    batch_by: BatchBy | None
+    batch_pixels: int | None
 
     # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
@@ -283,6 +297,8 @@ class FastLoader(DataLoader[Sample]):
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         shuffle_window: int | None = None,
+        batch_by: BatchBy | None = None,
+        batch_pixels: int | None = None,
         device: str | int | torch.device | None = None,
         prefetch_device: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
@@ -329,7 +345,10 @@ class FastLoader(DataLoader[Sample]):
             decode_device=decode_device,
             defer=defer,
             shuffle_window=shuffle_window,
-            own_order=sampler is None and batch_sampler is None,
+            batch_by=batch_by,
+            batch_pixels=batch_pixels,
+            own_order=sampler is None
+            and (batch_sampler is None or isinstance(batch_sampler, BucketSampler)),
         )
         opened = open_dataset(
             dataset,
@@ -378,7 +397,10 @@ class FastLoader(DataLoader[Sample]):
         self.cache_dir = cache_dir
         self._timeline = None if trace is None else lasting(trace)
         self._own_order = config.own_order
-        if self._own_order:
+        if batch_by is not None and batch_sampler is None:
+            batch_sampler = of_groups(opened, config, shuffle=bool(shuffle))
+            batch_size, shuffle, drop_last = 1, None, False  # torch takes no others with it
+        elif self._own_order and batch_sampler is None:
             sampler, shuffle = of_loader(opened, shuffle, seed, batch_size, shard=bool(shard))
             if shuffle_window is not None:
                 sampler = windowed(opened, sampler, shuffle_window)

@@ -229,6 +229,7 @@ PACKING = [
     "mymodule.py",
 ]
 READ = {
+    "buckets.md": ["imgs", "imgs.lmdb"],
     "coming-from.md": ["imgs", "train-000000.tar"],
     "README.md": ["imgs", "train.py"],
     "distributed.md": ["imgs", "imgs.lmdb"],

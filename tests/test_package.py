@@ -23,6 +23,7 @@ from fastload import _native, errors
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = {
+    "Buckets",
     "ChecksumError",
     "DataError",
     "DecodeError",

@@ -18,10 +18,13 @@ from torch.utils.data import IterableDataset, Sampler, SequentialSampler, defaul
 from .._base.machine import cpu
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
+from .._sources.mix import Mix, MixDataset
+from .._transforms.buckets import Buckets
 from ..errors import UsageError, type_next
 from ..hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, NumWorkers, OnError
-from . import shard
+from . import bucket_sampler, shard
 from .bad_samples import policy
+from .bucket_sampler import BatchBy, BucketSampler
 from .order import InOrder, SeededSampler
 from .shard import Shard
 
@@ -100,6 +103,8 @@ class LoaderConfig(TorchArguments):
     decode_device: DecodeDevice = "cpu"
     defer: bool | None = None
     shuffle_window: int | None = None
+    batch_by: BatchBy | None = None
+    batch_pixels: int | None = None
     # Not arguments of FastLoader:
     own_order: bool = True
     left_out: int = 0
@@ -133,6 +138,7 @@ class LoaderConfig(TorchArguments):
                 raise UsageError(
                     "shuffle_window: expected shuffle=True, got a sampler, which makes the order"
                 )
+        self._check_batch_by()
         policy.check(self.on_error, self.max_errors)
         if self.on_error == "refill" and self.batch_sampler is not None and self.batch_size is None:
             raise UsageError(
@@ -162,6 +168,39 @@ class LoaderConfig(TorchArguments):
                 "cache='decoded' keeps images in full size, but decode='scaled' makes smaller "
                 "ones: use cache='dct' or 'ram', or decode='exact'"
             )
+
+    def _check_batch_by(self) -> None:
+        pixels = self.batch_pixels
+        if pixels is not None and (not is_integer(pixels) or pixels < 1):
+            raise UsageError(f"batch_pixels: expected a positive integer, got {pixels!r}")
+        if self.batch_by is None:
+            if pixels is not None:
+                raise UsageError(
+                    "batch_pixels: expected batch_by with it, as batches have one size otherwise"
+                )
+            return
+        bucket_sampler.check(self.batch_by)
+        if self.iterable or isinstance(self.dataset, (Mix, MixDataset)):
+            raise UsageError(
+                "batch_by: expected a map-style dataset, whose samples can come in any order, got "
+                f"{type(self.dataset).__name__}"
+            )
+        if self.shuffle_window is not None:
+            raise UsageError("batch_by: expected no shuffle_window with it: both make the order")
+        if self.on_error == "refill":
+            raise UsageError(
+                "on_error='refill' takes samples from the end of the order, which batch_by divides "
+                "into groups: use on_error='replace'"
+            )
+        if bucket_sampler.within(self.batch_sampler) is not None:
+            return  # made by an earlier loader, which a trainer rebuilds
+        if not self.own_order:
+            raise UsageError(
+                "batch_by: expected neither sampler nor batch_sampler with it: all make the order"
+            )
+        size = self.batch_size
+        if size is None or not is_integer(size) or size < 1:
+            raise UsageError(f"batch_by: expected a batch_size, got {size!r}")
 
     # --- derived from the arguments -------------------------------------------------------------
 
@@ -210,6 +249,11 @@ class LoaderConfig(TorchArguments):
         return self.device is not None and torch.device(self.device).type != "cpu"
 
     @property
+    def one_size(self) -> bool:
+        """Whether ``batch_by`` makes batches of images of one size."""
+        return isinstance(self.batch_by, (str, Buckets))
+
+    @property
     def pinned(self) -> bool:
         """Whether to pin batches in host memory; moving batches to a device pins by itself."""
         return self.pin_memory and not self.accelerated
@@ -234,6 +278,9 @@ class LoaderConfig(TorchArguments):
     def epoch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:
         """The sampler that is told the epoch; it may be nested in batch samplers."""
         batches: object = self.batch_sampler
+        buckets = bucket_sampler.within(batches)
+        if buckets is not None:
+            return buckets
         while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
             batches = batches.batch_sampler  # accelerate wraps batch samplers
         sampler: Sampler[Any] | Iterable[Any] | None = getattr(batches, "sampler", self.sampler)
@@ -259,6 +306,9 @@ class LoaderConfig(TorchArguments):
         part = self.part()
         if part is None:
             return None
+        if isinstance(self.batch_sampler, BucketSampler):
+            batches = self.batch_sampler
+            return part.count(len(batches), drop_last=batches.drop_last)
         samples = part.count(len(self.own_sampler), drop_last=self.drop_last)
         whole, rest = divmod(samples, self.batch_size or 1)
         return whole + (rest > 0 and not self.drop_last)

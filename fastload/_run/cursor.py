@@ -16,6 +16,7 @@ import torch
 from .._sources.mix import MixDataset
 from .._sources.packed import PackedDataset
 from .._sources.source import nested
+from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
 from .order import SEQUENTIAL, EpochSampler, SeededSampler, set_epoch_of
 from .progress import Position, Progress
@@ -148,6 +149,9 @@ class EpochCursor:
         if ours and (config.batch_sampler is None or config.batch_size is not None):
             known = isinstance(sampler, EpochSampler)
             total = sampler.length(epoch) if known else len(sampler)  # type: ignore[arg-type, union-attr]
+        grouping = None
+        if isinstance(config.batch_sampler, BucketSampler):
+            total, grouping = config.batch_sampler.length(epoch), config.batch_sampler.grouping()
         stateful = stateful_sampler(config)
         return Progress(
             epoch=epoch,
@@ -161,6 +165,7 @@ class EpochCursor:
             sampler_epoch=known_sampler_epoch(config),
             base_seed=self.base_seed if config.persistent else None,
             before=self._surviving_positions(config),
+            grouping=grouping,
         )
 
     def _surviving_positions(self, config: LoaderConfig) -> list[Position]:

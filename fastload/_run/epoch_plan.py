@@ -20,6 +20,7 @@ from . import order as _order
 from . import shard as _shard
 from .bad_samples.policy import BadSamples
 from .bad_samples.refill import Refill
+from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .image_counts import ImageCounts
@@ -128,10 +129,17 @@ def plan(
             "otherwise torch's own iterator runs, which raises every error"
         )
     shard = config.part()
+    if isinstance(route, TorchRoute) and shard is not None and shard.world_size > 1:
+        raise UsageError(
+            "shard: expected in_order=True and a dataset that is no DataPipe: otherwise torch's "
+            "own iterator runs, which would read every sample on every rank; pass a "
+            "DistributedSampler"
+        )
     progress = cursor.at_start(config, number, shard)
     progress.unordered = isinstance(route, TorchRoute)
     on_error = _effective_on_error(config, shard)
-    known, times, padding, skip = None, None, 0, 0
+    known: Batches | None = None
+    times, padding, skip = None, 0, 0
     if resume is not None:
         _check_same(resume, progress, iterable=config.iterable)
         _restore(config, progress, resume)
@@ -140,7 +148,10 @@ def plan(
     if progress.length is not None:
         progress.first = 0 if resume is None else resume.first
         lazy = type(config.sampler) in SEQUENTIAL and not isinstance(route, EngineRoute)
-        if resume is not None or shard is not None or on_error == "refill" or not lazy:
+        if isinstance(config.batch_sampler, BucketSampler):
+            known, padding = config.batch_sampler.part(shard or Shard(), progress.first)
+            progress.length = len(known)
+        elif resume is not None or shard is not None or on_error == "refill" or not lazy:
             order = _shard.order(config.own_sampler, progress.first)
             if on_error != "refill" and progress.refilled:
                 order = order[: -progress.refilled]
@@ -156,6 +167,9 @@ def plan(
             if isinstance(config.sampler, MixSampler):
                 # The same on any number of ranks, none of which could count what others repeat.
                 times, _ = divide(repeats_within(_records(route, order)))
+    samples = progress.length
+    if progress.grouping is not None and known is not None:
+        samples = len(known.indices)
     refill = None
     if on_error == "refill" and not config.iterable:
         assert config.batch_size is not None, "for single samples on_error is 'skip' by now"
@@ -178,7 +192,7 @@ def plan(
         on_error=on_error,
         refill=refill,
         stamps=stamps,
-        bad=BadSamples(config.max_errors, progress.length),
+        bad=BadSamples(config.max_errors, samples),
         images=ImageCounts(),
         _generators=generators(config),
     )
@@ -215,7 +229,8 @@ def _records(route: Route, order: np.ndarray) -> np.ndarray:
 
 def _check_same(resume: Progress, now: Progress, *, iterable: bool) -> None:
     """Raise UsageError if an iteration like ``now`` cannot resume ``resume``."""
-    facts: dict[str, tuple[int | None, int | None]] = {
+    facts: dict[str, tuple[object, object]] = {
+        "batch_by, batch_size or set of images": (resume.grouping, now.grouping),
         "seed": (resume.seed, now.seed),
         "number of samples": (resume.total, now.total),
     }

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
 from .._engine.registry import chosen, is_torch
 from .._sources.deferred.thread_state import OF_MODE
 from .._sources.mix import MixDataset
 from .._sources.source import Source
+from .._transforms.plan import Plan
+from .._transforms.sample_params import coverage
 from .._transforms.views import Views
 from ..hints import Engine, Stats
 from . import decode_device, pillow_share, scaled_advice
 from .bottleneck import verdict
+from .bucket_sampler import BucketSampler, within
 from .config import LoaderConfig
 from .delivery import delivery
 from .image_counts import ImageCounts
@@ -20,6 +25,9 @@ from .mix_sampler import MixSampler
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .workers.copy_on_write import REMEDY, object_memory
+
+# Groups of ``batch_by`` that ``explain`` names.
+_MOST_GROUPS = 8
 
 # Lines of the user's code that ``explain`` names.
 _MOST_CAUSES = 5
@@ -35,6 +43,9 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
     lines += delivery.explain(config, route)
     if isinstance(config.dataset, MixDataset):
         lines.append(_mix(config))
+    buckets = within(config.batch_sampler)
+    if buckets is not None:
+        lines += _groups(buckets, route)
     if config.shard and not config.own_order:
         lines.append("shard: has no effect, because the given sampler decides what is read")
     return "\n".join(lines)
@@ -92,6 +103,40 @@ def _mix(config: LoaderConfig) -> str:
     return "mix: in the next epoch " + ", ".join(
         f"{count} samples of {name} ({float(share):.1%})" for name, count, share in parts
     )
+
+
+def _groups(sampler: BucketSampler, route: EngineRoute | WorkersRoute | TorchRoute) -> list[str]:
+    """The groups of ``batch_by``, and what their crops cut off, in words."""
+    groups, sizes = sampler.groups(), sampler.sizes()
+    counts = groups.counts
+    largest = np.argsort(-counts, kind="stable")
+    named = [f"{groups.names[i]}: {counts[i]} samples" for i in largest[:_MOST_GROUPS].tolist()]
+    if len(counts) > _MOST_GROUPS:
+        named.append(f"and {len(counts) - _MOST_GROUPS} more")
+    few, most = sizes.min(), sizes.max()
+    whole = f"{most}" if few == most else f"{few} to {most}"
+    incomplete = int(np.count_nonzero(counts % sizes))
+    left = "leaves out the rest of" if sampler.drop_last else "has an incomplete batch of"
+    lines = [
+        f"batch_by: {len(counts)} groups ({', '.join(named)}); {len(sampler)} batches of {whole} "
+        f"samples; the epoch {left} {incomplete} groups"
+    ]
+    if len(sampler) and counts.sum() < 2 * len(sampler) and sizes.max() > 1:
+        lines.append(
+            "slower: most batches have one sample, because few samples share a group; begin the "
+            "transform with buckets.crop() (docs/buckets.md)"
+        )
+    if isinstance(route, EngineRoute) and isinstance(route.source.plan, Plan):
+        source, plan = route.source, route.source.plan
+        images = source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
+        found = coverage(plan, images)
+        if found is not None:
+            resized, cut, padded = found
+            lines.append(
+                f"pixels: crops cut off {cut / max(resized, 1):.1%} of the resized images; "
+                f"{padded * plan.channels * plan.dtype.itemsize:,} bytes of padding"
+            )
+    return lines
 
 
 def _workers(

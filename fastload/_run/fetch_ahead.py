@@ -92,7 +92,7 @@ class FetchAhead:
             self._now = self._ahead.popleft()[0]
         else:
             self._now, _ = self._hold(indices)
-        self._store.passed(self._number * len(self._order[0]) if len(self._order) else 0)
+        self._store.passed(self._order.before(min(self._number, len(self._order))))
         self._top_up()
 
     def _hold(self, indices: np.ndarray) -> tuple[Held | None, int]:

@@ -7,6 +7,8 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from .._sources.mix import MixDataset
+from .bucket_sampler import BucketSampler
+from .config import LoaderConfig
 from .mix_sampler import MixSampler
 from .order import EpochSampler, InOrder, SeededSampler
 
@@ -25,3 +27,17 @@ def of_loader(
     if shuffle or seed is None or isinstance(dataset, IterableDataset):
         return None, shuffle
     return InOrder(dataset), None
+
+
+def of_groups(dataset: Any, config: LoaderConfig, *, shuffle: bool) -> BucketSampler:
+    """The ``batch_sampler`` to pass to torch for a loader with ``batch_by``."""
+    assert config.batch_by is not None and config.batch_size is not None, "checked by the config"
+    return BucketSampler(
+        dataset,
+        batch_by=config.batch_by,
+        batch_size=config.batch_size,
+        batch_pixels=config.batch_pixels,
+        drop_last=config.drop_last,
+        shuffle=shuffle,
+        seed=config.seed or 0,  # all ranks need the same order
+    )

@@ -95,6 +95,8 @@ class Progress:
         order_drawn: the order has been drawn from the generators.
         ended: the epoch is over.
         unordered: batches do not come in the order of their samples, so there is no state.
+        grouping: what the batches of ``batch_by`` are made by; None without it. With it, ``first``,
+            ``length`` and ``total`` count batches.
     """
 
     epoch: int
@@ -117,6 +119,7 @@ class Progress:
     order_drawn: bool = True
     ended: bool = False
     unordered: bool = False
+    grouping: dict[str, Any] | None = None
     _fixed: dict[str, Any] | None = None  # the entries of the state that stay the same all epoch
 
     def mark_drawn(self) -> None:
@@ -129,7 +132,10 @@ class Progress:
         self.since_start += 1
 
     def samples(self) -> int | None:
-        """Samples of the order that all ranks have consumed; None for a user's order."""
+        """Samples of the order that all ranks have consumed; None for a user's order.
+
+        With ``batch_by``, batches.
+        """
         if self.length is None:
             return None
         mine = min(self.since_start * (self.batch_size or 1), self.length)
@@ -159,6 +165,8 @@ class Progress:
                 "begun": self.order_drawn,
                 "decode": None,
             }
+            if self.grouping is not None:
+                self._fixed["grouping"] = self.grouping
         state = self._fixed.copy()
         state["batches"] = self.batches
         if self.length is not None:
@@ -204,6 +212,7 @@ def read(state: Mapping[str, Any]) -> Progress:
         before=[_position(*worker) for worker in state.get("before", ())],
         next_worker=int(state["turn"]),
         order_drawn=bool(state["begun"]),
+        grouping=state.get("grouping"),
     )
 
 

@@ -102,7 +102,7 @@ def _readable(config: LoaderConfig) -> Source:
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
             check_rows(config.sampler, config.batch_sampler, started=started)
-        elif config.custom_collate:
+        elif config.custom_collate and not config.one_size:
             check_one_size(source)
     return source
 

@@ -15,6 +15,7 @@ from torch.utils.data import (
 )
 
 from .._sources.unreadable import Unreadable
+from .bucket_sampler import BucketSampler
 from .mix_sampler import MixSampler
 from .order import InOrder, SeededSampler
 
@@ -55,6 +56,8 @@ def check_rows(
 
 
 def _check_batches(batch_sampler: Iterable[Any]) -> None:
+    if isinstance(batch_sampler, BucketSampler):
+        return
     if type(batch_sampler) is BatchSampler:
         check_rows(batch_sampler.sampler, None, started=False)
     elif type(batch_sampler) not in (list, tuple) or not all(map(_ints, batch_sampler)):

@@ -168,6 +168,39 @@ def nested(dataset: object) -> Iterator[object]:
             yield from nested(part)
 
 
+def image_sizes(dataset: object) -> np.ndarray:
+    """Width and height of every image of a dataset, (n, 2); (0, 0) where there is no image.
+
+    Those of a store or of files are read once per process. A user's Dataset tells them by
+    ``get_height_and_width(index)``, as torchvision's scripts for detection ask for them.
+
+    Raises:
+        Unreadable: they are not known.
+    """
+    ask = getattr(dataset, "get_height_and_width", None)
+    if callable(ask):
+        length = len(dataset)  # type: ignore[arg-type]
+        told = np.array([ask(index) for index in range(length)], np.int64)
+        sizes: np.ndarray = told.reshape(length, 2)[:, ::-1]
+        return sizes
+    if type(dataset) is Subset:
+        inner = image_sizes(dataset.dataset)
+        return np.take(inner, as_indices(dataset.indices), axis=0)
+    if type(dataset) is ConcatDataset and dataset.datasets:
+        return np.concatenate([image_sizes(part) for part in dataset.datasets])
+    store: Store | None = None  # of these, whatever the transform is
+    if type(dataset) is PackedDataset:
+        store = dataset.store
+    elif _is_image_folder(dataset):
+        store = _folder_store(dataset)
+    if store is not None:
+        return store.sizes(np.arange(len(store), dtype=np.int64))
+    source = resolve(dataset)
+    if source.tensors:
+        raise Unreadable("a TensorDataset has no images")
+    return source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
+
+
 def remote_stores(dataset: object) -> list[Store]:
     """The stores at URLs in ``dataset``, and in those inside it."""
     found = [one.store for one in nested(dataset) if isinstance(one, PackedDataset)]

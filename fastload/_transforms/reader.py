@@ -180,7 +180,7 @@ class Reader:
         op = GEOMETRY[kind](transform)
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
-        resizes = isinstance(op, (draws.Resize, draws.RandomResizedCrop))
+        resizes = isinstance(op, draws.RESIZING)
         if resizes:
             filter = self._tensor_filter(kind, transform) if self._is_tensor else None
         ramp = self._ramp.clone() if self._is_tensor else self._ramp

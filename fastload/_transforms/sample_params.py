@@ -17,7 +17,7 @@ import numpy as np
 
 from .._base import philox
 from .geometry import draws
-from .geometry.crop_geometry import Array, Frame, Geometry
+from .geometry.crop_geometry import Array, Frame, Geometry, Refused
 from .geometry.draws import MAX_PIXELS
 from .geometry.geometry_log import GeometryLog
 from .pixels import operations
@@ -148,6 +148,63 @@ def draw(
         keys=erased.keys,
     )
     return geometry, params
+
+
+def output_sizes(plan: Plan, sizes: Array) -> npt.NDArray[np.int64] | None:
+    """Width and height of what ``draw`` makes of images of ``sizes``: int64 (n, 2).
+
+    (0, 0) where it refuses an image, or the size is not known. None: the size is random.
+    """
+    if plan.drawn_size:
+        return None
+    # Few different sizes stand for many images.
+    few, which = np.unique(np.asarray(sizes, np.int64), axis=0, return_inverse=True)
+    found = np.zeros_like(few)
+    left = np.flatnonzero(few.min(axis=1, initial=1) > 0)
+    while len(left):
+        try:
+            found[left] = _sizes_after(plan, few[left])
+            break
+        except Refused as refused:
+            left = np.delete(left, refused.position)
+    return found[which.reshape(-1)]
+
+
+def _sizes_after(plan: Plan, sizes: Array) -> npt.NDArray[np.int64]:
+    """The same. Raises Refused for the first image that is refused."""
+    n = len(sizes)
+    if plan.size is not None:
+        return np.tile(np.array(plan.size[::-1], np.int64), (n, 1))
+    frame = Frame(sizes, np.arange(n))
+    for ops in (plan.ops, *(stage.ops for stage in plan.stages)):
+        frame = Frame(np.stack(frame.sides(), axis=1), np.arange(n))
+        for op in ops:
+            op.apply(frame, np.zeros((4, op.blocks, n)))
+        frame.refuse_large()
+    return np.stack(frame.sides(), axis=1)
+
+
+def coverage(plan: Plan, sizes: Array) -> tuple[int, int, int] | None:
+    """Pixels of the resized images, pixels of these that crops cut off, and pixels of padding.
+
+    All are sums over images of ``sizes``, (n, 2). None: the plan gives one size, a random one, or
+    does it in several steps.
+    """
+    if plan.size is not None or plan.drawn_size or any(stage.ops for stage in plan.stages):
+        return None
+    few, counts = np.unique(np.asarray(sizes, np.int64), axis=0, return_counts=True)
+    made = output_sizes(plan, few)
+    assert made is not None, "it is not random"
+    few, counts = few[made.all(axis=1)], counts[made.all(axis=1)]
+    frame = Frame(few, np.arange(len(few)))
+    for op in plan.ops:
+        op.apply(frame, np.zeros((4, op.blocks, len(few))))
+    _, resized, window, _, size = (column.astype(np.int64) for column in frame.columns())
+    common = np.minimum(window + size, resized) - np.maximum(window, 0)
+    shared = common.clip(0).prod(axis=1)
+    each = resized.prod(axis=1), resized.prod(axis=1) - shared, size.prod(axis=1) - shared
+    all_resized, cut, padded = (int((pixels * counts).sum()) for pixels in each)
+    return all_resized, cut, padded
 
 
 def rectangles(

@@ -16,7 +16,12 @@ from .override_check import METHODS
 from .plan import Plan
 
 # Modules of classes that keep all state in ``__dict__``; other objects of torch have some in C++.
-_MODULES = ("torchvision.transforms.", "timm.data.", "torch.nn.modules.")
+_MODULES = (
+    "torchvision.transforms.",
+    "timm.data.",
+    "torch.nn.modules.",
+    "fastload._transforms.buckets.",
+)
 
 _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype})
 _MOST_VALUES = 64  # of a tensor, such as the mean of Normalize
@@ -34,8 +39,8 @@ class _Opaque(Exception):
 def settings_of(transform: object, mode: str) -> object:
     """The settings of ``transform`` now, to be compared by ``==``; None if they cannot be.
 
-    Only transforms of torchvision and timm and modules of torch are examined, and of their
-    attributes only plain values, small tensors, and containers and transforms of these.
+    Only transforms of torchvision, timm and fastload and modules of torch are examined, and of
+    their attributes only plain values, small tensors, and containers and transforms of these.
     """
     try:
         return mode, torch.get_default_dtype(), _state(transform, _DEPTH)

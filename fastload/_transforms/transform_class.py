@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any, TypeAlias
 
+from .buckets import BucketCrop
 from .override_check import changed
 
 Transform: TypeAlias = Any
@@ -19,6 +20,9 @@ them, and ``UNREADABLE`` is what that may raise."""
 _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 V2 = "torchvision.transforms.v2"
+
+BUCKET_CROP = "fastload.BucketCrop"
+"""What ``kind_of`` says of fastload's own transform."""
 
 _MODULES = (
     "torchvision.transforms",
@@ -60,8 +64,10 @@ def is_of(transform: object, module: str, name: str) -> bool:
 def kind_of(transform: object) -> str:
     """The class name of a transform of torchvision or torch.nn; timm's with the prefix "timm.".
 
-    Raises Stop for anything else.
+    Raises Stop for anything else, but for ``Buckets.crop``.
     """
+    if type(transform) is BucketCrop:
+        return BUCKET_CROP
     name = type(transform).__name__
     theirs = any(is_of(transform, module, name) for module in _TIMM)
     if not theirs and not any(is_of(transform, module, name) for module in _MODULES):

@@ -19,7 +19,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from batches import MEAN, STD
-from fastload import DecodeError, FastLoader, InternalError, UsageError, pack
+from fastload import Buckets, DecodeError, FastLoader, InternalError, UsageError, pack
 from fastload._engine.nvidia import dali_graph
 
 pytestmark = [
@@ -76,6 +76,15 @@ def test_real_photos_too(test_data: Path, transform: Any, count: Any) -> None:
     dataset = ImageFolder(str(test_data), transform=transform)
     some = torch.utils.data.Subset(dataset, range(0, len(dataset), len(dataset) // count(48, 400)))
     close(batches(some, "dali"), batches(some, "native"))
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_batches_of_several_sizes_are_those_of_the_native_engine(store: Path, random: bool) -> None:
+    buckets = Buckets([(64, 64), (48, 80), (80, 48)])
+    chain = v1.Compose([buckets.crop(random=random), v1.PILToTensor()])
+    theirs = batches(store, "dali", chain, batch_by=buckets)
+    assert len({images.shape[2:] for images, _ in theirs}) > 1
+    close(theirs, batches(store, "native", chain, batch_by=buckets))
 
 
 def test_a_window_is_exact_to_the_pixel(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fastload import FastLoader, pack
+from fastload import FastLoader, open_writer, pack
+from fastload.storage import Record
+from object_server import ObjectServer
 from torchrun import torchrun
 
 SAMPLES = 168  # 8 ranks read 48 before the checkpoint; 5, 3 and 12 ranks have as many each of 120
@@ -158,3 +160,72 @@ def test_eight_processes_of_a_mesh_read_by_groups_and_other_groups_resume(tmp_pa
             assert all(batches == group[0] for batches in group)
         read = together([list(itertools.chain(*group[0])) for group in parts])
         assert read == (whole[:40] if column == 0 else whole[40:]).tolist()
+
+
+# --- a store at a URL -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(packed, tmp_path_factory):
+    """``packed``, and blocks.lmdb of four blocks, behind a server of objects."""
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "imgs.lmdb").symlink_to(packed)
+    pixels = np.random.default_rng(2)
+    with open_writer(folder / "blocks.lmdb", classes=["one"]) as writer:
+        writer.append(
+            [
+                Record(
+                    data=pixels.bytes(224 * 224 * 3),
+                    label=0,
+                    key=str(name),
+                    width=224,
+                    height=224,
+                    kind=1,
+                )
+                for name in range(SAMPLES)
+            ]
+        )
+    server = ObjectServer(folder)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "window"), [("imgs.lmdb", None), ("blocks.lmdb", None), ("blocks.lmdb", 2)]
+)
+def test_a_store_at_a_url_is_resumed_by_other_ranks_and_fetched_once(
+    name, window, served, tmp_path
+):
+    def ranks(world, store, **arguments):
+        return [
+            FastLoader(
+                store, 3, shuffle=True, seed=5, transform=TRAIN, shuffle_window=window,
+                shard=True, rank=rank, world_size=world, **arguments,
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+
+    url, cache = f"{served.url}/{name}", {"cache_dir": tmp_path / "cache"}
+    (one,) = ranks(1, served.folder / name)
+    one.set_epoch(1)
+    whole = samples(one)
+    assert len({image for image, _ in whole}) == SAMPLES
+    before, states, iterators = [], [], []
+    with served.asked() as asked:
+        for loader in ranks(8, url, **cache):
+            loader.set_epoch(1)
+            iterator = iter(loader)
+            before.append(samples(next(iterator) for _ in range(2)))
+            states.append(loader.state_dict())
+            iterators.append(iterator)  # one that ends early cancels what it has asked for
+        assert together(before) == whole[:48]
+        for world, workers in ((5, 0), (3, 2), (12, 1)):
+            rest = []
+            for rank, loader in enumerate(ranks(world, url, num_workers=workers, **cache)):
+                loader.load_state_dict(states[rank % 8])
+                rest.append(samples(loader))
+                assert loader.stats()["padding"] == 0
+            assert together(rest) == whole[48:]
+    size = (served.folder / name).stat().st_size
+    assert sum(one.nbytes for one in asked) <= 1.02 * size + (64 << 10)

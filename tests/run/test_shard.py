@@ -113,6 +113,17 @@ def test_an_iterable_dataset_is_not_divided():
         FastLoader(Stream(), shard=True, rank=0, world_size=2)
 
 
+@pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="in_order came with torch 2.6")
+def test_where_torchs_iterator_would_read_everything_on_every_rank_that_is_refused():
+    def loader(world):
+        options = {"shard": True, "rank": 0, "world_size": world}
+        return FastLoader(range(20), 2, num_workers=2, in_order=False, **options)
+
+    with pytest.raises(UsageError, match="in_order=True"):
+        list(loader(2))
+    assert len(list(loader(1))) == 10
+
+
 def test_ranks_that_all_read_everything_are_warned_once(monkeypatch):
     monkeypatch.setattr(shard, "_warned", False)
     monkeypatch.setattr(shard, "distributed", lambda: Shard(1, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import types
 import weakref
@@ -11,17 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import fastload
 from batches import TRAIN
-from fastload import DataError, FastLoader
+from fastload import Buckets, DataError, FastLoader, Mix, PackedDataset
 from fastload._engine.registry import chosen
 from torchrun import torchrun
 
 accelerate = pytest.importorskip("accelerate")
 pytestmark = pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning")
+
+BUCKETED = v1.Compose([Buckets([(32, 32), (24, 40), (40, 24)]).crop(), v1.ToTensor()])
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +82,10 @@ def collated(samples):
     return {"i": torch.tensor([index for index, _ in samples])}
 
 
-@pytest.fixture(params=["folder", "store", "tensors", "user", "workers", "stream", "views", "own"])
+@pytest.fixture(
+    params=["folder", "store", "tensors", "user", "workers", "stream", "views", "own"]
+    + ["mix", "buckets"]
+)
 def make(request, photos, store):
     """What makes a loader, and always the same."""
     images = ImageFolder(photos, TRAIN)
@@ -108,6 +115,16 @@ def make(request, photos, store):
             "views": lambda: FastLoader(store, 4, transform=[TRAIN, TRAIN], seed=2),
             "own": lambda: FastLoader(
                 Drawn(), 3, sampler=range(4), num_workers="auto", collate_fn=collated
+            ),
+            "mix": lambda: FastLoader(
+                Mix(
+                    [(PackedDataset(store, TRAIN), 3), (ImageFolder(photos, TRAIN), 1)],
+                    epoch_size="first_exhausted",
+                ), 4,
+                shuffle=True, seed=4,
+            ),
+            "buckets": lambda: FastLoader(
+                store, 3, shuffle=True, seed=4, transform=BUCKETED, batch_by="aspect",
             ),
         }[request.param]()  # fmt: skip
 
@@ -426,3 +443,54 @@ report(made)
             assert again == [whole[1][2:], whole[2]]
             assert iteration == 3 or rank > 0  # what is dispatched is the main process's to count
             assert skipped == [whole[1][2:]]
+
+
+@pytest.mark.long
+def test_two_ranks_take_whole_batches_of_a_mix_and_of_buckets_and_resume(
+    tmp_path, store, monkeypatch
+):
+    pytest.importorskip("torchdata")
+    parts = on_two_ranks(
+        f"""
+import copy
+from fastload import Buckets, Mix
+from torchvision import transforms as v1
+
+tf = v1.Compose([Buckets([(32, 32), (24, 40), (40, 24)]).crop(), v1.ToTensor()])
+ways = {{
+    "mix": lambda: FastLoader(
+        Mix([(range(24), 3), (range(100, 120), 1)], epoch_size=32), 4, shuffle=True, seed=4,
+        collate_fn=lambda samples: [torch.tensor(samples)],
+    ),
+    "buckets": lambda: FastLoader(
+        {str(store)!r}, 3, shuffle=True, seed=4, transform=tf, batch_by="aspect", fields=("key",),
+        collate_fn=lambda samples: [torch.tensor([int(s["key"][-6:-4]) for s in samples])],
+    ),
+}}
+made = []
+for make in ways.values():
+    whole = indices(make(), 2)
+    loader = prepared(make(), use_stateful_dataloader=True)
+    divided = indices(loader, 2)
+    first = prepared(make(), use_stateful_dataloader=True)
+    indices(first, 1)
+    for number, _ in enumerate(first):
+        if number == 1:
+            state = copy.deepcopy(first.state_dict())
+            break
+    second = prepared(make(), use_stateful_dataloader=True)
+    second.load_state_dict(state)
+    made.append([whole, divided, indices(second, 1)])
+report(made)
+""",
+        tmp_path,
+        monkeypatch,
+    )
+    for rank, made in enumerate(parts):
+        for whole, divided, rest in made:
+            for one, mine in zip(whole, divided):
+                assert mine[: len(one) // 2] == one[rank::2][: len(one) // 2]
+                assert len(mine) == -(-len(one) // 2)
+            assert rest == [divided[1][2:]]
+        for batch in itertools.chain(*made[0][0]):
+            assert sum(number < 100 for number in batch) == 3

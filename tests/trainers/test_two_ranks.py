@@ -294,3 +294,78 @@ torch.distributed.destroy_process_group()
         assert len(whole) == 12
         assert again == whole
         assert explained.startswith("engine: native")
+
+
+@pytest.mark.long
+def test_lightning_divides_a_mix_by_whole_batches_and_resumes_it(tmp_path):
+    parts = torchrun(
+        TRAINING
+        + LIGHTNING
+        + f"""
+from fastload import Mix
+
+class Others(Numbers):
+    def __len__(self):
+        return 20
+    def __getitem__(self, i):
+        return super().__getitem__(100 + i)
+
+folder = {str(tmp_path)!r}
+
+def make(**own):
+    mix = Mix([(Numbers(), 3), (Others(), 1)], epoch_size=32)
+    return FastLoader(mix, 4, shuffle=True, seed=3, **own)
+
+whole = [[labels.tolist() for _, labels in loader] for loader in [make()] for _ in range(3)]
+options = {{"use_distributed_sampler": False}}
+model, loader = fit(make(shard=True), 4, folder, **options)
+again = resumed(lambda: make(shard=True), 4, folder, **options)
+theirs, _ = fit(make(), 4, folder)  # divided by Lightning's own sampler around ours
+report([whole, model.losses, again, model.seen, theirs.seen, type(loader).__name__])
+""",
+        tmp_path,
+    )
+    whole = [batch for epoch in parts[0][0] for batch in epoch]
+    seen = [part[3] for part in parts]
+    assert [batch for both in zip(*seen, strict=True) for batch in both] == whole
+    for batch in whole:
+        assert sum(number < 100 for number in batch) == 3
+    for epoch in range(3):
+        read = [i for part in parts for batch in part[4][4 * epoch : 4 * epoch + 4] for i in batch]
+        assert sorted(read) == sorted(i for batch in parts[0][0][epoch] for i in batch)
+    for _, losses, again, _, _, kind in parts:
+        assert again == losses
+        assert kind == "FastLoader"
+
+
+@pytest.mark.long
+def test_lightning_takes_whole_batches_of_groups_and_resumes_them(tmp_path):
+    parts = torchrun(
+        TRAINING
+        + LIGHTNING
+        + f"""
+folder = {str(tmp_path)!r}
+
+def make(**own):
+    return FastLoader(
+        Numbers(), 4, shuffle=True, seed=3, batch_by=lambda i: i % 3, **own
+    )
+
+whole = [[labels.tolist() for _, labels in loader] for loader in [make()] for _ in range(3)]
+options = {{"use_distributed_sampler": False}}
+model, loader = fit(make(shard=True), 4, folder, **options)
+again = resumed(lambda: make(shard=True), 4, folder, **options)
+report([whole, model.losses, again, model.seen, len(loader), type(loader).__name__])
+""",
+        tmp_path,
+    )
+    expected = []
+    for epoch in parts[0][0]:
+        assert len(epoch) == 9
+        expected += epoch + epoch[:1]  # so that both ranks have five
+    seen = [part[3] for part in parts]
+    assert [batch for both in zip(*seen, strict=True) for batch in both] == expected[:24]
+    for _, losses, again, _, length, kind in parts:
+        assert again == losses
+        assert length == 5
+        assert kind == "FastLoader"

@@ -27,12 +27,12 @@ import torch
 from ..._base.devices.cuda import on_stream, stream_for
 from ..._base.slabs import SlabRing
 from ..._transforms.geometry.draws import (
+    RESIZING,
+    BucketCrop,
     CenterCrop,
     Geometry,
     Pad,
     RandomCrop,
-    RandomResizedCrop,
-    Resize,
 )
 from ..._transforms.pixels.erasing import Drawn
 from ..._transforms.plan import Plan
@@ -85,7 +85,7 @@ def refusal(plan: Plan | Views | None, store: Store) -> str | None:
 
 
 def _resizes(plan: Plan) -> bool:
-    return any(isinstance(op, (Resize, RandomResizedCrop)) for op in plan.ops)
+    return any(isinstance(op, RESIZING) for op in plan.ops)
 
 
 class DaliEngine(ImageEngine):
@@ -125,7 +125,9 @@ class DaliEngine(ImageEngine):
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),
             filter=plan.filter if _resizes(plan) else None,
-            windowed=any(isinstance(op, (Pad, RandomCrop, CenterCrop)) for op in plan.ops),
+            windowed=any(
+                isinstance(op, (Pad, RandomCrop, CenterCrop, BucketCrop)) for op in plan.ops
+            ),
             fill=plan.fill,
             hw_decoder_load=HW_DECODER_LOAD if load is None else load,
             whole=not dali_graph.takes_boxes(self.device),

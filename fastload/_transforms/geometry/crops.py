@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..transform_class import V2, Stop, Transform, is_of, probability
+from ..transform_class import BUCKET_CROP, V2, Stop, Transform, is_of, probability
 from . import draws
 from .draws import Op
 
@@ -92,6 +92,11 @@ def _four(kind: str, sides: list[int], padding: object) -> tuple[int, int, int, 
     return left, top, right, bottom
 
 
+def _bucket_crop(transform: Transform) -> Op:
+    kind = draws.RandomBucketCrop if transform.random else draws.BucketCrop
+    return kind(transform.buckets)
+
+
 def _flip(transform: Transform) -> Op:
     return draws.RandomHorizontalFlip(probability(transform))
 
@@ -104,5 +109,6 @@ GEOMETRY: dict[str, Callable[[Transform], Op]] = {
     "RandomCrop": _random_crop,
     "RandomHorizontalFlip": _flip,
     "Pad": _pad,
+    BUCKET_CROP: _bucket_crop,
 }
 """Readers by the name of the transform. They raise Stop for settings the engines do not have."""

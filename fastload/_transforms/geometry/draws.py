@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from ..._base import philox
+from ..buckets import Buckets, covering
 from .crop_geometry import MAX_PIXELS, Array, Frame, Geometry, Length, Unfit
 from .geometry_log import GeometryLog
 
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_PIXELS",
     "MAX_SIDE",
+    "RESIZING",
+    "BucketCrop",
     "CenterCrop",
     "Fit",
     "Geometry",
     "Op",
     "Pad",
+    "RandomBucketCrop",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
@@ -210,6 +214,43 @@ class RandomCrop:
 
 
 @dataclasses.dataclass(frozen=True)
+class BucketCrop:
+    """A resize that covers the bucket of the image, and a central crop: see ``Buckets.crop``."""
+
+    buckets: Buckets
+    blocks: ClassVar[int] = 0
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        sides = np.stack(frame.sides(), axis=1)
+        size = np.array(self.buckets.sizes, np.int64)[self.buckets.numbers(sides)]
+        w, h = covering(sides[:, 0], sides[:, 1], size[:, 1], size[:, 0])
+        frame.refuse(
+            (w > MAX_SIDE) | (h > MAX_SIDE),
+            f"a side is above {MAX_SIDE} where this {{w}}x{{h}} image covers its bucket; leave the "
+            "image out or crop before",
+        )
+        frame.resize(w, h)
+        x, y = self._place(w - size[:, 1], h - size[:, 0], u)
+        centred = not self.blocks
+        frame.crop(x, y, size[:, 1], size[:, 0], inside=True, centred=centred)
+
+    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
+        """Where the crop begins, of so many pixels that are over."""
+        return _centre(spare_w, 0), _centre(spare_h, 0)
+
+
+class RandomBucketCrop(BucketCrop):
+    """``BucketCrop`` at a uniform position."""
+
+    blocks: ClassVar[int] = 1
+
+    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
+        drawn = np.stack([u[0, 0] * (spare_w + 1), u[1, 0] * (spare_h + 1)])
+        x, y = drawn.astype(np.int64)
+        return x, y
+
+
+@dataclasses.dataclass(frozen=True)
 class Pad:
     """Padding by (left, top, right, bottom) pixels."""
 
@@ -231,6 +272,10 @@ class RandomHorizontalFlip:
 
     def apply(self, frame: Frame, u: Array) -> None:
         frame.flip(u[0, 0] < self.p)
+
+
+RESIZING = (Resize, RandomResizedCrop, BucketCrop)
+"""The operations that need a filter."""
 
 
 @dataclasses.dataclass(frozen=True)
