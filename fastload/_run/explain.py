@@ -17,6 +17,7 @@ from .delivery import delivery
 from .image_counts import ImageCounts
 from .measurements import Measurements
 from .mix_sampler import MixSampler
+from .order import SEQUENTIAL
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .workers.copy_on_write import REMEDY, object_memory
@@ -78,6 +79,10 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     lines += scaled_advice.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
+    windowed = config.shuffle_window is not None or isinstance(config.sampler, SEQUENTIAL)
+    hint = source.store.hint(windowed=windowed)
+    if hint is not None:
+        lines.append(f"slower: {hint}")
     if source.store.indirect is not None:
         lines.append(f"slower: {source.store.indirect}")
     return lines

@@ -414,7 +414,7 @@ def has_url(path: object) -> bool:
 
 def is_remote(dataset: object) -> bool:
     """Whether ``dataset`` is a packed store at a URL."""
-    return isinstance(dataset, PackedDataset) and dataset.store.remote
+    return isinstance(dataset, PackedDataset) and dataset.store.fetched() is not None
 
 
 def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:

@@ -169,9 +169,9 @@ def nested(dataset: object) -> Iterator[object]:
 
 
 def remote_stores(dataset: object) -> list[Store]:
-    """The stores at URLs in ``dataset``, and in those inside it."""
+    """The stores in ``dataset``, and in those inside it, that count what they fetch from URLs."""
     found = [one.store for one in nested(dataset) if isinstance(one, PackedDataset)]
-    return [store for store in found if store.remote]
+    return [store for store in found if store.fetched() is not None]
 
 
 def _packed(dataset: PackedDataset) -> Source:

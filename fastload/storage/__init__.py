@@ -84,6 +84,12 @@ def open_store(
     if isinstance(path, Sequence) and not isinstance(path, str):
         from .concat import ConcatStore
 
+        if all(isinstance(one, (str, os.PathLike)) and not is_url(one) for one in path):
+            paths = [local_path(one) for one in path if not isinstance(one, Store)]
+            if paths and all(format_of(one) == "parquet" for one in paths):
+                from .formats.parquet import ParquetStore
+
+                return ParquetStore(paths)  # whose columns are those of all of them
         return ConcatStore.checked([open_store(one, remote=remote) for one in path])
     if is_url(path):
         from .remote.options import RemoteOptions
