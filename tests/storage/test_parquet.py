@@ -342,7 +342,7 @@ def digest(store: Store, queue: Any = None) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_a_store_goes_to_other_processes(path: Path, method: str) -> None:
     store = open_store(path)
     expected = digest(store)
@@ -512,7 +512,7 @@ def test_a_window_larger_than_the_memory_is_refused(path: Path) -> None:
     before = _row_groups.use(RowGroups(size))
     try:
         loader = {"batch_size": 4, "transform": EVAL, "shuffle": True, "seed": 1}
-        with pytest.raises(UsageError, match="which are at most [01] here, got 2"):
+        with pytest.raises(UsageError, match=r"which are at most [01] here, got 2"):
             FastLoader(path, shuffle_window=2, **loader)  # type: ignore[arg-type]
         plain = FastLoader(path, **loader)  # type: ignore[arg-type]
         assert "slower: with shuffle=True a row group is decoded for" in plain.explain()
