@@ -43,6 +43,7 @@ from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import has_url, is_remote, open_dataset
+from ._sources.streams import ImageStream
 from .errors import UsageError, advise
 from .hints import (
     CacheKind,
@@ -344,6 +345,10 @@ class FastLoader(DataLoader[Sample]):
             from ._run.tuned_file import complete
 
             config, num_workers = complete(config, opened, num_workers)
+        if isinstance(opened, ImageStream):
+            if config.single:
+                raise UsageError("batch_size: expected a number with a streaming dataset, got None")
+            config = dataclasses.replace(config, collate_fn=opened.collating(config.collate_fn))
         config = dataclasses.replace(
             config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
         )

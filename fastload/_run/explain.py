@@ -8,6 +8,7 @@ from .._engine.registry import chosen, is_torch
 from .._sources.deferred.thread_state import OF_MODE
 from .._sources.mix import MixDataset
 from .._sources.source import Source
+from .._sources.streams import ImageStream
 from .._transforms.views import Views
 from ..hints import Engine, Stats
 from . import decode_device, pillow_share, scaled_advice
@@ -107,7 +108,9 @@ def _workers(
         f"engine: workers (torch's DataLoader machinery, {workers} processes)",
         f"because: {route.reason}",
     ]
-    if isinstance(route, WorkersRoute):
+    if isinstance(config.dataset, ImageStream):
+        lines.append("images: decoded in C++, a batch at a time, where it is collated")
+    elif isinstance(route, WorkersRoute):
         lines += _images(route, resources.measurements)
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))

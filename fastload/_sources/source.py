@@ -26,6 +26,7 @@ from ..storage.tensors import Rows
 from . import arrays, huggingface
 from .mix import COMPONENT, MixDataset
 from .packed import PackedDataset
+from .streams import ImageStream
 from .tensor_dataset import tensor_store
 from .unreadable import Unreadable
 
@@ -152,6 +153,8 @@ def resolve(dataset: object) -> Source:
         return _tensor_dataset(dataset)
     if huggingface.known(dataset):
         raise Unreadable(huggingface.reason(dataset))
+    if isinstance(dataset, ImageStream):
+        raise Unreadable("the rows of a streaming dataset come from its own code")
     raise Unreadable(
         f"{type(dataset).__name__} is not a dataset that fastload can read itself; if its samples "
         "are images, `fastload pack module:object` packs them into a store that it can read"

@@ -65,8 +65,8 @@ class ArrowStore(ColumnStore):
         columns = dataset.column_names if whole else dataset.format["columns"]
         features = {name: dataset.features[name] for name in columns}
         self._float = np.dtype(np.float32 if kind == "torch" else np.float64)
-        pictures = [name for name in columns if _is(features[name], "Image")]
-        self._image = _chosen(features, pictures)
+        pictures = [name for name in columns if is_feature(features[name], "Image")]
+        self._image = chosen_image(features, pictures)
         self._images = images_of(dataset.data.column(self._image), self._image)
         indices = getattr(dataset, "_indices", None)  # set by select() and shuffle()
         self._rows = np.arange(len(dataset), dtype=np.int64)
@@ -107,7 +107,7 @@ class ArrowStore(ColumnStore):
         """The column of labels, if there is one."""
         self._labels = None
         self.classes = []
-        classes = [name for name in names if _is(features[name], "ClassLabel")]
+        classes = [name for name in names if is_feature(features[name], "ClassLabel")]
         named = [name for name in ("label", "labels") if name in names]
         for name in named[:1] or (classes if len(classes) == 1 else []):
             values = self._numbers.get(name)
@@ -121,7 +121,7 @@ class ArrowStore(ColumnStore):
     def class_names(self, name: str) -> list[str]:
         """The class names of a ClassLabel column; empty for other columns."""
         feature = self._dataset.features[name]
-        return list(feature.names or []) if _is(feature, "ClassLabel") else []
+        return list(feature.names or []) if is_feature(feature, "ClassLabel") else []
 
     def _field(self, name: str, pictures: Sequence[str]) -> Field:
         values = self._numbers.get(name)
@@ -179,7 +179,7 @@ class ArrowStore(ColumnStore):
         if single is None:
             kind = self._dataset.format["type"]
             single = self._dataset.with_format(None).select_columns([name]).with_format(kind)
-            if _is(self._dataset.features[name], "Image"):
+            if is_feature(self._dataset.features[name], "Image"):
                 single = single.cast_column(name, sys.modules["datasets"].Image(decode=False))
             self._single[name] = single
         return list(single[np.asarray(indices).tolist()][name])
@@ -224,12 +224,12 @@ def open_saved(path: str) -> ArrowStore:
     return ArrowStore(datasets.load_from_disk(path))
 
 
-def _is(feature: object, name: str) -> bool:
+def is_feature(feature: object, name: str) -> bool:
     """Whether a feature is of the class of this name in datasets."""
     return type(feature) is getattr(sys.modules.get("datasets"), name, None)
 
 
-def _chosen(features: Mapping[str, Any], pictures: Sequence[str]) -> str:
+def chosen_image(features: Mapping[str, Any], pictures: Sequence[str]) -> str:
     """The column that holds the images."""
     decoded = [name for name in pictures if features[name].decode] or list(pictures)
     if not decoded:
