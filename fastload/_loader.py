@@ -85,9 +85,10 @@ class FastLoader(DataLoader[Sample]):
         >>> for images, labels in loader: ...
 
     Args:
-        dataset: any Dataset; the path of a packed store; or a list of such paths, which are read as
-            one store; the URL of a store, such as "s3://bucket/imgs.lmdb" (docs/remote.md); or a
-            Mix of several stores and datasets with weights.
+        dataset: any Dataset; the path of a packed store, or of Parquet files (docs/formats.md); a
+            list of such paths, which are read as one store; the URL of a store, such as
+            "s3://bucket/imgs.lmdb" (docs/remote.md); or a Mix of several stores and datasets with
+            weights.
         num_workers: The number of threads of the native engine (0: the calling thread makes each
             batch), or of worker processes where the dataset's own code runs. Images that only
             Pillow can decode are decoded in as many processes. Not given: native threads follow
@@ -168,8 +169,9 @@ class FastLoader(DataLoader[Sample]):
             epochs, other processes and later runs. Default: ``fastload`` in the user's cache
             folder.
         shuffle_window: For a packed store, with ``shuffle=True`` and a ``seed``: shuffle in such a
-            way that blocks of 8 MB are read whole. The blocks come in random order, and records
-            are shuffled within windows of so many blocks. None: a full shuffle.
+            way that blocks of 8 MB, or row groups of Parquet files, are read whole. The blocks come
+            in random order, and records are shuffled within windows of so many blocks. None: a full
+            shuffle.
         device: Where to put batches, of any structure: "cuda", "cuda:1", an index, a
             ``torch.device``; "mps" and "xpu" too. None and "cpu" mean host memory. On CUDA, batches
             are copied on a side stream while the caller computes, and are complete when the

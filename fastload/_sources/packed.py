@@ -67,7 +67,8 @@ class PackedDataset(Dataset[Any]):
 
     Args:
         path: a store written by ``fastload pack``, or an open ``Store``; a list of them is read as
-            one store. Also the URL of a store, such as "s3://bucket/imgs.lmdb" (docs/remote.md).
+            one store. Also Parquet files, or the URL of a store, such as "s3://bucket/imgs.lmdb"
+            (docs/formats.md, docs/remote.md).
         transform: as for torchvision's ImageFolder. If fastload recognises it, it runs in the
             native core; any other callable gets a PIL image. A list of transforms gives a list of
             views in place of the image, each with its own random numbers.

@@ -67,7 +67,8 @@ def open_store(
             ``name-*.tar`` or ``name-{000000..000012}.tar`` for the files of one store. An open
             store is returned as it is. Also a Hugging Face ``Dataset`` with an Image column, or the
             folder that its ``save_to_disk`` wrote. A list of these is read as one store, in order.
-            Also the URL of a packed store (docs/remote.md).
+            Also the URL of a packed store (docs/remote.md). Parquet files are stores too: a file, a
+            pattern, a folder or a list of them (docs/formats.md).
         remote: how URLs are read and cached.
 
     Raises:

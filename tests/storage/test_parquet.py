@@ -367,18 +367,30 @@ def test_a_cache_in_front_keeps_the_records(path: Path, cache: Any, groups: RowG
     assert loader.stats()["cache_hits"] == ROWS
 
 
+def test_a_batch_may_be_partly_in_a_cache(path: Path) -> None:
+    options: dict[str, Any] = {"transform": EVAL, "cache": "ram", "shuffle": True, "seed": 1}
+    loader = FastLoader(path, batch_size=12, num_workers=1, **options)
+    next(iter(loader))
+    rows = pq.read_table(path).to_pylist()
+    for batch in loader:
+        for image, name in zip(batch["image"], batch["name"], strict=True):
+            assert torch.equal(image, image_of(rows[int(name.removeprefix("number "))]["image"]))
+    assert 0 < loader.stats()["cache_hits"] < ROWS
+
+
 def test_mixed_with_other_stores(tmp_path: Path, path: Path) -> None:
     other = written(tmp_path / "other.parquet", table(7, 100))
     rows = [*pq.read_table(path).to_pylist(), *pq.read_table(other).to_pylist()]
     check(FastLoader([path, other], batch_size=10, transform=EVAL), rows)
     pack(path, tmp_path / "x.lmdb")
     parts = [
-        PackedDataset(one, transform=EVAL, fields=("key",)) for one in (other, tmp_path / "x.lmdb")
+        PackedDataset(one, transform=EVAL, fields=("key",))
+        for one in (other, tmp_path / "x.lmdb", path)
     ]
-    both = FastLoader(ConcatDataset(parts), batch_size=10)
+    both = FastLoader(ConcatDataset(parts), batch_size=len(rows) + ROWS)
     assert "store: concat" in both.explain()
     images = torch.cat([batch["image"] for batch in both])
-    expected = [*pq.read_table(other).to_pylist(), *pq.read_table(path).to_pylist()]
+    expected = [row for one in (other, path, path) for row in pq.read_table(one).to_pylist()]
     assert torch.equal(images, torch.stack([image_of(row["image"]) for row in expected]))
 
 
@@ -402,6 +414,13 @@ def test_a_folder_a_pattern_and_numbered_files_are_one_store(tmp_path: Path) -> 
     written(tmp_path / "data/validation-00000-of-00001.parquet", table(3), 4)
     with pytest.raises(UsageError, match=r"one split, found train, val.*train-\*"):
         open_store(tmp_path)
+
+
+def test_a_folder_of_images_with_metadata_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat/1.jpg").write_bytes(encoded(1))
+    written(tmp_path / "metadata.parquet", pa.table({"file_name": ["cat/1.jpg"]}))
+    assert open_store(tmp_path).format == "folder"
 
 
 def test_empty_files_and_row_groups_are_read(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ _SPLIT = re.compile(
     r"(?<![a-z])(train|training|test|testing|val|valid|validation|dev|eval)(?![a-z])"
 )
 _SAME_SPLIT = {"training": "train", "testing": "test", "valid": "val", "validation": "val"}
+# Of a folder of images, in which Hugging Face's imagefolder keeps what belongs to them.
+_METADATA = "metadata.parquet"
 _DEEPEST = 2  # folders below a folder of Parquet files that may hold more of them
 _FEWEST = 8  # a row group stays in memory for a batch that takes more than one of so many rows
 
@@ -521,7 +523,7 @@ def _below(folder: str) -> list[str]:
         file
         for level in levels
         for file in glob.glob(os.path.join(glob.escape(folder), level))
-        if os.path.isfile(file)
+        if os.path.isfile(file) and os.path.basename(file) != _METADATA
     ]
     return sorted(found)
 
@@ -530,7 +532,8 @@ def is_folder(path: str) -> bool:
     """Whether a folder holds Parquet files, in itself or in a folder called ``data``."""
     for folder in (path, os.path.join(path, "data")):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            if any(entry.name.endswith(SUFFIX) and entry.is_file() for entry in entries):
+            names = (entry.name for entry in entries if entry.is_file())
+            if any(name.endswith(SUFFIX) and name != _METADATA for name in names):
                 return True
     return False
 
