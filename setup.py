@@ -231,6 +231,7 @@ EXTRAS = {
     "opencv": ["opencv-python-headless>=4.5.4"],
     "plot": ["matplotlib"],
     "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
+    "parquet": ["pyarrow"],
     # obstore reads S3, GCS, Azure and https; fsspec, with what it names for a protocol (s3fs ...),
     # reads the rest, and writes.
     "remote": ["obstore>=0.7", "fsspec"],
@@ -316,6 +317,7 @@ setup(
             "datasets",
             "fsspec",
             "obstore>=0.7",
+            "pyarrow",
             "s3fs",
             "nvidia-dali-cuda130; platform_machine == 'x86_64'",  # its CPU back end
             "moto",  # an S3 server, which needs the next two

@@ -9,6 +9,7 @@ from typing import TypeGuard
 from .._sources import huggingface
 from ..errors import UsageError
 from ..storage import Store, open_store
+from ..storage._column_store import ColumnStore
 from ..storage._local import is_url
 from ..storage.arrow import ArrowStore
 from ..storage.folder import FolderStore
@@ -102,6 +103,6 @@ def _of_store(store: Store, chosen: Chosen, name: str | None = None) -> Source:
         chosen.refuse(repr(store.path))
         return FolderSource(store)
     Chosen(image=chosen.image).refuse(repr(name or store.path))  # a store has its images
-    if isinstance(store, ArrowStore):
+    if isinstance(store, ColumnStore) or store.format == "parquet":  # also one at a URL
         return TableSource(store, name or store.path, chosen.label)
     return StoreSource(store, chosen.label)

@@ -13,9 +13,9 @@ import numpy as np
 from .. import _native
 from ..errors import ChecksumError, DataError, StoreError, UsageError
 from ..storage import Store
+from ..storage._column_store import ColumnStore
 from ..storage._crc import crc32c
 from ..storage._read import NOT_REGULAR
-from ..storage.arrow import ArrowStore
 from ..storage.base import TURNED
 from ..storage.folder import FolderStore
 from ._gather import Gatherer
@@ -122,14 +122,14 @@ class StoreSource(Source):
 
     def where(self, index: int) -> str:
         """The file of the record."""
-        file = self.store.spans(self._everything[index : index + 1]).file
+        file = self.store.places(self._everything[index : index + 1]).file
         return self.store.files[int(file[0])]
 
     def offset(self, index: int) -> int | None:
         """Of the record."""
         if self.store.indirect is not None:
             return None
-        return int(self.store.spans(self._everything[index : index + 1]).offset[0])
+        return int(self.store.places(self._everything[index : index + 1]).offset[0])
 
     def sizes(self) -> np.ndarray:
         """From the store's table, or from the images' headers."""
@@ -137,7 +137,8 @@ class StoreSource(Source):
 
 
 class TableSource(StoreSource):
-    """The rows of a Hugging Face dataset; images with an EXIF orientation are decoded, as by it.
+    """The rows of a table; images with an EXIF orientation are decoded, as ``datasets`` does.
+
 
     Args:
         store: over the dataset.
@@ -145,7 +146,7 @@ class TableSource(StoreSource):
         label: as of ``StoreSource``.
     """
 
-    def __init__(self, store: ArrowStore, name: str, label: str | None = None) -> None:
+    def __init__(self, store: Store, name: str, label: str | None = None) -> None:
         super().__init__(store, label)
         self.path = name
 
@@ -169,6 +170,8 @@ class TableSource(StoreSource):
 
     def digest(self) -> str:
         """Of the dataset's own fingerprint, labels, classes and keys."""
+        if not self.store.identity:  # Parquet files
+            return super().digest()
         digest = hashlib.blake2b(self.store.identity.encode(), digest_size=16)
         _update(digest, self._labels, self.classes)
         digest.update("\0".join(self.keys).encode(*_UTF8))
@@ -177,8 +180,9 @@ class TableSource(StoreSource):
     def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray]:
         """As for other stores, with the names of a ClassLabel."""
         classes, labels = super()._numbered(name)
-        assert isinstance(self.store, ArrowStore)  # see the constructor
-        return self.store.class_names(name) or classes, labels
+        if isinstance(self.store, ColumnStore):
+            classes = self.store.class_names(name) or classes
+        return classes, labels
 
 
 _UTF8 = ("utf-8", "surrogateescape")

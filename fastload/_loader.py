@@ -44,6 +44,7 @@ from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import has_url, is_remote, open_dataset
+from ._sources.streams import ImageStream
 from .errors import UsageError, advise
 from .hints import (
     CacheKind,
@@ -85,9 +86,10 @@ class FastLoader(DataLoader[Sample]):
         >>> for images, labels in loader: ...
 
     Args:
-        dataset: any Dataset; the path of a packed store; or a list of such paths, which are read as
-            one store; the URL of a store, such as "s3://bucket/imgs.lmdb" (docs/remote.md); or a
-            Mix of several stores and datasets with weights.
+        dataset: any Dataset; the path of a packed store, or of Parquet files (docs/formats.md); a
+            list of such paths, which are read as one store; the URL of a store, such as
+            "s3://bucket/imgs.lmdb" (docs/remote.md); or a Mix of several stores and datasets with
+            weights.
         num_workers: The number of threads of the native engine (0: the calling thread makes each
             batch), or of worker processes where the dataset's own code runs. Images that only
             Pillow can decode are decoded in as many processes. Not given: native threads follow
@@ -168,8 +170,9 @@ class FastLoader(DataLoader[Sample]):
             epochs, other processes and later runs. Default: ``fastload`` in the user's cache
             folder.
         shuffle_window: For a packed store, with ``shuffle=True`` and a ``seed``: shuffle in such a
-            way that blocks of 8 MB are read whole. The blocks come in random order, and records
-            are shuffled within windows of so many blocks. None: a full shuffle.
+            way that blocks of 8 MB, or row groups of Parquet files, are read whole. The blocks come
+            in random order, and records are shuffled within windows of so many blocks. None: a full
+            shuffle.
         batch_by: Which samples may share a batch. "aspect": those that the transform brings to one
             size. ``Buckets``: those whose aspect ratios belong to one bucket; the transform begins
             with ``buckets.crop()``. A sequence with a key for each sample, or a callable that takes
@@ -363,6 +366,10 @@ class FastLoader(DataLoader[Sample]):
             from ._run.tuned_file import complete
 
             config, num_workers = complete(config, opened, num_workers)
+        if isinstance(opened, ImageStream):
+            if config.single:
+                raise UsageError("batch_size: expected a number with a streaming dataset, got None")
+            config = dataclasses.replace(config, collate_fn=opened.collating(config.collate_fn))
         config = dataclasses.replace(
             config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
         )

@@ -288,7 +288,7 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
 
 def absent(block: Block) -> str | None:
     """Why a block of Python cannot run on this machine, or None."""
-    if "s3://" in block.text:
+    if "s3://" in block.text or "hf://" in block.text:
         return "it needs a bucket; tests/storage/remote and tests/loader read from servers"
     if 'device="cuda"' in block.text and not torch.cuda.is_available():
         return "no CUDA device"

@@ -130,6 +130,7 @@ class BatchRequest:
                 offset=spans.offset[which],
                 nbytes=spans.nbytes[which],
                 held=spans.held,
+                memory=spans.memory,
             ),
             kinds=self.kinds[which],
             sizes=self.sizes[which],

@@ -315,6 +315,8 @@ class NativeEngine(ImageEngine):
 
         ``files``: what the spans refer to, where not to the store's; ``how``: as for ``submit``.
         """
+        if files is None and batch.spans.memory:
+            files, batch = self._with_memory(batch, batch.spans.memory)
         return self._kernel.submit(
             self._files if files is None else files,
             batch,
@@ -325,6 +327,24 @@ class NativeEngine(ImageEngine):
             cache_fill=self._cache_fill(batch),
             **how,
         )
+
+    def _with_memory(
+        self, batch: BatchRequest, memory: Sequence[np.ndarray]
+    ) -> tuple[_core.Files, BatchRequest]:
+        """The store's files and ``memory`` as more of them, and ``batch`` with their numbers."""
+        paths, ends = self.origin.file_table()
+        count, more = len(ends), len(memory)
+        files = self._core.Files(
+            paths,
+            np.concatenate([ends, np.full(more, len(paths), np.int64)]),
+            np.concatenate([self.origin.mapped_files(), np.ones(more, np.uint8)]),
+            None if self.cache is None else self.cache.arena,
+            {**self.origin.memory(), **{count + k: array for k, array in enumerate(memory)}},
+        )
+        file = batch.spans.file
+        file = np.where(file == count, count + more, file)  # the cache comes last
+        file = np.where(file < 0, count - 1 - file, file).astype(np.int32)
+        return files, dataclasses.replace(batch, spans=dataclasses.replace(batch.spans, file=file))
 
     def _cache_fill(self, batch: BatchRequest) -> _core.CacheFill | None:
         """What of the batch goes into the cache, as the core takes it."""

@@ -306,6 +306,8 @@ def _decode(data: bytes, kind: int, size: tuple[int, int], where: Where, scale: 
 
 
 def _where(store: Store, spans: Spans, i: int, record: int) -> Where:
+    if spans.file[i] < 0:  # in memory that has no name
+        spans, i = store.places(np.array([record], np.int64)), 0
     return {
         "path": store.shown(int(spans.file[i])),
         "record": record,
@@ -316,11 +318,14 @@ def _where(store: Store, spans: Spans, i: int, record: int) -> Where:
 def _read(store: Store, spans: Spans, i: int, where: Where) -> bytes:
     """The bytes of one span. Raises StoreError where the file is missing or too short."""
     offset, nbytes = int(spans.offset[i]), int(spans.nbytes[i])
-    known = store.memory().get(int(spans.file[i]))
+    number = int(spans.file[i])
+    if number < 0 and spans.memory is not None:
+        return bytes_of(spans.memory[-1 - number], offset, nbytes)
+    known = store.memory().get(number)
     if known is not None:
         return bytes_of(known, offset, nbytes)
     try:
-        path = store.files[int(spans.file[i])]
+        path = store.files[number]
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             end = size if nbytes < 0 else offset + nbytes

@@ -10,6 +10,7 @@ from .._engine.registry import chosen, is_torch
 from .._sources.deferred.thread_state import OF_MODE
 from .._sources.mix import MixDataset
 from .._sources.source import Source
+from .._sources.streams import ImageStream
 from .._transforms.plan import Plan
 from .._transforms.sample_params import coverage
 from .._transforms.views import Views
@@ -22,6 +23,7 @@ from .delivery import delivery
 from .image_counts import ImageCounts
 from .measurements import Measurements
 from .mix_sampler import MixSampler
+from .order import SEQUENTIAL
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .workers.copy_on_write import REMEDY, object_memory
@@ -89,6 +91,10 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     lines += scaled_advice.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
+    windowed = config.shuffle_window is not None or isinstance(config.sampler, SEQUENTIAL)
+    hint = source.store.hint(windowed=windowed)
+    if hint is not None:
+        lines.append(f"slower: {hint}")
     if source.store.indirect is not None:
         lines.append(f"slower: {source.store.indirect}")
     return lines
@@ -147,7 +153,9 @@ def _workers(
         f"engine: workers (torch's DataLoader machinery, {workers} processes)",
         f"because: {route.reason}",
     ]
-    if isinstance(route, WorkersRoute):
+    if isinstance(config.dataset, ImageStream):
+        lines.append("images: decoded in C++, a batch at a time, where it is collated")
+    elif isinstance(route, WorkersRoute):
         lines += _images(route, resources.measurements)
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))

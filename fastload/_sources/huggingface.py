@@ -15,14 +15,19 @@ from ..storage.huggingface import known as known
 _STREAMS = "datasets.iterable_dataset"
 
 
+def is_stream(dataset: object) -> bool:
+    """Whether it is a ``datasets.IterableDataset``."""
+    module = sys.modules.get(_STREAMS)
+    return module is not None and isinstance(dataset, module.IterableDataset)
+
+
 def keeps_loaded_state(dataset: object) -> bool:
-    """Whether it is a ``datasets.IterableDataset``, which keeps a state that was loaded.
+    """Whether it is a ``datasets.IterableDataset``, or over one, which keeps a loaded state.
 
     Its state is a position within an epoch. Every iteration starts there, until another state is
     loaded; ``load_state_dict(None)`` makes it start at the beginning again.
     """
-    module = sys.modules.get(_STREAMS)
-    return module is not None and isinstance(dataset, module.IterableDataset)
+    return is_stream(dataset) or getattr(dataset, "keeps_loaded_state", False)
 
 
 def reason(dataset: Any) -> str:

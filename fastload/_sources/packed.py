@@ -34,6 +34,7 @@ from .collate import ReadyBatch, annotations_of, samples_of
 from .every_view import EveryView
 from .in_python import PythonSamples
 from .mix import COMPONENT, Mix, MixDataset
+from .streams import ImageStream
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -66,7 +67,8 @@ class PackedDataset(Dataset[Any]):
 
     Args:
         path: a store written by ``fastload pack``, or an open ``Store``; a list of them is read as
-            one store. Also the URL of a store, such as "s3://bucket/imgs.lmdb" (docs/remote.md).
+            one store. Also Parquet files, or the URL of a store, such as "s3://bucket/imgs.lmdb"
+            (docs/formats.md, docs/remote.md).
         transform: as for torchvision's ImageFolder. If fastload recognises it, it runs in the
             native core; any other callable gets a PIL image. A list of transforms gives a list of
             views in place of the image, each with its own random numbers.
@@ -414,7 +416,7 @@ def has_url(path: object) -> bool:
 
 def is_remote(dataset: object) -> bool:
     """Whether ``dataset`` is a packed store at a URL."""
-    return isinstance(dataset, PackedDataset) and dataset.store.remote
+    return isinstance(dataset, PackedDataset) and dataset.store.fetched() is not None
 
 
 def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
@@ -442,6 +444,8 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
             raise UsageError(f"{name}: expected the URL of a store as dataset")
     if not given:
         return dataset
+    if huggingface.is_stream(dataset) or isinstance(dataset, ImageStream):
+        return _of_stream(dataset, given)
     if not isinstance(dataset, PackedDataset):
         found = huggingface.open_nested(dataset, lambda one: _of_table(one, seed, given), _is_table)
         if found is None:
@@ -487,6 +491,22 @@ def _of_table(dataset: Any, seed: int | None, given: dict[str, Any]) -> Any:
     if huggingface.known(dataset):
         return PackedDataset(dataset, seed=seed, **given)
     return open_dataset(dataset, seed=seed, **given)
+
+
+def _of_stream(dataset: Any, given: Mapping[str, Any]) -> ImageStream:
+    """A streaming dataset with the transform of its images; or one that has it already."""
+    if "transform" not in given or "joint" in given:
+        named = next(name for name in given if name != "transform")
+        raise UsageError(
+            f"{named}: a streaming dataset takes transform=, target_transform= and fields=, and "
+            "the last two only with a transform"
+        )
+    if not isinstance(dataset, ImageStream):
+        return ImageStream(dataset, **given)
+    for name, value in given.items():  # a trainer that rebuilds the loader passes them again
+        if getattr(dataset, name) is not value:
+            raise UsageError(f"the dataset already has another {name}: set it in one place only")
+    return dataset
 
 
 def _is_table(dataset: object) -> bool:

@@ -26,6 +26,7 @@ from ..storage.tensors import Rows
 from . import arrays, huggingface
 from .mix import COMPONENT, MixDataset
 from .packed import PackedDataset
+from .streams import ImageStream
 from .tensor_dataset import tensor_store
 from .unreadable import Unreadable
 
@@ -152,6 +153,8 @@ def resolve(dataset: object) -> Source:
         return _tensor_dataset(dataset)
     if huggingface.known(dataset):
         raise Unreadable(huggingface.reason(dataset))
+    if isinstance(dataset, ImageStream):
+        raise Unreadable("the rows of a streaming dataset come from its own code")
     raise Unreadable(
         f"{type(dataset).__name__} is not a dataset that fastload can read itself; if its samples "
         "are images, `fastload pack module:object` packs them into a store that it can read"
@@ -202,9 +205,9 @@ def image_sizes(dataset: object) -> np.ndarray:
 
 
 def remote_stores(dataset: object) -> list[Store]:
-    """The stores at URLs in ``dataset``, and in those inside it."""
+    """The stores in ``dataset``, and in those inside it, that count what they fetch from URLs."""
     found = [one.store for one in nested(dataset) if isinstance(one, PackedDataset)]
-    return [store for store in found if store.remote]
+    return [store for store in found if store.fetched() is not None]
 
 
 def _packed(dataset: PackedDataset) -> Source:

@@ -67,7 +67,8 @@ def open_store(
             ``name-*.tar`` or ``name-{000000..000012}.tar`` for the files of one store. An open
             store is returned as it is. Also a Hugging Face ``Dataset`` with an Image column, or the
             folder that its ``save_to_disk`` wrote. A list of these is read as one store, in order.
-            Also the URL of a packed store (docs/remote.md).
+            Also the URL of a packed store (docs/remote.md). Parquet files are stores too: a file, a
+            pattern, a folder or a list of them (docs/formats.md).
         remote: how URLs are read and cached.
 
     Raises:
@@ -84,6 +85,12 @@ def open_store(
     if isinstance(path, Sequence) and not isinstance(path, str):
         from .concat import ConcatStore
 
+        if all(isinstance(one, (str, os.PathLike)) and not is_url(one) for one in path):
+            paths = [local_path(one) for one in path if not isinstance(one, Store)]
+            if paths and all(format_of(one) == "parquet" for one in paths):
+                from .formats.parquet import ParquetStore
+
+                return ParquetStore(paths)  # whose columns are those of all of them
         return ConcatStore.checked([open_store(one, remote=remote) for one in path])
     if is_url(path):
         from .remote.options import RemoteOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import stat
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import StoreError
-from .base import Store
+from .base import Spans, Store
 
 _FETCHED = 256  # records that are fetched from elsewhere at a time
 
@@ -74,13 +75,29 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
         for index in indices:
             yield store.read(np.array([index], np.int64))[0][:limit]
         return
-    spans = store.spans(indices)
-    files, memory = store.files, store.memory()
+    yield from read_spans(store, indices, store.spans(indices), limit)
+
+
+def part_of(spans: Spans, which: np.ndarray) -> Spans:
+    """The spans at these positions."""
+    return dataclasses.replace(
+        spans, file=spans.file[which], offset=spans.offset[which], nbytes=spans.nbytes[which]
+    )
+
+
+def read_spans(
+    store: Store, indices: np.ndarray, spans: Spans, limit: int | None = None
+) -> Iterator[bytes]:
+    """As ``read_records``, of records that lie at ``spans``."""
+    files, memory, own = store.files, store.memory(), spans.memory or ()
     opened, descriptor = -1, -1
     try:
         for index, file, offset, nbytes in zip(
             indices.tolist(), spans.file.tolist(), spans.offset.tolist(), spans.nbytes.tolist()
         ):
+            if file < 0:
+                yield bytes_of(own[-1 - file], offset, nbytes)[:limit]
+                continue
             if file in memory:
                 yield bytes_of(memory[file], offset, nbytes)[:limit]
                 continue

@@ -12,9 +12,9 @@ from __future__ import annotations
 import abc
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,11 @@ BLOCK_NBYTES = 8 << 20
 
 TURNED = 3  # as ENCODED, but its EXIF orientation is applied when decoded; never written
 
+Fetch: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], "Held | None"]
+"""Fetches ranges of files, (file, offset, bytes), which stay as long as the result is not released.
+
+None: they stay in any case."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spans:
@@ -43,12 +48,15 @@ class Spans:
         offset: int64, bytes from the start of that file.
         nbytes: int64, length in bytes; -1 means "to the end of the file".
         held: keeps bytes that were fetched from elsewhere; they may be read as long as this lives.
+        memory: arrays in the place of files, for these spans alone: uint8 (n,), contiguous. A file
+            number of -1 - k means number k of them.
     """
 
     file: np.ndarray
     offset: np.ndarray
     nbytes: np.ndarray
     held: Held | None = None
+    memory: Sequence[np.ndarray] | None = None
 
 
 UNSIZED = "the size of the image is not known: it is empty, damaged or no image"
@@ -136,7 +144,8 @@ class Store(abc.ABC):
         indirect: why the records do not lie in ``files`` as they are (compressed, another order),
             and what to do about it; then only ``read`` returns their bytes, and spans are empty.
             None in every other store.
-        remote: the records are elsewhere: ``spans`` fetches them, and ``ahead`` does so in advance.
+        remote: the records are elsewhere, or have to be decoded, many at a time: ``spans`` fetches
+            them, and ``ahead`` does so in advance.
         identity: identifies the content of ``memory``: equal only for equal content.
         names: what the image and its label are called in a sample that is a dict.
         sample_fields: the fields of a sample if none are asked for; None: it is then not a dict.
@@ -215,6 +224,22 @@ class Store(abc.ABC):
 
     def check_window(self, blocks: int) -> None:  # noqa: B027
         """Raise UsageError if an order by windows of so many blocks would be fetched repeatedly."""
+
+    def read_through(self, fetch: Fetch) -> None:
+        """Read the files through ``fetch``, of whose content nothing may be there; if ``remote``.
+
+        Args:
+            fetch: (file, offset, bytes) of each range -> what keeps them until it is released.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not read files itself")
+
+    def hint(self, *, windowed: bool) -> str | None:
+        """What makes an epoch slow, and what to do about it, in words; by default nothing.
+
+        Args:
+            windowed: the order is sequential, or one of windows.
+        """
+        return None
 
     def fetched(self) -> Mapping[str, float] | None:
         """What reading from elsewhere has cost this process so far; None if nothing is elsewhere.

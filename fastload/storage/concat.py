@@ -103,11 +103,14 @@ class ConcatStore(Store):
 
     def _placed(self, indices: np.ndarray, each: Sequence[Callable[[np.ndarray], Spans]]) -> Spans:
         held: list[Held] = []
+        memory: list[np.ndarray] = []
 
         def part(number: int, local: np.ndarray) -> np.ndarray:
             spans = each[number](local)
             held.extend([] if spans.held is None else [spans.held])
-            file = spans.file + self._first_file[number]
+            own = spans.file < 0
+            file = np.where(own, spans.file - len(memory), spans.file + self._first_file[number])
+            memory.extend(spans.memory or ())
             return np.stack([file, spans.offset, spans.nbytes], axis=1)
 
         table = self._gather(indices, np.empty((len(indices), 3), np.int64), part)
@@ -116,6 +119,7 @@ class ConcatStore(Store):
             offset=np.ascontiguousarray(table[:, 1]),
             nbytes=np.ascontiguousarray(table[:, 2]),
             held=HeldTogether(held) if held else None,
+            memory=memory or None,
         )
 
     def shown(self, file: int) -> str:
@@ -153,6 +157,10 @@ class ConcatStore(Store):
     def check_window(self, blocks: int) -> None:
         for store in self.stores:
             store.check_window(blocks)
+
+    def hint(self, *, windowed: bool) -> str | None:
+        hints = (store.hint(windowed=windowed) for store in self.stores)
+        return next((hint for hint in hints if hint is not None), None)
 
     def fetched(self) -> Mapping[str, float] | None:
         parts = [part for store in self.stores if (part := store.fetched()) is not None]

@@ -42,11 +42,12 @@ _BUILT_IN: dict[str, tuple[str, ...]] = {
     "tfrecord": ("formats.tfrecord", ".tfrecord", ".tfrecords"),
     "recordio": ("formats.recordio", ".rec"),
     "tar": ("formats.tar", ".tar"),
+    "parquet": ("formats.parquet", ".parquet"),
     "arrow": ("arrow",),
     "folder": ("folder",),
 }
 # Formats that recognise a folder by what it contains, in this order; the last one takes any folder.
-_BY_CONTENT = ("lmdb", "arrow", "folder")
+_BY_CONTENT = ("lmdb", "arrow", "parquet", "folder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

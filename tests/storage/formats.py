@@ -4,8 +4,10 @@ and how to read its bytes without fastload."""
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import io
 import itertools
+import json
 import os
 import struct
 import tarfile
@@ -81,6 +83,8 @@ class Row:
         empty: whether the format has empty stores.
         checksums: whether it has checksums.
         fields: whether it stores labels of all shapes, and named fields.
+        keys: whether it has names of records; otherwise they are numbers.
+        written: whether fastload writes it.
         records: number -> records that it can hold.
         shards: the number of files that ``make`` writes; None: one.
     """
@@ -92,6 +96,8 @@ class Row:
     empty: bool = True
     checksums: bool = True
     fields: bool = True
+    keys: bool = True
+    written: bool = True
     records: Callable[[int], list[Record]] = records
     shards: int | None = None
 
@@ -183,6 +189,29 @@ def _raw_tar(path: Path) -> list[bytes]:
         return [archive.extractfile(member).read() for member in members]  # type: ignore[union-attr]
 
 
+def _make_parquet(folder: Path, records: Sequence[Record]) -> Path:
+    """As Hugging Face's datasets writes it, without its struct."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "ein Speicher 貯蔵.parquet"
+    features = {"label": {"_type": "ClassLabel", "names": CLASSES}, "image": {"_type": "Image"}}
+    columns = {
+        "image": pa.array([bytes(record.data) for record in records], pa.binary()),
+        "label": pa.array([record.label for record in records], pa.int64()),
+    }
+    noted = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(pa.table(columns, metadata=noted), path, row_group_size=7)
+    return path
+
+
+def _raw_parquet(path: Path) -> list[bytes]:
+    import pyarrow.parquet as pq
+
+    found: list[bytes] = pq.read_table(path)["image"].to_pylist()
+    return found
+
+
 def _make_folder(folder: Path, records: Sequence[Record]) -> Path:
     root = folder / "ein Ordner 写真"
     for record in records:
@@ -224,6 +253,11 @@ def _rows() -> Iterator[Row]:
         if "shards" in known.options and not known.folders:
             of_all = None if raw is None else _of_shards(raw)
             yield Row(f"{name}-shards", suffix, _packed(suffix, 3), of_all, records=made, shards=3)
+    if importlib.util.find_spec("pyarrow") is not None:
+        yield Row(
+            "parquet", ".parquet", _make_parquet, _raw_parquet,
+            checksums=False, fields=False, keys=False, written=False,
+        )  # fmt: skip
     yield Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False)
 
 

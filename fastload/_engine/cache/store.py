@@ -119,16 +119,22 @@ class CachedStore(Store):
         kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
         converted = np.zeros(n, np.uint8)
         found = self.arena.find(indices, offset, nbytes, kinds, sizes, converted)
-        kept, held = offset >= 0, None
+        kept, inner_spans = offset >= 0, None
         if found < n:
             rest = np.flatnonzero(~kept)
             inner = self.inner.locate(indices[rest])
-            held = inner.spans.held
+            inner_spans = inner.spans
             file[rest], offset[rest] = inner.spans.file, inner.spans.offset
             nbytes[rest], kinds[rest] = inner.spans.nbytes, inner.kinds
             sizes[rest], converted[rest] = inner.sizes, 0
         return Located(
-            spans=Spans(file=file, offset=offset, nbytes=nbytes, held=held),
+            spans=Spans(
+                file=file,
+                offset=offset,
+                nbytes=nbytes,
+                held=None if inner_spans is None else inner_spans.held,
+                memory=None if inner_spans is None else inner_spans.memory,
+            ),
             kinds=kinds,
             sizes=sizes,
             kept=kept,

@@ -75,7 +75,12 @@ class Records:
             return None
         spans = batch.spans
         try:
-            data = self._bytes(int(spans.file[i]), int(spans.offset[i]), int(spans.nbytes[i]))
+            offset, nbytes = int(spans.offset[i]), int(spans.nbytes[i])
+            data: np.ndarray | None
+            if spans.file[i] < 0 and spans.memory is not None:
+                data = spans.memory[-1 - int(spans.file[i])][offset : offset + nbytes]
+            else:
+                data = self._bytes(int(spans.file[i]), offset, nbytes)
         except OSError:
             return None
         if data is None or bytes(data[:3]) != _BEGIN or bytes(data[-2:]) != _END:

@@ -81,7 +81,10 @@ class _Attached:
                 path=self.url.shown,
             )
         if found.ranged is not None:
-            return found.ranged(path, self.need)
+            store = found.ranged(path, self.need)
+            if store.remote:
+                store.read_through(self.fetch)
+            return store
         if self.cache.area.soft:
             raise StoreError(
                 f"{found.title} stores are fetched whole when they are opened, and cache_limit=0 "
@@ -92,7 +95,11 @@ class _Attached:
         return found.open(path)
 
     def need(self, ranges: Sequence[tuple[str, int, int]]) -> None:
-        """Fetch (file, offset, bytes) and keep them as long as the store is open; -1: all."""
+        """As ``fetch``, but they stay as long as the store is open."""
+        self.holds.append(self.fetch(ranges))
+
+    def fetch(self, ranges: Sequence[tuple[str, int, int]]) -> Hold:
+        """Fetch (file, offset, bytes), -1: all, which stay until the result is released."""
         wanted: dict[BlockFile, list[tuple[int, int]]] = {}
         for place, offset, nbytes in ranges:
             file = self.files[place]
@@ -107,7 +114,7 @@ class _Attached:
         )
         assert hold is not None, "only what is ahead may find no room"
         hold.wait()
-        self.holds.append(hold)
+        return hold
 
     def dropped(self) -> None:
         """The store was deleted: close, though not in the middle of what this thread does."""
@@ -256,10 +263,13 @@ class RemoteStore(Store):
     def places(self, indices: np.ndarray) -> Spans:
         """As in the contract."""
         with self._named():
-            return self._store.spans(indices)
+            return self._store.places(indices)
 
     def spans(self, indices: np.ndarray) -> Spans:
         """As in the contract: fetched, and there as long as the spans live."""
+        if self._store.remote:
+            with self._named():
+                return self._store.spans(indices)
         spans = self.places(indices)
         hold = self._here.cache.hold(self._ranges(spans), self._here.source)
         assert hold is not None, "only what is ahead may find no room"
@@ -268,6 +278,8 @@ class RemoteStore(Store):
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         """As in the contract."""
+        if self._store.remote:
+            return self._store.ahead(indices, urgency=urgency, blocks=blocks)
         here = self._here
         ranges = self._ranges(self.places(indices))
         if blocks:
@@ -289,6 +301,8 @@ class RemoteStore(Store):
 
     def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
         """As in the contract."""
+        if self._store.remote:
+            self._store.expect(indices, positions)
         here = self._here
         if self.indirect is not None or here.cache.area.limit >= self.nbytes:
             return  # nothing is evicted
@@ -309,17 +323,25 @@ class RemoteStore(Store):
 
     def passed(self, position: int) -> None:
         """As in the contract."""
+        if self._store.remote:
+            self._store.passed(position)
         for file in self._here.opened:
             file.now = position
 
     def check_window(self, blocks: int) -> None:
         """As in the contract."""
+        if self._store.remote:
+            self._store.check_window(blocks)
         limit = self._here.cache.area.limit
         if blocks * BLOCK_NBYTES > limit // 2:
             raise UsageError(
                 f"shuffle_window: expected at most {limit // 2 // BLOCK_NBYTES} blocks of 8 MB, "
                 f"half of the {limit} bytes that are cached, got {blocks}: raise cache_limit"
             )
+
+    def hint(self, *, windowed: bool) -> str | None:
+        """As in the contract."""
+        return self._store.hint(windowed=windowed)
 
     def fetched(self) -> Mapping[str, float]:
         """As in the contract."""
@@ -357,6 +379,9 @@ class RemoteStore(Store):
             return np.concatenate(parts)
 
     def locate(self, indices: np.ndarray) -> Located:
+        if self._store.remote:
+            with self._named():
+                return self._store.locate(indices)
         return Located(
             spans=self.spans(indices), kinds=self.kinds(indices), sizes=self.sizes(indices)
         )

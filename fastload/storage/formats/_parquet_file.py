@@ -1,0 +1,415 @@
+"""Parquet files through pyarrow: which row groups they have, and the columns of one.
+
+https://parquet.apache.org/docs/file-format/ describes the format; pyarrow alone reads it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import MissingDependencyError, StoreError, UsageError, install
+from .._arrow_columns import images_of
+from .._read import open_regular
+from .._row_groups import Decoded, Key
+from ..base import Fetch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_MOST_ROWS = 2**32
+_MOST_NBYTES = 2**31 - 1
+"""Of the images of a row group: Arrow counts the bytes of a struct's strings with 32 bits."""
+
+
+class ParquetFiles:
+    """The row groups of a list of files with the same columns, numbered from the first file on.
+
+    Args:
+        path: of the store, for messages.
+        files: at least one.
+        fetch: what to ask for before bytes of the files are read; None: they are all there.
+
+    Attributes:
+        schema: of the first file, with its metadata.
+        file, number: int64 (groups,), the file of each row group, and its number there.
+        first: int64 (groups + 1,), the row at which each begins, and the number of all rows.
+
+    Raises:
+        StoreError: a file is no Parquet file, truncated, or has other columns than the first.
+        MissingDependencyError: pyarrow is not installed.
+    """
+
+    def __init__(self, path: str, files: Sequence[str], fetch: Fetch | None = None) -> None:
+        self.path, self.paths, self.fetch = path, list(files), fetch
+        self._parquet = library(path)
+        stamps = [self._stamp(file) for file in self.paths]
+        self._stamps = stamps
+        self._footers = [self._footer(file) for file in self.paths]
+        self.schema: pa.Schema = self._footers[0].schema.to_arrow_schema()
+        for file, footer in zip(self.paths[1:], self._footers[1:]):
+            self._check_same(file, footer.schema.to_arrow_schema())
+        counts = [footer.num_row_groups for footer in self._footers]
+        self.file = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        self.number = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+        rows = [
+            footer.row_group(number).num_rows
+            for footer, count in zip(self._footers, counts)
+            for number in range(count)
+        ]
+        if any(count < 0 for count in rows) or sum(rows) > _MOST_ROWS:
+            raise StoreError("a row group has an impossible number of rows", path=path)
+        self.first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)]).astype(np.int64)
+        self.image = ""
+        self._uses: tuple[np.ndarray, np.ndarray] | None = None
+        self._now = 0
+
+    # --- what files have --------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def _stamp(self, file: str) -> tuple[int, int]:
+        """What changes when a file is replaced; nothing of one that is elsewhere."""
+        if self.fetch is not None:
+            return 0, 0
+        try:
+            os.close(open_regular(file))
+            status = os.stat(file)
+        except OSError as error:
+            raise StoreError(f"cannot read the file: {error.strerror}", path=file) from error
+        return status.st_size, status.st_mtime_ns
+
+    def _footer(self, file: str) -> Any:  # pyarrow has no types
+        try:
+            with self._opened(file) as source:
+                return self._parquet.read_metadata(source)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreError(
+                f"expected a Parquet file, found none, or one that is truncated: {_said(error)}",
+                path=file,
+            ) from error
+
+    def _check_same(self, file: str, schema: pa.Schema) -> None:
+        if schema.equals(self.schema):
+            return
+        for name in dict.fromkeys([*self.schema.names, *schema.names]):
+            types = [
+                [str(field.type) for field in one if field.name == name]
+                for one in (self.schema, schema)
+            ]
+            if types[0] != types[1]:
+                first, other = (", ".join(each) or "no such column" for each in types)
+                raise UsageError(
+                    f"expected files with the same columns, found {name!r} as {first} in "
+                    f"{self.paths[0]!r} and as {other} in {file!r}"
+                )
+
+    def leaves(self, name: str) -> list[int]:
+        """The numbers of the Parquet columns that the column ``name`` consists of."""
+        schema = self._footers[0].schema
+        return [
+            number
+            for number in range(len(schema))
+            if (path := schema.column(number).path) == name or path.startswith(f"{name}.")
+        ]
+
+    def chunks(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where the row groups have the column ``name``: offset, bytes, and bytes when decoded.
+
+        int64 (groups,) each; the offset is in the file, and of the first byte.
+
+        Raises:
+            StoreError: a footer places it outside its file.
+        """
+        table = np.zeros((3, len(self)), np.int64)
+        leaves = self.leaves(name)
+        for at, (file, number) in enumerate(zip(self.file.tolist(), self.number.tolist())):
+            group = self._footers[file].row_group(number)
+            begin, end, decoded = math.inf, 0, 0
+            for leaf in leaves:
+                chunk = group.column(leaf)
+                places = (chunk.dictionary_page_offset, chunk.data_page_offset)
+                start = min((place for place in places if place), default=0)
+                begin = min(begin, start)
+                end = max(end, start + chunk.total_compressed_size)
+                decoded += chunk.total_uncompressed_size
+            size = self._stamps[file][0] or end
+            if not leaves or not 0 < begin <= end <= size or decoded < 0:
+                raise StoreError(
+                    f"the footer places row group {number} of the column {name!r} outside the "
+                    "file: it was truncated, or is damaged",
+                    path=self.paths[file],
+                )
+            table[:, at] = begin, end - begin, decoded
+        return table[0], table[1], table[2]
+
+    def has_nulls(self, name: str) -> bool | None:
+        """Whether a column of numbers has nulls; None: the files do not say."""
+        total = 0
+        for file, number in zip(self.file.tolist(), self.number.tolist()):
+            group = self._footers[file].row_group(number)
+            for leaf in self.leaves(name):
+                statistics = group.column(leaf).statistics
+                if statistics is None or not statistics.has_null_count:
+                    return None
+                total += statistics.null_count
+        return total > 0
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def decode(self, key: Key) -> Decoded:
+        """As in ``Reader``."""
+        name, group = key
+        column = self.read(name, [group])
+        if name != self.image:
+            return Decoded(column, column.nbytes)
+        found = images_of(_as_struct(column), name)
+        if len(found.ends):
+            row = int(np.flatnonzero(found.file >= len(found.buffers))[0])
+            raise StoreError(
+                f"expected the bytes of images in the column {name!r}, found only the path "
+                f"{found.paths[: int(found.ends[0])].decode(errors='replace')!r}: store the bytes "
+                "in the file, or give datasets.load_dataset(...), where the path leads to a file",
+                path=self.paths[int(self.file[group])],
+                record=int(self.first[group]) + row,
+            )
+        return Decoded(found, sum(buffer.nbytes for buffer in found.buffers))
+
+    def read(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray:
+        """The column ``name`` of row groups, in their order.
+
+        Raises:
+            StoreError: they cannot be read, or a file has changed.
+        """
+        import pyarrow as pa
+
+        chunks: list[Any] = []
+        files = self.file[list(groups)].tolist()
+        for file in dict.fromkeys(files):
+            path = self.paths[file]
+            numbers = [int(self.number[group]) for group, one in zip(groups, files) if one == file]
+            if self._stamp(path) != self._stamps[file]:
+                raise StoreError("the file changed after it was opened: open it again", path=path)
+            try:
+                with self._opened(path) as source:
+                    opened = self._parquet.ParquetFile(source, metadata=self._footers[file])
+                    table = opened.read_row_groups(numbers, columns=[name], use_threads=False)
+            except StoreError:
+                raise
+            except Exception as error:
+                raise StoreError(
+                    f"cannot read the column {name!r} of row group {numbers[0]}: {_said(error)}",
+                    path=path,
+                    record=int(self.first[groups[files.index(file)]]),
+                ) from error
+            expected = sum(self._footers[file].row_group(number).num_rows for number in numbers)
+            column = table.column(name)
+            if len(column) != expected:
+                raise StoreError(
+                    f"expected {expected} rows of the column {name!r}, found {len(column)}: the "
+                    "file is damaged",
+                    path=path,
+                )
+            chunks.extend(column.chunks)
+        return pa.chunked_array(chunks, self.schema.field(name).type)
+
+    def _opened(self, path: str) -> Any:  # a file object as pyarrow takes it
+        import pyarrow as pa
+
+        if self.fetch is None:
+            return pa.OSFile(path)  # not mapped: a map of a truncated file kills the process
+        return pa.PythonFile(_FetchedFile(path, self.fetch), mode="r")
+
+    # --- the running epoch ------------------------------------------------------------------------
+
+    def expect(self, groups: np.ndarray, positions: np.ndarray) -> None:
+        """An epoch begins that uses ``groups`` (int64) at these positions (int64, ascending)."""
+        order = np.argsort(groups, kind="stable")
+        starts = np.searchsorted(groups[order], np.arange(len(self) + 1))
+        self._uses, self._now = (positions[order], starts), 0
+
+    def passed(self, position: int) -> None:
+        """The epoch has come to this position."""
+        self._now = position
+
+    def next_use(self, group: int) -> float:
+        """As in ``Reader``."""
+        if self._uses is None:
+            return math.inf
+        positions, starts = self._uses
+        its = positions[starts[group] : starts[group + 1]]
+        at = int(np.searchsorted(its, self._now))
+        return float(its[at]) if at < len(its) else math.inf
+
+
+class _FetchedFile(io.RawIOBase):
+    """A sparse file whose ranges are fetched when they are read."""
+
+    def __init__(self, path: str, fetch: Fetch) -> None:
+        super().__init__()
+        self._path, self._fetch = path, fetch
+        self._descriptor = open_regular(path)
+        self._size = os.fstat(self._descriptor).st_size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, begin + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        if not wanted:
+            return b""
+        held = self._fetch([(self._path, self._at, wanted)])
+        try:
+            data = os.pread(self._descriptor, wanted, self._at)
+        finally:
+            if held is not None:
+                held.release()
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+def library(path: str = "") -> ModuleType:
+    """pyarrow.parquet.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{path!r} is a Parquet file; reading it needs pyarrow: {install('parquet')}"
+        ) from error
+    found: ModuleType = pyarrow.parquet
+    return found
+
+
+def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> None:
+    """Raise StoreError for a row group whose images need too much memory to be read.
+
+    Args:
+        decoded: int64 (groups,), bytes of the images of each.
+        limit: bytes of all row groups in memory.
+    """
+    most = min(limit // 2, _MOST_NBYTES)
+    if not len(decoded) or int(decoded.max()) <= most:
+        return
+    group = int(decoded.argmax())
+    rows = int(files.first[group + 1] - files.first[group])
+    fitting = max(1, int(rows * min(most, 64 << 20) / int(decoded[group])))
+    name = os.path.basename(files.paths[int(files.file[group])])
+    raise StoreError(
+        f"row group {int(files.number[group])} has {int(decoded[group])} bytes of images, and at "
+        f"most {most} can be read at once, because a row group is read as a whole: write the file "
+        f"again with smaller ones (pyarrow.parquet.write_table(pyarrow.parquet.read_table({name!r})"
+        f", 'smaller.parquet', row_group_size={fitting})), or pack it where there is more memory",
+        path=files.paths[int(files.file[group])],
+    )
+
+
+def features_of(schema: pa.Schema) -> Mapping[str, Mapping[str, Any]]:
+    """What Hugging Face's datasets noted about the columns, by name; empty if it did not.
+
+    https://huggingface.co/docs/datasets/about_dataset_features
+    """
+    import json
+
+    noted = (schema.metadata or {}).get(b"huggingface")
+    if noted is None:
+        return {}
+    try:
+        features = json.loads(noted)["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    if not isinstance(features, dict):
+        return {}
+    return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
+
+
+def is_struct_of_image(kind: pa.DataType) -> bool:
+    """Whether it is a struct of bytes and path, the type of datasets.Image."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind):
+        return False
+    types = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+    return set(types) == {"bytes", "path"} and is_binary(types["bytes"])
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether values are byte strings."""
+    import pyarrow as pa
+
+    views = getattr(pa.types, "is_binary_view", lambda kind: False)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or views(kind))
+
+
+def shape_of(kind: pa.DataType) -> tuple[int, ...] | None:
+    """The shape of a value of numbers; None if values are anything else."""
+    import pyarrow as pa
+
+    shape: tuple[int, ...] = ()
+    if isinstance(kind, pa.BaseExtensionType):
+        sides = tuple(getattr(kind, "shape", ()))
+        if not sides or not all(isinstance(side, int) for side in sides):
+            return None
+        shape, kind = sides, kind.storage_type
+        for _ in sides:
+            if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
+                return None
+            kind = kind.value_type
+    while pa.types.is_fixed_size_list(kind):
+        shape, kind = (*shape, kind.list_size), kind.value_type
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return shape if numeric else None
+
+
+def _as_struct(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of images as struct<bytes, path>; byte strings are not copied."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(column.type):
+        return column
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        column = column.cast(pa.large_binary())
+    kind = pa.struct([("bytes", column.type), ("path", pa.string())])
+    parts = [
+        pa.StructArray.from_arrays(
+            [chunk, pa.nulls(len(chunk), pa.string())], fields=[kind.field(0), kind.field(1)]
+        )
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(parts, kind)
+
+
+def _said(error: Exception) -> str:
+    """What pyarrow said, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,215 @@
+"""Streaming datasets of Hugging Face: the rows of iterating them, with images decoded natively."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from fastload import FastLoader, UsageError
+from fastload.errors import DataError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+hf = pytest.importorskip("datasets")
+
+EVAL = v1.Compose([v1.Resize(32), v1.CenterCrop(24), v1.ToTensor()])
+TRAIN = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage()])
+ROWS = 40
+
+
+def encoded(i: int) -> bytes:
+    small = np.random.default_rng(i).integers(0, 256, (6, 7, 3), np.uint8)
+    exif = Image.Exif()
+    if i % 10 == 7:
+        exif[0x0112] = 6
+    buffer = io.BytesIO()
+    image = Image.fromarray(small).resize((40 + i % 9, 36), Image.Resampling.BICUBIC)
+    image.save(buffer, "PNG" if i % 5 == 3 else "JPEG", exif=exif)
+    return buffer.getvalue()
+
+
+def written(folder: Path, files: list[bytes | None] | None = None) -> list[str]:
+    """Four Parquet files, as the Hub has them."""
+    features = hf.Features(
+        {
+            "image": hf.Image(),
+            "label": hf.ClassLabel(names=["a", "b", "c"]),
+            "name": hf.Value("string"),
+            "tags": hf.Sequence(hf.Value("int32")),
+        }
+    )
+    found = [encoded(i) for i in range(ROWS)] if files is None else files
+    paths = []
+    for first in range(0, ROWS, 10):
+        some = range(first, first + 10)
+        columns = {
+            "image": [{"bytes": found[i], "path": f"{i}.jpg"} for i in some],
+            "label": [i % 3 for i in some],
+            "name": [f"n{i}" for i in some],
+            "tags": [list(range(i % 3)) for i in some],
+        }
+        path = folder / f"train-{first // 10}.parquet"
+        hf.Dataset.from_dict(columns, features=features).to_parquet(path)
+        paths.append(str(path))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return written(tmp_path_factory.mktemp("stream"))
+
+
+def stream(files: list[str]) -> Any:
+    return hf.load_dataset("parquet", data_files=files, split="train", streaming=True)
+
+
+def same(ours: list[Any], theirs: list[Any]) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert list(one) == ["image", "label", "name", "tags"]
+        assert torch.equal(one["image"], other["image"])
+        for name in ("label", "name", "tags"):
+            mine, its = one[name], other[name]
+            assert (mine.tolist() if isinstance(mine, torch.Tensor) else mine) == its
+
+
+def listed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {**columns, "image": torch.stack(columns["image"])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+# datasets takes 5 s to end a shuffled stream.
+@pytest.mark.parametrize("shuffled", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_batches_are_those_of_dataloader_bit_for_bit(
+    files: list[str], num_workers: int, shuffled: bool
+) -> None:
+    dataset = stream(files)
+    if shuffled:
+        dataset = dataset.shuffle(seed=3, buffer_size=16)
+    options: dict[str, Any] = {"batch_size": 6, "num_workers": num_workers}
+    torch.manual_seed(7)
+    ours = FastLoader(dataset, transform=TRAIN, **options)
+    assert "images: decoded in C++, a batch at a time" in ours.explain()
+    found = list(ours)
+    torch.manual_seed(7)
+    # Without Dataset.map, which would transform a row before the next one is shuffled.
+    theirs = DataLoader(dataset, collate_fn=Transformed(TRAIN), **options)
+    same(found, list(theirs))
+
+
+class Transformed:
+    """Transforms the images of rows, as Pillow decoded them, and lists the other columns."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        made = [{**row, "image": self.transform(row["image"].convert("RGB"))} for row in rows]
+        return listed(made)
+
+
+@pytest.mark.native
+def test_pillow_decodes_nothing_that_the_core_can(
+    files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import ImageFile
+
+    loaded: list[tuple[int, int]] = []
+    load = ImageFile.ImageFile.load
+
+    def counted(self: Any) -> Any:
+        loaded.append(self.size)
+        return load(self)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", counted)
+    for batch in FastLoader(stream(files), 8, transform=TRAIN):
+        assert len(batch["image"]) == 8
+    assert len(loaded) <= 2 * sum(i % 10 == 7 for i in range(ROWS))  # those that are turned
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_it_resumes_at_the_very_next_sample(files: list[str], num_workers: int) -> None:
+    def loader() -> FastLoader[Any]:
+        return FastLoader(
+            stream(files), batch_size=3, transform=EVAL, num_workers=num_workers, fields=("name",)
+        )
+
+    whole = list(loader())
+    first = loader()
+    batches = iter(first)
+    for _ in range(5):
+        next(batches)
+    state = json.loads(json.dumps(first.state_dict()))
+    second = loader()
+    second.load_state_dict(state)
+    rest = list(second)
+    assert [batch["name"] for batch in rest] == [batch["name"] for batch in whole[5:]]
+    for one, other in zip(rest, whole[5:], strict=True):
+        assert torch.equal(one["image"], other["image"])
+
+
+@pytest.mark.long  # see above
+def test_epochs_shuffle_anew_and_set_epoch_chooses_one(files: list[str]) -> None:
+    dataset = stream(files[:2]).shuffle(seed=1, buffer_size=20)
+    loader = FastLoader(dataset, batch_size=8, transform=EVAL)
+    loader.set_epoch(3)
+    names = [name for batch in loader for name in batch["name"]]
+    other = stream(files[:2]).shuffle(seed=1, buffer_size=20)
+    assert [row["name"] for row in other] != names
+    other.set_epoch(3)
+    assert [row["name"] for row in other] == names
+
+
+def test_images_that_are_files_are_opened(tmp_path: Path) -> None:
+    for i in range(6):
+        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
+        (tmp_path / "ab"[i % 2] / f"{i}.jpg").write_bytes(encoded(10 * i))
+    dataset = hf.load_dataset("imagefolder", data_dir=str(tmp_path), split="train", streaming=True)
+    (batch,) = FastLoader(dataset, batch_size=6, transform=EVAL)
+    rows = list(dataset)
+    assert torch.equal(batch["image"], torch.stack([EVAL(row["image"]) for row in rows]))
+    assert batch["label"].tolist() == [row["label"] for row in rows]
+
+
+def test_a_collate_fn_gets_samples_and_labels_are_transformed(files: list[str]) -> None:
+    def own(samples: list[dict[str, Any]]) -> Any:
+        return [(sample["image"].shape, sample["label"]) for sample in samples]
+
+    loader = FastLoader(
+        stream(files), 4, transform=EVAL, target_transform=lambda label: -label, collate_fn=own
+    )
+    assert next(iter(loader)) == [(torch.Size([3, 24, 24]), -i) for i in (0, 1, 2, 0)]
+    again = FastLoader(
+        loader.dataset, 4, transform=EVAL, target_transform=loader.target_transform,
+        collate_fn=loader.collate_fn,
+    )  # fmt: skip
+    assert next(iter(again)) == next(iter(loader))
+
+
+def test_an_image_that_is_damaged_or_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
+    files: list[bytes | None] = [encoded(i) for i in range(ROWS)]
+    files[2] = b"no image"
+    with pytest.raises(DataError, match=r"image 2 of a batch") as caught:
+        next(iter(FastLoader(stream(written(tmp_path, files)), 5, transform=EVAL)))
+    assert caught.value.path == "2.jpg"
+
+
+def test_what_cannot_be_given_is_refused(files: list[str]) -> None:
+    with pytest.raises(UsageError, match="the last two only with a transform"):
+        FastLoader(stream(files), 4, fields=("name",))
+    with pytest.raises(UsageError, match="got 'colour'"):
+        FastLoader(stream(files), 4, transform=EVAL, fields=("colour",))
+    with pytest.raises(UsageError, match="batch_size: expected a number"):
+        FastLoader(stream(files), batch_size=None, transform=EVAL)
+    with pytest.raises(UsageError, match="Image column"):
+        FastLoader(stream(files).remove_columns("image"), 4, transform=EVAL)
