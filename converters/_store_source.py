@@ -122,14 +122,14 @@ class StoreSource(Source):
 
     def where(self, index: int) -> str:
         """The file of the record."""
-        file = self.store.spans(self._everything[index : index + 1]).file
-        return self.store.files[int(file[0])]
+        file = self.store.places(self._everything[index : index + 1]).file
+        return self.store.shown(int(file[0]))
 
     def offset(self, index: int) -> int | None:
         """Of the record."""
         if self.store.indirect is not None:
             return None
-        return int(self.store.spans(self._everything[index : index + 1]).offset[0])
+        return int(self.store.places(self._everything[index : index + 1]).offset[0])
 
     def sizes(self) -> np.ndarray:
         """From the store's table, or from the images' headers."""

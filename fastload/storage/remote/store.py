@@ -338,6 +338,11 @@ class RemoteStore(Store):
         return self.counters.snapshot()
 
     @property
+    def versions(self) -> list[tuple[str, int, str]]:
+        """URL, size and tag of each object: equal only for equal content."""
+        return [(one.url.shown, one.nbytes, one.tag) for one in self._objects.values()]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all objects."""
         return sum(one.nbytes for one in self._objects.values())
