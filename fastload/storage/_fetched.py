@@ -15,9 +15,9 @@ _BEHIND = 64  # parts that threads may still have to begin with when the next on
 
 
 def fetched_ahead(store: Store, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """``parts`` (int64 record numbers) in turn; if ``store`` is elsewhere, the next ones are fetched.
+    """``parts`` (int64 record numbers) in turn; of a store that is elsewhere, the next ones come.
 
-    They stay until as many parts were given out as threads may work on.
+    What was given out stays until so many more were that no thread can still have to begin with it.
     """
     if not store.remote or store.indirect is not None:
         yield from parts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
+import json
 import pickle
 import threading
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from torchvision import transforms as T
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
+import fastload
 import fastload.storage.remote.requests as requests_module
 from fastload import FastLoader, PackedDataset, UsageError
 from fastload.storage import Record, open_writer
@@ -169,6 +172,38 @@ def test_the_first_batch_takes_four_round_trips_at_most(
     next(iter(remote))
     assert 3 <= server.round_trips() <= 4
     remote.dataset.store.close()  # type: ignore[attr-defined]
+
+
+def test_the_timeline_shows_what_is_in_flight_and_waited_for(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    server.faults = Faults(latency_s=0.05)
+    remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path / "cache")
+    with fastload.trace(tmp_path / "run.json"):
+        list(remote)
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    counters = collections.defaultdict[str, list[float]](list)
+    for event in events:
+        if event["ph"] == "C":
+            counters[event["name"]].append(event["args"][event["name"]])
+    in_flight, fetched = counters["requests in flight"], counters["bytes fetched"]
+    assert max(in_flight) >= 2 and in_flight[-1] == 0
+    assert fetched == sorted(fetched)
+    stats = remote.stats()
+    found = stats["remote"]
+    assert found is not None
+    assert fetched[-1] - fetched[0] < found["nbytes"] <= fetched[-1]
+    waited_s = sum(one["dur"] for one in events if one["name"] == "network") / 1e6
+    assert waited_s == pytest.approx(stats["stages_s"]["network"], rel=0.01)
+    assert waited_s > 0.04
+
+
+def test_a_loop_that_waits_for_the_network_says_so(server: ObjectServer, tmp_path: Path) -> None:
+    remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path)
+    server.faults = Faults(latency_s=0.5)
+    list(remote)
+    stats = remote.stats()
+    assert stats["bound"] == "reading" and "waiting for the network" in stats["why"]
 
 
 @pytest.mark.parametrize("window", [1, 2])
