@@ -281,7 +281,7 @@ def is_staging(path: str) -> bool:
 
 
 def _uploaded(folder: str) -> list[str] | None:
-    """The files of a finished store that an interrupted upload has uploaded; None: there is none."""
+    """What an interrupted upload of a finished store has uploaded; None: there was none."""
     try:
         with open(os.path.join(folder, _JOURNAL), encoding="utf-8") as journal:
             lines = journal.read().splitlines()

@@ -1,7 +1,7 @@
 """Loaders that read from a web server, through a cache on the disk.
 
-The setting says where: ``url`` of the folder of the packed form, ``cache`` (a folder), and ``limit``
-in bytes (0: all fits).
+The setting says where: ``url`` of the folder of the packed form, ``cache`` (a folder), ``limit``
+of it in bytes (0: all fits).
 """
 
 from __future__ import annotations

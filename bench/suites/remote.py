@@ -22,7 +22,7 @@ _LATENCY_S, _BYTES_PER_S = 0.02, 50e6
 _METRICS = (
     ("throughput", "images/s", "images_per_s"),
     ("bytes", "of the data", "share"),
-    ("requests", "an image", "requests"),
+    ("requests", "requests an image", "requests"),
 )
 
 
@@ -79,10 +79,9 @@ def _epoch(
     """One epoch of a new process; before it, one that fills the cache, unless ``cold``."""
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))
-    from object_server import Faults, ObjectServer
-
     from bench.loaders import make
     from bench.workload import Workload
+    from object_server import Faults, ObjectServer
 
     server = ObjectServer(make(name).store_folder(Workload.from_json(work)))
     cache = tempfile.mkdtemp(prefix="remote-", dir=options.cache)

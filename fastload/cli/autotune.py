@@ -85,8 +85,8 @@ def command(
 ) -> None:
     """Find the fastest workers, batch size and prefetch for SOURCE on this machine.
 
-    SOURCE is a store (or its URL), a folder of class folders, or MODULE:OBJECT: a Dataset, a DataLoader, or a
-    function that returns one. The current folder is searched for the module too.
+    SOURCE is a store, its URL, a folder of class folders, or MODULE:OBJECT: a Dataset, a
+    DataLoader, or a function that returns one. The current folder is searched for the module too.
     """
     from .._tools.tuning import autotune, page
 
