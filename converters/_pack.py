@@ -81,8 +81,8 @@ def pack(
             copied unchanged, after comparing their checksums. MNIST's or CIFAR's files as
             downloaded. ``"module:object"``, or a Dataset, whose samples are (image, label), an
             image, or a dict; also an iterable one that ends: its number of samples is unknown, and
-            an interrupted run starts again. A URL that fsspec supports (``s3://...``) of a folder,
-            a list or a store is fetched first.
+            an interrupted run starts again. A URL (``s3://...``) of a folder, a list or a store,
+            which is fetched while it is packed.
         destination: the store; its suffix names the format. It appears when it is complete; until
             then the work is in ``destination`` + ".partial", and the same call resumes it. If it is
             a URL, the store is written in the system's temporary folder and then uploaded.
@@ -174,7 +174,7 @@ def pack(
             if os.path.realpath(opened.path) == os.path.realpath(path):
                 raise UsageError(f"{path!r} is also the source: expected another destination")
             return _overwrite.replacing(path, functools.partial(begin, staged=True))
-        return begin(path, staged=False)
+        return begin(path, staged=_remote.is_staging(path))
     except KeyboardInterrupt as stop:
         stop.args = (_how_to_resume(path, split),)
         raise

@@ -1,8 +1,9 @@
-"""Sources and destinations that are URLs, such as ``s3://bucket/imgs.lmdb``, through fsspec.
+"""Sources and destinations that are URLs, such as ``s3://bucket/imgs.lmdb``.
 
-A source is first fetched into a temporary folder. A store is written into a folder below the
-system's temporary folder, where an interrupted run is resumed, and uploaded when it is complete;
-the file that makes it exist is uploaded last.
+A source is fetched while it is packed, and what an interrupted run has packed is not fetched again.
+A store is written into a folder below the system's temporary folder, where an interrupted run is
+resumed, and uploaded through fsspec when it is complete; the file that makes it exist is uploaded
+last. An upload that was interrupted is resumed too, at the first file that is not there yet.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..errors import (
+    DataError,
     FastloadError,
     MissingDependencyError,
     StoreError,
@@ -24,16 +30,24 @@ from ..errors import (
     UsageError,
     install,
 )
+from ..storage import find_by_suffix, open_store
 from ..storage._sidecar import SUFFIX as SIDECAR
+from ..storage.folder import IMAGE_SUFFIXES
+from ..storage.remote.store import RemoteStore
+from ..storage.remote.urls import RemoteUrl
 from ._labels import Chosen
 from ._list_source import SUFFIXES, listed_files
 from ._open import open_source
 from ._report import PackReport
-from ._source import Source
+from ._source import Annotations, Sample, Source
+from ._store_source import FolderSource
 
 if TYPE_CHECKING:
     import fsspec
 
+_JOURNAL = "uploaded"  # names of uploaded files, as JSON, one on each line
+_STAGING = re.compile(r"fastload-\d+-[0-9a-f]{16}")
+_METADATA = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")  # at the top of a folder
 _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versions apart
 
 
@@ -75,62 +89,143 @@ def _file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 @contextlib.contextmanager
 def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
-    """The source at ``url``, fetched while the block lasts: a store with its sidecar or shards, a
-    folder, or a list with the files that it names.
+    """The source at ``url`` while the block lasts: a packed store, a folder of images, or a list.
+
+    A store is read through the block cache (``storage/remote``). The images of a folder or a list
+    are fetched a chunk at a time. Anything else is fetched whole first.
 
     Raises:
         StoreNotFoundError: nothing there.
         StoreError: it cannot be fetched.
-        MissingDependencyError: fsspec, or its package for this protocol, is not installed.
+        MissingDependencyError: obstore, or what fsspec needs for this scheme, is not installed.
     """
+    if _is_store(url):
+        with open_store(url) as store:
+            source = open_source(store, chosen)
+            if isinstance(store, RemoteStore):
+                source.identity = _identity(store.versions)
+            yield source
+        return
     system, path = _file_system(url)
     folder = tempfile.mkdtemp(prefix="fastload-")
     try:
         with _asking(url, "it cannot be fetched"):
-            local, files = _fetch(system, path, folder, chosen)
-        source = open_source(local, chosen)
+            local, found = _files(system, path, folder, chosen)
+            source = _source(system, local, found, chosen)
         source.path = url
-        source.identity = hashlib.blake2b(repr(files).encode(), digest_size=16).hexdigest()
         yield source
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fetch(
+def _is_store(url: str) -> bool:
+    """Whether the name at the end of ``url`` is that of a packed store."""
+    format_ = find_by_suffix(RemoteUrl(url).name)
+    return format_ is not None and format_.name not in ("folder", "arrow")
+
+
+def _identity(versions: Sequence[tuple[str, int, str]]) -> str:
+    """A hash of name, size and tag of every file."""
+    return hashlib.blake2b(repr(list(versions)).encode(), digest_size=16).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """A file elsewhere: its path there, where it would be here, and what says which one it is."""
+
+    path: str
+    place: str
+    nbytes: int
+    tag: str
+
+
+def _files(
     system: fsspec.AbstractFileSystem, path: str, folder: str, chosen: Chosen
-) -> tuple[str, list[tuple[str, int, str]]]:
-    """Fetch the files of ``path``; returns its local path, and name, size and tag of every file."""
+) -> tuple[str, list[_File]]:
+    """Where ``path`` would be in ``folder``, and its files. A list is fetched, to know them."""
     parent, name = os.path.split(path)
     local = os.path.join(folder, name)
     if system.isdir(path):
-        found = system.find(path)
+        found = dict(system.find(path, detail=True))
     elif system.isfile(path):
-        found = [path]
+        found = {path: system.info(path)}
         if path.endswith(SUFFIXES):
             system.get_file(path, local)
-            found += [f"{parent}/{file}" for file in dict.fromkeys(listed_files(local, chosen))]
-        elif system.isfile(path + SIDECAR):
-            found.append(path + SIDECAR)
+            names = dict.fromkeys(listed_files(local, chosen))
+            found |= {f"{parent}/{one}": system.info(f"{parent}/{one}") for one in names}
     else:
-        stem, suffix = os.path.splitext(path)
-        found = sorted(system.glob(path)) or sorted(system.glob(f"{stem}-*{suffix}"))
-        found += [path + SIDECAR] if system.isfile(path + SIDECAR) else []
+        raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=path)
     if not found:
         raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=path)
-    places = []
-    for one in found:
+    files = []
+    for one, info in found.items():
         inside = os.path.normpath(os.path.relpath(one, parent))
         if inside.startswith(".."):
             raise StoreError("expected files below the list's folder", path=one)
-        places.append(os.path.join(folder, inside))
-        os.makedirs(os.path.dirname(places[-1]), exist_ok=True)
-    system.get(found, places)
-    described = []
-    for one in found:
-        info = system.info(one)
         tags = [str(info[key]) for key in _TAGS if key in info]
-        described.append((one, int(info["size"]), "".join(tags[:1])))
-    return local, described
+        files.append(_File(one, os.path.join(folder, inside), int(info["size"]), "".join(tags[:1])))
+    return local, files
+
+
+def _source(
+    system: fsspec.AbstractFileSystem, local: str, files: list[_File], chosen: Chosen
+) -> Source:
+    listed = os.path.isfile(local)
+    wanted = files[1:] if listed else files  # the list itself is there
+    images = all(file.path.lower().endswith(IMAGE_SUFFIXES) for file in wanted)
+    for file in wanted:
+        os.makedirs(os.path.dirname(file.place), exist_ok=True)
+        if images or listed:
+            open(file.place, "wb").close()  # only its name counts
+        else:
+            system.get_file(file.path, file.place)
+    source = open_source(local, chosen)
+    if isinstance(source, FolderSource) and (images or listed):
+        source = StreamedFiles(source, system, {file.place: file.path for file in wanted})
+    source.identity = _identity([(one.path, one.nbytes, one.tag) for one in files])
+    return source
+
+
+class StreamedFiles(Source):
+    """Image files elsewhere, each of which is fetched when it is read.
+
+    Args:
+        named: over empty files with their names.
+        system: the file system that has them.
+        paths: place of the empty file -> path in ``system``.
+    """
+
+    def __init__(
+        self, named: FolderSource, system: fsspec.AbstractFileSystem, paths: Mapping[str, str]
+    ) -> None:
+        self._named, self._system, self._paths = named, system, paths
+        self.path, self.classes, self.keys = named.path, named.classes, named.keys
+
+    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
+        """As in ``Source``."""
+        paths = [self.where(index) for index in indices.tolist()]
+        with _asking(self.path, "it cannot be fetched"):
+            found = self._system.cat_ranges(paths, None, None, on_error="return")
+        for path, data in zip(paths, found, strict=True):
+            if isinstance(data, BaseException):
+                said = " ".join(str(data).split())
+                yield StoreError(
+                    f"the file cannot be fetched: {type(data).__name__}: {said}", path=path
+                )
+            else:
+                yield Sample(data)
+
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+        """As in ``Source``."""
+        return self._named.annotate(indices, samples)
+
+    def digest(self) -> str:
+        """Of the names; ``identity`` is what counts."""
+        return self._named.digest()
+
+    def where(self, index: int) -> str:
+        """The path in the file system."""
+        return self._paths[self._named.where(index)]
 
 
 def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
@@ -142,17 +237,18 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
         MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
     system, path = _file_system(url)
-    for taken in (path, path + SIDECAR):
-        with _asking(url, "it cannot be written"):
-            exists = system.exists(taken)
-        if exists:
-            raise UsageError(f"{url!r} exists: delete it or choose another name")
     mark = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     folder = os.path.join(tempfile.gettempdir(), f"fastload-{os.getuid()}-{mark}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if os.stat(folder, follow_symlinks=False).st_uid != os.getuid():
         raise UsageError(f"{folder!r} belongs to another user: set TMPDIR to a folder of your own")
+    uploaded = _uploaded(folder)
     try:
+        for taken in (path, path + SIDECAR) if uploaded is None else ():
+            with _asking(url, "it cannot be written"):
+                exists = system.exists(taken)
+            if exists:
+                raise UsageError(f"{url!r} exists: delete it or choose another name")
         report = run(os.path.join(folder, os.path.basename(path)))
     except BaseException:
         if not os.listdir(folder):
@@ -160,9 +256,14 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
         raise
     parent, remote = os.path.dirname(path), os.path.dirname(url)
     with _asking(url, f"the finished store lies in {folder!r} and cannot be uploaded"):
-        for name in in_order(folder):
-            system.makedirs(os.path.dirname(f"{parent}/{name}"), exist_ok=True)
-            system.put_file(os.path.join(folder, name), f"{parent}/{name}")
+        with open(os.path.join(folder, _JOURNAL), "a", encoding="utf-8") as journal:
+            for name in in_order(folder):
+                if name in (uploaded or ()):
+                    continue
+                system.makedirs(os.path.dirname(f"{parent}/{name}"), exist_ok=True)
+                system.put_file(os.path.join(folder, name), f"{parent}/{name}")
+                journal.write(json.dumps(name) + "\n")
+                journal.flush()
     shutil.rmtree(folder)
     parts = [
         dataclasses.replace(part, path=f"{remote}/{os.path.basename(part.path)}")
@@ -171,15 +272,40 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
     return dataclasses.replace(report, parts=tuple(parts))
 
 
+def is_staging(path: str) -> bool:
+    """Whether ``path`` is in a folder that ``pack_to`` has made."""
+    above = os.path.dirname(path)
+    name = os.path.basename(above)
+    inside = os.path.realpath(os.path.dirname(above)) == os.path.realpath(tempfile.gettempdir())
+    return inside and _STAGING.fullmatch(name) is not None
+
+
+def _uploaded(folder: str) -> list[str] | None:
+    """What an interrupted upload of a finished store has uploaded; None: there was none."""
+    try:
+        with open(os.path.join(folder, _JOURNAL), encoding="utf-8") as journal:
+            lines = journal.read().splitlines()
+    except FileNotFoundError:
+        return None
+    return [json.loads(line) for line in lines if line.endswith('"')]
+
+
 def in_order(folder: str) -> list[str]:
-    """The files below ``folder``: sidecars of single files first, manifests of shards last."""
+    """The files below ``folder``, what makes a store exist last.
+
+    That is the manifest of shards, and the metadata of a folder; the sidecar of a single file comes
+    before it.
+    """
     found = [
         os.path.relpath(os.path.join(root, name), folder)
         for root, _, names in os.walk(folder)
         for name in names
+        if name != _JOURNAL
     ]
 
     def turn(name: str) -> int:
+        if name.count("/") == 1 and os.path.basename(name) in _METADATA:
+            return 3
         if not name.endswith(SIDECAR):
             return 1
         return 0 if os.path.lexists(os.path.join(folder, name[: -len(SIDECAR)])) else 2

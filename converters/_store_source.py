@@ -123,7 +123,7 @@ class StoreSource(Source):
     def where(self, index: int) -> str:
         """The file of the record."""
         file = self.store.places(self._everything[index : index + 1]).file
-        return self.store.files[int(file[0])]
+        return self.store.shown(int(file[0]))
 
     def offset(self, index: int) -> int | None:
         """Of the record."""

@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+_PIECE = 256 << 10  # of a body, sent at a time
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Faults:
@@ -31,6 +33,7 @@ class Faults:
         stall: share of requests whose body stops in the middle for ``stall_s``.
         stall_s: seconds.
         latency_s: before each answer.
+        bytes_per_s: of all bodies together; 0: as fast as they can be sent.
         ignore_if_match: as servers that do not know it.
     """
 
@@ -39,6 +42,7 @@ class Faults:
     stall: float = 0.0
     stall_s: float = 30.0
     latency_s: float = 0.0
+    bytes_per_s: float = 0.0
     ignore_if_match: bool = False
 
 
@@ -64,6 +68,7 @@ class ObjectServer:
         self.faults = Faults()
         self.log: list[Asked] = []
         self._times: list[tuple[float, float]] = []  # of answered requests
+        self._free_at = 0.0  # when the link has sent what it was given
         self._random = random.Random(1)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -111,6 +116,15 @@ class ObjectServer:
             if at < 0:
                 return name
         return None
+
+    def _wait_for_link(self, nbytes: int) -> None:
+        """Return when the link can send so many bytes more."""
+        if not self.faults.bytes_per_s:
+            return
+        with self._lock:
+            begin = max(time.monotonic(), self._free_at)
+            self._free_at = begin + nbytes / self.faults.bytes_per_s
+        time.sleep(max(0.0, self._free_at - time.monotonic()))
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
         server = self
@@ -165,7 +179,9 @@ class ObjectServer:
 
             def _body(self, data: bytes, fault: str | None) -> None:
                 if fault is None:
-                    self.wfile.write(data)
+                    for at in range(0, len(data), _PIECE):
+                        server._wait_for_link(len(data[at : at + _PIECE]))
+                        self.wfile.write(data[at : at + _PIECE])
                     return
                 self.wfile.write(data[: len(data) // 2])
                 self.wfile.flush()

@@ -160,6 +160,38 @@ def test_hugging_faces_trainer_takes_every_step(imgs: Path) -> None:
     assert "4 steps, loss " in run("hf_trainer.py", *given, folder=imgs.parent)
 
 
+@pytest.mark.long
+def test_streaming_trains_from_s3_and_fetches_nothing_twice(
+    imgs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("obstore", "boto3", "moto"):
+        installed(name)
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    folder = imgs.parent
+    pack(imgs, folder / "train.lmdb")
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        client.upload_file(str(folder / "train.lmdb"), "bucket", "train.lmdb")
+        given = ["s3://bucket/train.lmdb", "--cache-dir", "cache", *NETWORK, *SMALL, "--lr", 0.01]
+        printed = run("streaming_s3.py", *given, "--epochs", 1, folder=folder)
+        assert re.search(r"epoch 0: loss \d.*, [\d.]+ MB in \d+ requests", printed)
+        printed = run("streaming_s3.py", *given, "--epochs", 2, folder=folder)
+    finally:
+        server.stop()
+    assert len(losses(printed)) == 1 and "epoch 1: loss" in printed
+    assert "0.0 MB in 0 requests" in printed  # the first run has left all in the cache
+
+
 def notebook() -> dict[str, Any]:
     """examples/fastload.ipynb as it is kept."""
     text = (ROOT / "examples" / "fastload.ipynb").read_text(encoding="utf-8")

@@ -50,6 +50,14 @@ SCALED = {
     "fastload-lmdb-dct-scaled": "fastload:LmdbDctScaled",
 }
 
+# From a web server: the remote suite's.
+REMOTE = {
+    "fastload-remote": "remote:FastloadRemote",
+    "webdataset-remote": "remote:WebdatasetRemote",
+    "streaming-remote": "remote:StreamingRemote",
+    "litdata-remote": "remote:LitdataRemote",
+}
+
 # Batches on a GPU: the gpu-decode suite's.
 GPU = {
     "fastload-dali": "gpu:FastloadDali",
@@ -62,6 +70,6 @@ GPU = {
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | FORMATS | SCALED | GPU)[name].split(":")
+    module, cls = (WHERE | FORMATS | SCALED | REMOTE | GPU)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

@@ -47,7 +47,7 @@ class Webdataset(Loader):
         )
         if work.shuffled:
             dataset = dataset.shuffle(1000)
-        dataset = dataset.map(_Decode(work)).batched(work.batch, partial=False)
+        dataset = decoded(dataset, work)
         self._loader = webdataset.WebLoader(
             dataset, batch_size=None, persistent_workers=True, **setting
         )
@@ -57,6 +57,11 @@ class Webdataset(Loader):
 
     def close(self) -> None:
         self._loader = None
+
+
+def decoded(dataset: Any, work: Workload) -> Any:
+    """The batches of a WebDataset."""
+    return dataset.map(_Decode(work)).batched(work.batch, partial=False)
 
 
 class _Decode:

@@ -15,6 +15,7 @@ from bench.suites.memory import Memory
 from bench.suites.never_slower import NeverSlower
 from bench.suites.overhead import Overhead
 from bench.suites.pack import Pack
+from bench.suites.remote import Remote
 from bench.suites.scaling import Scaling
 from bench.suites.small import SmallImages
 from bench.suites.startup import Startup
@@ -35,6 +36,7 @@ SUITES: dict[str, Suite] = {
         Memory(),
         Cold(),
         Cache(),
+        Remote(),
         Scaling(),
         Formats(),
         Autotune(),

@@ -243,6 +243,13 @@ def active() -> Timeline | None:
     return _active
 
 
+def gauge(name: str, value: float) -> None:
+    """The counter ``name``, of the whole process, has ``value`` in all that is recorded now."""
+    traced = _active
+    for timeline in _lasting if traced is None else (traced,):
+        timeline.counter(name, value)
+
+
 @contextlib.contextmanager
 def trace(
     path: str | os.PathLike[str], *, profiler: str | os.PathLike[str] | None = None
@@ -256,8 +263,10 @@ def trace(
     The file has a track for each thread, with ``order``, ``prepare``, ``read``, ``check``,
     ``decode``, ``resize`` (decoding and resizing alternate row by row; the resize is shown as one
     span), ``augment`` and ``collate``. The consumer's track shows ``wait`` (for the next batch) and
-    ``step`` (the training step between two batches). Counters show batches ready, batches being
-    filled, and slabs in use. Open the file at https://ui.perfetto.dev or chrome://tracing.
+    ``step`` (the training step between two batches). For a store that is elsewhere there are
+    ``network`` (the producer waits for bytes), requests in flight and bytes fetched. Other counters
+    show batches ready, batches being filled, and slabs in use. Open the file at
+    https://ui.perfetto.dev or chrome://tracing.
 
     Args:
         path: of the JSON file. It is written when the block ends, also if it ends by an error.

@@ -357,6 +357,25 @@ def crc32c(buffer: Buffer, crc: int = 0) -> int:
     """CRC32C of a bytes-like object, continued from ``crc``."""
 
 def _crc32c_portable(buffer: Buffer, crc: int = 0) -> int: ...
+def crc32c_blocks(buffer: Buffer, block: int, out: npt.NDArray[np.uint32]) -> None:
+    """CRC32C of each ``block`` bytes of a bytes-like object into ``out``; the last may be fewer."""
+
+def crc32c_of_file(
+    descriptor: int, blocks: npt.NDArray[np.int64], block: int, out: npt.NDArray[np.uint32]
+) -> None:
+    """CRC32C of blocks of an open file, one of each of ``blocks`` into ``out``, without the GIL.
+
+    Args:
+        descriptor: of the file.
+        blocks: (n,), numbers of blocks; ascending is fastest. What is behind the end of the file is
+            left out.
+        block: bytes, at most 1 MiB.
+        out: (n,).
+
+    Raises:
+        OSError: it cannot be read.
+    """
+
 def simd() -> str:
     """Instruction set of the resampler: "avx512", "avx2" or "scalar"."""
 

@@ -11,7 +11,7 @@ from ..hints import Bound
 _WAITS = 0.05  # a loop that waits for at least this share of its time is bound by data
 _BUSY = 0.7  # workers that are busy for at least this share of their time are the bottleneck
 _COPIES = 0.9  # a device that copies for at least this share of the time is the bottleneck
-_READING = ("read", "check")
+_READING = ("network", "read", "check")
 _DECODING = ("decode", "resize", "augment", "pillow", "fields", "dali")
 _OURS = ("order", "prepare", "collate")
 _PHRASES = {"loader": "drawing order and parameters and handing batches over"}
@@ -69,6 +69,9 @@ def _engine(stages: Mapping[str, float]) -> tuple[Bound, str]:
     bound = max(parts, key=lambda name: parts[name])
     share = parts[bound] / (sum(parts.values()) or 1.0)
     why = f"{share:.0%} of the engine's work is {_PHRASES.get(bound, bound)}"
+    network = stages.get("network", 0.0)
+    if bound == "reading" and network > 0.5 * parts[bound]:
+        why = f"{network / sum(parts.values()):.0%} of the engine's time is waiting for the network"
     if bound == "decoding":
         rest = {"resizing": stages.get("resize", 0.0), "augmenting": stages.get("augment", 0.0)}
         shares = [f"{spent / parts[bound]:.0%} {name}" for name, spent in rest.items() if spent]

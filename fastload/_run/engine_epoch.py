@@ -20,7 +20,7 @@ from .._engine.registry import chosen, make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
-from . import decode_device, pillow_share
+from . import decode_device, epoch_plan, pillow_share
 from . import order as _order
 from .config import LoaderConfig
 from .cursor import EpochCursor
@@ -82,6 +82,9 @@ def stream(
         bad=plan.bad,
         governor=governor,
         rest=delivery.device_plan(config, resources.choice, source),
+        following=functools.partial(
+            epoch_plan.following, config.sampler, number=progress.epoch + 1, shard=config.part()
+        ),
         blocks=config.shuffle_window is not None or isinstance(config.epoch_sampler, SEQUENTIAL),
     )
 

@@ -94,6 +94,7 @@ class BatchIterator(Iterator[Any]):
         refill: fills batches up, or None.
         governor: adjusts threads and batches ahead; None leaves them as they are.
         rest: the whole plan, where the device stage applies what the engine leaves of it.
+        following: gives the indices of the next epoch, for a store that is elsewhere.
         blocks: the order keeps to whole blocks of the store.
     """
 
@@ -121,6 +122,7 @@ class BatchIterator(Iterator[Any]):
         refill: Refill | None = None,
         governor: Governor | None = None,
         rest: Plan | None = None,
+        following: Callable[[], np.ndarray],
         blocks: bool = False,
     ) -> None:
         self._order = order
@@ -151,7 +153,9 @@ class BatchIterator(Iterator[Any]):
             times=times,
             rest=rest,
         )
-        self._pipeline = Pipeline(source, engine, known, filler, timeout_s, stamps, blocks=blocks)
+        self._pipeline = Pipeline(
+            source, engine, known, filler, timeout_s, stamps, following=following, blocks=blocks
+        )
         if prefetch:
             self._pipeline.start(self)
             self._keep_ahead()

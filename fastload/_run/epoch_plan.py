@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, Sampler
 
 from .._base.indices import repeats_within
 from .._base.trace import Stamps
@@ -25,7 +26,7 @@ from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .image_counts import ImageCounts
 from .mix_sampler import MixSampler
-from .order import SEQUENTIAL, Batches
+from .order import SEQUENTIAL, Batches, SeededSampler
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
 from .shard import Shard
@@ -196,6 +197,26 @@ def plan(
         images=ImageCounts(),
         _generators=generators(config),
     )
+
+
+def following(
+    sampler: Sampler[Any] | Iterable[Any] | None, *, number: int, shard: Shard | None
+) -> np.ndarray:
+    """This rank's indices of epoch ``number``, which comes next: int64, in their order.
+
+    Empty where they are not a function of the epoch alone. Nothing is drawn from a generator, and
+    the sampler stays as it is. Only what to keep in a cache may depend on this: the next epoch may
+    be another one.
+    """
+    if type(sampler) in SEQUENTIAL:
+        order = np.arange(len(sampler.data_source), dtype=np.int64)  # type: ignore[union-attr]
+    elif type(sampler) is SeededSampler:
+        after = copy.copy(sampler)
+        after.epoch = number
+        order = after.permutation()
+    else:
+        return np.empty(0, np.int64)
+    return (shard or Shard()).part(order, 0, drop_last=False)[0]
 
 
 def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None:

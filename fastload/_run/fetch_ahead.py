@@ -30,6 +30,8 @@ class FetchAhead:
         lookup: indices of the dataset -> record numbers, both int64.
         order: the batches of the whole epoch, known at the latest with the first one; empty where
             they are not known: then a batch is fetched when it is submitted.
+        following: gives the indices of the next epoch in its order, int64; empty where they are not
+            known yet.
         blocks: the order keeps to whole blocks, so these are fetched.
         ended: whether the epoch was ended, so that nothing is waited for.
     """
@@ -39,12 +41,13 @@ class FetchAhead:
         store: Store,
         lookup: Callable[[np.ndarray], np.ndarray],
         order: Batches,
+        following: Callable[[], np.ndarray],
         *,
         blocks: bool,
         ended: Callable[[], bool],
     ) -> None:
         self._store, self._lookup, self._order = store, lookup, order
-        self._blocks, self._ended = blocks, ended
+        self._following, self._blocks, self._ended = following, blocks, ended
         self._number = 0  # of the next batch to submit
         self._ahead: collections.deque[tuple[Held, int]] = collections.deque()
         self._now: Held | None = None
@@ -86,8 +89,10 @@ class FetchAhead:
             return
         self._asked = True
         if self._number == 0 and len(self._order):
-            everything = self._order.indices
-            self._store.expect(self._lookup(everything), np.arange(len(everything)))
+            here = self._order.indices
+            everything = np.concatenate([here, self._following()])
+            positions = np.arange(len(everything))
+            self._store.expect(self._lookup(everything), positions, length=len(here))
         if self._ahead:
             self._now = self._ahead.popleft()[0]
         else:

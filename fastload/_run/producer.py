@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -58,6 +58,7 @@ class Pipeline:
         timeout_s: float,
         stamps: Stamps,
         *,
+        following: Callable[[], np.ndarray],
         blocks: bool = False,
     ) -> None:
         self._engine = engine
@@ -74,7 +75,12 @@ class Pipeline:
         self._fetch: FetchAhead | None = None
         if engine.store.remote:
             self._fetch = FetchAhead(
-                engine.store, source.lookup, known, blocks=blocks, ended=self._ended
+                engine.store,
+                source.lookup,
+                known,
+                following,
+                blocks=blocks,
+                ended=self._ended,
             )
         self.taken = 0
         """Batches that the consumer has taken, errors included."""
@@ -205,6 +211,8 @@ class Pipeline:
         try:
             if self._fetch is not None:
                 self._fetch.wait(indices)
+                self._stamps.stage("network", begin)
+                begin = time.perf_counter_ns()
                 if self._ended():
                     return UsageError("this iterator was closed while it was waiting for data")
             timed = self._stamps.timeline is not None

@@ -18,6 +18,7 @@ from .._base.progress_bar import Progress, reporting
 from ..errors import ChecksumError, DecodeError, StoreError, UsageError
 from ..storage import open_store
 from ..storage._crc import crc32c
+from ..storage._fetched import fetched_ahead
 from ..storage._local import local_path
 from ..storage._partial import sync_folder
 from ..storage._signatures import image_format
@@ -63,7 +64,7 @@ def unpack(
         1000
 
     Args:
-        store: path of a store, or an open one.
+        store: path or URL of a store, or an open one.
         folder: new or empty folder. It appears when everything is written.
         workers: number of threads; None: the number of CPUs.
         progress: as for ``pack``.
@@ -109,7 +110,8 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
                              path=store.path)  # fmt: skip
         os.mkdir(os.path.join(folder, name))
     listed = bool(store.fields) or (labels is not None and not by_class)
-    starts = range(0, len(store), _CHUNK)
+    everything = np.arange(len(store))
+    parts = (everything[start : start + _CHUNK] for start in range(0, len(store), _CHUNK))
     pool = ThreadPoolExecutor(workers, thread_name_prefix="fastload-unpack")
     ahead: collections.deque[Future[tuple[list[str], int]]] = collections.deque()
     names: list[str] = []
@@ -126,8 +128,7 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
     if progress is not None:
         progress(0, len(store), 0)
     try:
-        for start in starts:
-            part = np.arange(start, min(start + _CHUNK, len(store)))
+        for part in fetched_ahead(store, parts):
             ahead.append(pool.submit(_write_chunk, store, part, folder, by_class))
             if len(ahead) >= 2 * workers:
                 take()

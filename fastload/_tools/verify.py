@@ -15,6 +15,7 @@ import numpy as np
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
 from ..storage import open_store
+from ..storage._fetched import fetched_ahead
 from ..storage.base import Store
 from ..storage.checking import (
     READ_RECORDS,
@@ -64,7 +65,7 @@ def verify(
         ()
 
     Args:
-        store: path of a store, or an open one.
+        store: path or URL of a store, or an open one.
         decode: also decode every image, as loading would.
         workers: number of threads; None: the number of CPUs.
         progress: as for ``pack``; bytes are those read.
@@ -92,7 +93,7 @@ def verify(
         report = stack.enter_context(reporting("verifying", progress))
         if report is not None:
             report(0, len(order), 0)
-        for part in parts:
+        for part in fetched_ahead(opened, parts):
             ahead.append((len(part), pool.submit(check, part)))
             if len(ahead) < 2 * threads:
                 continue

@@ -16,6 +16,7 @@ from .._base import byte_sizes
 from .._base.import_object import import_object
 from .._base.progress_bar import bar
 from ..errors import UsageError
+from ..storage._local import is_url
 from ._stdout import kept_for_json
 
 if TYPE_CHECKING:
@@ -84,13 +85,14 @@ def command(
 ) -> None:
     """Find the fastest workers, batch size and prefetch for SOURCE on this machine.
 
-    SOURCE is a store, a folder of class folders, or MODULE:OBJECT: a Dataset, a DataLoader, or a
-    function that returns one. The current folder is searched for the module too.
+    SOURCE is a store, its URL, a folder of class folders, or MODULE:OBJECT: a Dataset, a
+    DataLoader, or a function that returns one. The current folder is searched for the module too.
     """
     from .._tools.tuning import autotune, page
 
     with kept_for_json(as_json):
-        found = source if os.path.exists(source) or ":" not in source else import_object(source)
+        path = os.path.exists(source) or is_url(source) or ":" not in source
+        found = source if path else import_object(source)
         with _spent(quiet=quiet) as progress:
             tuning = autotune(
                 found,

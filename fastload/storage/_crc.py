@@ -1,11 +1,15 @@
-"""CRC32C of bytes, by the native core or by google-crc32c."""
+"""CRC32C of bytes and of files, by the native core or by google-crc32c."""
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
+
+from .. import _native
 from ..errors import MissingDependencyError
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -13,8 +17,6 @@ _Bytes: TypeAlias = bytes | bytearray | memoryview
 
 @functools.cache
 def _function() -> Callable[[_Bytes, int], int]:
-    from .. import _native
-
     core = _native.load()
     if core is not None:
         function: Callable[[_Bytes, int], int] = core.crc32c
@@ -36,3 +38,37 @@ def crc32c(data: _Bytes, crc: int = 0) -> int:
         MissingDependencyError: neither the native core nor google-crc32c is installed.
     """
     return _function()(data, crc)
+
+
+def crc32c_blocks(data: _Bytes, block: int) -> np.ndarray:
+    """CRC32C of each ``block`` bytes of ``data``, of which the last may be fewer: uint32 (n,)."""
+    view = memoryview(data).cast("B")
+    sums = np.empty(-(-len(view) // block), np.uint32)
+    core = _native.load()
+    if core is not None:
+        core.crc32c_blocks(view, block, sums)
+    else:
+        for number in range(len(sums)):
+            sums[number] = crc32c(view[number * block : (number + 1) * block])
+    return sums
+
+
+def crc32c_of_file(descriptor: int, blocks: np.ndarray, block: int) -> np.ndarray:
+    """CRC32C of some blocks of an open file: uint32, in the order of ``blocks``.
+
+    Args:
+        descriptor: of the file.
+        blocks: int64 (n,), their numbers. What is behind the end of the file is left out.
+        block: their size in bytes, at most 1 MiB.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    sums = np.empty(len(blocks), np.uint32)
+    core = _native.load()
+    if core is not None:
+        core.crc32c_of_file(descriptor, np.ascontiguousarray(blocks), block, sums)
+    else:
+        for at, number in enumerate(blocks.tolist()):
+            sums[at] = crc32c(os.pread(descriptor, block, number * block))
+    return sums

@@ -213,8 +213,13 @@ class Store(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has nothing to fetch")
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:  # noqa: B027
+    def expect(  # noqa: B027 - most have all bytes here
+        self, indices: np.ndarray, positions: np.ndarray, *, length: int
+    ) -> None:
         """An epoch begins that reads ``indices`` (int64) at these positions (int64, ascending).
+
+        The epoch has ``length`` positions; those from there on belong to the next epoch, as far as
+        it is known.
 
         A store that is remote evicts what is used last.
         """

@@ -146,9 +146,9 @@ class ConcatStore(Store):
             held.append(part)
         return HeldTogether(held)
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
+    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
         for store, mine, local in self._parts(indices):
-            store.expect(local, positions[mine])
+            store.expect(local, positions[mine], length=length)
 
     def passed(self, position: int) -> None:
         for store in self.stores:

@@ -85,6 +85,22 @@ def test_cold_measures_epochs_beside_a_plain_reader(cache: Path) -> None:
     assert [row["loader"] for row in rows if row["metric"] == "first batch"] == throughput[:2]
 
 
+@pytest.mark.parametrize(
+    ("variant", "most"),
+    [
+        ("cold", 1.05),
+        ("warm", 0.01),
+        pytest.param("half", 0.9, marks=pytest.mark.long),
+    ],
+)
+def test_remote_counts_bytes_and_requests(cache: Path, variant: str, most: float) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    rows = rows_of(cache, "remote", "--loaders", "fastload-remote", "--variant", variant)
+    figures = {row["metric"]: row["median"] for row in rows}
+    assert figures["throughput"] > 0
+    assert figures["bytes"] <= most and figures["requests"] <= 2
+
+
 def test_caches_are_measured_in_the_first_epoch_and_in_later_ones(cache: Path) -> None:
     rows = rows_of(cache, "cache", "--variant", "small")
     kinds = ("ram", "shm", "dct", "decoded")
@@ -134,6 +150,7 @@ def test_every_suite_has_a_toy_test() -> None:
         "scaling",
         "cold",
         "cache",
+        "remote",
     }
 
 
@@ -164,11 +181,11 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import FORMATS, GPU, SCALED, WHERE
+    from bench.loaders import FORMATS, GPU, REMOTE, SCALED, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE, *FORMATS, *SCALED, *GPU):
+    for name in (*SUITES, *WHERE, *FORMATS, *SCALED, *REMOTE, *GPU):
         assert name in done.output
 
 

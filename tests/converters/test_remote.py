@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,8 +14,15 @@ import numpy as np
 import pytest
 
 from fastload.converters import pack
-from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
+from fastload.errors import (
+    DecodeError,
+    MissingDependencyError,
+    StoreError,
+    StoreNotFoundError,
+    UsageError,
+)
 from fastload.storage import open_store
+from object_server import ObjectServer
 from storage.formats import picture
 
 
@@ -93,24 +101,129 @@ def test_folders_and_lists_are_fetched(
     assert os.listdir(staging) == []
 
 
-def test_interrupted_work_on_a_url_is_resumed(
-    memory: Any, images: Path, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of four samples, so that a few samples can be interrupted."""
     from fastload.converters import _run
 
     monkeypatch.setattr(_run, "_CHUNK", 4)
     monkeypatch.setattr(_run, "_CHUNK_MOST", 4)
+
+
+def stop(done: int, total: int, nbytes: int) -> None:
+    if done >= 8:
+        raise KeyboardInterrupt
+
+
+def test_interrupted_work_on_a_url_is_resumed(
+    memory: Any, images: Path, staging: Path, small_chunks: None
+) -> None:
     memory.put(str(images), "/b/imgs", recursive=True)
-
-    def stop(done: int, total: int, nbytes: int) -> None:
-        if done >= 8:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         pack("memory://b/imgs", "memory://b/x.lmdb", progress=stop)
     assert not memory.exists("/b/x.lmdb")
     assert pack("memory://b/imgs", "memory://b/x.lmdb").parts[0].resumed >= 8
     assert memory.exists("/b/x.lmdb") and os.listdir(staging) == []
+
+
+def test_a_store_is_fetched_while_it_is_packed_and_no_byte_twice(
+    images: Path, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "served").mkdir()
+    pack(images, tmp_path / "served" / "a.lmdb")
+    server = ObjectServer(tmp_path / "served")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pack(f"{server.url}/a.lmdb", tmp_path / "b.lmdb", progress=stop)
+        report = pack(f"{server.url}/a.lmdb", tmp_path / "b.lmdb")
+    finally:
+        server.close()
+    assert report.parts[0].resumed >= 8
+    assert content(tmp_path / "b.lmdb") == content(tmp_path / "served" / "a.lmdb")
+    ranges = sorted((one.start, one.stop) for one in server.gets())
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
+
+
+def test_images_of_a_folder_are_fetched_when_they_are_packed(
+    memory: Any, images: Path, tmp_path: Path, staging: Path, small_chunks: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    memory.put(str(images), "/b/imgs", recursive=True)
+    asked: list[str] = []
+    whole = type(memory).cat_ranges
+
+    def counted(system: Any, paths: list[str], *rest: Any, **options: Any) -> Any:
+        asked.extend(paths)
+        assert not [path for path in staging.rglob("*.jpg") if path.stat().st_size]
+        return whole(system, paths, *rest, **options)
+
+    monkeypatch.setattr(type(memory), "cat_ranges", counted)
+    with pytest.raises(KeyboardInterrupt):
+        pack("memory://b/imgs", tmp_path / "x.lmdb", progress=stop, workers=1)
+    before = len(asked)
+    assert 8 <= before < 20
+    resumed = pack("memory://b/imgs", tmp_path / "x.lmdb").parts[0].resumed
+    assert len(asked) - before == 20 - resumed
+    pack(images, tmp_path / "y.lmdb")
+    assert content(tmp_path / "x.lmdb") == content(tmp_path / "y.lmdb")
+
+
+def test_a_file_that_cannot_be_fetched_is_named(
+    memory: Any, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.put(str(images), "/b/imgs", recursive=True)
+    whole = type(memory).cat_file
+
+    def broken(system: Any, path: str, *rest: Any, **options: Any) -> Any:
+        if path.endswith("07.jpg"):
+            raise NoCredentials("gone")
+        return whole(system, path, *rest, **options)
+
+    monkeypatch.setattr(type(memory), "cat_file", broken)
+    with pytest.raises(DecodeError, match="cannot be fetched: NoCredentials: gone") as found:
+        pack("memory://b/imgs", tmp_path / "x.lmdb")
+    assert str(found.value.path).endswith("07.jpg")
+    report = pack("memory://b/imgs", tmp_path / "z.lmdb", on_error="skip")
+    assert (report.records, len(report.skipped)) == (19, 1)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"), [(".tfrecord", {"shards": 4}), (".zarr", {"encode": "raw"})]
+)
+def test_an_interrupted_upload_is_resumed_and_nothing_exists_until_then(
+    memory: Any, images: Path, tmp_path: Path, staging: Path, suffix: str,
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    url, put = f"memory://b/x{suffix}", type(memory).put_file
+    sent: list[str] = []
+
+    def failing(system: Any, local: str, path: str, **given: Any) -> Any:
+        if len(sent) == 2:
+            raise NoCredentials("the token has expired")
+        sent.append(path)
+        return put(system, local, path, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(memory), "put_file", failing)
+        with pytest.raises(StoreError, match="the token has expired"):
+            pack(images, url, **options)
+    with pytest.raises(StoreError):
+        open_store(url)
+
+    def counted(system: Any, local: str, path: str, **given: Any) -> Any:
+        assert path not in sent
+        sent.append(path)
+        return put(system, local, path, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(memory), "put_file", counted)
+        report = pack(images, url, **options)
+    assert report.records == 20 and os.listdir(staging) == []
+    pack(images, tmp_path / f"x{suffix}", **options)
+    pack(url, tmp_path / "back.lmdb")
+    assert content(tmp_path / "back.lmdb") == content(tmp_path / f"x{suffix}")
 
 
 def test_urls_that_lead_nowhere_say_so(memory: Any, tmp_path: Path, images: Path) -> None:
@@ -145,16 +258,24 @@ def test_whatever_a_file_system_raises_is_an_error_with_the_url(
 
 
 @pytest.mark.long
-def test_an_s3_server(images: Path, tmp_path: Path, staging: Path) -> None:
+def test_an_s3_server(
+    images: Path, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("s3fs")
     server_module = pytest.importorskip("moto.server")
     server = server_module.ThreadedMotoServer(port=0)
     server.start()
     try:
         host, port = server.get_host_and_port()
-        options = {"endpoint_url": f"http://{host}:{port}", "key": "test", "secret": "test"}
-        fsspec.config.conf["s3"] = options
-        system = fsspec.filesystem("s3", **options)
+        for name, value in (
+            ("XDG_CACHE_HOME", str(tmp_path / "cache")),
+            ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_REGION", "us-east-1"),
+        ):
+            monkeypatch.setenv(name, value)
+        system = fsspec.filesystem("s3")
         system.mkdir("bucket")
         there_and_back("s3://bucket", system, images, tmp_path)(".lmdb")
         there_and_back("s3://bucket", system, images, tmp_path, shards=2)(".tfrecord")
@@ -162,5 +283,4 @@ def test_an_s3_server(images: Path, tmp_path: Path, staging: Path) -> None:
         pack("s3://bucket/imgs", tmp_path / "a.lmdb")
         assert len(open_store(tmp_path / "a.lmdb")) == 20
     finally:
-        fsspec.config.conf.pop("s3", None)
         server.stop()

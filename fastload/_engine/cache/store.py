@@ -187,8 +187,8 @@ class CachedStore(Store):
         missing = indices[self._missing(indices)]
         return self.inner.ahead(missing, urgency=urgency, blocks=blocks)
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
-        self.inner.expect(indices, positions)
+    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
+        self.inner.expect(indices, positions, length=length)
 
     def passed(self, position: int) -> None:
         self.inner.passed(position)

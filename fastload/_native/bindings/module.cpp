@@ -1,5 +1,6 @@
 // The Python module fastload._native._core, and its functions that work on one buffer.
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -71,6 +72,38 @@ uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
   if (bytes.size() > kShort) released.emplace();
   return portable ? crc32c_portable(crc, bytes.data(), bytes.size())
                   : crc32c(crc, bytes.data(), bytes.size());
+}
+
+void checksums_of_blocks(const py::object& buffer, size_t block, const py::object& out) {
+  if (block < 1) throw py::value_error("block: expected at least 1 byte");
+  const Bytes bytes(buffer);
+  const size_t n = bytes.size() / block + (bytes.size() % block != 0);
+  const Buffer sums = written_array(out, "out", 'u', 4, static_cast<py::ssize_t>(n));
+  const WithoutGil released;
+  crc32c_blocks(bytes.data(), bytes.size(), block, sums.data<uint32_t>());
+}
+
+void checksums_of_file(int descriptor, const py::object& blocks, size_t block, const py::object& out) {
+  constexpr size_t kMost = size_t{1} << 20;
+  if (block < 1 || block > kMost) throw py::value_error("block: expected 1 up to 2**20 bytes");
+  const Buffer given = read_vector(blocks, "blocks", 'i', 8);
+  const auto n = static_cast<size_t>(given.length());
+  const Buffer sums = written_array(out, "out", 'u', 4, given.length());
+  // A copy, so that they stay as they were checked.
+  const std::vector<int64_t> numbers(given.data<const int64_t>(), given.data<const int64_t>() + n);
+  for (size_t i = 0; i < n; i++) {
+    const bool inside = numbers[i] >= 0 && numbers[i] < (int64_t{1} << 62) / static_cast<int64_t>(block);
+    require(inside, "blocks", i, "a number from 0 on, of a block that a file can have");
+  }
+  int failed;
+  {
+    const WithoutGil released;
+    failed = crc32c_of_file(descriptor, numbers.data(), n, block, sums.data<uint32_t>());
+  }
+  if (failed == 0) return;
+  errno = failed;
+  PyErr_SetFromErrno(PyExc_OSError);
+  throw py::error_already_set();
 }
 
 bool own_entropy(const py::object& jpeg, int times) {
@@ -208,6 +241,10 @@ PYBIND11_MODULE(_core, m) {
       "_crc32c_portable",
       [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, true); }, "buffer"_a,
       "crc"_a = 0, "The same without SSE4.2, for the tests.");
+  m.def("crc32c_blocks", &checksums_of_blocks, "buffer"_a, "block"_a, "out"_a,
+        "CRC32C of each block of a buffer; see _core.pyi.");
+  m.def("crc32c_of_file", &checksums_of_file, "descriptor"_a, "blocks"_a, "block"_a, "out"_a,
+        "CRC32C of blocks of an open file; see _core.pyi.");
   m.def("random_words", &random_words, "seed"_a, "epoch"_a, "indices"_a, "streams"_a, "out"_a,
         "Philox words; see _core.pyi.");
   m.def("mix_up", &mix_batch, "batch"_a, "before"_a, "own"_a, "MixUp in place; see _core.pyi.");

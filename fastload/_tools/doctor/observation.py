@@ -104,6 +104,9 @@ class LoaderSeen:
         items: number of calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the
             loop, by place; without those of torch itself, for instance of an optimiser.
         held: Python objects of the dataset whose pages workers copy, in words; or "".
+        network_s: time in which the making of batches waited for what is elsewhere.
+        remote_nbytes, remote_requests: bytes that came from elsewhere, and the requests for them.
+        remote_hit_nbytes: bytes that were in the cache instead.
         fast: trial of FastLoader in its place; None if it was not tried.
     """
 
@@ -137,6 +140,10 @@ class LoaderSeen:
     channels_last: int = 0
     items: dict[str, int] = dataclasses.field(default_factory=dict)
     held: str = ""
+    network_s: float = 0.0
+    remote_nbytes: int = 0
+    remote_requests: int = 0
+    remote_hit_nbytes: int = 0
     fast: FastSeen | None = None
 
     @property

@@ -17,7 +17,7 @@ _OTHERS = tuple(
     for folder in (
         sysconfig.get_path("stdlib"),
         os.path.dirname(torch.__file__),
-        Path(__file__).resolve().parents[1],  # fastload
+        Path(__file__).resolve().parents[2],  # fastload
     )
 )
 

@@ -18,6 +18,7 @@ PART = 0.1
 _LARGE = 4.0  # decoded pixels / used pixels
 _SMALL_FILE = 64 << 10
 _MANY_FILES = 1000
+_SMALL_REQUEST = 64 << 10  # bytes
 _GROWTH = 512 << 10  # bytes per batch
 _SLOW = 0.3  # share of the dataset's time in one function
 _LOOKS = 30  # the profiler's samples needed to report a share
@@ -318,6 +319,37 @@ def _cacheable(seen: Observation) -> Finding | None:
     )
 
 
+def _network(seen: Observation) -> Finding | None:
+    loader = seen.training
+    if loader is None or not loader.remote_requests:
+        return None
+    waits_s = sum(loader.waits_s) + sum(loader.starts_s)
+    total_s = waits_s + sum(loader.steps_s)
+    network_s = min(loader.network_s, waits_s)  # what is fetched while the step runs is free
+    if network_s < PART * total_s:
+        return None
+    nbytes, requests = loader.remote_nbytes, loader.remote_requests
+    hits = loader.remote_hit_nbytes / (loader.remote_hit_nbytes + nbytes)
+    if nbytes / requests < _SMALL_REQUEST:
+        change = "shuffle_window=8 (with a seed): blocks of 8 MB are fetched, not single records"
+    elif len(loader.starts_s) > 1:
+        change = "a larger cache_limit: what fits into the cache is fetched once"
+    else:
+        change = (
+            "a cache_limit that holds the store, for later epochs; for the first one a smaller "
+            "encoding (fastload pack --resize), or a machine nearer to the data"
+        )
+    return Finding(
+        name="waits-for-network",
+        what=f"the loop waits for the network {network_s / total_s:.0%} of the time: "
+        f"{nbytes / 1e6:,.0f} MB came in {requests:,} requests, {nbytes / 1e6 / total_s:,.0f} "
+        f"MB/s, and {hits:.0%} of the bytes were in the cache",
+        change=change,
+        where=loader.made,
+        gain=total_s / (total_s - network_s) if network_s < total_s else 1.0,
+    )
+
+
 def _shuffled_evaluation(seen: Observation) -> Finding | None:
     for loader in seen.evaluations:
         if loader.shuffled:
@@ -485,6 +517,7 @@ _RULES: tuple[Callable[[Observation], Finding | None], ...] = (
     _resized_again,
     _small_files,
     _cacheable,
+    _network,
     _growing_workers,
     _oversubscribed,
     _slow_function,

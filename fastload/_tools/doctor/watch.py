@@ -136,6 +136,8 @@ class Watch:
                 if seen.backwards >= self._steps:
                     raise Enough
         finally:
+            if isinstance(loader, FastLoader):
+                _fetched(seen, loader)
             del iterator
 
     def _of(self, loader: _Loader) -> LoaderSeen:
@@ -239,6 +241,17 @@ class Made:
 
     where: str
     arguments: dict[str, object]
+
+
+def _fetched(seen: LoaderSeen, loader: FastLoader[Any]) -> None:
+    """Add what the epoch that ends has fetched from elsewhere."""
+    stats = loader.stats()
+    remote = stats["remote"]
+    if remote is not None:
+        seen.network_s += stats["stages_s"].get("network", 0.0)
+        seen.remote_nbytes += remote["nbytes"]
+        seen.remote_requests += remote["requests"]
+        seen.remote_hit_nbytes += remote["hit_nbytes"]
 
 
 def _sampler(loader: _Loader) -> object:

@@ -323,7 +323,7 @@ class ParquetStore(ColumnStore):
         finally:
             self._groups.unpin(part)
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
+    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
         """As in the contract."""
         self._parquet.expect(self._located(indices)[0], np.asarray(positions, np.int64))
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...errors import StoreError
-from .._crc import crc32c
+from .._crc import crc32c_blocks, crc32c_of_file
 from .area import Area, DiskArea, punch
 from .service import RemoteObject
 
@@ -39,7 +39,6 @@ ABSENT, THERE = 0, 1
 _HEAD = struct.Struct("<8sQQ")
 _MAGIC = b"FLINDEX\1"
 _HEAD_NBYTES = 4096
-_READ = 1024  # cells that are read at a time
 
 
 def runs_of(cells: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
@@ -66,9 +65,7 @@ def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
 
 def checksums(data: bytes | memoryview) -> np.ndarray:
     """CRC32C of each cell of ``data``, uint32."""
-    view = memoryview(data)
-    cells = range(0, len(view), CELL)
-    return np.fromiter((crc32c(view[at : at + CELL]) for at in cells), np.uint32, len(cells))
+    return crc32c_blocks(data, CELL)
 
 
 def _free(descriptor: int, first: int, stop: int) -> None:
@@ -90,9 +87,12 @@ class BlockFile:
         nbytes: of the object.
         cells: their number.
         verified: bool (cells,), whose checksums this process knows to be right.
-        due: int32 (groups,), the last position at which this epoch uses a group; -1: it does not.
+        first, last: int (groups,), the positions at which this epoch uses a group; -1: it does not.
             None: the order is not known.
-        now: the position of the epoch.
+        after: int (groups,), the first position at which the next epoch uses a group, counted on
+            from this one's; -1: it does not. None: its order is not known.
+        now: the position of this epoch.
+        length: how many positions it has.
         writers: threads that write to it, which closing waits for.
         closed: nobody uses it any more.
 
@@ -104,8 +104,10 @@ class BlockFile:
         self.area, self.what, self.name, self.nbytes = area, what, name, what.nbytes
         self.cells = -(-self.nbytes // CELL)
         self.groups = -(-self.cells // GROUP)
-        self.due: np.ndarray | None = None
-        self.now = 0
+        self.first: np.ndarray | None = None
+        self.last: np.ndarray | None = None
+        self.after: np.ndarray | None = None
+        self.now = self.length = 0
         self.writers = 0
         self.closed = False
         self.verified = np.zeros(self.cells, bool)
@@ -242,14 +244,13 @@ class BlockFile:
 
         They are there and pinned.
         """
-        damaged = [cells[:0]]
-        for first, stop in runs_of(cells[~self.verified[cells]], _READ):
-            sums = checksums(os.pread(self._data, (stop - first) * CELL, first * CELL))
-            right = np.zeros(stop - first, bool)
-            right[: len(sums)] = sums == self._crc[first : first + len(sums)]
-            self.verified[first:stop] |= right
-            damaged.append(first + np.flatnonzero(~right))
-        return np.concatenate(damaged)
+        unknown: np.ndarray = cells[~self.verified[cells]]
+        if not len(unknown):
+            return unknown
+        right = crc32c_of_file(self._data, unknown, CELL) == self._crc[unknown]
+        self.verified[unknown[right]] = True
+        damaged: np.ndarray = unknown[~right]
+        return damaged
 
     def claimed_by_others(self, cells: np.ndarray) -> np.ndarray:
         """Those of ``cells`` that another process fetches."""
@@ -285,11 +286,13 @@ class BlockFile:
         return needed
 
     def candidates(self, grain: int) -> tuple[np.ndarray, np.ndarray]:
-        """Groups that may be evicted, and after how long each is used next; farthest last.
+        """Groups that may be evicted, in any order, and after how long each is used next.
 
-        What this epoch has used already comes next in another epoch, at a place that is not known
-        here. Of that, the same part is kept by everybody, chosen by a hash of its place: so it is
-        a hit in every epoch, where the least recently used would be evicted just before it is used.
+        Where the next epoch's order is not known, what this epoch has used already comes next at a
+        place that is not known either. Of that, the same part is kept by everybody, chosen by a
+        hash of its place: so it is a hit in every epoch, where the least recently used would be
+        evicted just before it is used. Where it is known, the hash decides only about what other
+        ranks use.
 
         Args:
             grain: groups that are kept or evicted together.
@@ -297,13 +300,19 @@ class BlockFile:
         padded = np.zeros(self.groups * GROUP, bool)
         padded[: self.cells] = self.state == THERE
         groups = np.flatnonzero(padded.reshape(-1, GROUP).any(axis=1) & ~self._needed())
-        later = (groups // grain).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        distance = (later >> np.uint64(33)).astype(np.int64) + (1 << 40)
-        if self.due is not None:
-            due = self.due[groups].astype(np.int64)
-            distance = np.where(due >= self.now, due - self.now, distance)
-        order = np.argsort(distance, kind="stable")
-        return groups[order], distance[order]
+        chance = (groups // grain).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        distance = (chance >> np.uint64(33)).astype(np.int64)  # below 2**31
+        if self.after is None:
+            distance += 1 << 40
+        else:
+            after = self.after[groups].astype(np.int64)
+            anywhere = distance * min(2 * self.length, 1 << 31) >> 31
+            distance = np.where(after >= 0, after - self.now, anywhere)
+        for used in (self.last, self.first):
+            if used is not None:
+                at = used[groups].astype(np.int64)
+                distance = np.where(at >= self.now, at - self.now, distance)
+        return groups, distance
 
     def evict(self, groups: np.ndarray) -> None:
         """Drop what is there of ``groups``."""

@@ -51,8 +51,8 @@ from .service import RemoteObject, Service
 
 _POLL_S = 0.02  # between looks at what another process fetches
 _DEAD_S = 0.5  # and whether it lives
-_SLACK = 64  # at least a 64th of the limit is evicted at a time, because finding it takes time
-_AHEAD = 8  # an eighth of the limit at most is fetched ahead
+_SLACK = 256  # at least so much of the limit is evicted at a time, as finding it takes time
+_AHEAD = 128  # of the limit: what is fetched ahead takes the place of what is kept
 _MAX_SLACK_NBYTES = 64 << 20
 _GRAIN = BLOCK_NBYTES // (GROUP * CELL)  # kept or evicted together, as they are requested together
 
@@ -231,10 +231,12 @@ class BlockCache:
     def _may_hold(self, hold: Hold, ranges: Ranges) -> bool:
         """Whether ``ranges`` may be fetched ahead: one hold, or a share of all. In the mutex.
 
-        What is fetched ahead takes the place of what is used later.
+        What is fetched ahead takes the place of what is used later, unless it is there already or
+        there is room for it.
         """
-        nbytes = CELL * sum(len(cells) for _, cells in ranges)
-        most = self.area.limit if self.area.soft else self.area.limit // _AHEAD
+        nbytes = sum(CELL * int((file.state[cells] == ABSENT).sum()) for file, cells in ranges)
+        free = self.area.limit - self.area.used
+        most = self.area.limit if self.area.soft else max(free, self.area.limit // _AHEAD)
         if self._ahead_nbytes and self._ahead_nbytes + nbytes > most:
             return False
         hold.ahead_nbytes = nbytes
@@ -382,7 +384,7 @@ class BlockCache:
     def _verify(self, hold: Hold, file: BlockFile, cells: np.ndarray) -> None:
         """Compare with their checksums what of ``cells`` is there, and fetch again what differs."""
         there = cells[file.state[cells] == THERE]
-        wrong = file.wrong(there) if not file.verified[there].all() else there[:0]
+        wrong = file.wrong(there)
         if not len(wrong):
             return
         assert hold.source is not None, "every hold has one"
@@ -513,16 +515,21 @@ class BlockCache:
         found = [file.candidates(_GRAIN) for file in files]
         which = np.repeat(np.arange(len(files)), [len(groups) for groups, _ in found])
         groups = np.concatenate([groups for groups, _ in found])
-        order = np.argsort(-np.concatenate([distance for _, distance in found]), kind="stable")
-        counts = np.concatenate(
-            [file.there(groups) for file, (groups, _) in zip(files, found, strict=True)]
-        )[order]
+        distance = np.concatenate([distance for _, distance in found])
+        # Each has a cell at least. Sorting all of them would take seconds for a large store.
+        most = min(len(groups), -(-nbytes // CELL))
+        farthest = np.argpartition(distance, -most)[-most:] if most else which
+        order = farthest[np.argsort(-distance[farthest], kind="stable")]
+        counts = np.zeros(len(order), np.int64)
+        for number, file in enumerate(files):
+            mine = which[order] == number
+            counts[mine] = file.there(groups[order[mine]])
         enough = int(np.searchsorted(np.cumsum(counts) * CELL, self.area.used - goal)) + 1
         chosen = order[:enough]
         for number, file in enumerate(files):
-            mine = groups[chosen[which[chosen] == number]]
-            if len(mine):
-                file.evict(mine)
+            evicted = groups[chosen[which[chosen] == number]]
+            if len(evicted):
+                file.evict(evicted)
 
 
 # Of a parent too: its areas must never be closed, see ``area.py``.

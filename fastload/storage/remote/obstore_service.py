@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -31,6 +32,9 @@ _NEVER_LATER = (
     UnknownConfigurationKeyError,
 )
 
+# obstore's names; those of the environment are the same in capitals.
+_ENDPOINTS = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
+
 # ``requests.py`` repeats requests, for every service in the same way: it counts them, and it can
 # send a second one before the first one has failed.
 _NO_RETRIES: dict[str, Any] = {"max_retries": 0}
@@ -50,7 +54,7 @@ class ObstoreService(Service):
         self._root = _root(url)
         options = {"retry_config": _NO_RETRIES, **options}
         client = {**_CLIENT, **options.pop("client_options", {})}
-        if url.scheme == "http":
+        if url.scheme == "http" or _endpoint(options).startswith("http://"):
             client.setdefault("allow_http", True)
         try:
             # The types of obstore name each option of each store; these come from the user.
@@ -98,6 +102,13 @@ class ObstoreService(Service):
 
         await _asked(gather())
         return found
+
+
+def _endpoint(options: Mapping[str, Any]) -> str:
+    """Where the user has said that the object store is, such as MinIO; or ""."""
+    given = (options.get(name) for name in _ENDPOINTS)
+    known = (os.environ.get(name.upper()) for name in _ENDPOINTS)
+    return str(next((one for one in (*given, *known) if one), ""))
 
 
 def _root(url: RemoteUrl) -> str:

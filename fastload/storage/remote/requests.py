@@ -37,6 +37,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from ..._base.timeline import gauge
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .counters import Counters
 from .service import Changed, Permanent, RemoteObject, Service
@@ -167,6 +168,7 @@ class Requests:
         self._ending = False
         self.pace = Pace()
         self._latencies = Latencies()
+        self._in_flight = self._received = 0
 
     def check(self) -> None:
         """Raise UsageError in a forked child."""
@@ -316,6 +318,7 @@ class Requests:
                 nbytes,
             )
             request.counters.add(nbytes=len(data))
+            self._gauge(nbytes=len(data))
             self.pace.answered(len(data), waiting=len(self._waiting) > 0)
             if not request.cancelled:
                 # Not cancelled half way: the bytes are there, and writing them takes no time.
@@ -369,6 +372,15 @@ class Requests:
                 await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
         raise AssertionError("the loop returns or raises")
 
+    def _gauge(self, *, requests: int = 0, nbytes: int = 0) -> None:
+        """So many more requests are in flight, so many more bytes have come; in the loop."""
+        self._in_flight += requests
+        self._received += nbytes
+        if requests:
+            gauge("requests in flight", self._in_flight)
+        if nbytes:
+            gauge("bytes fetched", self._received)
+
     async def _attempt(
         self, make: Callable[[], Awaitable[_T]], counters: Counters, nbytes: int
     ) -> _T:
@@ -378,7 +390,10 @@ class Requests:
 
         def again() -> None:
             counters.add(requests=1)
-            running.add(asyncio.ensure_future(make()))
+            one = asyncio.ensure_future(make())
+            running.add(one)
+            self._gauge(requests=1)
+            one.add_done_callback(lambda _: self._gauge(requests=-1))
 
         again()
         unusual_s = self._latencies.unusual_s(nbytes)

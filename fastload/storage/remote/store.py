@@ -299,27 +299,39 @@ class RemoteStore(Store):
             ranges.append((file, cells_of(spans.offset[mine], spans.nbytes[mine])))
         return ranges
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
+    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
         """As in the contract."""
         if self._store.remote:
-            self._store.expect(indices, positions)
+            self._store.expect(indices, positions, length=length)
         here = self._here
         if self.indirect is not None or here.cache.area.limit >= self.nbytes:
             return  # nothing is evicted
         spans = self.places(indices)
+        most = int(positions.max(initial=0))
+        dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         for number in np.unique(spans.file).tolist():
             file = here.files.get(self.files[number])
             if file is None:
                 continue
             at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
-            first = spans.offset[at] // (CELL * GROUP)
-            last = (spans.offset[at] + spans.nbytes[at] - 1) // (CELL * GROUP)
-            count = last - first + 1
+            begin = spans.offset[at] // (CELL * GROUP)
+            end = (spans.offset[at] + spans.nbytes[at] - 1) // (CELL * GROUP)
+            count = end - begin + 1
             starts = np.cumsum(count) - count
-            groups = np.repeat(first - starts, count) + np.arange(int(count.sum()))
-            due = np.full(file.groups, -1, np.int32)
-            due[groups] = np.repeat(positions[at], count)  # the last one counts
-            file.due, file.now = due, 0
+            groups = np.repeat(begin - starts, count) + np.arange(int(count.sum()))
+            position = np.repeat(positions[at], count)
+            until = int(np.searchsorted(position, length))
+            # Of a group that is used several times, the last assignment counts.
+            first, last = (np.full(file.groups, -1, dtype) for _ in range(2))
+            last[groups[:until]] = position[:until]
+            first[groups[:until][::-1]] = position[:until][::-1]
+            after = None
+            if most >= length:
+                after = np.full(file.groups, -1, dtype)
+                after[groups[until:][::-1]] = position[until:][::-1]
+            with here.cache.area.mutex():
+                file.first, file.last, file.after = first, last, after
+                file.now, file.length = 0, length
 
     def passed(self, position: int) -> None:
         """As in the contract."""
@@ -346,6 +358,11 @@ class RemoteStore(Store):
     def fetched(self) -> Mapping[str, float]:
         """As in the contract."""
         return self.counters.snapshot()
+
+    @property
+    def versions(self) -> list[tuple[str, int, str]]:
+        """URL, size and tag of each object: equal only for equal content."""
+        return [(one.url.shown, one.nbytes, one.tag) for one in self._objects.values()]
 
     @property
     def nbytes(self) -> int:

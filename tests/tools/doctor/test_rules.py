@@ -353,3 +353,52 @@ def test_a_loop_that_did_not_run_over_fastloader_is_said() -> None:
     other = run(0.1)
     other.kind = "DataLoaderShard"
     assert "ran over DataLoaderShard" in compare([run(0.1)], [other]).words()
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+
+def remote(**changed: Any) -> LoaderSeen:
+    """A loop that waits half of its time for 400 requests of 250 KB."""
+    seen = {
+        "kind": "FastLoader",
+        "network_s": 0.5,
+        "remote_nbytes": 100_000_000,
+        "remote_requests": 400,
+        "remote_hit_nbytes": 25_000_000,
+    }
+    return training(0.06, 0.04, **{**seen, **changed})
+
+
+def network(seen: LoaderSeen) -> Finding | None:
+    found = [one for one in findings(Observation(loaders=[seen])) if "network" in one.name]
+    return found[0] if found else None
+
+
+def test_waiting_for_the_network_is_named_with_its_share_and_what_came() -> None:
+    found = network(remote())
+    assert found is not None and found.name == "waits-for-network"
+    assert "waits for the network 50% of the time: 100 MB came in 400 requests" in found.what
+    assert "20% of the bytes were in the cache" in found.what
+    assert found.gain == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "advice"),
+    [
+        ({"remote_requests": 10_000}, "shuffle_window"),
+        ({"starts_s": [0.06, 0.06], "steps_s": [0.04] * 11}, "a larger cache_limit"),
+        ({}, "a cache_limit that holds the store"),
+    ],
+)
+def test_the_advice_about_the_network_depends_on_what_was_fetched(
+    changed: dict[str, Any], advice: str
+) -> None:
+    found = network(remote(**changed))
+    assert found is not None and advice in found.change
+
+
+def test_the_network_is_not_named_where_the_loop_does_not_wait_for_it() -> None:
+    assert network(remote(network_s=0.05)) is None
+    assert network(remote(network_s=5.0, waits_s=[0.001] * 9, starts_s=[0.001])) is None
+    assert network(remote(remote_requests=0)) is None
