@@ -22,7 +22,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base import ray_cluster
 from .._base.progress_bar import Progress
 from ..errors import DecodeError, FastloadError, StoreError, UsageError
 from ..hints import Compression, OnPackError
@@ -120,13 +120,7 @@ class Tasks:
         self._common = common
         self._total = total
         self._progress = progress
-        try:
-            self._reference = ray.put(common)
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise UsageError(
-                f"ray: {common.source.path} cannot be sent to other processes ({error}): open "
-                "files and connections where they are used, or pack on one machine"
-            ) from error
+        self._reference = ray_cluster.put(common, f"ray: {common.source.path}")
         most = max(
             (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0
         )
@@ -286,7 +280,7 @@ class Tasks:
                 ray.wait(list(running), num_returns=len(running), timeout=30)
 
     def _show(self) -> None:
-        if self._progress is None:
+        if self._progress is None or self._board is None:
             return
         with contextlib.suppress(self._ray.exceptions.RayError):  # it is being started again
             self._told = self._ray.get(self._board.read.remote())
@@ -401,9 +395,7 @@ def _name(place: ShardPlace) -> str:
 @functools.lru_cache(maxsize=1)
 def _shared(reference: Any) -> Common:
     """The object of ``reference``, which this process fetches once."""
-    from .._base.ray_cluster import load
-
-    found = load().get(reference)
+    found = ray_cluster.get(reference)
     assert isinstance(found, Common)
     return found
 

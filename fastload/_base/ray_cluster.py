@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,3 +53,36 @@ def connected(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def put(value: object, what: str) -> Any:
+    """A reference to ``value``, for ``get`` in the processes of the cluster.
+
+    Ray alone would give them arrays that cannot be written, in memory that they share.
+
+    Args:
+        value: anything that cloudpickle can pickle.
+        what: it is, for the message.
+
+    Raises:
+        UsageError: it cannot be pickled.
+    """
+    ray = load()
+    from ray import cloudpickle
+
+    try:
+        return ray.put(cloudpickle.dumps(value))
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise UsageError(
+            f"{what} cannot be sent to other processes ({error}): open files and connections where "
+            "they are used, or do without Ray"
+        ) from error
+
+
+def get(reference: Any) -> object:
+    """A copy of the value that ``put`` was given."""
+    ray = load()
+    from ray import cloudpickle
+
+    found: object = cloudpickle.loads(ray.get(reference))
+    return found

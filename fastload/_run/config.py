@@ -19,7 +19,16 @@ from .._base.machine import cpu
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
 from ..errors import UsageError, type_next
-from ..hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, NumWorkers, OnError
+from ..hints import (
+    CacheKind,
+    CheckCrc,
+    Decode,
+    DecodeDevice,
+    DecodeOn,
+    Engine,
+    NumWorkers,
+    OnError,
+)
 from . import shard
 from .bad_samples import policy
 from .order import InOrder, SeededSampler
@@ -98,6 +107,7 @@ class LoaderConfig(TorchArguments):
     prefetch_device: int = 2
     batch_transform: Callable[[Any], Any] | None = None
     decode_device: DecodeDevice = "cpu"
+    decode_on: DecodeOn | None = None
     defer: bool | None = None
     shuffle_window: int | None = None
     # Not arguments of FastLoader:
@@ -157,10 +167,25 @@ class LoaderConfig(TorchArguments):
             )
         if self.rank is not None or self.world_size is not None:
             shard.resolve(self.shard, self.rank, self.world_size)
+        if self.decode_on is not None:
+            self._check_decode_on()
         if self.cache == "decoded" and self.decode == "scaled":
             raise UsageError(
                 "cache='decoded' keeps images in full size, but decode='scaled' makes smaller "
                 "ones: use cache='dct' or 'ram', or decode='exact'"
+            )
+
+    def _check_decode_on(self) -> None:
+        check_choice("decode_on", self.decode_on, get_args(DecodeOn))
+        if self.cache is not None:
+            raise UsageError(
+                f"decode_on={self.decode_on!r}: expected no cache with it, got "
+                f"cache={self.cache!r}: the images are not decoded in this process"
+            )
+        if self.decode_device != "cpu":
+            raise UsageError(
+                f"decode_on={self.decode_on!r}: expected decode_device='cpu', got "
+                f"{self.decode_device!r}"
             )
 
     # --- derived from the arguments -------------------------------------------------------------

@@ -65,12 +65,12 @@ def both(source: Path, folder: Path, name: str, **options: Any) -> tuple[Any, An
 @pytest.mark.parametrize(
     "name, options",
     [
-        ("a.tfrecord", {"shards": 5}),
+        pytest.param("a.tfrecord", {"shards": 5}, marks=pytest.mark.long),
         ("a.tfrecord", {"shard_nbytes": 40_000}),
-        ("a.rec", {"shard_nbytes": 40_000}),
+        pytest.param("a.rec", {"shard_nbytes": 40_000}, marks=pytest.mark.long),
         ("a.tar", {"shards": 3, "split": "val=0.2"}),
-        ("a.tar", {"shard_nbytes": 100_000, "encode": "png"}),
-        ("a.h5", {"shard_nbytes": 100_000}),
+        pytest.param("a.tar", {"shard_nbytes": 100_000, "encode": "png"}, marks=pytest.mark.long),
+        pytest.param("a.h5", {"shard_nbytes": 100_000}, marks=pytest.mark.long),
         pytest.param("a.pth", {"shards": 4, "resize": "8x8"}, marks=pytest.mark.long),
     ],
 )
@@ -153,6 +153,7 @@ def test_a_run_that_was_stopped_is_resumed(ray: Any, images: Path, tmp_path: Pat
     assert files(path.parent) == files(tmp_path / "here")
 
 
+@pytest.mark.long
 def test_a_file_that_changed_meanwhile_is_packed_anew(
     ray: Any, images: Path, tmp_path: Path
 ) -> None:
