@@ -49,7 +49,7 @@ from ._store_source import StoreSource
 # opening the source does not count. Their number depends on nothing but the records: another run on
 # more machines resumes.
 _PIECES = 512
-_PIECE_LEAST, _PIECE_MOST = 256, 16384  # records
+_PIECE_LEAST, _PIECE_MOST = 1024, 16384  # records
 _RETRIES = 8  # of a task whose process or machine died
 _TELL_EVERY_S = 0.5  # the progress of a task
 _LOOK_EVERY_S = 1.0  # at the progress of all

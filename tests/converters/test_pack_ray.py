@@ -17,12 +17,18 @@ from click.testing import CliRunner
 
 from fastload import verify
 from fastload.cli import main
-from fastload.converters import pack
+from fastload.converters import _ray, pack
 from fastload.errors import DecodeError, UsageError
 from fastload.storage import open_store
 from storage.formats import picture
 
 COUNT = 700
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several pieces of few images."""
+    monkeypatch.setattr(_ray, "_PIECE_LEAST", 64)
 
 
 @pytest.fixture(scope="module")
@@ -208,12 +214,13 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from fastload.converters import pack
-from fastload.converters import _open
+from fastload.converters import _open, _ray
 
 source, target, options, what = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 ray.init(address=cluster.address, log_to_driver=False)
+_ray._PIECE_LEAST = 64
 opened = _open.open_source(source)
 inner = type(opened).read
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import fastload.ray
-from fastload import FastLoader, open_writer
+from fastload import FastLoader, open_writer, pack
 from fastload.errors import DataError, UsageError
 from fastload.storage import Record
 from storage.formats import picture
@@ -110,6 +111,25 @@ def test_fewer_workers_read_what_is_left_exactly_once(numbered: Path, tmp_path: 
     assert padding == (COUNT - len(begun)) % 2
     assert set(begun) | set(rest) == set(range(COUNT))
     assert len(begun) + len(rest) == COUNT + padding
+
+
+@pytest.mark.long
+def test_the_blocks_of_the_documentation_run(photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray.train", reason="Ray is not installed")
+    page = Path(__file__).resolve().parents[2] / "docs" / "distributed.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    mine = [block for block in blocks if re.search("^import ray", block, re.MULTILINE)]
+    assert len(mine) == 2
+    pack(photos, tmp_path / "imgs.lmdb")
+    for block in mine:
+        script = tmp_path / "job.py"
+        code = block.replace('address="auto"', "num_cpus=2, include_dashboard=False")
+        script.write_text(f"import ray\nray.init(num_cpus=4)\n{code}" if code == block else code)
+        done = subprocess.run(
+            [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert list((tmp_path / "runs").rglob("fastload-loader.pt"))
 
 
 def test_the_state_lies_in_the_folder_and_comes_back(
