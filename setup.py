@@ -235,6 +235,7 @@ EXTRAS = {
     # obstore reads S3, GCS, Azure and https; fsspec, with what it names for a protocol (s3fs ...),
     # reads the rest, and writes.
     "remote": ["obstore>=0.7", "fsspec"],
+    "ray": ["ray[train]>=2.40"],  # pack on a cluster; training with Ray Train
     "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
 }
 # Where an extra can be installed, if not everywhere. [all] leaves it out elsewhere; asked for by

@@ -7,13 +7,13 @@ native core reads image files whose bytes are kept (``_gather.py``). An interrup
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import dataclasses
 import functools
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -21,28 +21,20 @@ import numpy as np
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
 from .._tools.summary import labels_of
-from .._version import __version__
 from ..errors import DecodeError, StoreError, UsageError
 from ..hints import Compression, Encoding, OnPackError
 from ..storage import Store, Writer, open_store, open_writer
 from ..storage._local import is_url
+from ..storage._shards import Sharding
 from . import _arrays, _overwrite, _remote, _split
-from ._encoders import make_encoder
+from ._encoders import Encoder, make_encoder
+from ._job import Job
 from ._labels import Chosen
 from ._open import open_source, part_of
-from ._report import PackedPart, PackReport
+from ._report import PackedPart, PackReport, Skipped
 from ._resize import Resize
 from ._run import Run
 from ._source import Source
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Job:
-    """One store to write: which records of the source, and into which file."""
-
-    path: str
-    indices: np.ndarray
-    settings: dict[str, Any]
 
 
 def pack(
@@ -63,6 +55,7 @@ def pack(
     overwrite: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
+    ray: str | None = None,
     progress: Progress | bool | None = None,
 ) -> PackReport:
     """Pack images into a store.
@@ -121,6 +114,12 @@ def pack(
             stays, and the same call resumes an interrupted run.
         image_column, label_column: of a list, or of the dicts of a Dataset, if they do not have
             usual names. The labels of stores and Hugging Face datasets may be any field.
+        ray: have tasks on a Ray cluster write the shards of a store of several files: "auto" joins
+            the cluster of this machine, "local" starts one here, anything else is the address of
+            one. Needs ``shards`` or ``shard_nbytes``, a format whose shards can be written apart
+            (.tfrecord, .rec, .tar, .h5, .pth), and folders that all machines share. The bytes are
+            those that one machine writes; the same call resumes (docs/distributed.md). ``workers``
+            are then the threads and CPUs of a task; None: 1.
         progress: True: a progress bar on stderr, in pipes and logs a line every ten seconds; False:
             none; None: a bar on a terminal or in a notebook. Or a function, which is called with
             (records done, total records, bytes written) at the start and after every chunk; the
@@ -133,7 +132,8 @@ def pack(
         UsageError: arguments that cannot work, a destination that exists, or an unfinished one that
             was started with other arguments.
         DecodeError: a file that is not an image, with ``on_error="raise"``, or no images at all.
-        MissingDependencyError: ``encode="dct"`` without a native core that reads it fast.
+        MissingDependencyError: ``encode="dct"`` without a native core that reads it fast; ``ray``
+            without Ray.
         StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
     """
@@ -146,7 +146,7 @@ def pack(
             pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
             on_error=on_error, exif=exif, check=check, shards=shards, shard_nbytes=shard_nbytes,
             compression=compression, overwrite=overwrite,
-            image_column=image_column, label_column=label_column, progress=progress,
+            image_column=image_column, label_column=label_column, ray=ray, progress=progress,
         )  # fmt: skip
         if is_url(destination):
             if overwrite:
@@ -167,7 +167,7 @@ def pack(
     opened = open_source(source, chosen)
     begin = functools.partial(
         _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
-        on_error=on_error, exif=exif, check=check, options=options, progress=progress,
+        on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
     )  # fmt: skip
     try:
         if overwrite and _overwrite.needed(path, _split.paths(path, split)):
@@ -201,6 +201,7 @@ def _pack(
     exif: bool,
     check: bool,
     options: dict[str, Any],
+    ray: str | None,
     progress: Progress | bool | None,
     staged: bool,
 ) -> PackReport:
@@ -214,7 +215,10 @@ def _pack(
         "jpeg" if opened.encoding == "keep" and target is not None else opened.encoding
     )
     encoding = _arrays.encoding_for(path, encode, default)
-    encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif, check=check)
+    making = functools.partial(
+        make_encoder, encoding, resize=target, quality=quality, exif=exif, check=check
+    )
+    encoder = making()
     lossy = encoding == "jpeg" or (encoding == "dct" and target is not None)
     _arrays.check_sizes(path, opened, encoding, target, exif=exif)
     if opened.streamed and split is not None:
@@ -235,17 +239,38 @@ def _pack(
     }
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(reporting("packing", progress))
-        run = Run(opened, encoder, on_error, workers or available(), report)
         jobs = list(_jobs(path, keys, split, settings))
         finished = [part for part in map(_finished, jobs) if part is not None]
         # A run may have been killed between the commits of the parts of a split.
         if staged or len(finished) < len(jobs):
             jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
-        writers: list[tuple[_Job, Writer, int]] = []
+        if ray is None:
+            run = Run(opened, encoder, on_error, workers or available(), report)
+            parts = _here(jobs, run, opened, options)
+            skipped, kept = run.skipped, run.kept
+        else:
+            parts, skipped, kept = _by_ray(
+                ray, jobs, opened, making, options,
+                on_error=on_error, workers=workers or 1, progress=report,
+            )  # fmt: skip
+    parts = finished + parts
+    return PackReport(
+        parts=tuple(parts),
+        skipped=tuple(skipped),
+        kept=dict(kept.most_common()),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _here(
+    jobs: Sequence[Job], run: Run, opened: Source, options: Mapping[str, Any]
+) -> list[PackedPart]:
+    """Write the stores of ``jobs`` in this process."""
+    with contextlib.ExitStack() as stack:
+        writers: list[tuple[Job, Writer, int]] = []
         for job in jobs:
-            metadata = {"fastload": __version__, **job.settings, **opened.noted}
             begin = functools.partial(
-                open_writer, job.path, classes=opened.classes, metadata=metadata,
+                open_writer, job.path, classes=opened.classes, metadata=job.metadata(opened.noted),
                 settings=job.settings, total=None if opened.streamed else len(job.indices),
                 **options,
             )  # fmt: skip
@@ -262,36 +287,56 @@ def _pack(
         nbytes = [writer.nbytes for _, writer, _ in writers]
         for _, writer, _ in writers:
             writer.commit()
-        parts = finished + [
+        return [
             _part(open_store(job.path), size, resumed)
             for (job, _, resumed), size in zip(writers, nbytes, strict=True)
         ]
-    return PackReport(
-        parts=tuple(parts),
-        skipped=tuple(run.skipped),
-        kept=dict(run.kept.most_common()),
-        seconds=time.monotonic() - started,
+
+
+def _by_ray(
+    address: str,
+    jobs: Sequence[Job],
+    opened: Source,
+    making: Callable[[], Encoder],
+    options: Mapping[str, Any],
+    *,
+    on_error: OnPackError,
+    workers: int,
+    progress: Progress | None,
+) -> tuple[list[PackedPart], list[Skipped], collections.Counter[str]]:
+    """Have tasks write the stores of ``jobs``: the stores, what was left out, what was kept."""
+    from .._base.ray_cluster import connected
+    from . import _ray
+
+    sharding = Sharding(
+        options["shards"], options["shard_nbytes"], sum(len(job.indices) for job in jobs)
     )
+    for job in jobs:
+        _ray.check(job.path, opened, sharding, options["compression"])
+    common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
+    with connected(address) as ray:
+        done = _ray.Tasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
+    parts = [_part(open_store(job.path), one.nbytes, one.resumed) for job, one in zip(jobs, done)]
+    skipped = [left_out for one in done for left_out in one.skipped]
+    return parts, skipped, sum((one.kept for one in done), collections.Counter[str]())
 
 
-def _jobs(
-    path: str, keys: list[str], split: str | None, settings: dict[str, Any]
-) -> Iterator[_Job]:
+def _jobs(path: str, keys: list[str], split: str | None, settings: dict[str, Any]) -> Iterator[Job]:
     """The stores to write."""
     if split is None:
-        yield _Job(path=path, indices=np.arange(len(keys)), settings={**settings, "part": None})
+        yield Job(path=path, indices=np.arange(len(keys)), settings={**settings, "part": None})
         return
     shares = _split.parse(split)
     part = _split.assign(keys, list(shares.values()))
     for number, name in enumerate(["train", *shares]):
-        yield _Job(
+        yield Job(
             path=path if number == 0 else _split.path_of(path, name),
             indices=np.flatnonzero(part == number),
             settings={**settings, "split": split, "part": name},
         )
 
 
-def _finished(job: _Job) -> PackedPart | None:
+def _finished(job: Job) -> PackedPart | None:
     """The store of ``job``, if an earlier run with the same settings wrote it."""
     try:
         store = open_store(job.path)

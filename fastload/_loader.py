@@ -51,6 +51,7 @@ from .hints import (
     CheckCrc,
     Decode,
     DecodeDevice,
+    DecodeOn,
     Engine,
     JointKind,
     NumWorkers,
@@ -201,6 +202,11 @@ class FastLoader(DataLoader[Sample]):
         decode_device: "cpu"; "gpu": DALI decodes JPEGs on ``device``, with slightly different
             pixels (docs/gpu.md); "auto": decodes some of the data both ways before the first batch
             and uses the faster way from then on.
+        decode_on: "ray": processes on the Ray cluster that this process is connected to decode and
+            transform, each one batch at a time on one CPU. The batches are the same, in the same
+            order. ``num_workers`` is how many at a time, ``prefetch_factor`` (2) how many for each
+            of them are ahead. All machines must find the data under its path. Without ``cache``,
+            ``joint``, several views and URLs (docs/distributed.md). None: this process decodes.
         defer: Where a map-style dataset's own code runs: while it makes a batch, ``PIL.Image.open``
             gives images that are decoded later, all of a batch at once in C++, and what Pillow and
             torchvision are asked to do with them is recorded. The batches are the same, bit for
@@ -241,6 +247,7 @@ class FastLoader(DataLoader[Sample]):
     prefetch_device: int
     batch_transform: Callable[[Any], Any] | None
     decode_device: DecodeDevice
+    decode_on: DecodeOn | None
     defer: bool | None
     shuffle_window: int | None
     batch_by: BatchBy | None
@@ -306,6 +313,7 @@ class FastLoader(DataLoader[Sample]):
         prefetch_device: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
         decode_device: DecodeDevice = "cpu",
+        decode_on: DecodeOn | None = None,
         defer: bool | None = None,
     ) -> None:
         check_workers(num_workers)
@@ -346,6 +354,7 @@ class FastLoader(DataLoader[Sample]):
             prefetch_device=prefetch_device,
             batch_transform=batch_transform,
             decode_device=decode_device,
+            decode_on=decode_on,
             defer=defer,
             shuffle_window=shuffle_window,
             batch_by=batch_by,
@@ -383,6 +392,11 @@ class FastLoader(DataLoader[Sample]):
         self._resources.measurements.native = isinstance(found, EngineRoute)
         self._threads = isinstance(found, EngineRoute) and found.decodes
         if num_workers == "auto":
+            if decode_on is not None:
+                raise UsageError(
+                    f"decode_on={decode_on!r}: expected a number of num_workers, got 'auto', which "
+                    "adjusts threads of this process"
+                )
             from ._run import governor as _governor
 
             governor = self._resources.governor = _governor.for_loader(found, config)

@@ -24,6 +24,9 @@ Decode: TypeAlias = Literal["exact", "scaled"]
 DecodeDevice: TypeAlias = Literal["cpu", "gpu", "auto"]
 """``decode_device``: where JPEGs are decoded."""
 
+DecodeOn: TypeAlias = Literal["ray"]
+"""``decode_on``: which other machines decode."""
+
 CheckCrc: TypeAlias = Literal["first", "always", "never"]
 """``check_crc``: when a record is compared with its checksum."""
 

@@ -57,6 +57,7 @@ NOT_RUN = {
     "done ": "is for a machine with a GPU",
     "torchrun ": "runs in test_the_blocks_of_distributed_md_run_on_two_ranks",
     "srun ": "needs a cluster",
+    "fastload pack /shared/": "needs a cluster; tests/converters/test_pack_ray.py has one",
     "accelerate launch ": "starts what tests/trainers runs",
 }
 LONG = {
@@ -290,6 +291,8 @@ def absent(block: Block) -> str | None:
     """Why a block of Python cannot run on this machine, or None."""
     if "s3://" in block.text or "hf://" in block.text:
         return "it needs a bucket; tests/storage/remote and tests/loader read from servers"
+    if re.search("^import ray", block.text, re.MULTILINE):
+        return "it starts a cluster; tests/trainers/test_ray_train.py runs it"
     if 'device="cuda"' in block.text and not torch.cuda.is_available():
         return "no CUDA device"
     for name in re.findall(r"^(?:from|import) (\w+)", block.text, re.MULTILINE):

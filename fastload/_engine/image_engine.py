@@ -211,12 +211,28 @@ class ImageEngine(BatchEngine):
             )
         return counted(ticket, batch)
 
+    def check(self, records: np.ndarray, draws: Draws) -> None:
+        """Raise what ``submit`` raises, without a cache; nothing is read or filled."""
+        sizes = self.store.sizes(records)
+        self._refuse_unsized(records, sizes)
+        sample_params.draw(
+            self.plan,
+            sizes,
+            seed=draws.seed,
+            epoch=draws.epoch,
+            indices=records,
+            repeats=draws.repeats,
+        )
+
+    def _refuse_unsized(self, records: np.ndarray, sizes: np.ndarray) -> None:
+        unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
+        if len(unknown):
+            raise self.error(DecodeError, UNSIZED, int(records[unknown[0]]))
+
     def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
         """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
         found = self.store.locate(records)
-        unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
-        if len(unknown):
-            raise self.error(DecodeError, UNSIZED, int(records[unknown[0]]))
+        self._refuse_unsized(records, found.sizes)
         fill = None
         if self.cache is not None and self.options.view == 0:
             fill = self.cache.to_fill(records, found)

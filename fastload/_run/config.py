@@ -21,7 +21,16 @@ from .._sources.collate import Collate, collate
 from .._sources.mix import Mix, MixDataset
 from .._transforms.buckets import Buckets
 from ..errors import UsageError, type_next
-from ..hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, NumWorkers, OnError
+from ..hints import (
+    CacheKind,
+    CheckCrc,
+    Decode,
+    DecodeDevice,
+    DecodeOn,
+    Engine,
+    NumWorkers,
+    OnError,
+)
 from . import bucket_sampler, shard
 from .bad_samples import policy
 from .bucket_sampler import BatchBy, BucketSampler
@@ -101,6 +110,7 @@ class LoaderConfig(TorchArguments):
     prefetch_device: int = 2
     batch_transform: Callable[[Any], Any] | None = None
     decode_device: DecodeDevice = "cpu"
+    decode_on: DecodeOn | None = None
     defer: bool | None = None
     shuffle_window: int | None = None
     batch_by: BatchBy | None = None
@@ -163,6 +173,8 @@ class LoaderConfig(TorchArguments):
             )
         if self.rank is not None or self.world_size is not None:
             shard.resolve(self.shard, self.rank, self.world_size)
+        if self.decode_on is not None:
+            self._check_decode_on()
         if self.cache == "decoded" and self.decode == "scaled":
             raise UsageError(
                 "cache='decoded' keeps images in full size, but decode='scaled' makes smaller "
@@ -201,6 +213,19 @@ class LoaderConfig(TorchArguments):
         size = self.batch_size
         if size is None or not is_integer(size) or size < 1:
             raise UsageError(f"batch_by: expected a batch_size, got {size!r}")
+
+    def _check_decode_on(self) -> None:
+        check_choice("decode_on", self.decode_on, get_args(DecodeOn))
+        if self.cache is not None:
+            raise UsageError(
+                f"decode_on={self.decode_on!r}: expected no cache with it, got "
+                f"cache={self.cache!r}: the images are not decoded in this process"
+            )
+        if self.decode_device != "cpu":
+            raise UsageError(
+                f"decode_on={self.decode_on!r}: expected decode_device='cpu', got "
+                f"{self.decode_device!r}"
+            )
 
     # --- derived from the arguments -------------------------------------------------------------
 

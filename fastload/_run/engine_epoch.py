@@ -20,7 +20,7 @@ from .._engine.registry import chosen, make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
-from . import decode_device, epoch_plan, pillow_share
+from . import decode_device, decode_on, epoch_plan, pillow_share
 from . import order as _order
 from .config import LoaderConfig
 from .cursor import EpochCursor
@@ -83,7 +83,10 @@ def stream(
         governor=governor,
         rest=delivery.device_plan(config, resources.choice, source),
         following=functools.partial(
-            epoch_plan.following, config.sampler, number=progress.epoch + 1, shard=config.part()
+            epoch_plan.following,
+            config.epoch_sampler,
+            number=progress.epoch + 1,
+            shard=config.part(),
         ),
         blocks=config.shuffle_window is not None or isinstance(config.epoch_sampler, SEQUENTIAL),
     )
@@ -108,6 +111,8 @@ def _batches_ahead(config: LoaderConfig, resources: Resources, source: Source) -
     if resources.governor is not None:
         return resources.governor.setting.prefetch
     ahead = config.prefetch_factor or default_prefetch()
+    if config.decode_on is not None:
+        return decode_on.ahead(config)
     share = pillow_share.pillow_share(config, resources, source)
     if share is not None and share.processes:
         return pillow_share.ahead(ahead, config.num_workers, config.batch_size)
@@ -136,7 +141,9 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Batch
     resources.choice = decode_device.settle(config, resources.choice, source)
     decoding = decode_device.decoding(config, resources.choice, source)
     # The process is part of the key: after a fork, the engine's threads are the parent's.
-    key = EngineKey(os.getpid(), source.parts, decoding.engine.name, decoding.device)
+    name = decoding.engine.name
+    where = "" if config.decode_on is None else f" on {config.decode_on}"
+    key = EngineKey(os.getpid(), source.parts, name + where, decoding.device)
     rest = delivery.device_plan(config, resources.choice, source)
     plan = source.plan if rest is None else rest.levels()
     if resources.engine is not None:
@@ -160,7 +167,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Batch
             checked=config.check_crc != "never",
         )
     processes = None
-    if not decoding.engine.on_device:
+    if not decoding.engine.on_device and config.decode_on is None:
         processes = pillow_share.processes(config, resources, source, store, plan)
     options = EngineOptions(
         threads=config.num_workers,
@@ -177,7 +184,10 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Batch
         hw_decoder_load=decoding.hw_decoder_load,
         processes=processes,
     )
-    engine = make_engine(decoding.engine.name, store, plan, options)
+    if config.decode_on is None:
+        engine = make_engine(name, store, plan, options)
+    else:
+        engine = decode_on.engine(name, store, plan, options)
     resources.engine = key, engine
     return engine
 

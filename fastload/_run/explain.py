@@ -15,7 +15,7 @@ from .._transforms.plan import Plan
 from .._transforms.sample_params import coverage
 from .._transforms.views import Views
 from ..hints import Engine, Stats
-from . import decode_device, pillow_share, scaled_advice
+from . import decode_device, decode_on, pillow_share, scaled_advice
 from .bottleneck import verdict
 from .bucket_sampler import BucketSampler, within
 from .config import LoaderConfig
@@ -60,6 +60,8 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     if resources.governor is not None:
         threads += ", adjusted while the loop runs"
     rows = f"{'one' if workers else 'the calling'} thread copies rows"
+    if config.decode_on is not None:
+        threads = decode_on.in_words(config)
     lines = [
         f"engine: {decoding.engine.name} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",

@@ -14,6 +14,7 @@ from .._engine.registry import chosen, is_engine, is_torch
 from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
+from . import decode_on
 from .config import LoaderConfig
 from .row_order import check_rows
 from .stateful import is_stateful
@@ -81,6 +82,7 @@ def find(config: LoaderConfig) -> Route:
         source = _readable(config)
         chosen(config.engine, source.store)  # raises if it is not installed
         source = source.with_output(config.dtype, config.memory_format)
+        decode_on.check(config, source)
         return EngineRoute(source.with_decode(config.decode))
     except Unreadable as unreadable:
         reason = unreadable.reason
@@ -136,6 +138,11 @@ def _check_left_to_python(config: LoaderConfig, reason: str) -> None:
         raise UsageError(
             "dtype and memory_format need one of fastload's engines, and none can be used: "
             f"{reason}; convert in the transform or in collate_fn"
+        )
+    if config.decode_on is not None:
+        raise UsageError(
+            f"decode_on={config.decode_on!r} needs one of fastload's engines, and none can be "
+            f"used: {reason}"
         )
     if config.decode != "exact":
         raise UsageError(

@@ -47,6 +47,7 @@ Examples:
   fastload pack ./imgs small.lmdb --resize 256 --quality 90
   fastload pack ./imgs pixels.h5 --resize crop:224 --encode raw
   fastload pack list.csv imgs.tfrecord --shard-size 256MB
+  fastload pack /shared/imgs /shared/imgs.tar --shards 64 --ray auto
   fastload pack a.lmdb b.h5
   fastload pack cifar-10-python.tar.gz cifar.lmdb
   fastload pack mymodule:MyDataset mine.lmdb
@@ -71,7 +72,11 @@ Examples:
 @click.option(
     "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality."
 )
-@click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Threads; with --ray, of each task. [default: one per CPU; with --ray 1]",
+)
 @click.option(
     "--split",
     metavar="NAME[=SHARE]",
@@ -104,6 +109,11 @@ Examples:
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
 @click.option(
+    "--ray", metavar="ADDRESS",
+    help="Have tasks on a Ray cluster write the shards: auto joins the cluster of this machine, "
+    "local starts one here. Needs --shards or --shard-size.",
+)  # fmt: skip
+@click.option(
     "--dry-run", is_flag=True,
     help="Write nothing; estimate for each encoding, from a sample, the size, the time to pack, "
     "and the loading speed.",
@@ -134,6 +144,7 @@ def command(
     check: bool,
     shards: int | None,
     shard_nbytes: int | None,
+    ray: str | None,
     dry_run: bool,
     as_json: bool,
     exif: bool,
@@ -188,6 +199,7 @@ def command(
             overwrite=overwrite,
             image_column=image_column,
             label_column=label_column,
+            ray=ray,
             progress=not (quiet or as_json),
         )
     show(report, quiet=quiet, as_json=as_json)

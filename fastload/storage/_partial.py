@@ -215,8 +215,8 @@ class Partial:
         """Sync finished files of the partial and rename them in order.
 
         Args:
-            renames: (name in the partial, path). The last one makes the store exist: if a run is
-                killed before it, the next run takes the others back.
+            renames: (name in the partial, maybe in a folder of it; path). The last one makes the
+                store exist: if a run is killed before it, the next run takes the others back.
             replace: whether the others may replace an existing file: the sidecar of a store that
                 was deleted.
 
@@ -254,7 +254,8 @@ class Partial:
             raise self._unusable(journal) from error
         folder = os.path.dirname(self.path)
         for name, path in renames:
-            if os.path.basename(name) != name or os.path.dirname(path) != folder:
+            inside = not os.path.isabs(name) and ".." not in name.split(os.sep)
+            if not inside or os.path.dirname(path) != folder:
                 raise self._unusable(journal)
             if not os.path.lexists(self.file(name)) and os.path.lexists(path):
                 os.rename(path, self.file(name))

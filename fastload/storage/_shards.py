@@ -1,5 +1,5 @@
-"""How a store is divided into shards, and which files a path stands for: one file, a pattern, or a
-complete set of numbered shards."""
+"""How a store is divided into shards, what a shard is called, and which files a path stands for:
+one file, a pattern, or a complete set of numbered shards."""
 
 from __future__ import annotations
 
@@ -79,22 +79,53 @@ class Sharding:
             number: of the shard that holds the record before.
             filled: bytes that this shard holds already.
         """
-        count = len(nbytes)
         if self.shards is not None:
-            return self.by_count(first, count)
+            return self.by_count(first, len(nbytes))
         assert self.shard_nbytes is not None  # else there are no shards
-        numbers = np.full(count, number)
-        ends = np.cumsum(nbytes)
-        done = 0
-        while done < count:
-            before = int(ends[done - 1]) if done else 0
-            fit = int(np.searchsorted(ends, before + self.shard_nbytes - filled, side="right"))
-            if not filled:
-                fit = max(fit, done + 1)  # a record larger than a shard gets its own
-            done = max(fit, done)
-            numbers[done:] += 1
-            filled = 0
-        return numbers
+        return fill(nbytes, self.shard_nbytes, number=number, filled=filled)
+
+
+def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarray:
+    """The shard of each record, ascending, if a shard has so much room.
+
+    Args:
+        nbytes: int64 (n,), what each record takes.
+        room: of a shard; one that takes more gets its own.
+        number: of the shard that holds the record before.
+        filled: what this shard holds already.
+    """
+    count = len(nbytes)
+    numbers = np.full(count, number)
+    ends = np.cumsum(nbytes)
+    done = 0
+    while done < count:
+        before = int(ends[done - 1]) if done else 0
+        fit = int(np.searchsorted(ends, before + room - filled, side="right"))
+        if not filled:
+            fit = max(fit, done + 1)
+        done = max(fit, done)
+        numbers[done:] += 1
+        filled = 0
+    return numbers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One shard that is written apart from the others: what its bytes depend on beside its records.
+
+    Attributes:
+        first: index in the whole store of the shard's first record.
+        first_key: key of the first record of the whole store.
+    """
+
+    first: int
+    first_key: str
+
+
+def shard_name(path: str, number: int, count: int) -> str:
+    """File name of shard ``number`` of ``count`` of the store ``path``."""
+    stem, suffix = os.path.splitext(os.path.basename(path))
+    return f"{stem}-{number:05d}-of-{count:05d}{suffix}"
 
 
 def is_pattern(path: str) -> bool:

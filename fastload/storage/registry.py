@@ -25,6 +25,7 @@ from ..errors import UsageError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from ._writer import PartialWriter
     from .base import Store, Writer
 
 GROUP = "fastload.formats"
@@ -48,6 +49,20 @@ _BUILT_IN: dict[str, tuple[str, ...]] = {
 }
 # Formats that recognise a folder by what it contains, in this order; the last one takes any folder.
 _BY_CONTENT = ("lmdb", "arrow", "parquet", "folder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Apart:
+    """How one shard of a store is written apart from the others.
+
+    Attributes:
+        writer: called as ``Format.writer``, with ``shard`` (a ``Shard``) and no other options of
+            shards; its store is one file, whose bytes are those of this shard in the whole store.
+        name: (path of the whole store, number of the shard, number of shards) -> the file's name.
+    """
+
+    writer: Callable[..., PartialWriter]
+    name: Callable[[str, int, int], str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,6 +92,7 @@ class Format:
             was asked for: a list of (file, offset, bytes), -1 bytes for all of it. Records are
             fetched by their spans later, everything else must be asked for. None: the format's
             files are fetched whole.
+        apart: how several processes write the shards of a store; None: one process does.
 
     Raises:
         UsageError: a name or a suffix that cannot be found again.
@@ -93,6 +109,7 @@ class Format:
     pixels: Literal["any", "one size", "only"] = "any"
     companions: tuple[str, ...] = ()
     ranged: Callable[[str, Need], Store] | None = None
+    apart: Apart | None = None
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -25,8 +25,9 @@ from .. import _native
 from ..errors import StoreError, UsageError
 from ._columns import Columns, join
 from ._crc import crc32c
+from ._fields import encode_text
 from ._read import open_regular
-from ._shards import Sharding, data_files, is_pattern
+from ._shards import Shard, Sharding, data_files, fill, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
 from ._writes import write_all
@@ -126,6 +127,7 @@ class StreamWriter(PartialWriter):
         shards: write this many files with equally many records; needs ``total``.
         shard_nbytes: start another file before one becomes larger than this.
         total: the expected number of records; if there are fewer, the last shards are smaller.
+        shard: write this shard of a larger store, apart from the others.
     """
 
     format: ClassVar[str]
@@ -141,19 +143,22 @@ class StreamWriter(PartialWriter):
         shards: int | None = None,
         shard_nbytes: int | None = None,
         total: int | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self._sharding = Sharding(shards, shard_nbytes, total)
         self._shards, self._shard_nbytes = shards, shard_nbytes
-        self._sharded = self._sharding.wanted
+        self._set = self._sharding.wanted  # writes several files
+        self._sharded = self._set or shard is not None  # what it writes is not a whole store
+        self._apart = shard
         path = os.path.abspath(os.fspath(path))
-        other = path if self._sharded else sidecar_of(path)
-        if os.path.lexists(path) if self._sharded else is_manifest(path):
+        other = path if self._set else sidecar_of(path)
+        if os.path.lexists(path) if self._set else is_manifest(path):
             raise UsageError(f"{other!r} exists: delete that store or choose another name")
         begun: dict[str, Any] = {"format": self.format, "version": self.version}
-        begun |= self._sharding.settings() if self._sharded else {}
+        begun |= self._sharding.settings() if self._set else {}
         super().__init__(
             path, begun, classes=classes, metadata=metadata, settings=settings,
-            mark=sidecar_of(path) if self._sharded else None,
+            mark=sidecar_of(path) if self._set else None,
         )  # fmt: skip
         self._open: dict[int, int] = {}  # data files written since the last sync: descriptors
         self._unsynced_nbytes = self._unstarted_nbytes = 0
@@ -199,10 +204,26 @@ class StreamWriter(PartialWriter):
         """
         return {}
 
-    def shard_name(self, number: int, count: int) -> str:
-        """File name of shard ``number`` of ``count``."""
-        stem, suffix = os.path.splitext(os.path.basename(self.path))
-        return f"{stem}-{number:05d}-of-{count:05d}{suffix}"
+    @staticmethod
+    def shard_name(path: str, number: int, count: int) -> str:
+        """File name of shard ``number`` of ``count`` of the store ``path``."""
+        return shard_name(path, number, count)
+
+    # --- what a format may ask --------------------------------------------------------------------
+
+    @property
+    def next_index(self) -> int:
+        """Index in the whole store of the record that is added next."""
+        return len(self) + (0 if self._apart is None else self._apart.first)
+
+    def first_key(self, batch: Batch) -> bytes:
+        """Key of the first record of the whole store; ``batch`` is added next."""
+        if self._apart is not None:
+            return encode_text(self._apart.first_key)
+        chunks = self._partial.chunks or self._columns
+        return (
+            chunks[0].keys.take(np.zeros(1, np.int64))[0] if chunks else encode_text(batch.keys[0])
+        )
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -269,12 +290,11 @@ class StreamWriter(PartialWriter):
         if not batch.keys:
             return
         columns = self._admit(batch)
-        first = len(self)
-        before, after = self.frames(first, batch)
+        before, after = self.frames(self.next_index, batch)
         heads = np.fromiter(map(len, before), np.int64, len(before))
         lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
         begin = np.empty(len(lengths), np.int64)
-        numbers = self._assign(first, lengths, begin)
+        numbers = self._assign(len(self), lengths, begin)
         places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
         frames = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
         try:
@@ -317,22 +337,26 @@ class StreamWriter(PartialWriter):
         if self._shards is not None:
             numbers = self._sharding.by_count(first, count)
         elif self._shard_nbytes is not None:
-            room = self._shard_nbytes - len(self.trailer())
-            ends = starts + lengths
-            at, done = self._at, 0
-            while done < count:
-                fit = int(np.searchsorted(ends, starts[done] + room - at, side="right"))
-                if at == header:
-                    fit = max(fit, done + 1)  # a record larger than a shard gets its own
-                done = max(fit, done)
-                numbers[done:] += 1
-                at = header
+            room = self._shard_nbytes - self.overhead
+            numbers = fill(lengths, room, number=self._number, filled=self._at - header)
         edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), count]
         for start, stop in itertools.pairwise(edges):
             if start < stop:
                 at = self._at if numbers[start] == self._number else header
                 begin[start:stop] = starts[start:stop] - starts[start] + at
         return numbers
+
+    @property
+    def overhead(self) -> int:
+        """As in the contract: header and trailer."""
+        return len(self.header()) + len(self.trailer())
+
+    def lengths(self) -> np.ndarray:
+        """As in the contract: of the frames."""
+        places = join([*self._partial.chunks, *self._columns]).places
+        assert places is not None  # written by this class
+        found: np.ndarray = places[:, 3] - places[:, 1]
+        return found
 
     def sync(self) -> None:
         """Make all added records durable."""
@@ -363,7 +387,7 @@ class StreamWriter(PartialWriter):
             renames, names, paths = [], [], []
             for number in range(count):
                 name = os.path.basename(self.path)
-                name = self.shard_name(number, count) if self._sharded else name
+                name = self.shard_name(self.path, number, count) if self._set else name
                 mine = columns.places[:, 0]
                 start, stop = np.searchsorted(mine, [number, number + 1]).tolist()
                 end = int(columns.places[stop - 1, 3]) if stop > start else len(self.header())
@@ -382,11 +406,11 @@ class StreamWriter(PartialWriter):
             )  # fmt: skip
             write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
             sidecar = ("sidecar", sidecar_of(self.path))
-            if self._sharded:
+            if self._set:
                 renames.append(sidecar)
             else:  # the name of the data file makes the store exist
                 renames = [sidecar, *renames[1:], renames[0]]
-            self._partial.publish(renames, replace=not self._sharded)
+            self._partial.publish(renames, replace=not self._set)
             self._closed = True
         except OSError as error:
             raise self._failed(error) from error

@@ -17,12 +17,13 @@ import numpy as np
 from ...errors import StoreError, UsageError
 from .._columns import Columns, join, join_values
 from .._fields import Blobs
-from .._shards import Sharding, data_files
+from .._shards import Shard, Sharding, data_files, shard_name
 from .._sidecar import is_manifest, read_sidecar, sidecar_of, write_sidecar
 from .._sums import Sums
 from .._writer import PartialWriter
 from ..base import RAW, Batch, Writer
 from ..checking import READ_RECORDS, check_records, parts_of, reading_order
+from ..registry import Apart
 from ..table import Table, TableStore
 from ._array_writer import ArrayWriter, different_sizes
 
@@ -52,6 +53,15 @@ def array_writer(
     if is_manifest(path):
         raise UsageError(f"{sidecar_of(path)!r} exists: delete that store or choose another name")
     return made(path, **options)
+
+
+def apart(made: type[ArrayWriter]) -> Apart:
+    """How shards are written apart: as files of ``made``, which know nothing of each other."""
+
+    def write(path: str, *, shard: Shard, **options: Any) -> ArrayWriter:
+        return made(path, **options)
+
+    return Apart(writer=write, name=shard_name)
 
 
 class ShardedWriter(PartialWriter):
@@ -200,7 +210,7 @@ class ShardedWriter(PartialWriter):
                 columns, self._offsets(paths, columns), format=self._made.format, files=paths,
                 classes=self._classes, metadata=self._metadata,
             )  # fmt: skip
-            names = [self._final(number, count) for number in range(count)]
+            names = [shard_name(self.path, number, count) for number in range(count)]
             write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
             folder = os.path.dirname(self.path)
             renames = [
@@ -211,10 +221,6 @@ class ShardedWriter(PartialWriter):
         except OSError as error:
             raise self._failed(error) from error
         self._closed = True
-
-    def _final(self, number: int, count: int) -> str:
-        stem, suffix = os.path.splitext(os.path.basename(self.path))
-        return f"{stem}-{number:05d}-of-{count:05d}{suffix}"
 
     def _offsets(self, paths: Sequence[str], columns: Columns) -> np.ndarray:
         """Where the records lie, after opening each shard as a reader would."""

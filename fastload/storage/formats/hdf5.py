@@ -35,7 +35,7 @@ from .._writes import write_all
 from ..base import Writer
 from ..registry import Format
 from ..table import Indirect, Table, TableStore
-from ._array_shards import array_writer, read_shards
+from ._array_shards import apart, array_writer, read_shards
 from ._array_writer import ArrayWriter, to_json
 from ._hdf5_layout import NAME, VERSION, Layout, library, opened
 from ._image_table import arrays_of
@@ -242,6 +242,7 @@ def _create(
         creation.set_layout(h5py.h5d.CONTIGUOUS)
         creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        creation.set_obj_track_times(False)  # the same images give the same file
         made = h5py.h5d.create(
             file.id, name.encode(), h5py.h5t.STD_U8LE, h5py.h5s.create_simple(shape), creation
         )
@@ -299,4 +300,5 @@ FORMAT = Format(
     writer=write_hdf5,
     options=frozenset({"compression", "shards"}),
     pixels="one size",
+    apart=apart(Hdf5Writer),
 )

@@ -26,7 +26,7 @@ from .._sums import Sums
 from ..base import RAW, Writer
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
-from ._array_shards import array_writer, read_shards
+from ._array_shards import apart, array_writer, read_shards
 from ._array_writer import ArrayWriter, to_json
 from ._image_table import (
     CLASSES,
@@ -288,4 +288,5 @@ FORMAT = Format(
     writer=write_pth,
     options=frozenset({"shards"}),
     pixels="only",
+    apart=apart(PthStoreWriter),
 )

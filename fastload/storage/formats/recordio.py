@@ -20,7 +20,7 @@ from .._crc import crc32c
 from .._fields import label_column
 from .._mapped import map_file
 from ..base import Batch, Store
-from ..registry import Format, Need
+from ..registry import Apart, Format, Need
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore, fingerprint
 from . import _recordio_scan
@@ -127,7 +127,7 @@ class RecordIOWriter(StreamWriter):
         Raises:
             UsageError: also where a record is too long.
         """
-        headers = self._headers(len(self), batch)
+        headers = self._headers(self.next_index, batch)
         split = [
             i
             for i, (data, header) in enumerate(zip(batch.data, headers))
@@ -205,9 +205,9 @@ class RecordIOWriter(StreamWriter):
 
     def _ids(self, records: Columns) -> range:
         """Indices in the store of the records of one file; called for the files in order."""
-        first = self._listed
-        self._listed = first + len(records)
-        return range(first, self._listed)
+        first = self._listed + (0 if self._apart is None else self._apart.first)
+        self._listed += len(records)
+        return range(first, first + len(records))
 
     _listed = 0
 
@@ -225,5 +225,6 @@ FORMAT = Format(
     writer=RecordIOWriter,
     options=frozenset({"shards"}),
     ranged=_open_ranged,
+    apart=Apart(writer=RecordIOWriter, name=RecordIOWriter.shard_name),
     companions=("{stem}.idx", "{stem}.lst"),
 )

@@ -19,7 +19,7 @@ import numpy as np
 from .._fields import encode_text, label_column
 from .._signatures import image_format
 from ..base import ENCODED, RAW, Batch
-from ..registry import Format
+from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 from . import _tar_scan
@@ -49,9 +49,10 @@ class TarWriter(StreamWriter):
 
     format = _tar_scan.NAME
 
-    def shard_name(self, number: int, count: int) -> str:
+    @staticmethod
+    def shard_name(path: str, number: int, count: int) -> str:
         """As WebDataset's own writer names them."""
-        stem, suffix = os.path.splitext(os.path.basename(self.path))
+        stem, suffix = os.path.splitext(os.path.basename(path))
         return f"{stem}-{number:06d}{suffix}"
 
     def trailer(self) -> bytes:
@@ -97,13 +98,7 @@ class TarWriter(StreamWriter):
 
     def _ending(self, batch: Batch) -> bytes:
         """The extension of the store's first key; keys with another one get an index."""
-        chunks = self._partial.chunks
-        earlier = chunks[0].keys if chunks else self._columns[0].keys if self._columns else None
-        key = (
-            encode_text(batch.keys[0])
-            if earlier is None
-            else earlier.take(np.zeros(1, np.int64))[0]
-        )
+        key = self.first_key(batch)
         return key[key.rfind(b"/") + 1 :].partition(b".")[2]
 
 
@@ -152,4 +147,5 @@ FORMAT = Format(
     writer=TarWriter,
     options=frozenset({"shards"}),
     ranged=functools.partial(open_ranged, format=_tar_scan.NAME, read=read_tar),
+    apart=Apart(writer=TarWriter, name=TarWriter.shard_name),
 )

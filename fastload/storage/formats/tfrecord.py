@@ -17,7 +17,7 @@ from .._crc import crc32c
 from .._fields import encode_text, label_column
 from .._signatures import image_format
 from ..base import ENCODED, Batch
-from ..registry import Format
+from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 from . import _example, _tfrecord_scan
@@ -162,4 +162,5 @@ FORMAT = Format(
     options=frozenset({"shards"}),
     ranged=functools.partial(open_ranged, format=_tfrecord_scan.NAME, read=read_tfrecord),
     companions=("{path}.idx",),
+    apart=Apart(writer=TFRecordWriter, name=TFRecordWriter.shard_name),
 )

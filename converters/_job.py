@@ -1,0 +1,30 @@
+"""Job: one store that ``pack`` writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._version import __version__
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """Which records of the source, into which store.
+
+    Attributes:
+        path: of the store.
+        indices: int64, of the records in the source, ascending.
+        settings: JSON-able; equal settings resume unfinished work.
+    """
+
+    path: str
+    indices: np.ndarray
+    settings: dict[str, Any]
+
+    def metadata(self, noted: Mapping[str, object]) -> dict[str, Any]:
+        """What the store says about its making; ``noted``: by the source."""
+        return {"fastload": __version__, **self.settings, **noted}

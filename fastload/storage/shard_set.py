@@ -1,0 +1,316 @@
+"""ShardSet: the shards of one store that several processes write, each apart from the others.
+
+    NAME.partial/lock, settings.json     as of every unfinished store (``_partial.py``)
+    NAME.partial/work/...                shards that are being written
+    NAME.partial/made-.../00007/         a finished shard: a store of one file, and what its writer
+                                         says about it (report.json)
+
+A writer works in a folder of its own below ``work`` and renames it when its shard is complete. So a
+process that dies leaves nothing that looks finished, and if two write the same shard, the second
+one finds the folder there and drops its own. ``commit`` makes one manifest of the sidecars, or of
+the columns, of all shards, and renames the files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import StoreError, UsageError
+from ._columns import Schema
+from ._partial import Partial, sync_folder
+from ._shards import Shard
+from ._sidecar import read_sidecar, sidecar_of, write_sidecar
+from ._writer import PartialWriter
+from .base import RAW
+from .formats._array_shards import joined
+from .formats._array_writer import different_sizes
+from .registry import Apart, Format, find_by_suffix, known_formats
+from .table import Table, TableStore
+
+_REPORT = "report.json"
+_LENGTHS = "lengths.npy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """A finished shard.
+
+    Attributes:
+        path: of its store.
+        records: in it.
+        nbytes: of its records.
+        overhead: as of its writer.
+        begun_ns: when it was begun, in nanoseconds since 1970, by the clock of its file system.
+        digest: of its records.
+        noted: what the process that made it says about it, JSON-able.
+    """
+
+    path: str
+    records: int
+    nbytes: int
+    overhead: int
+    begun_ns: int
+    digest: str
+    noted: Mapping[str, Any]
+
+    def lengths(self) -> np.ndarray:
+        """int64 (records,), the bytes of ``shard_nbytes`` that each record takes."""
+        found: np.ndarray = np.load(os.path.join(os.path.dirname(self.path), _LENGTHS))
+        return found
+
+
+def format_apart(path: str) -> Format:
+    """The format of ``path``, whose shards can be written apart.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    found = find_by_suffix(path)
+    if found is None or found.apart is None:
+        able = [suffix for one in known_formats() if one.apart for suffix in one.suffixes]
+        kind = "an unknown format" if found is None else f"the format {found.name}"
+        raise UsageError(
+            f"{path!r}: expected a format whose shards several machines can write "
+            f"({', '.join(able)}), got {kind}: choose one of these, or pack on one machine"
+        )
+    return found
+
+
+def _apart(path: str) -> Apart:
+    apart = format_apart(path).apart
+    assert apart is not None  # checked there
+    return apart
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardPlace:
+    """Where one shard of a set is made. Sent to the process that makes it.
+
+    Attributes:
+        store: path of the whole store.
+        folder: of the finished shards.
+        number: of this shard.
+        count: number of all shards.
+        shard: what its bytes depend on.
+    """
+
+    store: str
+    folder: str
+    number: int
+    count: int
+    shard: Shard
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return _apart(self.store).name(self.store, self.number, self.count)
+
+    @property
+    def _finished(self) -> str:
+        return os.path.join(self.folder, f"{self.number:05d}")
+
+    def found(self) -> Made | None:
+        """The shard, if it is finished."""
+        try:
+            with open(os.path.join(self._finished, _REPORT), encoding="utf-8") as file:
+                about = json.load(file)
+            return Made(path=os.path.join(self._finished, self.name), **about)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"the report of a finished shard is damaged ({error}): delete the folder "
+                f"{os.path.dirname(self.folder)!r} to start again",
+                path=os.path.join(self._finished, _REPORT),
+            ) from error
+
+    def discard(self) -> None:
+        """Delete the finished shard, which is to be made again."""
+        shutil.rmtree(self._finished)
+
+    def make(
+        self,
+        write: Callable[[PartialWriter], Mapping[str, Any]],
+        *,
+        classes: Sequence[str],
+        metadata: Mapping[str, Any],
+    ) -> Made:
+        """Write the shard: whole or not at all.
+
+        Args:
+            write: adds the records to a writer; returns what is noted in the report.
+            classes, metadata: of the whole store.
+        """
+        work = os.path.join(
+            os.path.dirname(self.folder), "work", f"{self.number:05d}-{uuid.uuid4().hex}"
+        )
+        try:
+            os.makedirs(work)
+        except OSError as error:
+            raise StoreError(
+                f"the folder cannot be written here ({error.strerror}): the destination must lie "
+                "on a file system that all machines share, under the same path",
+                path=work,
+            ) from error
+        try:
+            begun_ns = os.stat(work).st_mtime_ns
+            path = os.path.join(work, self.name)
+            writer = _apart(self.store).writer(
+                path, classes=classes, metadata=metadata, shard=self.shard
+            )
+            with writer:
+                noted = write(writer)
+                lengths, sums = writer.lengths(), writer.checksums()
+                about = {
+                    "records": len(writer),
+                    "nbytes": writer.nbytes,
+                    "overhead": writer.overhead,
+                    "begun_ns": begun_ns,
+                    "digest": _digest(lengths, sums),
+                    "noted": noted,
+                }
+            np.save(os.path.join(work, _LENGTHS), lengths)
+            with open(os.path.join(work, _REPORT), "w", encoding="utf-8") as file:
+                json.dump(about, file)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(work)
+            os.makedirs(self.folder, exist_ok=True)
+            try:
+                os.rename(work, self._finished)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another was faster
+                    raise
+            sync_folder(self.folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        made = self.found()
+        if made is None:
+            raise StoreError(
+                "the finished shard has disappeared: run the same command again",
+                path=self._finished,
+            )
+        return made
+
+
+class ShardSet:
+    """The unfinished store ``path``, whose shards other processes make.
+
+    Args:
+        path: of the finished store, absolute; its suffix names a format of ``format_apart``.
+        settings: JSON-able; equal settings make the finished shards of an earlier run usable.
+
+    Raises:
+        UsageError: the store exists, another process is writing it, or it was begun with other
+            settings.
+    """
+
+    def __init__(self, path: str, settings: Mapping[str, object]) -> None:
+        self.path = path
+        self._format = format_apart(path)
+        if os.path.lexists(path):
+            raise UsageError(f"{path!r} exists: delete that store or choose another name")
+        begun = {"format": self._format.name, "shards written": "apart", **settings}
+        self._partial = Partial(path, begun, mark=sidecar_of(path))
+        shutil.rmtree(self._partial.file("work"), ignore_errors=True)  # of processes that died
+        self._open = True
+
+    def place(self, kind: str, number: int, count: int, shard: Shard) -> ShardPlace:
+        """Where shard ``number`` of ``count`` is made; ``kind`` names the folder of all of them."""
+        return ShardPlace(
+            store=self.path,
+            folder=self._partial.file(f"made-{kind}"),
+            number=number,
+            count=count,
+            shard=shard,
+        )
+
+    def commit(self, made: Sequence[Made]) -> None:
+        """Write the manifest, and give all shards their names.
+
+        Args:
+            made: every shard, in order.
+
+        Raises:
+            UsageError: shards that differ in labels, fields, or the size of raw pixels.
+            StoreError: a shard is damaged.
+        """
+        table = self._as_one([self._table(one.path) for one in made])
+        folder = os.path.dirname(self.path)
+        names = [os.path.basename(one.path) for one in made]
+        write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
+        renames = []
+        for one in made:
+            stem = os.path.splitext(one.path)[0]
+            others = [form.format(path=one.path, stem=stem) for form in self._format.companions]
+            for path in (one.path, *others):
+                inner = os.path.relpath(path, self._partial.folder)
+                renames.append((inner, os.path.join(folder, os.path.basename(path))))
+        self._partial.publish([*renames, ("sidecar", sidecar_of(self.path))])
+        self._open = False
+
+    def _table(self, path: str) -> Table:
+        table = read_sidecar(path, self._format.name)
+        if table is not None:
+            return table.checked()
+        store = self._format.open(path)
+        assert isinstance(store, TableStore)  # formats with ``apart`` have tables
+        return store.table
+
+    def _as_one(self, tables: Sequence[Table]) -> Table:
+        """The table of the whole store; the number of a file is that of its shard."""
+        numbers = [number for number, table in enumerate(tables) if len(table)]
+        filled = [tables[number] for number in numbers]
+        for table in filled[1:]:
+            _schema(filled[0]).admit(_schema(table))
+            self._check_sizes(filled[0], table)
+        files = [file for table in tables for file in table.files]
+        assert len(files) == len(tables)  # a shard is one file
+        prints = [one for table in tables for one in table.fingerprints or ()]
+        whole = joined(filled or tables[:1])
+        file = np.array(numbers, np.int32)[whole.file]
+        return dataclasses.replace(whole, files=files, file=file, fingerprints=prints).checked()
+
+    def _check_sizes(self, first: Table, other: Table) -> None:
+        """Raise UsageError for pixels of several sizes in a format that has one size."""
+        tables = (first, other)
+        if self._format.pixels == "any" or any(
+            one.kinds is None or one.sizes is None or (one.kinds != RAW).any() for one in tables
+        ):
+            return
+        sizes = [one.sizes[0].tolist() for one in tables if one.sizes is not None]
+        if sizes[0] != sizes[1]:
+            raise UsageError(different_sizes(self.path, *sizes))
+
+    def close(self) -> None:
+        """Release it. Finished shards are kept for the next run. Does nothing after ``commit``."""
+        if not self._open:
+            return
+        self._open = False
+        made = [name for name in os.listdir(self._partial.folder) if name.startswith("made-")]
+        self._partial.close(remove=not made)
+
+
+def _schema(table: Table) -> Schema:
+    labels = table.labels
+    return Schema(
+        None if labels is None else (labels.dtype.str, labels.shape[1:]),
+        tuple(column.field for column in table.fields.values()),
+    )
+
+
+def _digest(lengths: np.ndarray, checksums: np.ndarray) -> str:
+    """Of the records of a shard."""
+    digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<i8").tobytes(), digest_size=16)
+    digest.update(np.ascontiguousarray(checksums, "<u4").tobytes())
+    return digest.hexdigest()

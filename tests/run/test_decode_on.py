@@ -1,0 +1,201 @@
+"""``decode_on="ray"``: the batches are those that this process makes, whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torchvision import transforms as T
+
+from fastload import FastLoader
+from fastload._engine.on_ray import RayEngine, _RayTicket
+from fastload.errors import ChecksumError, UsageError
+from fastload.storage import open_store
+
+TRAIN = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.PILToTensor()])
+FLOATS = T.Compose([T.RandomResizedCrop(32), T.ToTensor(), T.Normalize([0.5], [0.5])])
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def equal(loader: FastLoader, other: FastLoader) -> None:
+    batches, others = list(loader), list(other)
+    assert len(batches) == len(others) > 1
+    for (images, labels), (images_, labels_) in zip(batches, others):
+        assert images.dtype == images_.dtype and images.stride() == images_.stride()
+        assert torch.equal(images, images_) and torch.equal(labels, labels_)
+
+
+def both(store: Path, **options: Any) -> tuple[FastLoader, FastLoader]:
+    """A loader whose batches Ray's tasks make, and one that makes them itself."""
+    given: dict[str, Any] = {"transform": TRAIN, "shuffle": True, "seed": 5, "num_workers": 2}
+    given |= options
+    return FastLoader(store, 5, decode_on="ray", **given), FastLoader(store, 5, **given)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"transform": FLOATS, "memory_format": torch.channels_last, "num_workers": 0},
+        {"transform": FLOATS, "dtype": "bfloat16", "drop_last": True},
+    ],
+)
+def test_the_batches_are_those_of_this_process(
+    ray: Any, store: Path, options: dict[str, Any]
+) -> None:
+    loader, local = both(store, **options)
+    equal(loader, local)
+    equal(loader, local)  # another epoch
+    assert "on Ray" in loader.explain()
+
+
+def test_a_folder_is_read_by_the_tasks_too(ray: Any, photos: Path) -> None:
+    equal(*both(photos))
+
+
+def test_resuming_gives_the_next_batch(ray: Any, store: Path) -> None:
+    loader, local = both(store)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    again, _ = both(store)
+    again.load_state_dict(state)
+    rest = list(again)
+    for (images, _), (expected, _) in zip(rest, list(local)[1:], strict=True):
+        assert torch.equal(images, expected)
+
+
+@pytest.fixture
+def damaged(store: Path, tmp_path: Path) -> Path:
+    """A store with a record that has changed since it was written."""
+    path = Path(shutil.copy(store, tmp_path / "damaged.lmdb"))
+    with open_store(path) as opened:
+        offset = int(opened.places(np.array([7])).offset[0])
+    with open(path, "r+b") as file:
+        file.seek(offset + 5000)
+        file.write(b"damaged")
+    return path
+
+
+def test_bad_samples_are_those_of_this_process(ray: Any, damaged: Path) -> None:
+    equal(*both(damaged, on_error="skip", max_errors=5))
+    equal(*both(damaged, on_error="refill", max_errors=5))
+    loader, local = both(damaged, shuffle=False)
+    errors = []
+    for one in (loader, local):
+        with pytest.raises(ChecksumError) as caught:
+            list(one)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def tasks() -> list[psutil.Process]:
+    """The processes that run tasks of this engine, or did."""
+    mine = psutil.Process().children(recursive=True)
+    found = []
+    for one in mine:
+        with contextlib.suppress(psutil.Error):
+            if one.name().startswith(("ray::fill", "ray::IDLE")):
+                found.append(one)
+    return found
+
+
+@pytest.mark.long
+def test_processes_that_die_are_not_noticed(ray: Any, store: Path) -> None:
+    loader, local = both(store, prefetch_factor=1)
+    expected = list(local)
+    seen, killed = [], 0
+    for number, (images, _) in enumerate(loader):
+        seen.append(images)
+        if number in (0, 2):
+            for one in tasks():
+                with contextlib.suppress(psutil.Error):
+                    one.send_signal(signal.SIGKILL)
+                    killed += 1
+    assert killed >= 2
+    assert len(seen) == len(expected)
+    assert all(torch.equal(one, other) for one, (other, _) in zip(seen, expected))
+
+
+def test_so_many_batches_and_no_more_are_on_their_way(
+    ray: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, most = 0, 0
+    submit, settle = RayEngine._submit, _RayTicket.settle
+
+    def counted(self: RayEngine, *given: Any) -> Any:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        return submit(self, *given)
+
+    def settled(self: _RayTicket) -> Any:
+        nonlocal now
+        now -= 1
+        return settle(self)
+
+    monkeypatch.setattr(RayEngine, "_submit", counted)
+    monkeypatch.setattr(_RayTicket, "settle", settled)
+    loader = FastLoader(
+        store, 2, transform=TRAIN, decode_on="ray", num_workers=2, prefetch_factor=2
+    )
+    for _ in loader:
+        time.sleep(0.05)  # the tasks are faster
+    assert most == 4 and now == 0
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_loop_that_is_left_leaves_nothing(ray: Any, store: Path) -> None:
+    loader, _ = both(store)
+    for _ in loader:
+        break
+    del loader
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"cache": "ram"}, "expected no cache"),
+        ({"num_workers": "auto"}, "expected a number of num_workers"),
+        ({"decode_on": "spark"}, "expected one of 'ray'"),
+        ({"transform": lambda image: image}, "needs one of fastload's engines"),
+        ({"engine": "workers"}, "needs one of fastload's engines"),
+        ({"transform": [TRAIN, FLOATS]}, "."),
+    ],
+)
+def test_what_is_not_possible_is_refused_in_words(
+    store: Path, options: dict[str, Any], said: str
+) -> None:
+    given = {"transform": TRAIN, "decode_on": "ray", **options}
+    with pytest.raises(UsageError, match=said):
+        FastLoader(store, 4, **given)
+
+
+@pytest.mark.long
+def test_without_a_cluster_it_says_how_to_connect(store: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    code = (
+        "import sys\n"
+        "from fastload import FastLoader\n"
+        "next(iter(FastLoader(sys.argv[1], 4, decode_on='ray')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, store], capture_output=True, text=True)
+    assert "call ray.init(address=...) first" in done.stderr
