@@ -35,7 +35,7 @@ help:
 	@echo 'make bench-publish        the same into bench/results, README and docs/benchmarks.md'
 	@echo 'make wheel [LIBRARIES=DIR] a wheel with the libraries inside, tried in an empty environment'
 	@echo 'make docs                 the site of the documents, in build/site'
-	@echo 'make ci                   what CI runs: check, test, the wheel'
+	@echo 'make ci                   what CI runs: check, docs, the wheel, test'
 	@echo 'make setup                only the set-up that every command does first'
 	@echo 'make clean | distclean    remove what was built | and .venv'
 	@echo

@@ -32,10 +32,12 @@ GROUPS = {
 def main() -> int:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
+    for page in PAGES.glob("*.md"):
+        page.write_text(switched(page.read_text(encoding="utf-8")), encoding="utf-8")
     for name in ("README.md", *BESIDE):
         text = (ROOT / name).read_text(encoding="utf-8")
         target = PAGES / ("index.md" if name == "README.md" else name)
-        target.write_text(relinked(text), encoding="utf-8")
+        target.write_text(switched(relinked(text)), encoding="utf-8")
     (PAGES / "examples").mkdir()
     (PAGES / "examples" / "index.md").write_text(examples(), encoding="utf-8")
     (PAGES / "api.md").write_text(api(), encoding="utf-8")
@@ -55,9 +57,19 @@ def main() -> int:
 def relinked(text: str) -> str:
     """Links of a page beside docs/, as they are on the site."""
     text = re.sub(r"\]\(docs/", "](", text)
+    text = re.sub(r'(srcset|src)="docs/', r'\1="', text)
     text = re.sub(r"\]\(README\.md", "](index.md", text)
     text = re.sub(r"\]\(examples/([\w.]+)\)", lambda m: f"](examples/index.md#{slug(m[1])})", text)
     return re.sub(r"\]\(examples\)", "](examples/index.md)", text)
+
+
+def switched(text: str) -> str:
+    """Pictures for light and dark pages, so that they follow the site's switch, too.
+
+    On GitHub they follow the system's setting (bench/plot.py, ``picture``).
+    """
+    form = r'<picture><source [^>]*srcset="([^"]+)"><img alt="([^"]+)" src="([^"]+)"></picture>'
+    return re.sub(form, r"![\2](\3#only-light)\n![\2](\1#only-dark)", text)
 
 
 def slug(name: str) -> str:

@@ -172,7 +172,10 @@ def table(files: tuple[str, ...], markdown: bool) -> None:
 @click.option("--out", default=".", show_default=True, type=click.Path(file_okay=False))
 @click.option("--format", "formats", default="png,svg", show_default=True)
 def plot(files: tuple[str, ...], out: str, formats: str) -> None:
-    """Draw a chart for each suite in FILES, which `run --json` wrote, as OUT/SUITE.png and .svg."""
+    """Draw a chart for each suite in FILES, which `run --json` wrote.
+
+    They are OUT/SUITE.png, OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones.
+    """
     rows = [found for path in files for found in json.loads(Path(path).read_text())]
     kinds = _split("format", formats, ("png", "svg", "pdf"))
     try:

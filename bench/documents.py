@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import report
+from bench import plot, report
 from bench.report import BASELINE, Row
 
 _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.md -->",
@@ -29,6 +29,7 @@ _FORMS = {
     "on LMDB": ("fastload-lmdb",),
     "LMDB, dct or raw": ("fastload-lmdb-dct", "fastload-lmdb-raw"),
 }
+_CHART = "imagenet-train"  # the README's
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
@@ -58,12 +59,14 @@ def summary(rows: Sequence[Row]) -> str:
         for (suite, variant, metric, unit), group in groups.items():
             if (suite, metric) == wanted:
                 lines += _line(f"{suite}, {variant}: {unit}", group)
+    if any(row["suite"] == _CHART and row["median"] for row in rows):
+        lines += ["", plot.picture("docs/charts", _CHART)]
     return "\n".join(lines)
 
 
 def figures(rows: Sequence[Row]) -> str:
     """Every table, and the reasons of loaders without a figure."""
-    lines = [_conditions(rows), "", *_slowest(rows), report.markdown(rows).rstrip()]
+    lines = [_conditions(rows), "", *_slowest(rows), *_charts(rows), report.markdown(rows).rstrip()]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["median"] is None:
@@ -78,6 +81,17 @@ def figures(rows: Sequence[Row]) -> str:
             for (loader, reason), places in reasons.items()
         ]
     return "\n".join(lines)
+
+
+def _charts(rows: Sequence[Row]) -> list[str]:
+    """The charts of the README's workloads."""
+    drawn = {row["suite"] for row in rows if row["median"]}
+    return [
+        line
+        for suite in dict.fromkeys(suite for suite, _ in _SHORT)
+        if suite in drawn
+        for line in (plot.picture("charts", suite), "")
+    ]
 
 
 def _slowest(rows: Sequence[Row]) -> list[str]:

@@ -80,8 +80,13 @@ if [ "${1:-}" = --publish ]; then
     done
     # shellcheck disable=SC2086 # a list of files
     "$PY" -m bench publish $files
+    # Charts of the suites that a document shows.
+    charts=
+    for file in $files; do
+        ! grep -q "charts/$(basename "$file" .json).svg" docs/benchmarks.md || charts="$charts $file"
+    done
     # shellcheck disable=SC2086
-    "$PY" -m bench plot $files --out docs/charts --format svg
+    [ -z "$charts" ] || "$PY" -m bench plot $charts --out docs/charts --format svg
     exit 0
 fi
 case ${1:-} in

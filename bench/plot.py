@@ -1,7 +1,12 @@
-"""Bar charts of rows: one figure a suite, one chart for each of its variants and metrics."""
+"""Bar charts of rows: one figure a suite, one chart for each of its variants and metrics.
+
+An SVG is made for light pages and for dark ones, with a transparent background and with text that
+stays text. ``picture`` is what a page shows: the one that its reader prefers.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,29 +15,46 @@ from bench import report
 from bench.report import Row
 from fastload.errors import MissingDependencyError, install
 
-_OURS, _BEST, _OTHERS = "#1f6fb4", "#6b6b6b", "#b4b4b4"
-_WIDTH, _BAR, _REST = (
-    9.0,
-    0.26,
-    0.9,
-)  # inches: a figure, a bar with its gap, a chart's title and axis
+# Inches: a figure, a bar with its gap, a chart's title and axis.
+_WIDTH, _BAR, _REST = 9.0, 0.26, 0.9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Theme:
+    """Colours for one kind of page.
+
+    Attributes:
+        suffix: of a file's name.
+        text: of words, axes and the lines of the rounds.
+        ours, best, others: of bars: fastload's, the best peer's, other peers'.
+    """
+
+    suffix: str
+    text: str
+    ours: str
+    best: str
+    others: str
+
+
+LIGHT = Theme(suffix="", text="#1f2328", ours="#1f6fb4", best="#6b6b6b", others="#b4b4b4")
+DARK = Theme(suffix="-dark", text="#e6edf3", ours="#4c9fe6", best="#9a9a9a", others="#5a5f66")
 
 
 def figures(
     rows: Sequence[Row], folder: Path, formats: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
-    """Draw ``rows`` into ``folder`` as SUITE.png and SUITE.svg, and return the files.
+    """Draw ``rows`` into ``folder``, and return the files.
 
-    The best bar comes first: fastload's are blue, the best peer's is dark gray. Each shows its
-    median and its ratio to the best peer's; a line on it goes from the smallest to the largest
-    round. Loaders without a figure are named below.
+    A suite becomes SUITE.png on white, and SUITE.svg and SUITE-dark.svg without a background. The
+    best bar comes first: fastload's are blue, the best peer's stands out among the gray ones. Each
+    shows its median and its ratio to the best peer's; a line on it goes from the smallest to the
+    largest round. Loaders without a figure are named below.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import matplotlib
     except ImportError as error:
         raise MissingDependencyError(f"plots need matplotlib: {install('plot')}") from error
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,18 +66,54 @@ def figures(
         charts = [group for group in report.groups(of_suite).values() if _measured(group)]
         if not charts:
             continue
-        heights = [_BAR * len(_measured(group)) + _REST for group in charts]
-        figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
-        FigureCanvasAgg(figure)
-        every = figure.subplots(len(charts), squeeze=False, height_ratios=heights)[:, 0]
-        for axes, group in zip(every, charts, strict=True):
-            _chart(axes, group)
-        figure.supxlabel(_conditions(of_suite[0]), fontsize=7, color=_BEST)
         for kind in formats:
-            made.append(folder / f"{suite}.{kind}")
-            # No date and fixed ids, so that the same rows give the same file.
-            figure.savefig(made[-1], dpi=130, metadata={"Date": None} if kind == "svg" else None)
+            for theme in (LIGHT, DARK) if kind == "svg" else (LIGHT,):
+                made.append(folder / f"{suite}{theme.suffix}.{kind}")
+                # No date and fixed ids, so that the same rows give the same file.
+                with matplotlib.rc_context({**_colours(theme), **_SVG}):
+                    _figure(charts, _conditions(of_suite[0]), theme).savefig(
+                        made[-1],
+                        dpi=130,
+                        transparent=kind == "svg",
+                        metadata={"Date": None} if kind == "svg" else None,
+                    )
     return made
+
+
+def picture(folder: str, suite: str) -> str:
+    """HTML of a page that shows the chart of ``suite`` in ``folder``: the dark one on dark pages.
+
+    ``.ci/docs.py`` knows this form, because the site has a switch of its own.
+    """
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" '
+        f'srcset="{folder}/{suite}{DARK.suffix}.svg">'
+        f'<img alt="{suite}: a bar for each loader" src="{folder}/{suite}.svg"></picture>'
+    )
+
+
+_SVG = {"svg.fonttype": "none", "svg.hashsalt": "fastload"}
+
+
+def _colours(theme: Theme) -> dict[str, str]:
+    """matplotlib's settings of everything that is not a bar."""
+    names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    return dict.fromkeys(names, theme.text)
+
+
+def _figure(charts: Sequence[Sequence[Row]], conditions: str, theme: Theme) -> Any:
+    """matplotlib's Figure, which publishes no types here, with a chart for each table."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    heights = [_BAR * len(_measured(group)) + _REST for group in charts]
+    figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
+    FigureCanvasAgg(figure)
+    every = figure.subplots(len(charts), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, group in zip(every, charts, strict=True):
+        _chart(axes, group, theme)
+    figure.supxlabel(conditions, fontsize=7, color=theme.best)
+    return figure
 
 
 def _measured(group: Sequence[Row]) -> list[Row]:
@@ -64,7 +122,7 @@ def _measured(group: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["loader"] != report.SEQUENTIAL]
 
 
-def _chart(axes: Any, group: Sequence[Row]) -> None:
+def _chart(axes: Any, group: Sequence[Row], theme: Theme = LIGHT) -> None:
     rows = _measured(group)
     peer = report.best_peer(rows)
     medians = [float(row["median"]) for row in rows]
@@ -77,8 +135,8 @@ def _chart(axes: Any, group: Sequence[Row]) -> None:
         places,
         medians,
         xerr=spread,
-        color=[_colour(row, peer) for row in rows],
-        error_kw={"linewidth": 0.8, "ecolor": "black"},
+        color=[_colour(row, peer, theme) for row in rows],
+        error_kw={"linewidth": 0.8, "ecolor": theme.text},
         height=0.75,
     )
     axes.set_yticks(places, [row["loader"] for row in rows], fontsize=8)
@@ -106,10 +164,10 @@ def _chart(axes: Any, group: Sequence[Row]) -> None:
     axes.set_xlabel("; ".join(notes), fontsize=7, loc="left")
 
 
-def _colour(row: Row, peer: Row | None) -> str:
+def _colour(row: Row, peer: Row | None, theme: Theme) -> str:
     if row["loader"].startswith("fastload"):
-        return _OURS
-    return _BEST if row is peer else _OTHERS
+        return theme.ours
+    return theme.best if row is peer else theme.others
 
 
 def _conditions(row: Row) -> str:

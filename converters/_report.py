@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from .._base.byte_sizes import human
+from .._tools.summary import in_words
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Skipped:
@@ -44,7 +47,7 @@ class PackedPart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackReport:
-    """What ``pack`` returns.
+    """What ``pack`` returns. A notebook shows it as a table with some of the images.
 
     Attributes:
         parts: the stores; one, unless ``split`` was given.
@@ -68,3 +71,21 @@ class PackReport:
     def nbytes(self) -> int:
         """Bytes of the records of all parts."""
         return sum(part.nbytes for part in self.parts)
+
+    def _repr_html_(self) -> str:
+        from ._notebook import report_html
+
+        return report_html(self)
+
+
+def contents(part: PackedPart) -> str:
+    """What a store holds, in words."""
+    resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
+    labels = in_words(part.classes, part.labels)
+    return f"{part.records:,} records, {labels}, {human(part.nbytes)}{resumed}"
+
+
+def pace(report: PackReport) -> str:
+    """How long it took, and the speed; what an earlier run had written does not count."""
+    new = report.records - sum(part.resumed for part in report.parts)
+    return f"{report.seconds:.1f} s, {new / max(report.seconds, 1e-6):,.0f} images/s"

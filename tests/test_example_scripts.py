@@ -216,13 +216,17 @@ def test_the_notebook_runs_and_shows_tables_pictures_and_the_timeline(imgs: Path
     made = nbformat.read(ROOT / "examples" / "fastload.ipynb", as_version=4)
     resources = {"metadata": {"path": str(imgs.parent)}}
     nbclient.NotebookClient(made, timeout=300, resources=resources).execute()
-    kinds = [
-        kind
+    shown = [
+        output["data"]
         for cell in made.cells
         if cell.cell_type == "code"
         for output in cell.outputs
-        for kind in output.get("data", ())
+        if "data" in output
     ]
-    assert kinds.count("text/html") == 2  # the loader and its figures
+    kinds = [kind for data in shown for kind in data]
+    assert kinds.count("text/html") == 5  # pack, the loader, two epochs of watch, the figures
     assert kinds.count("image/png") == 3  # the grid, the timeline, the stages
+    pages = [data["text/html"] for data in shown if "text/html" in data]
+    assert pages[0].count("<img ") == 8
+    assert sum("2 of 2 batches in " in page for page in pages) == 2  # the last state of each
     assert (imgs.parent / "run.json").exists()

@@ -234,6 +234,7 @@ READ = {
     "coming-from.md": ["imgs", "train-000000.tar"],
     "README.md": ["imgs", "train.py"],
     "distributed.md": ["imgs", "imgs.lmdb"],
+    "faq.md": ["imgs"],
     "formats.md": ["imgs", "imgs.lmdb", "imgs.h5", "pixels.h5"],
     "gpu.md": ["imgs", "imgs.lmdb"],
     "huggingface.md": ["imgs", "food101", "saved", "mymodule.py"],

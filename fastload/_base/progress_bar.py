@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from .byte_sizes import human
+from .notebook import in_notebook
 
 Progress = Callable[[int, "int | None", int], None]
 """Called with the number of records done, their total (None: unknown), and the bytes done."""
@@ -48,7 +49,7 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
         total: units of the whole task; None: unknown.
         done: units that were already done at the start.
     """
-    notebook = _in_notebook()
+    notebook = in_notebook()
     if notebook:  # draws widgets if they are installed
         from tqdm.auto import tqdm
     else:
@@ -69,7 +70,7 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
 
 def wanted(progress: bool | None) -> bool:
     """Whether to show progress; None: only on a terminal or in a notebook."""
-    return sys.stderr.isatty() or _in_notebook() if progress is None else progress
+    return sys.stderr.isatty() or in_notebook() if progress is None else progress
 
 
 @contextlib.contextmanager
@@ -96,12 +97,6 @@ def reporting(what: str, progress: Progress | bool | None) -> Iterator[Progress 
                 shown.update(done - shown.n)
 
             yield report
-
-
-def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and "IPKernelApp" in shell.config
 
 
 def _size() -> dict[str, int]:

@@ -1,22 +1,15 @@
 """What a notebook shows for a loader, ``explain()`` and ``stats()``: tables and bars, as HTML.
 
-Everywhere else the same objects are plain: a str, and a dict. Colours are shades of the page's own
-text colour, so that they fit light and dark notebooks. Nothing is loaded and no script runs.
+Everywhere else the same objects are plain: a str, and a dict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 from typing import cast
 
+from .._base.notebook import Row, bar, table
 from ..hints import Stats
-
-_CELL = "text-align:left;vertical-align:top;padding:2px 10px"
-_BAR = "display:inline-block;height:0.7em;background:currentColor;opacity:0.5;margin-right:6px"
-_WIDEST_EM = 12.0
-
-_Row = tuple[str, str]  # a heading, and HTML
 
 
 class Explanation(str):
@@ -29,38 +22,42 @@ class Explanation(str):
         for line in self.splitlines():
             name, _, words = line.partition(":")
             rows.append((name, escape(words.strip())))
-        return _table(rows)
+        return table(rows)
 
 
 class Figures(dict[str, object]):
     """The dict of ``stats()``; a notebook shows the figures that matter, and bars for stages."""
 
     def _repr_html_(self) -> str:
-        stats = cast(Stats, self)
-        rows = [
-            ("engine", escape(stats["engine"])),
-            (
-                "speed",
-                f"{stats['images_per_s']:,.0f} images/s, {stats['mb_per_s']:,.1f} MB/s; "
-                f"{stats['images']:,} images in {stats['elapsed_s']:,.1f} s",
-            ),
-            ("waiting", _bar(stats["wait_share"], f"{stats['wait_share']:.0%} of the time")),
-            ("bound by", escape(f"{stats['bound']}: {stats['why']}")),
-        ]
-        spent = {name: value for name, value in stats["stages_s"].items() if value > 0}
-        longest = max(spent.values(), default=0.0)
-        for name, value in sorted(spent.items(), key=lambda item: -item[1]):
-            rows.append((f"stage {name}", _bar(value / longest, f"{value:,.3f} s")))
-        if stats["images_opened"]:
-            deferred = f"{stats['images_deferred']:,} deferred"
-            rows.append(("images opened", f"{stats['images_opened']:,}, {deferred}"))
-        if stats["cache_hits"] or stats["cache_misses"]:
-            hits = f"{stats['cache_hits']:,} hits, {stats['cache_misses']:,} misses"
-            rows.append(("cache", f"{hits}, {stats['cache_nbytes'] / 1e6:,.1f} MB"))
-        for error in stats["errors"]:
-            words = f"{error['file'] or ''} {error['error']}: {error['action']}"
-            rows.append((f"bad sample {error['index']}", escape(words.strip())))
-        return _table(rows)
+        return table(figure_rows(cast(Stats, self)))
+
+
+def figure_rows(stats: Stats) -> list[Row]:
+    """The figures that matter, and a bar for each stage, the longest first."""
+    rows = [
+        ("engine", escape(stats["engine"])),
+        (
+            "speed",
+            f"{stats['images_per_s']:,.0f} images/s, {stats['mb_per_s']:,.1f} MB/s; "
+            f"{stats['images']:,} images in {stats['elapsed_s']:,.1f} s",
+        ),
+        ("waiting", bar(stats["wait_share"], f"{stats['wait_share']:.0%} of the time")),
+        ("bound by", escape(f"{stats['bound']}: {stats['why']}")),
+    ]
+    spent = {name: value for name, value in stats["stages_s"].items() if value > 0}
+    longest = max(spent.values(), default=0.0)
+    for name, value in sorted(spent.items(), key=lambda item: -item[1]):
+        rows.append((f"stage {name}", bar(value / longest, f"{value:,.3f} s")))
+    if stats["images_opened"]:
+        deferred = f"{stats['images_deferred']:,} deferred"
+        rows.append(("images opened", f"{stats['images_opened']:,}, {deferred}"))
+    if stats["cache_hits"] or stats["cache_misses"]:
+        hits = f"{stats['cache_hits']:,} hits, {stats['cache_misses']:,} misses"
+        rows.append(("cache", f"{hits}, {stats['cache_nbytes'] / 1e6:,.1f} MB"))
+    for error in stats["errors"]:
+        words = f"{error['file'] or ''} {error['error']}: {error['action']}"
+        rows.append((f"bad sample {error['index']}", escape(words.strip())))
+    return rows
 
 
 def as_figures(stats: Stats) -> Stats:
@@ -74,16 +71,3 @@ def loader_html(title: str, explanation: str, stats: Stats) -> str:
     if stats["images"] or stats["errors"]:
         parts.append(Figures(stats)._repr_html_())
     return "\n".join(parts)
-
-
-def _table(rows: Iterable[_Row]) -> str:
-    lines = [
-        f'<tr><th style="{_CELL}">{escape(name)}</th><td style="{_CELL}">{html}</td></tr>'
-        for name, html in rows
-    ]
-    return "<table>\n" + "\n".join(lines) + "\n</table>"
-
-
-def _bar(share: float, words: str) -> str:
-    width = _WIDEST_EM * min(1.0, max(0.0, share))
-    return f'<span style="{_BAR};width:{width:.2f}em"></span>{escape(words)}'

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from .._base.progress_bar import Bar
     from .._loader import FastLoader
     from ..hints import Stats
 
@@ -17,10 +19,11 @@ def watch(
     every_s: float = 1.0,
     callback: Callable[[dict[str, float], int], object] | None = None,
 ) -> Iterator[Any]:
-    """Iterate over ``loader`` and show its figures on stderr: images/s, waiting, stages.
+    """Iterate over ``loader`` and show its figures: images/s, waiting, stages.
 
-    On a terminal and in notebooks they are shown in a tqdm bar, in pipes and batch jobs as a line
-    every ten seconds. The last state stays.
+    A notebook shows a table with bars, which changes while the loop runs. Elsewhere the figures go
+    to stderr: on a terminal in a tqdm bar, in pipes and batch jobs as a line every ten seconds. The
+    last state stays.
 
     Example:
         >>> for images, labels in fastload.watch(loader): ...
@@ -41,11 +44,9 @@ def watch(
     Yields:
         The batches.
     """
-    from .._base.progress_bar import bar
-
     last = time.monotonic()
     batches = 0
-    with bar("epoch", unit="batches", total=_length(loader)) as shown:
+    with _board(_length(loader)) as board:
         try:
             for batch in loader:
                 yield batch
@@ -54,14 +55,80 @@ def watch(
                 if now - last < every_s:
                     continue
                 last = now
-                figures = scalars(loader.stats())
+                stats = loader.stats()
                 if callback is not None:
-                    callback(figures, batches)
-                shown.set_postfix_str(line(figures), refresh=False)
-                shown.update(batches - shown.n)
+                    callback(scalars(stats), batches)
+                board.show(batches, stats)
         finally:
-            shown.set_postfix_str(line(scalars(loader.stats())), refresh=False)
-            shown.update(batches - shown.n)
+            board.show(batches, loader.stats())
+
+
+class _Board(Protocol):
+    """Where the figures of a loop are shown."""
+
+    def show(self, batches: int, stats: Stats) -> None:
+        """Show ``stats`` after so many batches of the epoch."""
+
+
+@contextlib.contextmanager
+def _board(total: int | None) -> Iterator[_Board]:
+    """A board for an epoch of ``total`` batches; None: of an unknown number."""
+    from .._base.notebook import in_notebook
+    from .._base.progress_bar import bar
+
+    if in_notebook():
+        yield _Table(total)
+    else:
+        with bar("epoch", unit="batches", total=total) as shown:
+            yield _Line(shown)
+
+
+class _Line:
+    """The figures behind tqdm's bar."""
+
+    def __init__(self, shown: Bar) -> None:
+        self._bar = shown
+
+    def show(self, batches: int, stats: Stats) -> None:
+        self._bar.set_postfix_str(line(scalars(stats)), refresh=False)
+        self._bar.update(batches - self._bar.n)
+
+
+class _Table:
+    """A notebook's table: how far the epoch is, and what a notebook shows of ``stats()``."""
+
+    def __init__(self, total: int | None) -> None:
+        from .._base.notebook import Output
+
+        self._total = total
+        self._begin = time.monotonic()
+        self._output = Output()
+        self._draw(0, None)  # the first batch may take long
+
+    def show(self, batches: int, stats: Stats) -> None:
+        self._draw(batches, stats)
+
+    def _draw(self, batches: int, stats: Stats | None) -> None:
+        from .._base.notebook import bar, table
+        from .._run.notebook import figure_rows
+
+        done = self._progress(batches)
+        share = batches / self._total if self._total else 0.0
+        rows = [("epoch", bar(share, done)), *(figure_rows(stats) if stats is not None else ())]
+        figures = "" if stats is None else f", {line(scalars(stats))}"
+        self._output.show(table(rows), f"epoch: {done}{figures}")
+
+    def _progress(self, batches: int) -> str:
+        from tqdm.std import tqdm
+
+        passed = time.monotonic() - self._begin
+        if self._total is None:
+            return f"{batches:,} batches in {tqdm.format_interval(passed)}"
+        words = f"{batches:,} of {self._total:,} batches in {tqdm.format_interval(passed)}"
+        if not 0 < batches < self._total:
+            return words
+        left = passed * (self._total - batches) / batches
+        return f"{words}, {tqdm.format_interval(left)} left"
 
 
 def _length(loader: FastLoader[Any]) -> int | None:

@@ -230,19 +230,13 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
         click.echo(f"skipped {len(report.skipped) - _SHOWN:,} more", err=True)
     if quiet:
         return
-    from .._tools.summary import in_words  # here, because --help does not need it
+    from ..converters._report import contents, pace  # here, because --help does not need it
 
     for part in report.parts:
-        resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
-        labels = in_words(part.classes, part.labels)
-        click.echo(
-            f"{printable(part.path)}: {part.records:,} records, {labels}, "
-            f"{human(part.nbytes)}{resumed}"
-        )
+        click.echo(f"{printable(part.path)}: {contents(part)}")
     for reason, count in list(report.kept.items())[:_SHOWN]:
         click.echo(printable(f"kept unchanged: {count:,}, {reason}"))
     others = sum(list(report.kept.values())[_SHOWN:])
     if others:
         click.echo(f"kept unchanged: {others:,}, for other reasons")
-    new = report.records - sum(part.resumed for part in report.parts)
-    click.echo(f"{report.seconds:.1f} s, {new / max(report.seconds, 1e-6):,.0f} images/s")
+    click.echo(pace(report))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -44,8 +46,10 @@ ROWS = [
 def test_each_suite_is_one_chart_in_each_format(tmp_path: Path) -> None:
     made = plot.figures(ROWS, tmp_path)
     assert sorted(path.name for path in made) == [
+        "cold-dark.svg",
         "cold.png",
         "cold.svg",
+        "memory-dark.svg",
         "memory.png",
         "memory.svg",
     ]
@@ -63,8 +67,40 @@ def test_bars_come_with_the_best_first_and_say_their_ratio(tmp_path: Path) -> No
 
 
 def test_the_same_rows_give_the_same_picture(tmp_path: Path) -> None:
-    first, second = (plot.figures(ROWS, tmp_path / name, ("png",)) for name in "ab")
+    first, second = (plot.figures(ROWS, tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_charts_for_light_and_dark_pages_differ_in_colours_alone(tmp_path: Path) -> None:
+    light, dark = (path.read_text() for path in plot.figures(ROWS[:2], tmp_path, ("svg",)))
+    for drawn, theme in ((light, plot.LIGHT), (dark, plot.DARK)):
+        assert {theme.text, theme.ours, theme.best} <= set(re.findall(r"#[0-9a-f]{6}\b", drawn))
+        assert ">fastload-lmdb</text>" in drawn  # text, which can be selected and searched
+        assert "#ffffff" not in drawn  # no background
+    words = re.compile(r">([^<>]+)</text>")
+    assert words.findall(light) == words.findall(dark) and light != dark
+
+
+def test_documents_show_charts_that_exist_for_both_kinds_of_pages() -> None:
+    root = Path(__file__).resolve().parents[2]
+    for page in (root / "README.md", root / "docs" / "benchmarks.md"):
+        text = page.read_text(encoding="utf-8")
+        shown = re.findall(r'(?:src|srcset)="([^"]+)"', text)
+        assert shown and all((page.parent / path).is_file() for path in shown)
+        for path in shown[1::2]:
+            assert plot.picture(str(Path(path).parent), Path(path).stem) in text
+
+
+def test_the_site_shows_the_chart_that_its_switch_chooses() -> None:
+    path = Path(__file__).resolve().parents[2] / ".ci" / "docs.py"
+    docs = runpy.run_path(str(path))
+    text = f"before\n{plot.picture('docs/charts', 'cold')}\nafter"
+    assert docs["switched"](docs["relinked"](text)).splitlines() == [
+        "before",
+        "![cold: a bar for each loader](charts/cold.svg#only-light)",
+        "![cold: a bar for each loader](charts/cold-dark.svg#only-dark)",
+        "after",
+    ]
 
 
 def test_rows_without_any_figure_give_no_picture(tmp_path: Path) -> None:
@@ -80,7 +116,8 @@ def test_the_command_names_the_files_it_made(tmp_path: Path) -> None:
     words = ["plot", str(tmp_path / "rows.json"), "--out", str(tmp_path / "out"), "--format", "svg"]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
-    assert done.output.split() == [str(tmp_path / "out" / f"{n}.svg") for n in ("cold", "memory")]
+    names = ("cold", "cold-dark", "memory", "memory-dark")
+    assert done.output.split() == [str(tmp_path / "out" / f"{name}.svg") for name in names]
 
 
 def test_a_timeline_is_drawn_with_a_row_for_each_thread(store: Path, tmp_path: Path) -> None:

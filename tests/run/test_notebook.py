@@ -5,50 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
 from torchvision import transforms as T
 
 from fastload import FastLoader, pack
+from notebook_html import Cells
+from notebook_html import rows as shown
 
 TRANSFORM = T.Compose([T.RandomResizedCrop(16), T.ToTensor()])
-
-
-class Cells(HTMLParser):
-    """The rows of all tables, as text; raises where tags do not match."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.rows: list[list[str]] = []
-        self.widths: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[Any]) -> None:
-        self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("th", "td"):
-            self.rows[-1].append("")
-        if tag == "span":
-            self.widths.append(dict(attrs)["style"].rpartition("width:")[2])
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "td" in self.open or "th" in self.open:
-            self.rows[-1][-1] += data
-
-
-def shown(thing: Any) -> dict[str, str]:
-    return dict(Cells(thing._repr_html_()).rows)
 
 
 def test_explain_is_a_str_and_shows_a_row_for_each_line(store: Path) -> None:
