@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 from PIL import Image
 
 from fastload import _native
 
 ITEMSIZE = (1, 4, 2, 2)  # of resample/resample.h's data types
 BILINEAR = 2
+
+# Which pass of a resize comes first (resample/resample.h), and in the installed Pillow.
+HORIZONTAL_FIRST, PILLOW_13, PILLOW_12_2 = range(3)
+_PILLOW = tuple(int(part) for part in PIL.__version__.split(".")[:2])
+PASS_ORDER = (
+    PILLOW_13 if _PILLOW >= (13, 0) else PILLOW_12_2 if _PILLOW >= (12, 2) else HORIZONTAL_FIRST
+)
 
 
 def core() -> Any:
@@ -86,7 +94,7 @@ def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, 
         "dtype": dtype,
         "channels_last": True,
         "filter": BILINEAR,
-        "order": 1,
+        "order": PASS_ORDER,
         "fill": (0, 0, 0),
         "status": np.full(n, 99, np.int32),
         "detail": np.full(n, 99, np.int32),

@@ -125,7 +125,6 @@ def test_resize_is_pillows(formats: tuple[list[Path], np.ndarray, list[int]]) ->
         size=[45, 37],
         out_w=24,
         out_h=20,
-        order=int(int(Image.__version__.split(".")[0]) >= 13),
     ).wait()
     for got, image in zip(result.images, images):
         cropped = Image.fromarray(image[2:35, 3:43])

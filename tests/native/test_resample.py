@@ -9,13 +9,13 @@ from typing import Any
 import hypothesis
 import numpy as np
 import numpy.typing as npt
-import PIL
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from fastload import _native
+from native_core import HORIZONTAL_FIRST, PASS_ORDER, PILLOW_12_2, PILLOW_13
 
 pytestmark = pytest.mark.native
 
@@ -28,11 +28,6 @@ FILTERS = {
     BICUBIC: Image.Resampling.BICUBIC,
     LANCZOS: Image.Resampling.LANCZOS,
 }
-HORIZONTAL_FIRST, PILLOW_13, PILLOW_12_2 = range(3)
-PILLOW = tuple(int(part) for part in PIL.__version__.split(".")[:2])
-INSTALLED = (
-    PILLOW_13 if PILLOW >= (13, 0) else PILLOW_12_2 if PILLOW >= (12, 2) else HORIZONTAL_FIRST
-)
 
 # Elements of each dtype as integers: values are copied from the table, whatever they mean.
 ELEMENTS = (np.uint8, np.uint32, np.uint16, np.uint16)
@@ -106,7 +101,7 @@ def by_pillow(case: Case, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
 
 
 def by_core(
-    core: Any, case: Case, pixels: npt.NDArray[np.uint8], order: int = INSTALLED
+    core: Any, case: Case, pixels: npt.NDArray[np.uint8], order: int = PASS_ORDER
 ) -> npt.NDArray[Any]:
     """The same by the core: (h, w, 3); checks that nothing else is written."""
     x, y, w, h = case.window
@@ -137,7 +132,7 @@ def by_core(
     return out.reshape(h, w, 3) if case.channels_last else out.reshape(3, h, w).transpose(1, 2, 0)
 
 
-def check(core: Any, case: Case, order: int = INSTALLED) -> None:
+def check(core: Any, case: Case, order: int = PASS_ORDER) -> None:
     pixels = case.pixels()
     np.testing.assert_array_equal(by_core(core, case, pixels, order), by_pillow(case, pixels))
 
@@ -300,7 +295,7 @@ def test_the_installed_pillow_follows_the_rule_for_its_version(
     """Fails first when a new Pillow changes the order."""
     image = Image.fromarray(Case(box, resized, whole(resized), extremes=True).pixels())
     bicubic = Image.Resampling.BICUBIC
-    if first_pass_is_vertical(INSTALLED, box, resized):
+    if first_pass_is_vertical(PASS_ORDER, box, resized):
         steps = image.resize((box[0], resized[1]), bicubic).resize(resized, bicubic)
     else:
         steps = image.resize((resized[0], box[1]), bicubic).resize(resized, bicubic)
