@@ -20,7 +20,7 @@ from fastload.errors import StoreError
 from fastload.storage import open_store
 from fastload.storage import stream as _stream
 from fastload.storage.formats import lmdb
-from storage.formats import ROWS, picture, pixels
+from storage.formats import PACKED, picture, pixels
 
 COUNT = 60
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -29,8 +29,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         ({"encode": "raw"} if row.records is pixels else {})
         | ({"shards": row.shards} if row.shards else {}),
     )
-    for row in ROWS
-    if row.suffix
+    for row in PACKED
 ]
 RESUMING = (".lmdb", ".tfrecord", ".rec", ".tar")
 

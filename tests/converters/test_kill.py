@@ -18,11 +18,11 @@ import pytest
 from fastload.converters import pack
 from fastload.errors import StoreError, UsageError
 from fastload.storage import open_store
-from storage.formats import ROWS, picture, pixels
+from storage.formats import PACKED, picture, pixels
 
 COUNT = 300
 
-CASES = [(row.name, row.suffix, row.records is pixels, row.shards) for row in ROWS if row.suffix]
+CASES = [(row.name, row.suffix, row.records is pixels, row.shards) for row in PACKED]
 RESUMING = (".lmdb", ".tfrecord", ".rec", ".tar")
 
 # Work is made durable every few records, and the last steps are slow: kills fall everywhere.

@@ -28,7 +28,7 @@ from fastload._tools.unpack import unpack
 from fastload.converters import _append, append, concat, estimate, pack
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
-from storage.formats import CLASSES, ROWS, Row, picture, pixels, records
+from storage.formats import CLASSES, PACKED, ROWS, Row, picture, pixels, records
 
 
 def data_of(store: Store) -> list[bytes]:
@@ -174,7 +174,7 @@ def test_every_store_can_be_converted(row: Row, tmp_path: Path) -> None:
     assert (kinds == row.records(1)[0].kind).all()
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if r.suffix], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", PACKED, ids=lambda row: row.name)
 def test_every_format_can_be_packed(row: Row, tmp_path: Path) -> None:
     (folder,) = (r for r in ROWS if r.name == "folder")
     source = folder.make(tmp_path, records(12))
@@ -284,9 +284,7 @@ def test_concat_copies_the_records_of_all(tmp_path: Path) -> None:
         concat([tmp_path / "a.lmdb", tmp_path / "d.lmdb"], tmp_path / "e.lmdb")
 
 
-@pytest.mark.parametrize(
-    "suffix", sorted({r.suffix for r in ROWS if r.suffix and r.records is records})
-)
+@pytest.mark.parametrize("suffix", sorted({r.suffix for r in PACKED if r.records is records}))
 def test_append_puts_records_behind_those_that_are_there(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path / f"a b{suffix}")
     names = sorted(os.listdir(tmp_path))

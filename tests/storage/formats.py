@@ -262,6 +262,7 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS = list(_rows())
+PACKED = [row for row in ROWS if row.written and row.suffix]
 
 
 def alone(path: Path) -> Path:
