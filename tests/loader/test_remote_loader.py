@@ -195,7 +195,7 @@ def test_the_timeline_shows_what_is_in_flight_and_waited_for(
     assert fetched[-1] - fetched[0] < found["nbytes"] <= fetched[-1]
     waited_s = sum(one["dur"] for one in events if one["name"] == "network") / 1e6
     assert waited_s == pytest.approx(stats["stages_s"]["network"], rel=0.01)
-    assert waited_s > 0.04
+    assert waited_s > 0
 
 
 def test_a_loop_that_waits_for_the_network_says_so(server: ObjectServer, tmp_path: Path) -> None:
