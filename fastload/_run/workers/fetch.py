@@ -27,6 +27,7 @@ from ..._base.trace import Clock
 from ..._sources import huggingface
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
+from ..._sources.deferred.needed import has_tensors
 from ..._sources.packed import PackedDataset
 from ...hints import CheckCrc, OnError, OnErrorName
 from ..bad_samples import policy
@@ -326,7 +327,12 @@ class Fetcher(Dataset[Outcome]):
         """The batch of ``samples``; without batches, the collated single sample."""
         collated: Any = samples if self.batched else samples[0]
         if self._collate_fn is not collate or type(collated) is ReadyBatch:
-            return self._collate_fn(collated)
+            if not (thread_state.THREAD.deferring and has_tensors()):
+                return self._collate_fn(collated)
+            from ..._sources.deferred.tensor import filling_rows
+
+            with filling_rows(collated):
+                return self._collate_fn(collated)
         if packer is not None:
             return packer.collate(collated)
         return self._collate_warm(collated)

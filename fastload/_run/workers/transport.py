@@ -159,9 +159,9 @@ class Packer:
         if type(tensor) is torch.Tensor or not has_tensors():
             return self._place(tensor)
         from ..._sources.deferred.completion import parts_of
-        from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
+        from ..._sources.deferred.tensor import DeferredBatch, DeferredRow, DeferredTensor
 
-        if not isinstance(tensor, (DeferredBatch, DeferredTensor)):
+        if not isinstance(tensor, (DeferredBatch, DeferredTensor, DeferredRow)):
             return self._place(tensor)
         known = self._recorded.get(id(tensor))
         if known is not None:

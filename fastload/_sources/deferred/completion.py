@@ -21,7 +21,7 @@ from .recording import Recording
 from .switch import deferring
 
 if TYPE_CHECKING:
-    from .tensor import DeferredBatch, DeferredTensor
+    from .tensor import DeferredBatch, DeferredRow, DeferredTensor
 
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -41,11 +41,11 @@ class Found:
     def __init__(self) -> None:
         self._tensors: tuple[type, ...] = ()
         if has_tensors():
-            from .tensor import DeferredBatch, DeferredTensor, DeferredTVImage
+            from .tensor import DeferredBatch, DeferredRow, DeferredTensor, DeferredTVImage
 
-            self._tensors = DeferredTensor, DeferredTVImage, DeferredBatch
+            self._tensors = DeferredTensor, DeferredTVImage, DeferredBatch, DeferredRow
         self.images: dict[int, DeferredImage] = {}
-        self.tensors: dict[int, DeferredTensor | DeferredBatch] = {}
+        self.tensors: dict[int, DeferredTensor | DeferredBatch | DeferredRow] = {}
 
     def __bool__(self) -> bool:
         return bool(self.images or self.tensors)
@@ -79,7 +79,7 @@ class Found:
 
         One image after the other, so that each is decoded once.
         """
-        wanted: dict[int, list[tuple[DeferredTensor | DeferredBatch, int]]] = {}
+        wanted: dict[int, list[tuple[DeferredTensor | DeferredBatch | DeferredRow, int]]] = {}
         for tensor in self.tensors.values():
             rows: Sequence[object] = getattr(tensor, "rows", None) or (
                 getattr(tensor, "recording", None),
@@ -141,7 +141,7 @@ class FillingTensor:
         return self.tensor
 
 
-def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch) -> Filler:
+def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Filler:
     """Start to fill a deferred tensor or batch."""
     kind, shape, strides, dtype, rows = parts_of(tensor)
     if rows is None:
@@ -150,13 +150,13 @@ def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch) -> Fille
 
 
 def parts_of(
-    tensor: DeferredTensor | DeferredBatch,
+    tensor: DeferredTensor | DeferredBatch | DeferredRow,
 ) -> tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Row] | None]:
     """Type, shape, strides and dtype of what a deferred tensor stands for, and its rows.
 
     The rows are None where it is materialised already.
     """
-    from .tensor import DeferredBatch, DeferredTVImage
+    from .tensor import DeferredBatch, DeferredRow, DeferredTVImage
 
     with torch._C.DisableTorchFunctionSubclass():  # these are the wrapper's own
         strides = tuple(tensor.stride())
@@ -164,6 +164,8 @@ def parts_of(
     if isinstance(tensor, DeferredBatch):
         return torch.Tensor, shape, strides, dtype, list(tensor.rows) or None
     kind: type[torch.Tensor] = torch.Tensor
+    if isinstance(tensor, DeferredRow):
+        return kind, shape, strides, dtype, None
     if isinstance(tensor, DeferredTVImage):
         from torchvision import tv_tensors
 

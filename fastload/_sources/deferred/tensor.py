@@ -3,6 +3,13 @@
 Both pass for a tensor: they have its shape, dtype and strides. Operations of ``operations.py`` are
 recorded; every other function of torch gets the real tensor. An operation in place changes what was
 recorded, for everything that shares the memory.
+
+Note [Filled by rows]
+    Many a ``collate_fn`` allocates a batch of zeros and copies each image to its row (timm's
+    ``fast_collate``, torchvision's ``cat_list``). Such a batch is deferred, too: ``blank`` makes it
+    where ``filling_rows`` sees a ``torch.zeros`` of the size of the deferred images, or where one
+    of them is asked for ``new``. Its rows are views. A deferred image that is copied to one is
+    noted there. Anything else makes the whole batch real, and the views are then views of that.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torchvision import tv_tensors
 from torchvision.tv_tensors._torch_function_helpers import _must_return_subclass
 
@@ -325,6 +333,7 @@ class DeferredBatch(_Deferred):
     row_strides: tuple[tuple[int, ...], ...]
     _real: torch.Tensor | None
     _geometry: tuple[tuple[int, ...], torch.dtype]
+    _fillable = False
 
     @staticmethod
     def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
@@ -360,12 +369,27 @@ class DeferredBatch(_Deferred):
             self.rows = ()
         return self._real
 
+    @classmethod
+    def blank(cls, shape: tuple[int, ...], dtype: torch.dtype, value: float = 0) -> DeferredBatch:
+        """A batch (rows, channels, height, width) of ``value``. See Note [Filled by rows]."""
+        made = cls._of(
+            (_blank_row(shape[1:], dtype, value),) * shape[0],
+            shape[1:],
+            dtype,
+            (_contiguous_strides(shape[1:]),),
+        )
+        made._fillable = True
+        return made
+
+    def set_row(self, place: int, row: Recording | torch.Tensor) -> None:
+        """Set one row."""
+        self.rows = (*self.rows[:place], row, *self.rows[place + 1 :])
+
     def materialise_row(self, place: int) -> None:
         """Make one row, with Pillow and torch."""
         row = self.rows[place]
         if not isinstance(row, torch.Tensor):
-            made = cast(torch.Tensor, replay(row))
-            self.rows = (*self.rows[:place], made, *self.rows[place + 1 :])
+            self.set_row(place, cast(torch.Tensor, replay(row)))
 
     def replay(self) -> torch.Tensor:
         """The real tensor, each row made by Pillow and torch."""
@@ -386,7 +410,115 @@ class DeferredBatch(_Deferred):
         return self._geometry[1]
 
 
-_KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredBatch})
+class DeferredRow(_Deferred):
+    """A view of one row of a batch that is filled by rows: (channels, height, width).
+
+    Args:
+        batch: the batch.
+        place: of the row.
+    """
+
+    batch: DeferredBatch
+    place: int
+
+    @staticmethod
+    def __new__(cls, batch: DeferredBatch, place: int) -> DeferredRow:
+        shape, dtype = batch._geometry
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, shape[1:], strides=_contiguous_strides(shape[1:]), dtype=dtype
+        )
+        made.batch = batch
+        made.place = place
+        return made
+
+    def __init__(self, batch: DeferredBatch, place: int) -> None:
+        pass  # __new__ did it
+
+    def materialise(self) -> torch.Tensor:
+        """The row of the real batch, a view."""
+        return self.batch.materialise()[self.place]
+
+    def _real_or_none(self) -> torch.Tensor | None:
+        real = self.batch._real
+        return None if real is None else real[self.place]
+
+    def _shape(self) -> tuple[int, ...]:
+        return self.batch._geometry[0][1:]
+
+    def _dtype(self) -> torch.dtype:
+        return self.batch._geometry[1]
+
+
+class filling_rows(TorchFunctionMode):
+    """A context in which zeros of the size of deferred images are a batch to fill by rows.
+
+    Args:
+        samples: what is collated in it.
+    """
+
+    def __init__(self, samples: Any) -> None:
+        super().__init__()
+        self._samples = samples
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.zeros:
+            blank = self._zeros(*args, **(kwargs or {}))
+            if blank is not None:
+                return blank
+        return func(*args, **(kwargs or {}))
+
+    def _zeros(self, *size: Any, **kwargs: Any) -> DeferredBatch | None:
+        dtype = kwargs.pop("dtype", None)
+        device = kwargs.pop("device", None)
+        shape = _sizes(size)
+        if kwargs or shape is None or torch.device(device or torch.get_default_device()) != _CPU:
+            return None
+        if not any(_pending(part) and part.shape == shape[1:] for part in _parts(self._samples)):
+            return None
+        return DeferredBatch.blank(shape, dtype or torch.get_default_dtype())
+
+
+# How deep samples are searched for deferred tensors: sample, views, view.
+_DEPTH = 3
+
+
+def _parts(samples: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """The tensors in samples."""
+    if isinstance(samples, torch.Tensor):
+        yield samples
+    elif depth >= 0 and isinstance(samples, (tuple, list, dict)):
+        for part in samples.values() if isinstance(samples, dict) else samples:
+            yield from _parts(part, depth - 1)
+
+
+def _sizes(size: Sequence[Any]) -> tuple[int, ...] | None:
+    """The shape of a batch of images that ``size`` says, as torch.zeros takes it; None: another."""
+    if len(size) == 1 and isinstance(size[0], (tuple, list)):
+        size = size[0]
+    if len(size) != _RANK or not all(type(n) is int and n > 0 for n in size):
+        return None
+    return tuple(size)
+
+
+_RANK = 4  # of a batch of images
+
+
+def _blank_row(shape: tuple[int, ...], dtype: torch.dtype, value: float) -> torch.Tensor:
+    return torch.full((), value, dtype=dtype, device="cpu").expand(shape)
+
+
+@functools.lru_cache(64)
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(torch.empty(shape, device="meta").stride())
+
+
+_KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredBatch, DeferredRow})
 
 
 def some_deferred(tensors: Sequence[object]) -> bool:
@@ -657,6 +789,102 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     return DeferredBatch._of(rows, tuple(first.shape[1:]), first.dtype, tuple(patterns))
 
 
+def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
+    """To the shape that it has already."""
+    if not _pending(tensor) or kwargs:
+        return NotImplemented
+    wanted = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    if len(wanted) != len(tensor.shape):
+        return NotImplemented
+    if not all(type(n) is int and n in (-1, m) for n, m in zip(wanted, tensor.shape, strict=True)):
+        return NotImplemented
+    return DeferredTensor._of(tensor._memory)
+
+
+# Those of a batch that is filled by rows, and of its rows.
+
+
+def _to_fill(value: Any) -> bool:
+    return isinstance(value, DeferredBatch) and value._fillable and value._real is None
+
+
+def _row_to_fill(value: Any) -> bool:
+    return isinstance(value, DeferredRow) and value.batch._real is None
+
+
+def _new(tensor: Any, *size: Any, **kwargs: Any) -> Any:
+    shape = _sizes(size)
+    if not _pending(tensor) or shape is None or kwargs or shape[1:] != tensor._shape():
+        return NotImplemented
+    return DeferredBatch.blank(shape, tensor._dtype())
+
+
+def _new_full(tensor: Any, size: Any, value: Any, **kwargs: Any) -> Any:
+    return _fill(_new(tensor, size, **kwargs), value)
+
+
+def _fill(batch: Any, value: Any) -> Any:
+    if not _to_fill(batch) or type(value) not in (int, float):
+        return NotImplemented
+    shape, dtype = batch._geometry
+    batch.rows = (_blank_row(shape[1:], dtype, value),) * shape[0]
+    return batch
+
+
+def _unbind(batch: Any, dim: Any = 0) -> Any:
+    if not _to_fill(batch) or dim != 0:
+        return NotImplemented
+    return tuple(DeferredRow(batch, place) for place in range(len(batch.rows)))
+
+
+def _get(tensor: Any, index: Any) -> Any:
+    if _row_to_fill(tensor):
+        whole = _is_whole(index, tensor._shape())
+        return DeferredRow(tensor.batch, tensor.place) if whole else NotImplemented
+    place, *rest = index if type(index) is tuple else (index,)
+    if not _to_fill(tensor) or type(place) is not int:
+        return NotImplemented
+    if not -len(tensor) <= place < len(tensor) or not _is_whole(tuple(rest), tensor.shape[1:]):
+        return NotImplemented
+    return DeferredRow(tensor, place % len(tensor))
+
+
+def _is_whole(index: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an index takes all of a tensor."""
+    indices = index if type(index) is tuple else (index,)
+    if indices[:1] == (Ellipsis,):
+        indices = (slice(None),) * (len(shape) + 1 - len(indices)) + indices[1:]
+    if len(indices) > len(shape):
+        return False
+    return all(
+        type(one) is slice
+        and one.step in (None, 1)
+        and one.start in (None, 0)
+        and one.stop in (None, n)
+        for one, n in zip(indices, shape, strict=False)
+    )
+
+
+def _set(tensor: Any, index: Any, value: Any) -> Any:
+    row = _get(tensor, index)
+    if row is NotImplemented or _copy(row, value) is NotImplemented:
+        return NotImplemented
+    return None
+
+
+def _copy(row: Any, source: Any, non_blocking: Any = False) -> Any:
+    if not _row_to_fill(row) or not _pending(source) or source.shape != row.shape:
+        return NotImplemented
+    source = _to(source, row.dtype)
+    if source is NotImplemented:
+        return NotImplemented
+    memory = source._memory
+    if not memory.layout.contiguous:
+        memory = memory.then(("contiguous",))
+    row.batch.set_row(row.place, memory.recording())
+    return row
+
+
 def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
     tensor = torch.Tensor
     yield tensor.size, _size
@@ -695,6 +923,17 @@ def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
     yield tensor.__isub__, _with_number("sub", in_place=True)
     yield torch.stack, _stack
     yield torch.cat, _cat
+    yield tensor.expand, _expand
+    yield tensor.new, _new
+    yield tensor.new_zeros, _new
+    yield tensor.new_full, _new_full
+    yield tensor.fill_, _fill
+    yield tensor.zero_, lambda batch: _fill(batch, 0)
+    yield tensor.unbind, _unbind
+    yield torch.unbind, _unbind
+    yield tensor.__getitem__, _get
+    yield tensor.__setitem__, _set
+    yield tensor.copy_, _copy
 
 
 _HANDLERS: dict[Callable[..., Any], Handler] = dict(_handlers())
