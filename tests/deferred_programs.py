@@ -310,6 +310,8 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
                 ImageFilter.GaussianBlur(-1),
                 ImageFilter.BoxBlur(1.5),
                 ImageFilter.BoxBlur(0),
+                ImageFilter.Kernel((3, 3), [1, 0.5, 0, -1, 3, 0, 2, 0, 1]),
+                ImageFilter.Kernel((5, 5), [1] * 25, 20, 7.5),
                 ImageFilter.MedianFilter(3),
                 ImageFilter.UnsharpMask(),
                 ImageFilter.GaussianBlur,
@@ -339,7 +341,21 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x, s: ImageOps.pad(x, s), s=st.tuples(positive, positive)),
     step(lambda x, f: Image.blend(x, x.transpose(0), f), f=factor),
     step(lambda x, f: Image.blend(x.convert("L").convert("RGB"), x, f), f=factor),
-    step(lambda x: x.point(lambda v: 255 - v)),
+    step(
+        lambda x, f, m: x.point(f, m),
+        f=st.sampled_from(
+            [
+                lambda v: 255 - v,
+                lambda v: 1.7 * v - 40.5,
+                lambda v: v > 99,
+                lambda v: float("nan"),
+                list(range(256)),
+                [300 - v for v in range(768)],
+                tuple(range(9)),
+            ]
+        ),
+        m=st.sampled_from([None, None, None, "L", "1"]),
+    ),
     step(lambda x: _described(x)[0]),
     step(lambda x: Image.fromarray(np.asarray(x))),
     step(lambda x: Image.fromarray(np.array(x)[:, ::-1])),

@@ -75,6 +75,17 @@ def _box_blur(image: Image.Image, values: list[float]) -> Image.Image:
     return image.filter(kind((values[0], values[1])))
 
 
+def _levels(image: Image.Image, values: list[float]) -> Image.Image:
+    table = np.array(values[1 : 1 + 64 * int(values[0])], "<u4").view(np.uint8).tolist()
+    return image.point(table * (3 // int(values[0])))
+
+
+def _kernel(image: Image.Image, values: list[float]) -> Image.Image:
+    side = int(values[0])
+    weights = values[3 : 3 + side * side]
+    return image.filter(ImageFilter.Kernel((side, side), weights, values[1], values[2]))
+
+
 def _blur(image: Image.Image, values: list[float]) -> Image.Image:
     """Both passes in float32, each sum in the order of the kernel, as in the core."""
     radius_x, radius_y = int(values[0]), int(values[1])
@@ -82,6 +93,23 @@ def _blur(image: Image.Image, values: list[float]) -> Image.Image:
     across, down = values[2 : 3 + radius_x], values[3 + radius_x : 4 + radius_x + radius_y]
     blurred = _pass(_pass(levels, across, 1), down, 0)
     return Image.fromarray(np.rint(np.clip(blurred, 0, 255)).astype(np.uint8))
+
+
+def _torch_blur(image: Image.Image, values: list[float]) -> Image.Image:
+    """As torch's convolution: products are exact in float64, so each sum is rounded once."""
+    radius_x, radius_y = int(values[0]), int(values[1])
+    taps_x, taps_y = 2 * radius_x + 1, 2 * radius_y + 1
+    across = np.array(values[2 : 2 + taps_x], np.float32)
+    down = np.array(values[2 + taps_x : 2 + taps_x + taps_y], np.float32)
+    around = [(radius_y, radius_y), (radius_x, radius_x), (0, 0)]
+    padded = np.pad(np.asarray(image), around, mode="reflect").astype(np.float64)
+    h, w = image.height, image.width
+    total = np.zeros((h, w, 3), np.float32)
+    for y in range(taps_y):
+        for x in range(taps_x):
+            weight = np.float64(down[y] * across[x])
+            total = (total + padded[y : y + h, x : x + w] * weight).astype(np.float32)
+    return Image.fromarray(np.rint(np.clip(total, 0, 255)).astype(np.uint8))
 
 
 def _pass(levels: npt.NDArray[np.float32], half: list[float], axis: int) -> np.ndarray:
@@ -131,4 +159,7 @@ _OPERATIONS: dict[int, _Operation] = {
     operations.BLUR: _blur,
     operations.BOX_BLUR: _box_blur,
     operations.PERSPECTIVE: _perspective,
+    operations.LEVELS: _levels,
+    operations.KERNEL: _kernel,
+    operations.TORCH_BLUR: _torch_blur,
 }

@@ -214,6 +214,7 @@ def submit(
     begin: bool = True,
     views: tuple[list[Job], npt.NDArray[np.int32]] | None = None,
     entries: tuple[EntryTable, npt.NDArray[np.int64]] | None = None,
+    filters: npt.NDArray[np.uint8] | None = None,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -249,6 +250,7 @@ def submit(
         one); and (n, 4) x, y, w, h of the source: the region that is decoded once for all of them.
         It contains their boxes; w 0: each decodes by itself.
     entries: a table of entry points, and the records' numbers (n,) there; changes no pixel.
+    filters: (n,), the filter of each sample's first resize, instead of ``filter``.
     """
 
 def resample(

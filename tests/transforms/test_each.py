@@ -260,7 +260,7 @@ def test_instruction_sets_give_the_same_bits() -> None:
 
     rng = np.random.default_rng(1)
     image = np.asarray(torchvision_oracle.picture(131, 77))
-    for code in range(31):
+    for code in range(34):
         values = np.zeros((1, 14))
         if code in (1, 2, 3, 5, *range(22, 26)):
             values[0, 0] = rng.uniform(0, 3)
@@ -269,6 +269,12 @@ def test_instruction_sets_give_the_same_bits() -> None:
         elif code in (4, 8, 28):
             values[0, 0] = 77
             values[0, 1] = code > 20
+        elif code == 32:
+            values[0, :12] = 3, 5, 2.5, *range(9)
+        elif code == 33:
+            values[0, :10] = 2, 1, 0.1, 0.2, 0.5, 0.2, 0.1, 0.2, 0.6, 0.3
+        elif code == 31:
+            values = np.array([[1.0, *rng.integers(0, 1 << 32, 64)]])
         elif code == 27:
             values[0, :11] = 0.9, 0.3, -5, -0.3, 1.1, 9, 2, 2, 1, 2, 3
         elif code == 19:

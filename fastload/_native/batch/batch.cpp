@@ -91,8 +91,8 @@ BatchJob::BatchJob(std::shared_ptr<Files> files, std::vector<Sample> samples, Ba
   axes_.reserve(samples_.size());
   resampling::SharedAxes shared;
   for (const Sample& s : samples_) {
-    axes_.push_back({shared.axis(s.box_w, s.resized_w, output_.filter, resampling::Pass::kHorizontal),
-                     shared.axis(s.box_h, s.resized_h, output_.filter, resampling::Pass::kVertical)});
+    axes_.push_back({shared.axis(s.box_w, s.resized_w, s.filter, resampling::Pass::kHorizontal),
+                     shared.axis(s.box_h, s.resized_h, s.filter, resampling::Pass::kVertical)});
   }
 }
 
@@ -221,7 +221,7 @@ Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind
   placement.box_y = sample.box_y;
   placement.resize =
       Resize{sample.box_w,    sample.box_h,  sample.resized_w, sample.resized_h, sample.window_x,
-             sample.window_y, output_.out_w, output_.out_h,    output_.filter,   output_.order};
+             sample.window_y, output_.out_w, output_.out_h,    sample.filter,    output_.order};
   if (!axes_.empty()) {
     placement.resize.x_axis = axes_[static_cast<size_t>(item)].x.get();
     placement.resize.y_axis = axes_[static_cast<size_t>(item)].y.get();

@@ -44,6 +44,7 @@ struct Sample {
   int32_t resized_w, resized_h;
   int32_t window_x, window_y;
   bool flip;
+  Filter filter;
   bool large;  // a side exceeds kMaxSide: Pillow decodes this sample
 };
 
@@ -54,7 +55,7 @@ struct BatchOutput {
   Dtype dtype;
   int out_w, out_h;
   bool channels_last;
-  Filter filter;
+  Filter filter;  // of samples that name none
   PassOrder order;
   uint8_t fill[3];
   std::vector<uint8_t> lut;  // empty: none

@@ -191,7 +191,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               const py::object& status, const py::object& detail, int threads,
                               const py::object& times, const py::object& stages, const py::object& erase,
                               const std::shared_ptr<CacheFill>& cache_fill, int channels, bool scaled,
-                              bool begin, const py::object& views, const py::object& entries) {
+                              bool begin, const py::object& views, const py::object& entries,
+                              const py::object& filters) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const SpanArrays spans(file, offset, nbytes);
@@ -206,6 +207,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     throw py::value_error("check: expected None where checksum is None");
   const Buffer checksum_array = checksum.is_none() ? Buffer() : read_array(checksum, "checksum", 'u', 4, n);
   const Buffer check_array = check.is_none() ? Buffer() : read_array(check, "check", 'u', 1, n);
+  const Buffer filter_array = filters.is_none() ? Buffer() : read_array(filters, "filters", 'u', 1, n);
 
   BatchOutput output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
   Buffer out_array(out, "out", 'u', 1, true);
@@ -258,6 +260,11 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     s.window_x = window_array.data<int32_t>()[2 * i];
     s.window_y = window_array.data<int32_t>()[2 * i + 1];
     s.flip = flip_array.data<uint8_t>()[i] != 0;
+    s.filter = output.filter;
+    if (!filters.is_none()) {
+      check_filter(filter_array.data<uint8_t>()[i]);
+      s.filter = static_cast<Filter>(filter_array.data<uint8_t>()[i]);
+    }
     s.large = large[i] || is_large(s) || (cache_fill && cache_fill->samples[i].large);
     check_sample(s, i);
   }
@@ -333,7 +340,8 @@ void bind_batches(py::module_& m) {
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
         "cache_fill"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "begin"_a = true,
-        "views"_a = py::none(), "entries"_a = py::none(), "Start filling a batch; see _core.pyi.");
+        "views"_a = py::none(), "entries"_a = py::none(), "filters"_a = py::none(),
+        "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes from headers; see _core.pyi.");
 }

@@ -1,6 +1,7 @@
-// Filters over neighbouring pixels: Pillow's sharpness, and a Gaussian blur within one level of
+// Filters over neighbouring pixels: Pillow's sharpness and kernels, and a Gaussian blur within one level of
 // torchvision's.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -51,7 +52,57 @@ std::vector<float> symmetric(const double* half, int radius) {
   return weights;
 }
 
+// Rows and columns that the kernel does not fit around stay as they are. The sums are Pillow's, in its order:
+// first those of each row, from the lowest one up.
+template <int kSide>
+void kernel(const uint8_t* from, uint8_t* to, int width, int height, const std::array<float, 25>& weights,
+            float offset) {
+  constexpr int kRadius = kSide / 2;
+  std::memcpy(to, from, static_cast<size_t>(width) * static_cast<size_t>(height));
+  vectorised([=]() FASTLOAD_LOOP {
+    for (int y = kRadius; y + kRadius < height; ++y) {
+      const uint8_t* const lowest = from + static_cast<ptrdiff_t>(y + kRadius) * width;
+      uint8_t* const out = to + static_cast<ptrdiff_t>(y) * width + kRadius;
+      for (int x = 0; x < width - 2 * kRadius; ++x) {
+        float sum = offset;
+        for (int k = 0; k < kSide; ++k) {
+          const uint8_t* const row = lowest - static_cast<ptrdiff_t>(k) * width + x;
+          float part = static_cast<float>(row[0]) * weights[static_cast<size_t>(k * kSide)];
+          for (int j = 1; j < kSide; ++j) {
+            part += static_cast<float>(row[j]) * weights[static_cast<size_t>(k * kSide + j)];
+          }
+          sum += part;
+        }
+        sum = sum <= 0.0f ? 0.0f : sum;
+        out[x] = static_cast<uint8_t>(static_cast<int>(sum >= 255.0f ? 255.0f : sum));
+      }
+    }
+  });
+}
+
 }  // namespace
+
+// ImageFilter.Kernel, and the constant kernels of ImageFilter.
+void kernel(Canvas* canvas, const double* values) {
+  const int side = static_cast<int>(values[0]), width = canvas->width(), height = canvas->height();
+  if (width < side || height < side) return;
+  std::array<float, 25> weights{};
+  for (size_t i = 0; i < static_cast<size_t>(side * side); ++i) {
+    weights[i] = static_cast<float>(values[3 + i]) / static_cast<float>(values[1]);
+  }
+  const float offset = static_cast<float>(static_cast<double>(static_cast<float>(values[2])) + 0.5);
+  canvas->begin_next(width, height);
+  for (int c = 0; c < 3; ++c) {
+    const uint8_t* const from = canvas->plane(c);
+    uint8_t* const to = canvas->next_plane(c);
+    if (side == 3) {
+      kernel<3>(from, to, width, height, weights, offset);
+    } else {
+      kernel<5>(from, to, width, height, weights, offset);
+    }
+  }
+  canvas->swap();
+}
 
 // ImageEnhance.Sharpness: blends with the image filtered by SMOOTH, which leaves the border unchanged. Pillow
 // sums thirteenths in float, adds a half and rounds down. No such sum is closer than 1/26 to an integer, so
@@ -122,6 +173,70 @@ void blur(Canvas* canvas, const double* values) {
         to[x] = static_cast<uint8_t>(static_cast<int>(nearest(std::min(std::max(line[x], 0.0f), 255.0f))));
       }
     }
+  }
+}
+
+// torchvision's Gaussian blur with the bits of torch's convolution: each sum begins with 0 and adds the
+// products row by row, every one with a fused multiplication and addition. Several rows of sums share what
+// they read. A row that does not belong to a sum has the weight 0, which changes no bit of it.
+void torch_blur(Canvas* canvas, const double* values) {
+  constexpr int kRows = 4, kColumns = 16;
+  const int width = canvas->width(), height = canvas->height();
+  const int radius_x = static_cast<int>(values[0]), radius_y = static_cast<int>(values[1]);
+  const int taps_x = 2 * radius_x + 1, taps_y = 2 * radius_y + 1;
+  const ptrdiff_t stride = width + 2 * ptrdiff_t{radius_x} + kColumns;
+  const ptrdiff_t rows = height + 2 * ptrdiff_t{radius_y} + kRows;
+  const ptrdiff_t weight_rows = taps_y + 2 * ptrdiff_t{kRows - 1};
+  float* const weights = canvas->floats(static_cast<size_t>(weight_rows * taps_x + rows * stride));
+  float* const padded = weights + weight_rows * taps_x;
+  std::fill_n(weights, weight_rows * taps_x, 0.0f);
+  for (int k = 0; k < taps_y; ++k) {
+    for (int j = 0; j < taps_x; ++j) {
+      const float across = static_cast<float>(values[2 + j]),
+                  down = static_cast<float>(values[2 + taps_x + k]);
+      weights[(k + kRows - 1) * ptrdiff_t{taps_x} + j] = down * across;
+    }
+  }
+  std::fill_n(padded, rows * stride, 0.0f);
+  for (int c = 0; c < 3; ++c) {
+    uint8_t* const levels = canvas->plane(c);
+    for (int y = -radius_y; y < height + radius_y; ++y) {
+      const uint8_t* const from = levels + static_cast<ptrdiff_t>(reflected(y, height)) * width;
+      float* const row = padded + (y + radius_y) * stride + radius_x;
+      for (int x = 0; x < width; ++x) row[x] = static_cast<float>(from[x]);
+      for (int x = 1; x <= radius_x; ++x) {
+        row[-x] = static_cast<float>(from[reflected(-x, width)]);
+        row[width - 1 + x] = static_cast<float>(from[reflected(width - 1 + x, width)]);
+      }
+    }
+    vectorised([=]() FASTLOAD_LOOP {
+      for (int y = 0; y < height; y += kRows) {
+        for (int x = 0; x < width; x += kColumns) {
+          float sums[kRows][kColumns] = {};
+          for (int k = 0; k < taps_y + kRows - 1; ++k) {
+            const float* const row = padded + (y + k) * stride + x;
+            const float* const weight = weights + (k + kRows - 1) * static_cast<ptrdiff_t>(taps_x);
+            for (int j = 0; j < taps_x; ++j) {
+              // The rows are unrolled and the columns are not, so that these are vectorised and the sums stay
+              // in registers (0.5 ms for 224 x 224 levels and 23 x 23 weights, 6.9 otherwise).
+#pragma GCC unroll 8
+              for (int r = 0; r < kRows; ++r) {
+                const float w = weight[j - r * static_cast<ptrdiff_t>(taps_x)];
+#pragma GCC unroll 1
+                for (int i = 0; i < kColumns; ++i) sums[r][i] = __builtin_fmaf(row[j + i], w, sums[r][i]);
+              }
+            }
+          }
+          for (int r = 0; r < std::min(kRows, height - y); ++r) {
+            uint8_t* const to = levels + static_cast<ptrdiff_t>(y + r) * width + x;
+            for (int i = 0; i < std::min(kColumns, width - x); ++i) {
+              const float sum = std::min(std::max(sums[r][i], 0.0f), 255.0f);
+              to[i] = static_cast<uint8_t>(static_cast<int>(nearest(sum)));
+            }
+          }
+        }
+      }
+    });
   }
 }
 

@@ -58,6 +58,8 @@ void affine(Canvas* canvas, const double* values, int width, int height);
 void perspective(Canvas* canvas, const double* values);
 void box_blur(Canvas* canvas, const double* values);
 void blur(Canvas* canvas, const double* values);
+void torch_blur(Canvas* canvas, const double* values);
+void kernel(Canvas* canvas, const double* values);
 
 using LevelTables = std::array<std::array<uint8_t, 256>, 3>;  // by channel
 

@@ -12,6 +12,7 @@ namespace fastload {
 namespace {
 
 constexpr size_t kKept = size_t{16} << 20;  // bytes of a canvas that a thread keeps
+constexpr int kTableValues = 64;            // of each table of kLevels
 
 size_t lay_out(resampling::AlignedBytes* bytes, int width, int height, uint8_t** planes) {
   const size_t area = static_cast<size_t>(width) * static_cast<size_t>(height);
@@ -168,16 +169,17 @@ void quarter_turn(Canvas* canvas, bool anticlockwise) {
   canvas->swap();
 }
 
-int blur_values(const double* values, int count, int width, int height) {
+// `whole`: all weights of each axis are given, not only those from the centre outwards.
+int blur_values(const double* values, int count, int width, int height, bool whole) {
   if (count < 2) return -1;
   const int side[2] = {width, height};
   int used = 2;
   for (int axis = 0; axis < 2; ++axis) {
     // torch's reflection needs more pixels than it reflects.
     if (!(values[axis] >= 0 && values[axis] < side[axis])) return -1;
-    used += static_cast<int>(values[axis]) + 1;
+    used += static_cast<int>(values[axis]) * (whole ? 2 : 1) + 1;
   }
-  return used;
+  return used <= count ? used : -1;
 }
 
 // `numbers` of the map, filter, fill.
@@ -202,6 +204,38 @@ int sized_warp_values(const double* values, int count, int numbers) {
     if (!(values[i] >= 1 && values[i] <= 65535)) return -1;
   }
   return used + 2;
+}
+
+int table_values(const double* values, int count) {
+  if (count < 1 || (values[0] != 1 && values[0] != 3)) return -1;
+  const int used = 1 + kTableValues * static_cast<int>(values[0]);
+  if (count < used) return -1;
+  for (int i = 1; i < used; ++i) {
+    if (!(values[i] >= 0 && values[i] < 4294967296.0)) return -1;
+  }
+  return used;
+}
+
+void levels(Canvas* canvas, const double* values) {
+  LevelTables tables;
+  for (int c = 0; c < 3; ++c) {
+    const double* const four = values + 1 + (values[0] == 3 ? c * kTableValues : 0);
+    for (int i = 0; i < 256; ++i) {
+      tables[c][i] = static_cast<uint8_t>(static_cast<uint32_t>(four[i / 4]) >> (8 * (i % 4)));
+    }
+  }
+  look_up(tables, canvas);
+}
+
+int kernel_values(const double* values, int count) {
+  if (count < 1 || (values[0] != 3 && values[0] != 5)) return -1;
+  const int used = 3 + static_cast<int>(values[0] * values[0]);
+  // The weights are divided by the scale, in float: no sum of them overflows.
+  if (count < used || !(std::fabs(values[1]) >= 1e-6)) return -1;
+  for (int i = 1; i < used; ++i) {
+    if (!(std::fabs(values[i]) <= 1e9)) return -1;
+  }
+  return used;
 }
 
 }  // namespace
@@ -256,7 +290,7 @@ void Canvas::swap() {
 
 void Canvas::trim() {
   mix_width_ = mix_height_ = 0;
-  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_, &saved_, &sum_}) {
+  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &scratch_, &saved_, &sum_}) {
     if (bytes->size() > kKept) bytes->release();
   }
 }
@@ -301,7 +335,13 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
       return valid ? 3 : -1;
     }
     case PixelOp::kBlur:
-      return blur_values(values, count, width, height);
+      return blur_values(values, count, width, height, false);
+    case PixelOp::kTorchBlur:
+      return blur_values(values, count, width, height, true);
+    case PixelOp::kLevels:
+      return table_values(values, count);
+    case PixelOp::kKernel:
+      return kernel_values(values, count);
     default:
       return torch_op_values(op, values, count);
   }
@@ -376,6 +416,12 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
       return blur(canvas, values);
     case PixelOp::kBoxBlur:
       return box_blur(canvas, values);
+    case PixelOp::kLevels:
+      return levels(canvas, values);
+    case PixelOp::kKernel:
+      return kernel(canvas, values);
+    case PixelOp::kTorchBlur:
+      return torch_blur(canvas, values);
     default:
       return torch_op(op)(canvas, values);
   }

@@ -6,7 +6,7 @@
 // rectangles.
 //
 // Guarantees
-//   exactness      bit for bit what Pillow gives on 8-bit RGB, and torch on tensors for AugMix; the blur is
+//   exactness      bit for bit what Pillow gives on 8-bit RGB, and torch on tensors for AugMix; kBlur is
 //                  within one level of torch's; all instruction sets give the same bits
 //   bounds         pixel_op_values checks the values before an operation runs
 //   errors         only allocations throw
@@ -17,7 +17,7 @@
 // tests/native/test_sample_params.py.
 //
 // Sources of the arithmetic: Pillow, ImageEnhance.py and Blend.c (brightness, contrast, saturation,
-// sharpness), Convert.c (luminance, HSV), Filter.c (SMOOTH), ImageOps.py (solarize, posterize, autocontrast,
+// sharpness), Convert.c (luminance, HSV), Filter.c (kernels), ImageOps.py (solarize, posterize, autocontrast,
 // equalize), BoxBlur.c, Geometry.c (affine and perspective maps); torchvision, _functional_pil.py (hue) and
 // _functional_tensor.py (blur).
 #pragma once
@@ -66,8 +66,11 @@ enum class PixelOp : int {
   kSolarizeAdd = 28,  // the amount added to levels below 128, 0 to 255
   kBoxBlur = 29,      // radius x, y, up to kMostBlurred; 1: of a Gaussian, 0: of one box
   kPerspective = 30,  // a to h (output to source), filter and fill as kAffine, width and height of the result
+  kLevels = 31,     // 1 table of 256 levels, or 3; then 64 numbers of each, four levels in each, lowest first
+  kKernel = 32,     // side (3 or 5), scale, offset, the weights from the lowest row to the highest
+  kTorchBlur = 33,  // radius x, y, then all weights of x, then those of y
 };
-constexpr int kPixelOps = 31;
+constexpr int kPixelOps = 34;
 
 constexpr int kMostBlurred = 65535;  // pixels
 
@@ -96,7 +99,9 @@ class Canvas {
   void swap();
 
   // Scratch memory of `count` floats. Throws std::bad_alloc.
-  float* floats(size_t count) { return floats_.room_for<float>(count); }
+  float* floats(size_t count) { return scratch_.room_for<float>(count); }
+  // The same of 32-bit words.
+  uint32_t* words(size_t count) { return scratch_.room_for<uint32_t>(count); }
 
   // The weighted sum of kMixBegin and kMixAdd.
   void begin_mix(float weight);
@@ -106,7 +111,7 @@ class Canvas {
   void trim();
 
  private:
-  resampling::AlignedBytes bytes_[2], floats_, saved_, sum_;
+  resampling::AlignedBytes bytes_[2], scratch_, saved_, sum_;
   int current_ = 0;  // of bytes_
   uint8_t* planes_[3] = {};
   uint8_t* next_planes_[3] = {};

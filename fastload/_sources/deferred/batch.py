@@ -399,6 +399,7 @@ class _GroupJob:
             cache_fill=found.fill,
         )
         self._entries = points.table, numbers
+        self._filters = group.first_filters()
         self._job: _core.Job
         self._end: Callable[[], object] = self.reading.close
 
@@ -426,6 +427,7 @@ class _GroupJob:
             threads=threads,
             entries=self._entries,
             cache_fill=self.reading.filling(self._kernel),
+            filters=self._filters,
             **how,
         )
 
@@ -471,15 +473,13 @@ def in_words(recording: Recording) -> str:
 
 # --- kernels --------------------------------------------------------------------------------------
 
-_Key = tuple[int, tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Argument, ...]]
+_Key = tuple[tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Argument, ...]]
 
 
 def key_of(group: Group) -> _Key:
     """What the kernel of a group depends on."""
     first = group.first
-    return (
-        group.filter, group.fill, first.channels, first.mode, first.table, tuple(group.values)
-    )  # fmt: skip
+    return group.fill, first.channels, first.mode, first.table, tuple(group.values)
 
 
 @functools.lru_cache(maxsize=128)
@@ -487,7 +487,7 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     """The core's kernel for a group; None: the core cannot give what the operations give."""
     if _native.load() is None:
         return None
-    filter, fill, channels, mode, operations, values = key
+    fill, channels, mode, operations, values = key
     table = lowering.table_of(mode, operations, replay)
     if table.dtype != dtype or dtype not in STORED or table.shape[0] != channels:
         return None
@@ -499,9 +499,7 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
         if stored is None:
             return None
         erasing.append(Erase(1.0, (0, 0), (1, 1), stored))
-    plan = Plan(
-        filter=filter, fill=fill, lut=lut, dtype=dtype, channels=channels, erasing=tuple(erasing)
-    )
+    plan = Plan(fill=fill, lut=lut, dtype=dtype, channels=channels, erasing=tuple(erasing))
     return Kernel(plan, channels_last=rows_of_pixels)
 
 

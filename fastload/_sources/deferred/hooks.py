@@ -23,6 +23,7 @@ import torchvision.transforms.v2.functional as functional_v2
 from torchvision import tv_tensors
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
+from . import torch_blur
 from .image import PLAIN, DeferredImage, fits, within_limit
 from .operations import channels, dtype_name
 from .recording import Operation
@@ -219,17 +220,6 @@ def _adjust_hue(original: Function) -> Function:
     return adjust_hue
 
 
-def _adjust_gamma(original: Function) -> Function:
-    def adjust_gamma(img: Any, gamma: Any, gain: Any = 1.0) -> Any:
-        if _waiting(img) and img._mode in PLAIN and type(gamma) in (int, float):
-            if 0 < gamma <= 100 and type(gain) in (int, float) and 0 <= gain <= 1000:
-                if _keeps_no_color(img):
-                    return img._then(("gamma", gamma, gain))
-        return original(img, gamma, gain)
-
-    return adjust_gamma
-
-
 def _to_grayscale(original: Function) -> Function:
     def to_grayscale(img: Any, num_output_channels: Any) -> Any:
         if _waiting(img) and img._mode in PLAIN and num_output_channels == 3:
@@ -246,7 +236,9 @@ def _gaussian_blur(v2: bool) -> Callable[[Function], Function]:
                 found = _kernel(kernel_size, sigma)
                 w, h = img._size
                 if found is not None and found[0][0] // 2 < w and found[0][1] // 2 < h:
-                    return img._then(("kernel_blur", v2, *found))
+                    sides = [torch_blur.weights(v2, *one) for one in zip(*found, strict=True)]
+                    known = [] if None in sides else sides
+                    return img._then(("kernel_blur", v2, *found, *known))
             return original(img, kernel_size, sigma)
 
         return gaussian_blur
@@ -445,7 +437,6 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (PIL.ImageOps.autocontrast, _pointwise("autocontrast")),
     (pil_functional.pad, _pad),
     (pil_functional.adjust_hue, _adjust_hue),
-    (pil_functional.adjust_gamma, _adjust_gamma),
     (pil_functional.to_grayscale, _to_grayscale),
     (functional.gaussian_blur, _gaussian_blur(v2=False)),
     (functional.to_tensor, _to_tensor("to_tensor")),

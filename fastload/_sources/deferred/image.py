@@ -472,7 +472,23 @@ class DeferredImage(Image):
                 if x_y is not None and len(both) == 2 and min(x_y) >= 0:
                     gaussian = kind is PIL.ImageFilter.GaussianBlur
                     return self._then(("gaussian_blur" if gaussian else "box_blur", *x_y))
+            if kind is PIL.ImageFilter.Kernel and kind is not filter:
+                kernel = _kernel(filter.filterargs)
+                if kernel is not None:
+                    return self._then(kernel)
         return self._made("filter").filter(filter)
+
+    def point(self, lut: Any, mode: str | None = None) -> Image:
+        """As Pillow's."""
+        if self._real is None and self._mode in PLAIN and mode is None:
+            self._first_load()
+            bands = len(self._mode)
+            if callable(lut) and not isinstance(lut, PIL.Image.ImagePointHandler):
+                lut = [lut(level) for level in range(256)] * bands
+            table = _table(lut, bands)
+            if table is not None and self._real is None:
+                return self._then(("point", table))
+        return self._made("point").point(lut, mode)
 
     # What needs pixels, but no image of Pillow's.
 
@@ -701,6 +717,31 @@ def _floats(values: Any, count: int) -> tuple[float, ...] | None:
         return None
     found = tuple(values[:count])
     return found if all(type(v) is float or type(v) is int for v in found) else None
+
+
+def _kernel(arguments: Any) -> Operation | None:
+    """The operation of an ``ImageFilter.Kernel``, of numbers that Pillow takes."""
+    (w, h), scale, offset, weights = arguments
+    numbers = _floats(weights, w * h)
+    both = _floats((scale, offset), 2)
+    if (w, h) not in ((3, 3), (5, 5)) or numbers is None or both is None or scale == 0:
+        return None
+    return "kernel", w, *both, numbers
+
+
+def _table(lut: Any, bands: int) -> tuple[int, ...] | None:
+    """The levels that ``Image.point`` makes of each level: 256 for all bands, or for each."""
+    if type(lut) not in (list, tuple) or len(lut) != 256 * bands:
+        return None
+    if not _NUMBERS.issuperset(map(type, lut)) or not -_MOST < min(lut) <= max(lut) < _MOST:
+        return None
+    table = tuple([0 if level < 0 else 255 if level > 255 else round(level) for level in lut])
+    first = table[:256]
+    return first if table == first * bands else table
+
+
+_NUMBERS = frozenset({int, float})
+_MOST = 1 << 31  # of a level before it is clipped
 
 
 def _size(size: Any) -> tuple[int, int] | None:

@@ -5,11 +5,11 @@ pixels, another such step, and so on; then a table of output values, and erased 
 the form of ``sample_params.SampleParams``, but with parameters that are known instead of drawn.
 
 Note [Groups]
-    One call of the core fills samples that agree in output size, table, filters and fills. What may
-    differ from sample to sample does not split a group: boxes, mirrors, which operations on pixels
-    there are and in which order, and whether a rectangle is erased. A sample with fewer stages than
-    others gets stages that do nothing. A filter that resizes nothing, and a fill where nothing is
-    padded, agree with any other.
+    One call of the core fills samples that agree in output size, table, fills, and the filters of
+    later stages. What may differ from sample to sample does not split a group: boxes, the first
+    filter, mirrors, which operations on pixels there are and in which order, and whether a
+    rectangle is erased. A sample with fewer stages than others gets stages that do nothing. A
+    filter that resizes nothing, and a fill where nothing is padded, agree with any other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from ..._transforms.geometry.crop_geometry import Geometry
 from ..._transforms.pixels import operations as pixels
 from ..._transforms.sample_params import SampleParams
 from .recording import Argument, Opened, Operation, Recording
+from .torch_blur import blurs_alike
+from .torch_blur import values as torch_blur_values
 
 if TYPE_CHECKING:
     import torch
@@ -256,7 +258,8 @@ _CODES: Final = {
 _KNOWN: Final = frozenset(
     (
         *TABLED, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand", "window",
-        "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "hue", "copy", "erase",
+        "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "kernel_blur", "kernel",
+        "filter", "point", "hue", "copy", "erase",
     )
 )  # fmt: skip
 
@@ -301,6 +304,38 @@ def _blur(stages: _Stages, x: float, y: float, gaussian: bool) -> None:
     if max(x, y) > pixels.MOST_BLURRED:
         raise _Unsupported
     stages.pixels(pixels.BOX_BLUR, x, y, gaussian)
+
+
+def _kernel_blur(
+    stages: _Stages,
+    mode: str,
+    v2: bool,
+    kernel: tuple[int, int],
+    sigma: tuple[float, float],
+    *weights: tuple[float, ...],
+) -> None:
+    # A gray image is another convolution for torch.
+    if mode != "RGB" or not weights or not blurs_alike(v2, kernel, (stages.w, stages.h)):
+        raise _Unsupported
+    stages.pixels(pixels.TORCH_BLUR, *torch_blur_values(*weights))
+
+
+def _kernel(
+    stages: _Stages, side: int, scale: float, offset: float, weights: Sequence[float]
+) -> None:
+    if abs(scale) < 1e-6 or max(map(abs, (scale, offset, *weights))) > 1e9:
+        raise _Unsupported
+    stages.pixels(pixels.KERNEL, side, scale, offset, *weights)
+
+
+def _constant_kernel(stages: _Stages, name: str) -> None:
+    (side, _), scale, offset, weights = getattr(ImageFilter, name).filterargs
+    _kernel(stages, side, scale, offset, weights)
+
+
+def _point(stages: _Stages, table: tuple[int, ...]) -> None:
+    packed = np.array(table, np.uint8).view("<u4").tolist()
+    stages.pixels(pixels.LEVELS, len(table) // 256, *packed)
 
 
 def lower(recording: Recording) -> Lowered | None:
@@ -414,6 +449,14 @@ def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
         _perspective(stages, mode, *given)
     elif name in ("gaussian_blur", "box_blur"):
         _blur(stages, given[0], given[1], name == "gaussian_blur")
+    elif name == "kernel_blur":
+        _kernel_blur(stages, mode, *given)
+    elif name == "kernel":
+        _kernel(stages, *given)
+    elif name == "filter":
+        _constant_kernel(stages, given[0])
+    elif name == "point":
+        _point(stages, given[0])
     elif name == "hue":
         if mode == "RGB":  # torchvision leaves other images as they are
             stages.pixels(pixels.HUE, int(given[0] * 255) & 255)
@@ -432,7 +475,8 @@ class Group:
     Attributes:
         places: their positions among the samples that were given.
         samples: what to do to each.
-        filters, fills: by stage; None: any.
+        filters: by stage, from the second on; None: any.
+        fills: by stage; None: any.
         values: of the erased rectangles.
     """
 
@@ -446,11 +490,6 @@ class Group:
     def first(self) -> Lowered:
         """One of the samples, for what they have in common."""
         return self.samples[0]
-
-    @property
-    def filter(self) -> int:
-        """Of the first stage, as numbered in resample.h."""
-        return self.filters[0] or 0
 
     @property
     def fill(self) -> Fill:
@@ -476,6 +515,10 @@ class Group:
         self.samples += other.samples
         return True
 
+    def first_filters(self) -> np.ndarray:
+        """uint8 (n,): of the first stage of each sample, as numbered in resample.h."""
+        return np.array([sample.filters[0] or 0 for sample in self.samples], np.uint8)
+
     def geometry(self) -> Geometry:
         """The first stage of all samples, with the size of the finished ones."""
         steps = np.array([sample.steps[0] for sample in self.samples], np.int32)
@@ -491,7 +534,7 @@ class Group:
 
     def params(self) -> SampleParams | None:
         """What follows the first stage; None: nothing."""
-        more = len(self.filters) - 1
+        more = len(self.filters)
         if not more and not self.values:
             return None
         n = len(self.samples)
@@ -522,7 +565,7 @@ class Group:
                 boxes[i, : len(one.erased)] = one.erased
         settings = [
             [count, filter or 0, *(fill or (0, 0, 0))]
-            for count, filter, fill in zip(counts, self.filters[1:], self.fills[1:], strict=True)
+            for count, filter, fill in zip(counts, self.filters, self.fills[1:], strict=True)
         ]
         return SampleParams(
             first_size=np.array([one.steps[0][9:] for one in self.samples], np.int32),
@@ -558,10 +601,11 @@ def grouped(samples: Sequence[Lowered | None]) -> list[Group]:
     for place, one in enumerate(samples):
         if one is None:
             continue
-        key = (one.steps[-1][9:], one.filters, one.fills, one.table, one.mode, one.values)
+        later = one.filters[1:]
+        key = (one.steps[-1][9:], later, one.fills, one.table, one.mode, one.values)
         group = exact.get(key)
         if group is None:
-            exact[key] = Group([place], [one], list(one.filters), list(one.fills), list(one.values))
+            exact[key] = Group([place], [one], list(later), list(one.fills), list(one.values))
         else:
             group.places.append(place)
             group.samples.append(one)

@@ -133,7 +133,11 @@ def _enhance(enhancer: type[Any]) -> Callable[[Image, float], Image]:
 
 
 def _kernel_blur(
-    image: Image, v2: bool, kernel: tuple[int, int], sigma: tuple[float, float]
+    image: Image,
+    v2: bool,
+    kernel: tuple[int, int],
+    sigma: tuple[float, float],
+    *weights: tuple[float, ...],
 ) -> Image:
     blur = functional_v2.gaussian_blur if v2 else functional.gaussian_blur
     return cast(Image, blur(image, list(kernel), list(sigma)))
@@ -199,8 +203,10 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     "hue": ImageOperation(
         lambda image, factor: pil_functional.adjust_hue(image, factor), keeps_info=False
     ),
-    "gamma": ImageOperation(
-        lambda image, gamma, gain: pil_functional.adjust_gamma(image, gamma, gain)
+    "point": ImageOperation(  # 256 levels for every band, or as many for each
+        lambda image, table: image.point(
+            list(table) * (len(image.getbands()) if len(table) == 256 else 1)
+        )
     ),
     "invert": ImageOperation(PIL.ImageOps.invert),
     "solarize": ImageOperation(PIL.ImageOps.solarize),  # threshold
@@ -211,13 +217,18 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     "filter": ImageOperation(  # the name of one of ImageFilter's constant kernels
         lambda image, name: image.filter(getattr(PIL.ImageFilter, name))
     ),
+    "kernel": ImageOperation(  # side, scale, offset, weights
+        lambda image, side, scale, offset, weights: image.filter(
+            PIL.ImageFilter.Kernel((side, side), weights, scale, offset)
+        )
+    ),
     "gaussian_blur": ImageOperation(  # Pillow's: radius x, radius y
         lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur((x, y)))
     ),
     "box_blur": ImageOperation(lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur((x, y)))),
     "kernel_blur": ImageOperation(
         _kernel_blur, keeps_info=False
-    ),  # torchvision's: v2, kernel, sigma
+    ),  # torchvision's: v2, kernel, sigma; weights of x and y, for the core, if they are known
 }
 """Operations on images, by name."""
 

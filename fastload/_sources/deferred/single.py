@@ -169,6 +169,7 @@ def _fill(
             threads=0,
             entries=entries,
             cache_fill=found.filling(kernel),
+            filters=group.first_filters(),
         ).wait()
     finally:
         found.close()

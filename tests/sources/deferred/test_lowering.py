@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from fastload._base.slabs import SlabRing
 from fastload._engine.pixels import apply
@@ -29,6 +30,10 @@ TAILS: list[list[Operation]] = [
     [("to_image",), ("to_dtype", "float16", True)],
     [("to_tensor",), ("mul", 255.0), ("sub", 3.5)],
 ]
+
+
+KERNELS = ["BLUR", "CONTOUR", "DETAIL", "EDGE_ENHANCE", "EDGE_ENHANCE_MORE", "EMBOSS",
+           "FIND_EDGES", "SHARPEN", "SMOOTH", "SMOOTH_MORE"]  # fmt: skip
 
 
 def photo(seed: int, mode: str) -> Opened:
@@ -57,7 +62,7 @@ class Program:
         rng, (w, h) = self.rng, self.size
         kind = rng.choice(
             ["crop", "resize", "flip", "expand", "window", "rot90", "affine", "perspective",
-             "pixels", "convert", "blur"]
+             "pixels", "convert", "blur", "kernel", "point"]
         )  # fmt: skip
         operation: Any
         if kind == "crop":
@@ -97,6 +102,18 @@ class Program:
             name = rng.choice(["gaussian_blur", "box_blur"])
             radii = [rng.choice([0, 0.0, 0.3, 1, 2.5, rng.uniform(0.1, 80)]) for _ in range(2)]
             operation = name, *radii
+        elif kind == "kernel":
+            side = rng.choice([3, 5])
+            weights = tuple(rng.uniform(-1, 2) for _ in range(side * side))
+            operation = rng.choice(
+                [
+                    ("filter", rng.choice(KERNELS)),
+                    ("kernel", side, rng.uniform(5, 20), rng.uniform(-20, 20), weights),
+                ]
+            )
+        elif kind == "point":
+            bands = 3 if self.mode == "RGB" and rng.random() < 0.5 else 1
+            operation = "point", tuple(rng.randrange(256) for _ in range(256 * bands))
         elif kind == "convert":
             self.mode = rng.choice(["RGB", "L"])
             operation = "convert", self.mode
@@ -182,6 +199,23 @@ def test_an_optional_flip_or_colour_does_not_split_a_group() -> None:
     assert len(lowering.grouped(samples)) == 1
 
 
+def test_each_sample_has_its_own_filter_in_one_call() -> None:
+    recordings = []
+    for filter in range(6):
+        size: Operation = ("resize", 24, 20, filter)
+        more: list[Operation] = [("brightness", 1.5)] if filter % 2 else []
+        operations = (size, *more, ("to_tensor",), NORMALIZE)
+        recordings.append(Recording(photo(1, "RGB"), operations, (24, 20), "RGB"))
+    samples = [lowering.lower(recording) for recording in recordings]
+    assert len(lowering.grouped(samples)) == 1
+    decoder = BatchDecoder(0, SlabRing(1))
+    filling = decoder.begin((6, 3, 20, 24), (1440, 480, 24, 1), torch.float32)
+    filling.add(0, recordings)
+    expected = torch.stack([replay(one) for one in recordings])  # type: ignore[arg-type]
+    assert torch.equal(filling.result(), expected)
+    assert decoder.counts.native == 6
+
+
 @pytest.mark.parametrize(
     ("format", "mode"),
     [
@@ -257,6 +291,73 @@ def test_a_perspective_of_no_number_is_pillows(filter: int) -> None:
         assert np.array_equal(made, np.asarray(pillows)), eight
 
 
+@pytest.fixture(params=["avx512", "avx2", "scalar"])
+def simd(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not core().set_simd(request.param):
+        pytest.skip(f"this processor lacks {request.param}")
+    yield
+    core().set_simd("")
+
+
+WARPED = [(1, 1), (2, 1), (3, 40), (63, 5), (64, 3), (65, 4), (130, 20), (200, 150)]
+
+
+@pytest.mark.parametrize("filter", [2, 3])
+@pytest.mark.parametrize("to", WARPED)
+def test_maps_of_every_size_are_pillows(simd: None, to: tuple[int, int], filter: int) -> None:
+    rng = np.random.default_rng(to[0] + filter)
+    for w, h in WARPED:
+        noise = rng.integers(0, 256, (h, w, 3), np.uint8)
+        for spread in (0.0, 0.4, 3.0):
+            map = rng.uniform(-spread, spread, 6) + (1, 0, 0, 0, 1, 0)
+            map[[2, 5]] += rng.uniform(-0.2, 0.8, 2) * (w, h)
+            levels = [40, 50, 60]
+            operations = [
+                (pixels.AFFINE_TO, [*map, filter, *levels, *to]),
+                (pixels.PERSPECTIVE, [*map, *rng.uniform(-0.01, 0.02, 2), filter, *levels, *to]),
+            ]
+            for code, values in operations:
+                got = warped(noise, code, values)
+                assert np.array_equal(got, apply(Image.fromarray(noise), code, values)), values
+
+
+def warped(image: np.ndarray, code: int, values: list[float]) -> np.ndarray:
+    """What the core makes of an image with a map of its own size."""
+    h, w, _ = image.shape
+    to_w, to_h = int(values[-2]), int(values[-1])
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, "PNG")
+    opened = Opened(None, stream.getvalue(), None, (w, h), "RGB", "PNG")
+    numbers = 6 if code == pixels.AFFINE_TO else 8
+    map, filter, fill = values[:numbers], int(values[numbers]), values[numbers + 1 : numbers + 4]
+    name = "affine" if code == pixels.AFFINE_TO else "perspective"
+    operation = (name, to_w, to_h, tuple(map), filter, tuple(int(v) for v in fill))
+    recording = Recording(opened, (operation, ("to_image",)), (to_w, to_h), "RGB")
+    decoder = BatchDecoder(0, SlabRing(1))
+    shape, strides = (1, 3, to_h, to_w), (3 * to_h * to_w, 1, 3 * to_w, 3)
+    filling = decoder.begin(shape, strides, torch.uint8)
+    filling.add(0, [recording])
+    made = filling.result()[0].permute(1, 2, 0).numpy()
+    assert decoder.counts.native == 1
+    return made
+
+
+@pytest.mark.parametrize("size", [(2, 9), (3, 3), (4, 5), (5, 5), (40, 31)])
+def test_kernels_are_pillows(simd: None, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(4)
+    noise = rng.integers(0, 256, (*size[::-1], 3), np.uint8)
+    given = [getattr(ImageFilter, name).filterargs for name in KERNELS]
+    for side in (3, 5):
+        for scale in (1, 2.5, -7):
+            weights = rng.uniform(-2, 3, side * side).tolist()
+            given.append(((side, side), scale, rng.uniform(-50, 50), weights))
+    for (side, _), scale, offset, weights in given:
+        values = [float(side), scale, offset, *weights]
+        made = noise.copy()
+        core().pixels(made, np.array([pixels.KERNEL], np.int32), np.array([values], float))
+        assert np.array_equal(made, apply(Image.fromarray(noise), pixels.KERNEL, values)), values
+
+
 def test_what_the_core_refuses_is_not_lowered() -> None:
     opened = photo(1, "RGB")
     for operation in (
@@ -264,6 +365,8 @@ def test_what_the_core_refuses_is_not_lowered() -> None:
         ("affine", 20, 20, (1e10, 0, 0, 0, 1, 0), 2, 0),
         ("perspective", 20, 20, (1, 0, 0, 0, 1, 0, 0, 2e9), 2, 0),
         ("perspective", 20, 20, (1, 0, 0, 0, 1, 0, 0, 0), 2, "red"),
+        ("kernel", 3, 1e-9, 0, (1,) * 9),
+        ("kernel", 3, 1, 0, (1e10,) * 9),
     ):
         recording = Recording(opened, (operation, ("to_tensor",)), (20, 20), "RGB")  # type: ignore[arg-type]
         assert lowering.lower(recording) is None
