@@ -99,7 +99,8 @@ class Deferral:
 
         The core may decode meanwhile what following samples will ask for.
         """
-        if self._ahead is None:
+        # A batch sampler of the user's may give anything that can be iterated over, once.
+        if self._ahead is None or type(indices) not in (list, tuple):
             return contextlib.nullcontext(indices)
         return self._ahead.watching(indices)
 

@@ -134,6 +134,8 @@ class Ahead:
 
     def take(self, recording: Recording) -> np.ndarray | None:
         """The memory of the pixels of ``recording``, which a sample asks for; None: not made."""
+        if not self._begun or recording.opened.path is None:
+            return None
         begun = self._begun.pop(recording, None)
         if begun is None:
             return None

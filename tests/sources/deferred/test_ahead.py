@@ -122,6 +122,24 @@ def test_several_images_of_a_sample_are_made_ahead(photos: list[Path], taken: li
     assert sum(taken) >= 40
 
 
+def test_a_batch_sampler_may_give_iterators(photos: list[Path]) -> None:
+    class Once:
+        def __iter__(self) -> Any:
+            return iter([iter([3, 1, 2]), (5, 4), {7: 0, 6: 0}.keys()])
+
+        def __len__(self) -> int:
+            return 3
+
+    made = [
+        [batches(loader) for _ in range(2)]
+        for loader in (
+            kind(Pixels(photos), batch_sampler=Once())  # type: ignore[call-arg]
+            for kind in (FastLoader, DataLoader)
+        )
+    ]
+    assert all(equal(*epoch) for epoch in zip(*made, strict=True))
+
+
 def test_a_file_that_changes_is_read_anew(photos: list[Path], taken: list[bool]) -> None:
     loader = FastLoader(Pixels(photos), 24)
     batches(loader)
