@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # not every loader needs these
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
     from .._engine.device_stage import DeviceStage
+    from .._sources.deferred.ahead import Ahead
     from .._sources.deferred.batch import BatchDecoder
     from .._transforms.plan import Plan
     from .decode_device import Choice
@@ -60,6 +61,7 @@ class Resources:
             that Pillow decodes.
         ring: slabs of shared memory for batches from worker processes.
         decoder: makes the images that a user's Dataset opened.
+        ahead: makes pixels before its code asks for them.
         warm: slabs for large batches that are collated in this process.
         device: the id of this process, the device as it was given, and with its index.
         mover: the id of this process, and what moves batches to the device.
@@ -82,6 +84,7 @@ class Resources:
     warm: SlabRing | None = None
     device: tuple[int, object, torch.device] | None = None
     decoder: BatchDecoder | None = None
+    ahead: Ahead | None = None
     mover: tuple[int, Mover] | None = None
     stage: tuple[Mover, Plan, DeviceStage] | None = None
     fetch_lock: tuple[int, threading.Lock] | None = None
@@ -141,6 +144,7 @@ class Resources:
             "warm",
             "device",
             "decoder",
+            "ahead",
             "mover",
             "stage",
             "fetch_lock",

@@ -27,6 +27,7 @@ from .worker_iterator import WorkerIterator
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
+    from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
 
 # Slabs for batches collated in this process: one in use, and one being made.
@@ -177,14 +178,25 @@ def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> De
         return None
     count = config.num_workers
     if not count:
+        decoder = _decoder(config, resources, plan)
         return Deferral(
-            _decoder(config, resources, plan),
+            decoder,
             restores=not config.prefetch_thread,
             cache=_cache(config, resources),
+            ahead=_ahead(resources, decoder),
         )
     # a batch can be asked for again while those after it are in flight
     keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
     return Deferral(None, keep=keep, cache=_cache(config, resources))
+
+
+def _ahead(resources: Resources, decoder: BatchDecoder | None) -> Ahead | None:
+    """What decodes while the dataset's code runs; None: there is no CPU for it."""
+    if resources.ahead is None and decoder is not None and decoder.threads > 1:
+        from ..._sources.deferred.ahead import Ahead
+
+        resources.ahead = Ahead(decoder.threads)
+    return resources.ahead
 
 
 def _cache(config: LoaderConfig, resources: Resources) -> OpenedCache | None:

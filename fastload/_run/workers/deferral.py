@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..._base import randomness
@@ -32,6 +32,7 @@ from ..image_counts import Report
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
+    from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Found
 
@@ -56,6 +57,7 @@ class Deferral:
         keep: of how many of the last batches to keep the states of the generators.
         restores: whether the generators get their states back before a batch is made again. Not in
             a thread beside the training loop, which uses them too.
+        ahead: decodes ahead of the samples that ask for pixels; None: nothing does.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Deferral:
         *,
         restores: bool = True,
         cache: OpenedCache | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self._cache = cache
+        self._ahead = ahead
         self._keep = keep
         self._restores = restores
         self._made = decoder
@@ -86,7 +90,19 @@ class Deferral:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        return {**self.__dict__, "_made": None, "_cache": None}
+        return {**self.__dict__, "_made": None, "_cache": None, "_ahead": None}
+
+    def announced(
+        self, indices: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[Sequence[Any] | Iterator[Any]]:
+        """A context that gives ``indices``, of which samples are made in this order.
+
+        The core may decode meanwhile what following samples will ask for.
+        """
+        # A batch sampler of the user's may give anything that can be iterated over, once.
+        if self._ahead is None or type(indices) not in (list, tuple):
+            return contextlib.nullcontext(indices)
+        return self._ahead.watching(indices)
 
     @property
     def decoder(self) -> BatchDecoder:

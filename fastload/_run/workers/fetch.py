@@ -13,7 +13,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
@@ -373,13 +373,23 @@ class Fetcher(Dataset[Outcome]):
                 return self._make_samples(indices, seeds), [], []
             except Exception:  # noqa: BLE001, S110 - making each sample alone shows which is bad
                 pass
-        elif seeds is None and self._on_error == "raise":
+        deferral = self.deferral
+        if deferral is None or not thread_state.THREAD.deferring:
+            return self._one_by_one(indices, indices, seeds)
+        with deferral.announced(indices) as announced:
+            return self._one_by_one(indices, announced, seeds)
+
+    def _one_by_one(
+        self, indices: Sequence[Any], announced: Iterable[Any], seeds: list[int] | None
+    ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
+        """The samples ``indices``, made in their order as ``announced`` gives them."""
+        if seeds is None and self._on_error == "raise":
             dataset = self.dataset  # the common case, in as few steps as in torch
-            return [dataset[index] for index in indices], [], []
+            return [dataset[index] for index in announced], [], []
         good: dict[int, Any] = {}
         bad: list[BadSample] = []
         actions: dict[int, OnErrorName] = {}
-        for i, index in enumerate(indices):
+        for i, index in enumerate(announced):
             if self._on_error == "raise":
                 good[i] = self._make_sample(i, index, seeds)
                 continue

@@ -6,4 +6,6 @@ what they record. ``switch.py`` puts them in the place of what the user's code o
 those of Pillow, ``torchvision_io.py`` and ``opencv.py`` those of other libraries (``hooks.py`` has
 the rest of what is redirected). ``replay.py`` makes one of them as Pillow and torch would have;
 ``batch.py`` has the core make many, and ``single.py`` one that cannot wait.
+``ahead.py`` guesses which ones a sample will ask for. ``torchvision_transforms.py`` has torchvision
+come to the recording in fewer steps.
 """

@@ -24,7 +24,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
 from . import torch_blur
-from .image import PLAIN, DeferredImage, fits, within_limit
+from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting, within_limit
 from .operations import channels, dtype_name
 from .recording import Operation
 from .redirect import redirect
@@ -64,17 +64,12 @@ def redirect_all() -> None:
             registry.setdefault(DeferredTVImage, _on_real_images(function, image))
 
 
-def _waiting(image: object) -> bool:
-    """Whether this is a deferred image that is not materialised."""
-    return type(image) is DeferredImage and image._real is None
-
-
 # Pillow. Each gets the original function and gives the new one.
 
 
 def _blend(original: Function) -> Function:
     def blend(im1: Any, im2: Any, alpha: Any) -> Any:
-        if _waiting(im1) and _waiting(im2) and type(alpha) in (int, float):
+        if waiting(im1) and waiting(im2) and type(alpha) in (int, float):
             name = _enhancement(im1, im2)
             if name is not None:
                 new = im2._then((name, alpha))
@@ -111,7 +106,7 @@ def _enhancement(degenerate: DeferredImage, image: DeferredImage) -> str | None:
 def _enhancer(name: str) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def init(self: Any, image: Any) -> None:
-            if _waiting(image) and image._mode in PLAIN:
+            if waiting(image) and image._mode in PLAIN:
                 self.image = image
                 self.degenerate = image._then((name,))
             else:
@@ -124,36 +119,15 @@ def _enhancer(name: str) -> Callable[[Function], Function]:
 
 def _expand(original: Function) -> Function:
     def expand(image: Any, border: Any = 0, fill: Any = 0) -> Any:
-        if _waiting(image) and image._mode in PLAIN:
-            sides = _sides(border)
-            if sides is not None and fits(image._mode, fill) and _keeps_no_color(image):
+        if waiting(image) and image._mode in PLAIN:
+            sides = sides_of(border)
+            if sides is not None and fits(image._mode, fill) and keeps_no_color(image):
                 w, h = image._size
                 if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
                     return image._then(("expand", *sides, fill))
         return original(image, border, fill)
 
     return expand
-
-
-def _sides(border: Any) -> tuple[int, int, int, int] | None:
-    """Left, top, right and bottom, none of them negative."""
-    values = (border,) if type(border) is int else border
-    if (
-        type(values) is not tuple
-        or len(values) not in (1, 2, 4)
-        or (border is values and len(values) == 1)
-    ):
-        return None
-    if not all(type(v) is int and v >= 0 for v in values):
-        return None
-    if len(values) == 4:
-        return values[0], values[1], values[2], values[3]
-    return values[0], values[-1], values[0], values[-1]
-
-
-def _keeps_no_color(image: DeferredImage) -> bool:
-    """Whether there is no transparent colour, which some functions take over."""
-    return not image._transparent and (image._info is None or "transparency" not in image._info)
 
 
 def _pointwise(
@@ -170,7 +144,7 @@ def _pointwise(
 
     def make(original: Function) -> Function:
         def function(image: Any, *args: Any, **kwargs: Any) -> Any:
-            if _waiting(image) and image._mode in PLAIN and set(kwargs) <= {parameter}:
+            if waiting(image) and image._mode in PLAIN and set(kwargs) <= {parameter}:
                 given = *args, *kwargs.values()
                 if not given and default is not None:
                     given = (default,)
@@ -192,7 +166,7 @@ def _pointwise(
 def _pad(original: Function) -> Function:
     def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
         if (
-            _waiting(img)
+            waiting(img)
             and img._mode in PLAIN
             and padding_mode in ("edge", "reflect", "symmetric")
             and isinstance(padding, (int, tuple, list))
@@ -200,7 +174,7 @@ def _pad(original: Function) -> Function:
             values = padding if isinstance(padding, int) else tuple(padding)
             if isinstance(values, tuple) and len(values) == 1:
                 values = values[0]
-            sides = _sides(values)
+            sides = sides_of(values)
             if sides is not None and (fill is None or isinstance(fill, (int, float, tuple, list))):
                 w, h = img._size
                 if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
@@ -212,7 +186,7 @@ def _pad(original: Function) -> Function:
 
 def _adjust_hue(original: Function) -> Function:
     def adjust_hue(img: Any, hue_factor: Any) -> Any:
-        if _waiting(img) and img._mode == "RGB" and type(hue_factor) in (int, float):
+        if waiting(img) and img._mode == "RGB" and type(hue_factor) in (int, float):
             if -0.5 <= hue_factor <= 0.5:
                 return img._then(("hue", hue_factor))
         return original(img, hue_factor)
@@ -222,7 +196,7 @@ def _adjust_hue(original: Function) -> Function:
 
 def _to_grayscale(original: Function) -> Function:
     def to_grayscale(img: Any, num_output_channels: Any) -> Any:
-        if _waiting(img) and img._mode in PLAIN and num_output_channels == 3:
+        if waiting(img) and img._mode in PLAIN and num_output_channels == 3:
             return img._then(("grayscale",))
         return original(img, num_output_channels)
 
@@ -232,7 +206,7 @@ def _to_grayscale(original: Function) -> Function:
 def _gaussian_blur(v2: bool) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
-            if _waiting(img) and img._mode in PLAIN:
+            if waiting(img) and img._mode in PLAIN:
                 found = _kernel(kernel_size, sigma)
                 w, h = img._size
                 if found is not None and found[0][0] // 2 < w and found[0][1] // 2 < h:
@@ -270,14 +244,14 @@ def _to_tensor(name: str) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def to_tensor(pic: Any) -> Any:
             if (
-                _waiting(pic)
+                waiting(pic)
                 and pic._mode in _BYTES
                 and (name == "to_image" or torch.get_default_dtype() == torch.float32)
             ):
                 pic._first_load()
                 if pic._real is None:
                     return of_image(pic._opened, pic._operations, pic._size, pic._mode, name)
-            elif _waiting(pic) and pic._mode not in _BYTES:
+            elif waiting(pic) and pic._mode not in _BYTES:
                 with cause(f"{name}{OF_MODE}{pic._mode}"):
                     pic.materialise().load()
             return original(pic)

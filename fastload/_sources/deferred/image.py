@@ -17,7 +17,7 @@ import functools
 import io
 import operator
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import PIL.Image
@@ -801,3 +801,29 @@ def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
 def within_limit(w: int, h: int) -> bool:
     limit = PIL.Image.MAX_IMAGE_PIXELS
     return limit is None or w * h <= limit
+
+
+def waiting(image: object) -> TypeGuard[DeferredImage]:
+    """Whether this is a deferred image that is not materialised."""
+    return type(image) is DeferredImage and image._real is None
+
+
+def keeps_no_color(image: DeferredImage) -> bool:
+    """Whether there is no transparent colour, which some functions take over."""
+    return not image._transparent and (image._info is None or "transparency" not in image._info)
+
+
+def sides_of(border: Any) -> tuple[int, int, int, int] | None:
+    """Left, top, right and bottom of a border as ``ImageOps.expand`` takes it; None: negative."""
+    values = (border,) if type(border) is int else border
+    if (
+        type(values) is not tuple
+        or len(values) not in (1, 2, 4)
+        or (border is values and len(values) == 1)
+    ):
+        return None
+    if not all(type(v) is int and v >= 0 for v in values):
+        return None
+    if len(values) == 4:
+        return values[0], values[1], values[2], values[3]
+    return values[0], values[-1], values[0], values[-1]

@@ -57,9 +57,14 @@ def pixels(recording: Recording) -> np.ndarray | None:
     if kept is not None and whole:
         return kept
     ended = dataclasses.replace(recording, operations=(*recording.operations, _PIXELS))
-    memory = _filled(ended, _ROWS_OF_PIXELS, kept)
+    ahead = THREAD.ahead if kept is None else None
+    memory = None if ahead is None else ahead.take(ended)
+    if memory is None:
+        memory = _filled(ended, _ROWS_OF_PIXELS, kept)
     if memory is None:
         return None
+    if ahead is not None:
+        ahead.asked(ended)
     memory.flags.writeable = False
     w, h = recording.size
     if recording.mode == "L":
@@ -114,6 +119,18 @@ def _filled(recording: Recording, layout: Layout, kept: np.ndarray | None) -> np
         layout: of the tensor.
         kept: the pixels of the whole image in mode "RGB", if they are known.
     """
+    begun = _begun(recording, layout, kept, threads=0)
+    return None if begun is None else begun.result()
+
+
+def begin(recording: Recording) -> Begun | None:
+    """Have the core's threads begin with the pixels of a recording that ``pixels`` has ended."""
+    return _begun(recording, _ROWS_OF_PIXELS, None, threads=1)
+
+
+def _begun(
+    recording: Recording, layout: Layout, kept: np.ndarray | None, threads: int
+) -> Begun | None:
     width, height = recording.opened.size
     if width * height < LEAST_PIXELS:
         THREAD.small += 1
@@ -127,54 +144,82 @@ def _filled(recording: Recording, layout: Layout, kept: np.ndarray | None) -> np
         return None
     w, h = recording.size
     memory = np.empty(w * h * channels(recording.mode) * layout.dtype.itemsize, np.uint8)
-    if not _fill(memory, kernel, group, recording.opened, kept):
-        return None
-    return memory
+    return Begun(memory, kernel, group, recording.opened, kept, threads)
 
 
-def _fill(
-    memory: np.ndarray, kernel: Kernel, group: Group, opened: Opened, kept: np.ndarray | None
-) -> bool:
-    """Fill ``memory``; returns whether the core could."""
-    found = _READ([opened], THREAD.cache) if kept is None else _of_pixels(kept)
-    points = entry_points()
-    number = np.array([points.number(opened) if kept is None else -1], np.int64)
-    status = np.zeros(1, np.int32)
-    batch = BatchRequest(
-        records=number,
-        spans=found.spans,
-        kinds=found.kinds,
-        sizes=found.sizes,
-        checksums=found.checksums,
-        check=found.to_check(points.verified[number]),
-        geometry=group.geometry(),
-        params=group.params(),
-        images=torch.from_numpy(memory),
-        memory=memory,
-        times=None,
-        cached=None,
-        cache_fill=found.fill,
-    )
-    if found.cache is not None:
-        THREAD.hits += found.hits
-        THREAD.misses += 1 - found.hits
-    detail = np.zeros(1, np.int32)
-    entries = points.table, number
-    try:
-        kernel.submit(
+class Begun:
+    """A tensor that the core is filling. Dropping it cancels that.
+
+    Args:
+        memory: of the tensor, uint8, 1-D.
+        kernel, group: what to do.
+        opened: the image.
+        kept: its pixels, if they are known.
+        threads: that do it; 0: the caller's, in ``result``.
+    """
+
+    def __init__(
+        self,
+        memory: np.ndarray,
+        kernel: Kernel,
+        group: Group,
+        opened: Opened,
+        kept: np.ndarray | None,
+        threads: int,
+    ) -> None:
+        self._memory = memory
+        self._found = found = _READ([opened], THREAD.cache) if kept is None else _of_pixels(kept)
+        self._points = points = entry_points()
+        number = np.array([points.number(opened) if kept is None else -1], np.int64)
+        self._status = np.zeros(1, np.int32)
+        self._batch = BatchRequest(
+            records=number,
+            spans=found.spans,
+            kinds=found.kinds,
+            sizes=found.sizes,
+            checksums=found.checksums,
+            check=found.to_check(points.verified[number]),
+            geometry=group.geometry(),
+            params=group.params(),
+            images=torch.from_numpy(memory),
+            memory=memory,
+            times=None,
+            cached=None,
+            cache_fill=found.fill,
+        )
+        self._job = kernel.submit(
             found.files,
-            batch,
-            status,
-            detail,
-            threads=0,
-            entries=entries,
+            self._batch,
+            self._status,
+            np.zeros(1, np.int32),
+            threads=threads,
+            entries=(points.table, number),
             cache_fill=found.filling(kernel),
             filters=group.first_filters(),
-        ).wait()
-    finally:
-        found.close()
-    points.checked(batch, status)
-    return not status[0]
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self._memory.nbytes
+
+    def result(self) -> np.ndarray | None:
+        """The memory, when it is filled; None: the core cannot make it."""
+        found = self._found
+        if found.cache is not None:
+            THREAD.hits += found.hits
+            THREAD.misses += 1 - found.hits
+        try:
+            self._job.wait()
+        finally:
+            self.cancel()
+        self._points.checked(self._batch, self._status)
+        return None if self._status[0] else self._memory
+
+    def cancel(self) -> None:
+        """Stop filling: no thread writes to the memory after this."""
+        self._job.cancel()
+        self._found.close()
 
 
 def _of_pixels(pixels: np.ndarray) -> Reading:

@@ -58,10 +58,11 @@ def _pillow() -> None:
 
 
 def _torchvision() -> None:
-    from . import hooks, torchvision_io
+    from . import hooks, torchvision_io, torchvision_transforms
 
     hooks.redirect_all()
     torchvision_io.redirect_all()
+    torchvision_transforms.redirect_all()
 
 
 def _opencv() -> None:

@@ -12,14 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
     from ..._engine.cache.opened import OpenedCache
-    from .recording import Opened
+    from .recording import Opened, Recording
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,16 @@ class Cause:
     ns: int
 
 
+class MadeAhead(Protocol):
+    """What makes pixels before they are asked for: ``ahead.py``."""
+
+    def take(self, recording: Recording) -> np.ndarray | None:
+        """The memory of the pixels that are asked for; None: they were not made."""
+
+    def asked(self, recording: Recording) -> None:
+        """Note that they were asked for."""
+
+
 class _Thread(threading.local):
     deferring: bool | None = None
     opened = 0
@@ -52,6 +62,7 @@ class _Thread(threading.local):
     decoded: tuple[Opened, Image] | None = None
     asked: Opened | None = None
     kept: tuple[Opened, np.ndarray] | None = None
+    ahead: MadeAhead | None = None
     cache: OpenedCache | None = None
     hits = 0
     misses = 0
@@ -72,6 +83,7 @@ failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 asked: the image of which ``single.py`` made something last.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
+ahead: what makes pixels ahead of the samples that ask for them.
 cache: of the images that ``single.py`` decodes, with its hits and misses.
 """
 

@@ -49,13 +49,13 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call of the core: whether it decoded, or took pixels that were kept."""
     calls: list[bool] = []
-    fill = single._fill
+    begun = single.Begun
 
-    def counted(memory: Any, kernel: Any, group: Any, opened: Any, kept: Any) -> bool:
+    def counted(memory: Any, kernel: Any, group: Any, opened: Any, kept: Any, threads: int) -> Any:
         calls.append(kept is None)
-        return fill(memory, kernel, group, opened, kept)
+        return begun(memory, kernel, group, opened, kept, threads)
 
-    monkeypatch.setattr(single, "_fill", counted)
+    monkeypatch.setattr(single, "Begun", counted)
     return calls
 
 

@@ -1,0 +1,324 @@
+"""torchvision's transforms on deferred images, in fewer steps.
+
+On a deferred image a transform draws numbers and records an operation; the rest of what torchvision
+does there is spent on finding out what it was given. Here the same numbers are drawn, by the same
+calls of torch in the same order, and the same operations recorded.
+
+Only torchvision's own classes with settings of the usual types come here. All others, and all other
+images, take torchvision's way. That is decided before anything is drawn.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import PIL.Image
+import torch
+import torchvision.transforms._functional_pil as pil_functional
+import torchvision.transforms.functional as functional
+from torchvision import transforms
+from torchvision.transforms import v2
+from torchvision.transforms.functional import InterpolationMode
+
+from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting, within_limit
+from .recording import Argument, Operation
+from .redirect import redirect
+from .tensor import DeferredTensor, DeferredTVImage
+
+Function = Callable[..., Any]
+
+_Border: TypeAlias = "tuple[tuple[int, int, int, int], Argument]"
+"""Left, top, right and bottom, and the colour, as the operation "expand" has them."""
+
+_FLOATS: Final = struct.Struct("f")
+
+
+def redirect_all() -> None:
+    """Redirect the methods. ``switch.install`` does it once."""
+    for function, make in _REDIRECTED:
+        redirect(function, make)
+
+
+def _unchanged(*names: str) -> Callable[[], bool]:
+    """Whether torchvision's functions of these names are still its own: programs replace them."""
+    own = [(name, getattr(functional, name)) for name in names]
+    found = vars(functional)
+
+    def unchanged() -> bool:
+        for name, function in own:
+            if found[name] is not function:
+                return False
+        return True
+
+    return unchanged
+
+
+# Draws.
+
+
+def _happens(p: Any) -> bool:
+    """``torch.rand(1) < p``, which torch compares as float32."""
+    drawn = torch.rand(1)
+    if type(p) is float and drawn.dtype is torch.float32:
+        return drawn.item() < _as_float32(p)
+    return bool(drawn < p)
+
+
+@functools.lru_cache(256)
+def _as_float32(p: float) -> float:
+    value: float = _FLOATS.unpack(_FLOATS.pack(p))[0]
+    return value
+
+
+@functools.lru_cache(256)
+def _log(ratio: tuple[float, float], device: torch.device) -> tuple[float, float]:
+    """The logarithm of a range of aspect ratios, as torchvision's transforms make it."""
+    low, high = torch.log(torch.tensor(ratio, dtype=torch.float32, device=device)).tolist()
+    return low, high
+
+
+def _random_box(
+    width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int, int, int] | None:
+    """Left, top, width and height of ``RandomResizedCrop``; None: nothing was drawn."""
+    drawn = torch.empty(1)
+    if drawn.dtype is not torch.float32:
+        return None
+    area, logs = height * width, _log(ratio, drawn.device)
+    for _ in range(10):
+        target_area = area * drawn.uniform_(*scale).item()
+        aspect_ratio = torch.exp(drawn.uniform_(*logs)).item()
+        w = round(math.sqrt(target_area * aspect_ratio))
+        h = round(math.sqrt(target_area / aspect_ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top = torch.randint(0, height - h + 1, size=(1,)).item()
+            left = torch.randint(0, width - w + 1, size=(1,)).item()
+            return int(left), int(top), w, h
+    w, h = width, height
+    if width / height < min(ratio):
+        h = round(w / min(ratio))
+    elif width / height > max(ratio):
+        w = round(h * max(ratio))
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+# Settings. None: not of the usual types, so that torchvision has to say what it makes of them.
+
+
+def _numbers(values: Any) -> tuple[float, float] | None:
+    if type(values) not in (tuple, list) or len(values) != 2:
+        return None
+    low, high = values
+    usual = type(low) in (int, float) and type(high) in (int, float)
+    return (low, high) if usual else None
+
+
+def _height_and_width(size: Any) -> tuple[int, int] | None:
+    if type(size) not in (tuple, list) or len(size) != 2:
+        return None
+    h, w = size
+    return (h, w) if type(h) is int and type(w) is int and h > 0 and w > 0 else None
+
+
+def _all_int(values: Any) -> bool:
+    return all(type(value) is int for value in values)
+
+
+def _border(padding: Any, fill: Any, padding_mode: Any, mode: str) -> _Border | None:
+    """The border that ``functional.pad`` gives an image of ``mode``."""
+    if padding_mode != "constant" or mode not in PLAIN:
+        return None
+    if type(padding) is not int:
+        if type(padding) not in (tuple, list) or not _all_int(padding):
+            return None
+        padding = tuple(padding)
+    if type(fill) is not int:
+        if type(fill) not in (tuple, list) or not _all_int(fill):
+            return None
+        fill = tuple(fill)
+    return _expansion(padding, fill, mode)
+
+
+@functools.lru_cache(256)
+def _expansion(
+    padding: int | tuple[int, ...], fill: int | tuple[int, ...], mode: str
+) -> _Border | None:
+    sides = sides_of(padding)
+    if sides is None:
+        return None
+    try:
+        given = pil_functional._parse_fill(fill, PIL.Image.new(mode, (1, 1)), name="fill")
+    except ValueError:  # not one value for each channel
+        return None
+    color: Any = given["fill"]
+    return (sides, color) if fits(mode, color) else None
+
+
+# v1.
+
+
+def _random_crop(original: Function) -> Function:
+    draws = transforms.RandomCrop.get_params
+    unchanged = _unchanged("pad", "crop", "get_dimensions")
+
+    def forward(self: Any, img: Any) -> Any:
+        if (
+            waiting(img)
+            and type(self) is transforms.RandomCrop
+            and self.get_params is draws
+            and unchanged()
+        ):
+            cropped = _cropped(self, img)
+            if cropped is not None:
+                return cropped
+        return original(self, img)
+
+    return forward
+
+
+def _cropped(transform: Any, image: DeferredImage) -> DeferredImage | None:
+    w, h = image.size
+    operations: tuple[Operation, ...] = ()
+    if transform.padding is not None:
+        border = _border(transform.padding, transform.fill, transform.padding_mode, image.mode)
+        if border is None or not keeps_no_color(image):
+            return None
+        (left, top, right, bottom), color = border
+        w, h = w + left + right, h + top + bottom
+        if not within_limit(w, h):
+            return None
+        image._first_load()  # fails before anything is drawn
+        operations = (("expand", left, top, right, bottom, color),)
+    size = _height_and_width(transform.size)
+    if size is None or size[0] > h or size[1] > w:
+        return None
+    if size != (h, w):
+        y = torch.randint(0, h - size[0] + 1, size=(1,)).item()
+        x = torch.randint(0, w - size[1] + 1, size=(1,)).item()
+        operations += (("crop", int(x), int(y), size[1], size[0]),)
+    return image._then(*operations)
+
+
+def _random_resized_crop(original: Function) -> Function:
+    draws = transforms.RandomResizedCrop.get_params
+    unchanged = _unchanged("resized_crop", "crop", "resize", "get_dimensions")
+
+    def forward(self: Any, img: Any) -> Any:
+        if (
+            waiting(img)
+            and type(self) is transforms.RandomResizedCrop
+            and self.get_params is draws
+            and unchanged()
+        ):
+            cropped = _resized_crop(self, img)
+            if cropped is not None:
+                return cropped
+        return original(self, img)
+
+    return forward
+
+
+def _resized_crop(transform: Any, image: DeferredImage) -> DeferredImage | None:
+    size, scale, ratio = (
+        _height_and_width(transform.size),
+        _numbers(transform.scale),
+        _numbers(transform.ratio),
+    )
+    interpolation = transform.interpolation
+    if (
+        size is None
+        or scale is None
+        or ratio is None
+        or ratio[0] <= 0
+        or image.mode not in PLAIN
+        or type(interpolation) is not InterpolationMode
+        or transform.antialias is False  # of which torchvision warns
+    ):
+        return None
+    box = _random_box(*image.size, scale, ratio)
+    if box is None:
+        return None
+    operations: list[Operation] = []
+    if box != (0, 0, *image.size):
+        operations.append(("crop", *box))
+    if box[2:] != (size[1], size[0]):
+        filter = int(functional.pil_modes_mapping[interpolation])
+        operations.append(("resize", size[1], size[0], filter))
+    return image._then(*operations)
+
+
+def _random_flip(
+    kind: type[Any], name: str, operation: Operation
+) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        unchanged = _unchanged(name)
+
+        def forward(self: Any, img: Any) -> Any:
+            if waiting(img) and type(self) is kind and unchanged():
+                return img._then(operation) if _happens(self.p) else img
+            return original(self, img)
+
+        return forward
+
+    return make
+
+
+# v2. Its transforms take any structure. That a single image is none need not be found out.
+
+_LEAVES: Final = frozenset((DeferredImage, DeferredTensor, DeferredTVImage))
+
+
+def _takes(transform: Any, value: object, needed: Function) -> bool:
+    """Whether a transform of v2 changes ``value``, its only input."""
+    if type(transform)._needs_transform_list is not needed:
+        return False  # it has its own rules
+    for kind in transform._transformed_types:
+        if isinstance(value, kind) if isinstance(kind, type) else kind(value):
+            return True
+    return False
+
+
+def _forward(original: Function) -> Function:
+    needed = v2.Transform._needs_transform_list
+
+    def forward(self: Any, *inputs: Any) -> Any:
+        if len(inputs) == 1 and type(inputs[0]) in _LEAVES and _takes(self, inputs[0], needed):
+            self.check_inputs([inputs[0]])
+            return self.transform(inputs[0], self.make_params([inputs[0]]))
+        return original(self, *inputs)
+
+    return forward
+
+
+def _forward_at_random(original: Function) -> Function:
+    needed = v2.Transform._needs_transform_list
+
+    def forward(self: Any, *inputs: Any) -> Any:
+        if len(inputs) == 1 and type(inputs[0]) in _LEAVES and _takes(self, inputs[0], needed):
+            self.check_inputs([inputs[0]])
+            if not _happens(self.p):
+                return inputs[0]
+            return self.transform(inputs[0], self.make_params([inputs[0]]))
+        return original(self, *inputs)
+
+    return forward
+
+
+_REDIRECTED: Final[list[tuple[Function, Callable[[Function], Function]]]] = [
+    (transforms.RandomCrop.forward, _random_crop),
+    (transforms.RandomResizedCrop.forward, _random_resized_crop),
+    (
+        transforms.RandomHorizontalFlip.forward,
+        _random_flip(transforms.RandomHorizontalFlip, "hflip", ("flip", False)),
+    ),
+    (
+        transforms.RandomVerticalFlip.forward,
+        _random_flip(transforms.RandomVerticalFlip, "vflip", ("flip", True)),
+    ),
+    (v2.Transform.forward, _forward),
+    (v2.RandomHorizontalFlip.forward, _forward_at_random),  # that of all which have a ``p``
+]

@@ -1,0 +1,266 @@
+"""Transforms on deferred images: what torchvision draws and what it records, in fewer steps."""
+
+from __future__ import annotations
+
+import io
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+from torchvision.transforms import functional, v2
+
+from fastload._sources.deferred import torchvision_transforms
+from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.switch import deferring
+from fastload._sources.deferred.tensor import DeferredTensor
+
+SIZES = [(32, 32), (37, 29), (200, 31), (31, 200), (36, 32)]
+
+MODE = transforms.InterpolationMode
+
+V1: dict[str, tuple[type, dict[str, Any]]] = {
+    "crop": (transforms.RandomCrop, {"size": 32}),
+    "crop of a rectangle": (transforms.RandomCrop, {"size": (20, 24)}),
+    "padded crop": (transforms.RandomCrop, {"size": 32, "padding": 4}),
+    "crop padded by two": (transforms.RandomCrop, {"size": 32, "padding": [3, 5], "fill": 7}),
+    "crop padded by four": (
+        transforms.RandomCrop,
+        {"size": (32, 30), "padding": (1, 0, 3, 4), "fill": (1, 2, 3)},
+    ),
+    "crop that mirrors": (
+        transforms.RandomCrop,
+        {"size": 32, "padding": 4, "padding_mode": "reflect"},
+    ),
+    "crop with a fractional fill": (
+        transforms.RandomCrop,
+        {"size": 32, "padding": 2, "fill": 2.5},
+    ),
+    "crop that pads if needed": (transforms.RandomCrop, {"size": 40, "pad_if_needed": True}),
+    "cropped by a border": (transforms.RandomCrop, {"size": 20, "padding": -3}),
+    "resized crop": (transforms.RandomResizedCrop, {"size": 24}),
+    "resized crop of extremes": (
+        transforms.RandomResizedCrop,
+        {"size": (32, 16), "scale": (0.9, 1.0), "ratio": (3.0, 4.0)},
+    ),
+    "nearest resized crop": (
+        transforms.RandomResizedCrop,
+        {"size": 8, "interpolation": MODE.NEAREST, "ratio": [1, 1]},
+    ),
+    "lanczos": (transforms.RandomResizedCrop, {"size": 8, "interpolation": MODE.LANCZOS}),
+    "flip": (transforms.RandomHorizontalFlip, {}),
+    "rare flip": (transforms.RandomHorizontalFlip, {"p": 0.1}),
+    "certain flip": (transforms.RandomHorizontalFlip, {"p": 1}),
+    "flip upside down": (transforms.RandomVerticalFlip, {"p": 0.3}),
+}
+
+V2: dict[str, Any] = {
+    "crop": v2.RandomCrop(20, padding=4),
+    "resized crop": v2.RandomResizedCrop(16),
+    "flip": v2.RandomHorizontalFlip(),
+    "rare flip": v2.RandomVerticalFlip(0.1),
+    "resize": v2.Resize((20, 21)),
+    "jitter": v2.ColorJitter(0.4, 0.4, 0.4),
+    "gray at random": v2.RandomGrayscale(0.5),
+    "image": v2.ToImage(),
+    "tensor": v2.PILToTensor(),
+    "dtype of an image": v2.ToDtype(torch.float32, scale=True),
+    "identity": v2.Identity(),
+    "error of an image": v2.Normalize([0.5] * 3, [0.2] * 3),
+    "chain": v2.Compose(
+        [
+            v2.RandomResizedCrop(16),
+            v2.RandomHorizontalFlip(),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.2] * 3),
+        ]
+    ),
+}
+
+
+def opened(size: tuple[int, int] = (40, 36), mode: str = "RGB") -> Image.Image:
+    """A deferred image; call it while deferring."""
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
+    made = Image.open(jpeg(pixels, mode, stream)).convert(mode)
+    assert type(made) is DeferredImage
+    return made
+
+
+def jpeg(pixels: np.ndarray, mode: str, stream: io.BytesIO) -> io.BytesIO:
+    Image.fromarray(pixels).convert(mode).save(stream, "JPEG")
+    return stream
+
+
+def made(transform: Any, image: Any, seed: int) -> tuple[object, torch.Tensor]:
+    """What ``transform`` records of ``image``, or its error; and the generator's state after it."""
+    torch.manual_seed(seed)
+    try:
+        result = transform(image)
+    except Exception as error:
+        return (type(error), str(error)), torch.get_rng_state()
+    return recorded(result), torch.get_rng_state()
+
+
+def recorded(result: Any) -> object:
+    if isinstance(result, (DeferredImage, DeferredTensor)):
+        assert result.recording is not None
+        return type(result), result.recording.operations, result.recording.size
+    return np.asarray(result).tolist()
+
+
+def same(one: tuple[object, torch.Tensor], other: tuple[object, torch.Tensor]) -> bool:
+    return one[0] == other[0] and torch.equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("name", V1)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_v1_transforms_draw_and_record_what_torchvision_does(name: str, mode: str) -> None:
+    kind, options = V1[name]
+    own = kind(**options)
+    inherited = type("Inherited", (kind,), {})(**options)  # is left to torchvision
+    for size in SIZES:
+        with deferring():
+            image = opened(size, mode)
+            for seed in range(12):
+                assert same(made(own, image, seed), made(inherited, image, seed)), (size, seed)
+
+
+@pytest.mark.parametrize("name", V2)
+def test_v2_transforms_draw_and_record_what_they_do_in_a_structure(name: str) -> None:
+    transform = V2[name]
+    for size in SIZES:
+        with deferring():
+            image = opened(size)
+            for seed in range(6):
+                alone = made(transform, image, seed)
+                in_tuple = made(lambda one: transform((one, "label"))[0], image, seed)
+                assert same(alone, in_tuple), (size, seed)
+
+
+def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    for name in ("_cropped", "_resized_crop", "_happens", "_takes"):
+        ours = getattr(torchvision_transforms, name)
+
+        def spy(*args: Any, name: str = name, ours: Any = ours) -> Any:
+            result = ours(*args)
+            taken.append((name, result is not None))
+            return result
+
+        monkeypatch.setattr(torchvision_transforms, name, spy)
+    chain = transforms.Compose(
+        [
+            transforms.RandomCrop(32, padding=4),
+            transforms.RandomResizedCrop(16),
+            transforms.RandomHorizontalFlip(),
+            v2.RandomHorizontalFlip(),
+            v2.ToImage(),
+        ]
+    )
+    with deferring():
+        chain(opened())
+    names = ["_cropped", "_resized_crop", "_happens", "_takes", "_happens", "_takes"]
+    assert taken == [(name, True) for name in names]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.2, 0.3, 0.5, 0.7, 1 / 3, 0.0, 1.0])
+def test_a_chance_is_compared_as_torch_compares_it(
+    p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = np.float32(p)
+    for value in (near, np.nextafter(near, np.float32(-1)), np.nextafter(near, np.float32(2))):
+        drawn = torch.tensor([value])
+        monkeypatch.setattr(torch, "rand", lambda size, drawn=drawn: drawn)
+        assert torchvision_transforms._happens(p) == bool(drawn < p)
+
+
+def test_torchs_default_dtype_decides_what_is_drawn() -> None:
+    own, flip = transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip(0.3)
+    inherited = type("Inherited", (transforms.RandomResizedCrop,), {})(16)
+    other = type("Inherited", (transforms.RandomHorizontalFlip,), {})(0.3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with deferring():
+            image = opened()
+            for seed in range(20):
+                assert same(made(own, image, seed), made(inherited, image, seed))
+                assert same(made(flip, image, seed), made(other, image, seed))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_what_a_program_puts_in_the_place_of_torchvisions_functions_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crop = transforms.RandomCrop(32)
+    monkeypatch.setattr(crop, "get_params", lambda image, size: (1, 2, 32, 32))
+    with deferring():
+        assert recorded(crop(opened()))[1][-1] == ("crop", 2, 1, 32, 32)  # type: ignore[index]
+        theirs = functional.hflip
+        called = []
+        monkeypatch.setattr(functional, "hflip", lambda img: called.append(img) or theirs(img))
+        transforms.RandomHorizontalFlip(1)(opened())
+        assert len(called) == 1
+        monkeypatch.setattr(
+            transforms.RandomResizedCrop,
+            "get_params",
+            staticmethod(lambda image, scale, ratio: (0, 0, 5, 6)),
+        )
+        operations = recorded(transforms.RandomResizedCrop(16)(opened()))[1]  # type: ignore[index]
+        assert ("crop", 0, 0, 6, 5) in operations
+
+
+def test_a_hook_on_a_transform_is_called() -> None:
+    flip = transforms.RandomHorizontalFlip(1)
+    seen = []
+    flip.register_forward_hook(lambda module, given, result: seen.append(result))
+    with deferring():
+        result = flip(opened())
+    assert seen[0] is result
+
+
+def test_what_is_not_deferred_is_torchvisions() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (40, 44, 3), np.uint8)
+    chain = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()]
+    for given in (Image.fromarray(pixels), torch.from_numpy(pixels).permute(2, 0, 1)):
+        for transform in (*chain, v2.RandomCrop(20), v2.RandomHorizontalFlip()):
+            torch.manual_seed(3)
+            one = transform(given)
+            torch.manual_seed(3)
+            kind = type("Inherited", (type(transform),), {})
+            other = kind.__new__(kind)
+            other.__dict__.update(transform.__dict__)
+            assert np.array_equal(np.asarray(one), np.asarray(other(given)))
+
+
+def test_transforms_can_still_be_scripted() -> None:
+    with deferring():
+        pass  # which redirects
+    chain = torch.nn.Sequential(transforms.RandomHorizontalFlip(1.0), transforms.RandomCrop(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit.script is deprecated
+        scripted = torch.jit.script(chain)
+    image = torch.arange(48, dtype=torch.uint8).reshape(3, 4, 4)
+    assert torch.equal(scripted(image), image.flip(-1))
+
+
+def test_random_programs_of_settings_agree() -> None:
+    chosen = random.Random(5)
+    for seed in range(60):
+        low, high = sorted(chosen.uniform(0.01, 1.3) for _ in range(2))
+        options = {
+            "size": (chosen.randint(1, 40), chosen.randint(1, 40)),
+            "scale": (low, high),
+            "ratio": tuple(sorted(chosen.uniform(0.1, 5) for _ in range(2))),
+        }
+        own = transforms.RandomResizedCrop(**options)
+        inherited = type("Inherited", (transforms.RandomResizedCrop,), {})(**options)
+        with deferring():
+            image = opened((chosen.randint(1, 300), chosen.randint(1, 300)))
+            assert same(made(own, image, seed), made(inherited, image, seed)), options
