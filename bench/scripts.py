@@ -296,7 +296,23 @@ def _timm(place: Place) -> Made:
     return Made(dataset=dataset, arguments=arguments)
 
 
+def _keep_a_bit() -> None:
+    """Have timm's RandAugment keep one bit at least.
+
+    About once in some hundred photos it posterizes to no bit at all. Pillow 13 raises then, and so
+    does the script, with either loader.
+    """
+    ops = importlib.import_module("timm.data.auto_augment")
+    original = ops.LEVEL_TO_ARG["PosterizeIncreasing"]
+
+    def at_least_one(level: float, parameters: dict[str, Any]) -> tuple[int]:
+        return (max(1, original(level, parameters)[0]),)
+
+    ops.LEVEL_TO_ARG["PosterizeIncreasing"] = at_least_one
+
+
 def _deit(place: Place) -> Made:
+    _keep_a_bit()
     module = definitions(place.repos / "deit" / "datasets.py")
     options = types.SimpleNamespace(
         data_set="IMNET",
@@ -315,6 +331,7 @@ def _deit(place: Place) -> Made:
 
 
 def _convnext(place: Place) -> Made:
+    _keep_a_bit()
     module = definitions(place.repos / "ConvNeXt" / "datasets.py")
     options = types.SimpleNamespace(
         data_set="IMNET",
@@ -334,6 +351,7 @@ def _convnext(place: Place) -> Made:
 
 
 def _swin(place: Place) -> Made:
+    _keep_a_bit()
     module = definitions(place.repos / "Swin-Transformer" / "data" / "build.py")
     given = types.SimpleNamespace
     config = given(
