@@ -64,6 +64,11 @@ def list_(names: bool) -> None:
     type=click.Path(exists=True, dir_okay=False),
     help="Rows of an earlier run, whose settings are used.",
 )
+@click.option(
+    "--repos",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder with checkouts of public scripts, for the suite scripts.",
+)
 @click.option("--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast.")
 def run(
     suite: str,
@@ -77,6 +82,7 @@ def run(
     cache: str | None,
     fresh: bool,
     tuned: str | None,
+    repos: str | None,
     toy: bool,
 ) -> None:
     """Measure SUITE and print a table."""
@@ -93,6 +99,7 @@ def run(
         say=_say,
         machine={"machine": machine.describe(), "shared_versions": machine.versions()},
         tuned=report.settings(json.loads(Path(tuned).read_text())) if tuned else {},
+        repos=Path(repos) if repos else None,
     )
     rows = []
     for variant in _variants(variants, tuple(chosen.variants)):
@@ -149,7 +156,7 @@ def all_(
 @click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
 @click.option("--root", default=".", type=click.Path(exists=True, file_okay=False), hidden=True)
 def publish(files: tuple[str, ...], root: str) -> None:
-    """Put the rows in FILES between the markers of README.md and docs/benchmarks.md."""
+    """Put the rows in FILES between the markers of README.md and pages of docs/."""
     rows = [found for path in files for found in json.loads(Path(path).read_text())]
     for path in documents.fill(rows, Path(root)):
         click.echo(path)

@@ -1,4 +1,4 @@
-"""Measured rows in README.md and docs/benchmarks.md, between markers."""
+"""Measured rows in README.md and pages of docs/, between markers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from bench.report import BASELINE, Row
 _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.md -->",
            "<!-- benchmark:end -->")  # fmt: skip
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
+_SCRIPTS = ("<!-- scripts: begin; made from bench/results/scripts.json -->",
+            "<!-- scripts: end -->")  # fmt: skip
 
 # The README's workloads: suite and metric, in this order.
 _SHORT = (
@@ -34,15 +36,49 @@ _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
-    """Put ``rows`` into both documents below ``root``, suites by name, and return their paths.
+    """Put ``rows`` into the documents below ``root``, suites by name, and return their paths.
+
+    Rows of the suite scripts go to docs/your-dataset.md, all others to README.md and
+    docs/benchmarks.md. A document for which there are no rows stays as it is.
 
     Raises ValueError if a document has no markers.
     """
-    rows = sorted(rows, key=lambda row: str(row["suite"]))
-    readme, document = root / "README.md", root / "docs" / "benchmarks.md"
-    _between(readme, *_README, summary(rows))
-    _between(document, *_DOCUMENT, figures(rows))
-    return [readme, document]
+    public = [row for row in rows if row["suite"] == "scripts"]
+    others = sorted(
+        (row for row in rows if row["suite"] != "scripts"), key=lambda row: str(row["suite"])
+    )
+    filled = []
+    if others:
+        readme, document = root / "README.md", root / "docs" / "benchmarks.md"
+        _between(readme, *_README, summary(others))
+        _between(document, *_DOCUMENT, figures(others))
+        filled += [readme, document]
+    if public:
+        page = root / "docs" / "your-dataset.md"
+        _between(page, *_SCRIPTS, scripts(public))
+        filled.append(page)
+    return filled
+
+
+def scripts(rows: Sequence[Row]) -> str:
+    """A table of public training scripts, the fastest first."""
+    measured = sorted(
+        (row for row in rows if row["median"] is not None), key=lambda row: -float(row["median"])
+    )
+    lines = [_conditions(measured), ""] if measured else []
+    lines += ["| script | what its Dataset does | times DataLoader |", "|---|---|---:|"]
+    for row in measured:
+        name = row["script"]
+        link = f"[{name['repository']}](https://github.com/{name['repository']})"
+        between = f"{row['min']:.1f} to {row['max']:.1f}"
+        lines.append(
+            f"| {link}, `{name['file']}` | {row['does']} | **{row['median']:.1f}** ({between}) |"
+        )
+    absent = [row for row in rows if row["median"] is None]
+    if absent:
+        names = ", ".join(row["script"]["repository"] for row in absent)
+        lines += ["", f"Not measured: {names}."]
+    return "\n".join(lines)
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -36,9 +36,9 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
     return rows
 
 
-def rows_of_any(cache: Path, suite: str, variant: str) -> list[dict[str, Any]]:
+def rows_of_any(cache: Path, suite: str, variant: str, *arguments: object) -> list[dict[str, Any]]:
     path = cache / f"{suite}.json"
-    done = run(cache, suite, "--variant", variant, "--threads", 2, "--json", path)
+    done = run(cache, suite, "--variant", variant, *arguments, "--threads", 2, "--json", path)
     assert done.exit_code == 0, done.output
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     return rows

@@ -17,6 +17,7 @@ from bench.suites.overhead import Overhead
 from bench.suites.pack import Pack
 from bench.suites.remote import Remote
 from bench.suites.scaling import Scaling
+from bench.suites.scripts import Scripts
 from bench.suites.small import SmallImages
 from bench.suites.startup import Startup
 from bench.suites.state import State
@@ -44,6 +45,7 @@ SUITES: dict[str, Suite] = {
         Overhead(),
         AnyDataset(),
         NeverSlower(),
+        Scripts(),
         GpuDecode(),
         GpuTransfer(),
     )

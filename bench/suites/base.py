@@ -32,6 +32,7 @@ class Options:
         machine: added to each row.
         tries: how many of its settings each loader tries; None: all.
         tuned: by loader, the setting that an earlier run found to be its best; others are tried.
+        repos: folder with checkouts of public scripts; only the suite scripts needs one.
     """
 
     data: str | None
@@ -46,6 +47,7 @@ class Options:
     machine: dict[str, Any]
     tries: int | None = None
     tuned: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    repos: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

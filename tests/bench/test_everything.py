@@ -128,7 +128,7 @@ def test_the_setting_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
 
 def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/benchmarks.md"):
+    for name in ("README.md", "docs/benchmarks.md", "docs/your-dataset.md"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     (tmp_path / "rows.json").write_text(json.dumps(ROWS))
     words = ["publish", str(tmp_path / "rows.json"), "--root", str(tmp_path)]
@@ -150,7 +150,7 @@ def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
 
 def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/benchmarks.md"):
+    for name in ("README.md", "docs/benchmarks.md", "docs/your-dataset.md"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     results = sorted((ROOT / "bench" / "results").glob("*.json"))
     rows = [found for path in results for found in json.loads(path.read_text())]

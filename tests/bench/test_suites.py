@@ -138,6 +138,7 @@ def test_every_suite_has_a_toy_test() -> None:
         "any-dataset",
         "auto",
         "never-slower",
+        "scripts",
         "autotune",
         "formats",
         "overhead",

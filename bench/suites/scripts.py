@@ -1,0 +1,215 @@
+"""scripts: public training scripts, whose DataLoader is replaced by FastLoader."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import resource
+import statistics
+import subprocess
+import time
+import traceback
+import warnings
+from importlib.util import find_spec
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from bench import data
+from bench.report import Row, missing, row
+from bench.scripts import SCRIPTS, Place, Script, imported, lay_out
+from bench.suites.base import Options, Suite, Variant
+from fastload import FastLoader
+
+_PHOTOS = 600
+
+
+class Scripts(Suite):
+    name = "scripts"
+    summary = "public training scripts: FastLoader against DataLoader, in turn (needs --repos)"
+    variants = {name: Variant() for name in SCRIPTS}
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        script = SCRIPTS[variant]
+        facts = {
+            "suite": self.name,
+            "variant": variant,
+            "loader": f"fastload, {script.repository}",
+            "metric": "times DataLoader",
+            "unit": "x",
+            "script": {"repository": script.repository, "file": script.file},
+            "does": script.does,
+            **options.machine,
+        }
+        reason = _absent(script, options.repos)
+        if reason:
+            options.say(f"{variant}: {reason}")
+            return [missing(reason=reason, **facts)]
+        assert options.repos is not None
+        try:
+            with imported([options.repos / folder for folder in script.imports]):
+                found = _measured(script, options, facts)
+        except Exception as error:  # someone else's code: the other scripts are measured
+            options.say(f"{variant} failed:\n{traceback.format_exc()}")
+            return [missing(reason=f"failed: {type(error).__name__}: {error}", **facts)]
+        setting = found["setting"]
+        options.say(
+            f"{variant}: {found['median']} times DataLoader ({found['min']} to {found['max']}), "
+            f"{setting['cpu']} times less CPU time; {setting['checked']}; "
+            f"{setting['engine']}, {' and '.join(map(str, setting['samples_per_s']))} samples/s"
+        )
+        return [found]
+
+
+def _absent(script: Script, repos: Path | None) -> str:
+    """What to install or clone for ``script``; empty if it is all there."""
+    if repos is None:
+        return "--repos is not given: the folder of checkouts"
+    absent = [name for name in script.needs if find_spec(name) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    folders = {folder.split("/")[0] for folder in script.imports}
+    clones = [
+        other.clone(str(repos))
+        for name in sorted(folders)
+        if not (repos / name).is_dir()
+        for other in [next(one for one in SCRIPTS.values() if one.folder == name)]
+    ]
+    return "; ".join(clones)
+
+
+def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
+    count = 24 if options.toy else _PHOTOS // (1 + script.heavy)
+    images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
+    root = lay_out(options.cache, images, say=options.say)
+    made = script.make(Place(repos=options.repos or Path(), root=root, toy=options.toy))
+    workers = min(options.threads, 2) if options.toy else options.threads
+    batch = min(script.batch, 8) if options.toy else script.batch
+    arguments: dict[str, Any] = {
+        **made.arguments,
+        "num_workers": workers,
+        # An epoch of some hundred photos is not to be one of starting processes.
+        "persistent_workers": workers > 0,
+    }
+    if "batch_sampler" not in arguments:
+        arguments["batch_size"] = batch
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'pin_memory' argument is set as true")
+        loaders: dict[str, Any] = {
+            "torch": DataLoader(made.dataset, **arguments),
+            "fastload": FastLoader(made.dataset, **arguments),
+        }
+        checked = _checked(loaders["torch"], loaders["fastload"])
+        rates: dict[str, list[float]] = {name: [] for name in loaders}
+        spent: dict[str, list[float]] = {name: [] for name in loaders}
+        for _ in range(options.rounds):
+            for name in random.sample(list(loaders), 2):
+                rate, cpu_s = _rate(loaders[name], batch, options.seconds)
+                rates[name].append(rate)
+                spent[name].append(cpu_s)
+    cpu = statistics.median(spent["torch"]) / max(1e-9, statistics.median(spent["fastload"]))
+    stats = loaders["fastload"].stats()
+    found = row(
+        values=[
+            ours / theirs for ours, theirs in zip(rates["fastload"], rates["torch"], strict=True)
+        ],
+        setting={
+            "engine": stats["engine"],
+            "processes": workers,
+            "cpu": round(cpu, 2),
+            "checked": checked,
+            "samples_per_s": [
+                round(statistics.median(rates[name]), 1) for name in ("fastload", "torch")
+            ],
+            "materialised": [
+                f"{part['function']} ({part['count']})"
+                for part in stats.get("materialised", [])[:3]
+            ],
+        },
+        threads=max(1, workers),
+        batch=batch,
+        images=len(made.dataset),
+        data="given" if options.data else "made",
+        warmup_s=0.0,
+        round_s=options.seconds,
+        **facts,
+        **_commit(script, options.repos or Path()),
+    )
+    if os.environ.get("BENCH_EXPLAIN"):
+        options.say(loaders["fastload"].explain())
+    del loaders
+    gc.collect()  # processes that persist are of the loaders
+    return found
+
+
+def _checked(theirs: Any, ours: Any) -> str:
+    """Compare an epoch of both from the same seed: in words, what is equal.
+
+    Raises:
+        AssertionError: they differ in what FastLoader promises.
+    """
+    iterators = []
+    for loader in (theirs, ours):
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        iterators.append(iter(loader))
+    equal = True
+    for number, (one, other) in enumerate(zip_longest(*iterators)):
+        for expected, found in zip(_leaves(one), _leaves(other), strict=True):
+            assert type(expected) is type(found), f"batch {number}: {type(expected)}, {type(found)}"
+            if not isinstance(expected, torch.Tensor):
+                assert expected == found, f"batch {number}: {found!r} instead of {expected!r}"
+                continue
+            assert expected.shape == found.shape and expected.dtype == found.dtype
+            same = torch.equal(expected, found)
+            # An engine that knows the transform draws its own random numbers.
+            assert same or (expected.ndim > 2 and ours.stats()["engine"] == "native"), (
+                f"batch {number} differs"
+            )
+            equal = equal and same
+    return "equal batches" if equal else "the same samples, its own random numbers"
+
+
+def _leaves(batch: Any) -> list[Any]:
+    if isinstance(batch, dict):
+        return [leaf for part in batch.values() for leaf in _leaves(part)]
+    if isinstance(batch, list | tuple):
+        return [leaf for part in batch for leaf in _leaves(part)]
+    if hasattr(batch, "tensors") and hasattr(batch, "mask"):  # what detection models are given
+        return [batch.tensors, batch.mask]
+    return [batch]
+
+
+def _rate(loader: Any, batch: int, seconds: float) -> tuple[float, float]:
+    """Samples a second, and CPU seconds a sample, over whole epochs of at least ``seconds``."""
+    samples, begin, before = 0, time.perf_counter(), _cpu_s()
+    while True:
+        for _ in loader:
+            samples += batch
+        elapsed = time.perf_counter() - begin
+        if elapsed >= seconds:
+            return samples / elapsed, (_cpu_s() - before) / samples
+
+
+def _cpu_s() -> float:
+    """CPU seconds that this process and its workers have spent."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    spent = own.ru_utime + own.ru_stime
+    for child in multiprocessing.active_children():
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+def _commit(script: Script, repos: Path) -> dict[str, str]:
+    """The commit of its checkout."""
+    command = ["git", "-C", str(repos / script.folder), "rev-parse", "--short=10", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {"checkout": done.stdout.strip()} if done.returncode == 0 else {}

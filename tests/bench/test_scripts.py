@@ -1,0 +1,175 @@
+"""The suite scripts: batches are compared before they are timed, and a missing script is a row."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import documents, report
+from bench.scripts import SCRIPTS, definitions, imported
+from bench_rows import rows_of_any, run
+
+torchvision = pytest.importorskip("torchvision")
+
+VIEWS = '''
+class TwoCropsTransform:
+    """Two views of an image."""
+
+    def __init__(self, view):
+        self.view = view
+
+    def __call__(self, image):
+        return [self.view(image), self.view(image)]
+
+
+class GaussianBlur:
+    def __init__(self, sigma):
+        self.sigma = sigma
+
+    def __call__(self, image):
+        return image
+'''
+
+
+@pytest.fixture
+def repos(tmp_path: Path) -> Path:
+    """A checkout of one script, in our words."""
+    module = tmp_path / "repos" / "simsiam" / "simsiam" / "loader.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(VIEWS)
+    return tmp_path / "repos"
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_script_is_compared_and_then_timed(cache: Path, repos: Path) -> None:
+    rows = rows_of_any(cache, "scripts", "simsiam,mae", "--repos", repos)
+    ratios = {found["variant"]: found for found in rows}
+    assert list(ratios) == ["simsiam", "mae"]
+    views, folder = ratios["simsiam"], ratios["mae"]
+    assert views["setting"]["checked"] == "equal batches"
+    assert views["setting"]["engine"] == "workers"
+    assert "own random numbers" in folder["setting"]["checked"]
+    for found in rows:
+        assert (found["metric"], found["unit"]) == ("times DataLoader", "x")
+        assert found["median"] > 0
+        assert found["setting"]["cpu"] > 0
+
+
+def test_a_checkout_that_is_not_there_is_a_row_with_the_commands(cache: Path, repos: Path) -> None:
+    (row,) = rows_of_any(cache, "scripts", "deit", "--repos", repos)
+    assert row["median"] is None
+    for repository in ("facebookresearch/deit", "huggingface/pytorch-image-models"):
+        folder = repos / repository.split("/")[1]
+        assert f"https://github.com/{repository} {folder}" in row["reason"]
+
+
+def test_without_a_folder_of_checkouts_it_says_so(cache: Path) -> None:
+    (row,) = rows_of_any(cache, "scripts", "dino")
+    assert "--repos" in row["reason"]
+
+
+def test_a_script_that_fails_is_a_row_and_others_go_on(cache: Path, repos: Path) -> None:
+    (repos / "simsiam" / "simsiam" / "loader.py").write_text("raise RuntimeError('theirs')\n")
+    rows = rows_of_any(cache, "scripts", "simsiam,mae", "--repos", repos)
+    assert [found["median"] is None for found in rows] == [True, False]
+    assert "RuntimeError: theirs" in rows[0]["reason"]
+
+
+def test_batches_that_differ_are_a_failure(
+    cache: Path, repos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from fastload import FastLoader
+
+    class Wrong(FastLoader):
+        def __iter__(self) -> Any:
+            for views, labels in super().__iter__():
+                yield [views[0], torch.zeros_like(views[1])], labels
+
+    monkeypatch.setattr("bench.suites.scripts.FastLoader", Wrong)
+    (row,) = rows_of_any(cache, "scripts", "simsiam", "--repos", repos)
+    assert row["reason"].startswith("failed: AssertionError: batch 0 differs")
+
+
+def test_modules_of_a_checkout_are_forgotten_and_installed_ones_come_back(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("theirs = True\n")
+    import json
+
+    with imported([tmp_path]):
+        assert importlib.import_module("json").theirs
+    assert sys.modules["json"] is json
+    assert str(tmp_path) not in sys.path
+
+
+def test_definitions_leave_out_what_runs_and_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import no_such_library\n"
+        "import math\n"
+        "SIZE = 1 / 0\n"
+        "class Model(no_such_library.Module): pass\n"
+        "def area(side): return side**2 + math.floor(size)\n"
+        "raise SystemExit\n"
+    )
+    with imported([tmp_path]):
+        module = definitions(path, size=0.5)
+        assert module.area(3) == 9
+        assert not hasattr(module, "Model")
+    assert module.__name__ not in sys.modules
+
+
+def test_there_are_twenty_six_scripts_and_none_twice() -> None:
+    files = {(script.repository, script.file) for script in SCRIPTS.values()}
+    assert len(files) == len(SCRIPTS) == 26
+    for script in SCRIPTS.values():
+        for folder in script.imports:
+            assert any(folder.split("/")[0] == other.folder for other in SCRIPTS.values())
+
+
+def test_the_table_has_the_fastest_first_and_says_what_is_missing(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "your-dataset.md"
+    page.parent.mkdir()
+    begin, end = documents._SCRIPTS
+    page.write_text(f"before\n{begin}\n{end}\nafter\n")
+    rows = [_row("a/slow", [2.0, 3.0, 4.0]), _row("b/fast", [5.0]), _row("c/absent", [])]
+    assert documents.fill(rows, tmp_path) == [page]
+    lines = page.read_text().splitlines()
+    table = [line for line in lines if line.startswith("| [")]
+    assert table == [
+        "| [b/fast](https://github.com/b/fast), `train.py` | crops | **5.0** (5.0 to 5.0) |",
+        "| [a/slow](https://github.com/a/slow), `train.py` | crops | **3.0** (2.0 to 4.0) |",
+    ]
+    assert "Not measured: c/absent." in lines
+    assert (lines[0], lines[-1]) == ("before", "after")
+
+
+def _row(repository: str, values: list[float]) -> Any:
+    facts: dict[str, Any] = {
+        "suite": "scripts",
+        "variant": repository,
+        "loader": "fastload",
+        "metric": "times DataLoader",
+        "unit": "x",
+        "script": {"repository": repository, "file": "train.py"},
+        "does": "crops",
+        "threads": 2,
+        "machine": {"cpu": "a CPU", "cpus": 2, "commit": "abc"},
+        "shared_versions": {"torch": "2", "pillow": "1"},
+    }
+    if not values:
+        return report.missing(reason="not installed: tqdm", **facts)
+    return report.row(values=values, setting={}, **facts)
+
+
+def test_the_commands_of_a_checkout_name_its_commit(tmp_path: Path) -> None:
+    script = SCRIPTS["dino"]
+    assert script.clone("DIR") == (
+        "git clone -q --filter=blob:none https://github.com/facebookresearch/dino DIR/dino && "
+        f"git -C DIR/dino checkout -q {script.commit}"
+    )
+    assert run(tmp_path, "scripts", "--repos", tmp_path / "absent").exit_code == 2
