@@ -1,4 +1,4 @@
-"""Measured rows in README.md and docs/benchmarks.md, between markers."""
+"""Measured rows in README.md, docs/benchmarks.md and docs/remote.md, between markers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from bench.report import BASELINE, Row
 _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.md -->",
            "<!-- benchmark:end -->")  # fmt: skip
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
+_REMOTE = ("<!-- figures of the suite remote: begin -->", "<!-- figures of the suite remote: end -->")
+
+# The columns of docs/remote.md: variant, metric, heading.
+_REMOTE_COLUMNS = (
+    ("cold", "throughput", "cold: images/s"),
+    ("cold", "first batch", "first batch, s"),
+    ("cold", "bytes", "bytes / data"),
+    ("cold", "requests", "requests / image"),
+    ("warm", "throughput", "all cached: images/s"),
+    ("half", "throughput", "half cached: images/s"),
+    ("half", "bytes", "bytes / data"),
+    ("half", "requests", "requests / image"),
+)
 
 # The README's workloads: suite and metric, in this order.
 _SHORT = (
@@ -34,15 +47,40 @@ _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
-    """Put ``rows`` into both documents below ``root``, suites by name, and return their paths.
+    """Put ``rows`` into the documents below ``root``, suites by name, and return their paths.
 
-    Raises ValueError if a document has no markers.
+    docs/remote.md is one of them if there are rows of its suite. Raises ValueError if a document
+    has no markers.
     """
     rows = sorted(rows, key=lambda row: str(row["suite"]))
     readme, document = root / "README.md", root / "docs" / "benchmarks.md"
     _between(readme, *_README, summary(rows))
     _between(document, *_DOCUMENT, figures(rows))
-    return [readme, document]
+    behind_a_network = [row for row in rows if row["suite"] == "remote"]
+    if not behind_a_network:
+        return [readme, document]
+    page = root / "docs" / "remote.md"
+    _between(page, *_REMOTE, remote(behind_a_network))
+    return [readme, document, page]
+
+
+def remote(rows: Sequence[Row]) -> str:
+    """One line per loader of the suite remote: what it reads when nothing, all or half is cached."""
+    headings = ("loader", *(heading for _, _, heading in _REMOTE_COLUMNS))
+    lines = [_conditions(rows), "", f"| {' | '.join(headings)} |"]
+    lines.append("|---|" + "---:|" * len(_REMOTE_COLUMNS))
+    known = {
+        (row["loader"], row["variant"], row["metric"]): row
+        for row in rows
+        if row["median"] is not None
+    }
+    for loader in dict.fromkeys(loader for loader, _, _ in known):
+        cells = [
+            report.shown(known[key]["median"]) if (key := (loader, *column[:2])) in known else ""
+            for column in _REMOTE_COLUMNS
+        ]
+        lines.append(f"| {loader} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def summary(rows: Sequence[Row]) -> str:
