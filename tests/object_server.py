@@ -170,7 +170,7 @@ class ObjectServer:
                 ranged = self.headers.get("Range")
                 if ranged is not None:
                     first, last = ranged.removeprefix("bytes=").split("-")
-                    start, stop = int(first), min(int(last) + 1, status.st_size)
+                    start, stop = int(first), min(int(last or stop) + 1, status.st_size)
                     self.send_response(206)
                     self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{status.st_size}")
                 else:

@@ -24,6 +24,8 @@ from bench.workload import Workload
 _SHARD_NBYTES = 16 << 20
 _SHUFFLED = 1000  # samples among which the others shuffle, beside the order of the shards
 _KEY = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}  # the server looks at none
+# Its default, 16, asks for all chunks at once here: the first batch comes with the last one.
+_LITDATA = {"LITDATA_ASYNC_DOWNLOAD_CONCURRENCY": "4"}
 
 
 class Remote(Loader):
@@ -140,10 +142,18 @@ class StreamingRemote(Remote, Streaming):
 
 class LitdataRemote(Remote, Litdata):
     summary = "LitData, chunks of 16 MB from S3"
-    needs = (*Litdata.needs, "boto3")
+    needs = (*Litdata.needs, "boto3", "obstore")
     _setting: Setting
 
+    def stated(self, work: Workload) -> Setting:
+        return {**super().stated(work), **_LITDATA}
+
     def open(self, work: Workload, setting: Setting) -> None:
+        from litdata.streaming import downloader
+
+        os.environ.update(_LITDATA)
+        # It has no argument for the options of obstore's client.
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
         self._setting = setting
         super().open(work, self.settings(work)[0])
 

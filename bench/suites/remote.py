@@ -137,6 +137,8 @@ class _Trial:
         finally:
             server.close()
             shutil.rmtree(cache, ignore_errors=True)
+        if not found["images_per_s"]:
+            raise Failed("an epoch of no images")
         images = len(self._work.samples()[0]) // self._work.batch * self._work.batch
         return {
             **found,
