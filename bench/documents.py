@@ -12,7 +12,10 @@ from bench.report import BASELINE, Row
 _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.md -->",
            "<!-- benchmark:end -->")  # fmt: skip
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
-_REMOTE = ("<!-- figures of the suite remote: begin -->", "<!-- figures of the suite remote: end -->")
+_REMOTE = (
+    "<!-- figures of the suite remote: begin -->",
+    "<!-- figures of the suite remote: end -->",
+)
 
 # The columns of docs/remote.md: variant, metric, heading.
 _REMOTE_COLUMNS = (

@@ -362,9 +362,7 @@ class Requests:
             )
             request.counters.add(nbytes=len(data))
             self._gauge(nbytes=len(data))
-            self.pace.answered(
-                len(data), waiting=len(self._waiting) > 0, in_flight=self._sending
-            )
+            self.pace.answered(len(data), waiting=len(self._waiting) > 0, in_flight=self._sending)
             if not request.cancelled:
                 # Not cancelled half way: the bytes are there, and writing them takes no time.
                 await asyncio.shield(
