@@ -68,7 +68,7 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
 
 def remote(rows: Sequence[Row]) -> str:
-    """One line per loader of the suite remote: what it reads when nothing, all or half is cached."""
+    """One line per loader of the suite remote: nothing cached, all, or half."""
     headings = ("loader", *(heading for _, _, heading in _REMOTE_COLUMNS))
     lines = [_conditions(rows), "", f"| {' | '.join(headings)} |"]
     lines.append("|---|" + "---:|" * len(_REMOTE_COLUMNS))

@@ -116,9 +116,9 @@ def pack(
         image_column, label_column: of a list, or of the dicts of a Dataset, if they do not have
             usual names. The labels of stores and Hugging Face datasets may be any field.
         storage_options: for a URL, the source's if both are: options of obstore if the source is a
-            packed store, as for ``FastLoader``; else of fsspec's file system, such as ``{"key": ...,
-            "secret": ...}``. Credentials come from the places where these libraries look for them,
-            unless they are given here (docs/remote.md).
+            packed store, as for ``FastLoader``; else of fsspec's file system, such as
+            ``{"endpoint_url": ...}``. Credentials come from the places where these libraries look
+            for them, unless they are given here (docs/remote.md).
         ray: have tasks on a Ray cluster write the shards of a store of several files: "auto" joins
             the cluster of this machine, "local" starts one here, anything else is the address of
             one. Needs ``shards`` or ``shard_nbytes``, a format whose shards can be written apart

@@ -103,8 +103,8 @@ def _file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileS
 def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source]:
     """The source at ``url`` while the block lasts: a packed store, a folder of images, or a list.
 
-    A store is read through the block cache (``storage/remote``), fetched ahead. The images of a folder or a list
-    are fetched a chunk at a time. Anything else is fetched whole first.
+    A store is read through the block cache (``storage/remote``), fetched ahead. The images of a
+    folder or a list are fetched a chunk at a time. Anything else is fetched whole first.
 
     Raises:
         StoreNotFoundError: nothing there.
