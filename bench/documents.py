@@ -14,6 +14,22 @@ _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.m
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
 _SCRIPTS = ("<!-- scripts: begin; made from bench/results/scripts.json -->",
             "<!-- scripts: end -->")  # fmt: skip
+_REMOTE = (
+    "<!-- figures of the suite remote: begin -->",
+    "<!-- figures of the suite remote: end -->",
+)
+
+# The columns of docs/remote.md: variant, metric, heading.
+_REMOTE_COLUMNS = (
+    ("cold", "throughput", "cold: images/s"),
+    ("cold", "first batch", "first batch, s"),
+    ("cold", "bytes", "bytes / data"),
+    ("cold", "requests", "requests / image"),
+    ("warm", "throughput", "all cached: images/s"),
+    ("half", "throughput", "half cached: images/s"),
+    ("half", "bytes", "bytes / data"),
+    ("half", "requests", "requests / image"),
+)
 
 # The README's workloads: suite and metric, in this order.
 _SHORT = (
@@ -39,24 +55,26 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     """Put ``rows`` into the documents below ``root``, suites by name, and return their paths.
 
     Rows of the suite scripts go to docs/your-dataset.md, all others to README.md and
-    docs/benchmarks.md. A document for which there are no rows stays as it is.
+    docs/benchmarks.md, those of the suite remote to docs/remote.md, too. A document for which there
+    are no rows stays as it is.
 
     Raises ValueError if a document has no markers.
     """
+    filled = []
     public = [row for row in rows if row["suite"] == "scripts"]
     others = sorted(
         (row for row in rows if row["suite"] != "scripts"), key=lambda row: str(row["suite"])
     )
-    filled = []
-    if others:
-        readme, document = root / "README.md", root / "docs" / "benchmarks.md"
-        _between(readme, *_README, summary(others))
-        _between(document, *_DOCUMENT, figures(others))
-        filled += [readme, document]
-    if public:
-        page = root / "docs" / "your-dataset.md"
-        _between(page, *_SCRIPTS, scripts(public))
-        filled.append(page)
+    behind_a_network = [row for row in others if row["suite"] == "remote"]
+    for name, markers, made in (
+        ("README.md", _README, summary(others) if others else ""),
+        ("docs/benchmarks.md", _DOCUMENT, figures(others) if others else ""),
+        ("docs/remote.md", _REMOTE, remote(behind_a_network) if behind_a_network else ""),
+        ("docs/your-dataset.md", _SCRIPTS, scripts(public) if public else ""),
+    ):
+        if made:
+            _between(root / name, *markers, made)
+            filled.append(root / name)
     return filled
 
 
@@ -78,6 +96,25 @@ def scripts(rows: Sequence[Row]) -> str:
     if absent:
         names = ", ".join(row["script"]["repository"] for row in absent)
         lines += ["", f"Not measured: {names}."]
+    return "\n".join(lines)
+
+
+def remote(rows: Sequence[Row]) -> str:
+    """One line per loader of the suite remote: nothing cached, all, or half."""
+    headings = ("loader", *(heading for _, _, heading in _REMOTE_COLUMNS))
+    lines = [_conditions(rows), "", f"| {' | '.join(headings)} |"]
+    lines.append("|---|" + "---:|" * len(_REMOTE_COLUMNS))
+    known = {
+        (row["loader"], row["variant"], row["metric"]): row
+        for row in rows
+        if row["median"] is not None
+    }
+    for loader in dict.fromkeys(loader for loader, _, _ in known):
+        cells = [
+            report.shown(known[key]["median"]) if (key := (loader, *column[:2])) in known else ""
+            for column in _REMOTE_COLUMNS
+        ]
+        lines.append(f"| {loader} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

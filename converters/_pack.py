@@ -55,6 +55,7 @@ def pack(
     overwrite: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     ray: str | None = None,
     progress: Progress | bool | None = None,
 ) -> PackReport:
@@ -114,6 +115,10 @@ def pack(
             stays, and the same call resumes an interrupted run.
         image_column, label_column: of a list, or of the dicts of a Dataset, if they do not have
             usual names. The labels of stores and Hugging Face datasets may be any field.
+        storage_options: for a URL, the source's if both are: options of obstore if the source is a
+            packed store, as for ``FastLoader``; else of fsspec's file system, such as
+            ``{"endpoint_url": ...}``. Credentials come from the places where these libraries look
+            for them, unless they are given here (docs/remote.md).
         ray: have tasks on a Ray cluster write the shards of a store of several files: "auto" joins
             the cluster of this machine, "local" starts one here, anything else is the address of
             one. Needs ``shards`` or ``shard_nbytes``, a format whose shards can be written apart
@@ -154,9 +159,19 @@ def pack(
                     f"{destination!r}: expected a local destination with overwrite=True: "
                     "delete the old store first"
                 )
-            return _remote.pack_to(str(destination), functools.partial(again, source))
-        with _remote.fetched(str(source), chosen) as fetched:
+            here = storage_options
+            if is_url(source):
+                again, here = functools.partial(again, storage_options=storage_options), None
+            return _remote.pack_to(
+                str(destination), functools.partial(again, source), _remote.options_of(here)
+            )
+        options_of_source = _remote.options_of(storage_options)
+        with _remote.fetched(str(source), chosen, options_of_source) as fetched:
             return again(fetched, destination)
+    if storage_options is not None:
+        raise UsageError(
+            f"storage_options: expected a URL with them, got {source!r} and {destination!r}"
+        )
     if on_error not in get_args(OnPackError):
         raise UsageError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
     options = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}

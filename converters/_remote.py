@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,8 +33,9 @@ from ..errors import (
 from ..storage import find_by_suffix, open_store
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage.folder import IMAGE_SUFFIXES
+from ..storage.remote.options import RemoteOptions
 from ..storage.remote.store import RemoteStore
-from ..storage.remote.urls import RemoteUrl
+from ..storage.remote.urls import RemoteUrl, redacted
 from ._labels import Chosen
 from ._list_source import SUFFIXES, listed_files
 from ._open import open_source
@@ -51,20 +52,30 @@ _METADATA = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")  # at the top
 _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versions apart
 
 
+def options_of(storage_options: Mapping[str, Any] | None) -> RemoteOptions:
+    """How URLs are read, with the default cache.
+
+    Raises:
+        UsageError: no dict of options by name.
+    """
+    return RemoteOptions(storage_options=storage_options)
+
+
 @contextlib.contextmanager
-def _asking(url: str, what: str) -> Iterator[None]:
+def _asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
     """Turn errors of a file system, which may have any type, into a StoreError.
 
     Args:
         url: of the file or folder.
         what: the start of the message.
+        options: whose secrets are not shown.
     """
     try:
         yield
     except FastloadError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())
+        said = redacted(str(error), RemoteUrl(url), options.secrets())
         raise StoreError(
             f"{what}: {type(error).__name__}: {said}; check the URL, and the credentials that its "
             "file system needs",
@@ -72,27 +83,28 @@ def _asking(url: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+def _file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of ``url``, and the path in it."""
     try:
         import fsspec
     except ImportError as error:
         raise MissingDependencyError(f"URLs need fsspec: {install('remote')}") from error
     try:
-        system, path = fsspec.core.url_to_fs(url)
+        system, path = fsspec.core.url_to_fs(url, **(options.storage_options or {}))
     except ImportError as error:  # fsspec says which package the protocol needs
         raise MissingDependencyError(f"{url!r}: {error}") from error
-    except ValueError as error:
-        raise UsageError(f"{url!r}: {error}") from error
+    except (ValueError, TypeError) as error:  # TypeError: an option that it does not know
+        said = redacted(str(error), RemoteUrl(url), options.secrets())
+        raise UsageError(f"{url!r}: {said}") from None
     return system, str(path).rstrip("/")
 
 
 @contextlib.contextmanager
-def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
+def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source]:
     """The source at ``url`` while the block lasts: a packed store, a folder of images, or a list.
 
-    A store is read through the block cache (``storage/remote``). The images of a folder or a list
-    are fetched a chunk at a time. Anything else is fetched whole first.
+    A store is read through the block cache (``storage/remote``), fetched ahead. The images of a
+    folder or a list are fetched a chunk at a time. Anything else is fetched whole first.
 
     Raises:
         StoreNotFoundError: nothing there.
@@ -100,18 +112,18 @@ def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
         MissingDependencyError: obstore, or what fsspec needs for this scheme, is not installed.
     """
     if _is_store(url):
-        with open_store(url) as store:
+        with open_store(url, remote=options) as store:
             source = open_source(store, chosen)
             if isinstance(store, RemoteStore):
                 source.identity = _identity(store.versions)
             yield source
         return
-    system, path = _file_system(url)
+    system, path = _file_system(url, options)
     folder = tempfile.mkdtemp(prefix="fastload-")
     try:
-        with _asking(url, "it cannot be fetched"):
+        with _asking(url, "it cannot be fetched", options):
             local, found = _files(system, path, folder, chosen)
-            source = _source(system, local, found, chosen)
+            source = _source(system, local, found, chosen, options)
         source.path = url
         yield source
     finally:
@@ -168,7 +180,11 @@ def _files(
 
 
 def _source(
-    system: fsspec.AbstractFileSystem, local: str, files: list[_File], chosen: Chosen
+    system: fsspec.AbstractFileSystem,
+    local: str,
+    files: list[_File],
+    chosen: Chosen,
+    options: RemoteOptions,
 ) -> Source:
     listed = os.path.isfile(local)
     wanted = files[1:] if listed else files  # the list itself is there
@@ -181,7 +197,8 @@ def _source(
             system.get_file(file.path, file.place)
     source = open_source(local, chosen)
     if isinstance(source, FolderSource) and (images or listed):
-        source = StreamedFiles(source, system, {file.place: file.path for file in wanted})
+        paths = {file.place: file.path for file in wanted}
+        source = StreamedFiles(source, system, paths, options)
     source.identity = _identity([(one.path, one.nbytes, one.tag) for one in files])
     return source
 
@@ -193,22 +210,27 @@ class StreamedFiles(Source):
         named: over empty files with their names.
         system: the file system that has them.
         paths: place of the empty file -> path in ``system``.
+        options: whose secrets are not shown.
     """
 
     def __init__(
-        self, named: FolderSource, system: fsspec.AbstractFileSystem, paths: Mapping[str, str]
+        self,
+        named: FolderSource,
+        system: fsspec.AbstractFileSystem,
+        paths: Mapping[str, str],
+        options: RemoteOptions,
     ) -> None:
-        self._named, self._system, self._paths = named, system, paths
+        self._named, self._system, self._paths, self._options = named, system, paths, options
         self.path, self.classes, self.keys = named.path, named.classes, named.keys
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""
         paths = [self.where(index) for index in indices.tolist()]
-        with _asking(self.path, "it cannot be fetched"):
+        with _asking(self.path, "it cannot be fetched", self._options):
             found = self._system.cat_ranges(paths, None, None, on_error="return")
         for path, data in zip(paths, found, strict=True):
             if isinstance(data, BaseException):
-                said = " ".join(str(data).split())
+                said = redacted(str(data), RemoteUrl(path), self._options.secrets())
                 yield StoreError(
                     f"the file cannot be fetched: {type(data).__name__}: {said}", path=path
                 )
@@ -228,7 +250,7 @@ class StreamedFiles(Source):
         return self._paths[self._named.where(index)]
 
 
-def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
+def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) -> PackReport:
     """Call ``run`` with a local path, and upload the stores that it writes there to ``url``.
 
     Raises:
@@ -236,7 +258,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
         StoreError: it cannot be uploaded.
         MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
-    system, path = _file_system(url)
+    system, path = _file_system(url, options)
     mark = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     folder = os.path.join(tempfile.gettempdir(), f"fastload-{os.getuid()}-{mark}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -245,7 +267,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
     uploaded = _uploaded(folder)
     try:
         for taken in (path, path + SIDECAR) if uploaded is None else ():
-            with _asking(url, "it cannot be written"):
+            with _asking(url, "it cannot be written", options):
                 exists = system.exists(taken)
             if exists:
                 raise UsageError(f"{url!r} exists: delete it or choose another name")
@@ -255,7 +277,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
             os.rmdir(folder)
         raise
     parent, remote = os.path.dirname(path), os.path.dirname(url)
-    with _asking(url, f"the finished store lies in {folder!r} and cannot be uploaded"):
+    with _asking(url, f"the finished store lies in {folder!r} and cannot be uploaded", options):
         with open(os.path.join(folder, _JOURNAL), "a", encoding="utf-8") as journal:
             for name in in_order(folder):
                 if name in (uploaded or ()):

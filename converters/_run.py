@@ -6,7 +6,7 @@ import collections
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -147,25 +147,28 @@ class Run:
                     f"{writer.path + '.partial'!r} was started: delete that folder to start again"
                 )
 
-    def _parts(self, indices: np.ndarray, *, grows: bool) -> Iterator[_Part]:
+    def _parts(self, indices: np.ndarray, *, grows: bool) -> Generator[_Part, None, None]:
         """``indices`` in pieces, each with its samples if a thread may not read them itself.
 
         The user's code runs only in the calling thread. ``grows``: longer pieces of small samples.
         """
-        at = 0
         if self._source.streamed:
-            stream = self._source.stream()
+            at, stream = 0, self._source.stream()
             while some := list(itertools.islice(stream, _CHUNK)):
                 yield np.arange(at, at + len(some)), some
                 at += len(some)
             return
+        for part in self._source.ahead(self._divided(indices, grows=grows)):
+            yield part, None if self._source.concurrent else list(self._source.read(part))
+
+    def _divided(self, indices: np.ndarray, *, grows: bool) -> Iterator[np.ndarray]:
+        at = 0
         while at < len(indices):
             count = _CHUNK
             if grows and self._nbytes:
                 few = _CHUNK_NBYTES * self._done // self._nbytes
                 count = min(max(few, _CHUNK), max(_CHUNK_MOST, _CHUNK))
-            part = indices[at : at + count]
-            yield part, None if self._source.concurrent else list(self._source.read(part))
+            yield indices[at : at + count]
             at += count
 
     def _chunks(self, indices: np.ndarray) -> Iterator[Chunk]:
@@ -192,4 +195,5 @@ class Run:
         finally:
             self._stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
+            parts.close()  # what is fetched ahead is not wanted any more
             self._stop.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,10 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """The samples ``indices`` (int64) in order; an error for one that cannot be read."""
+
+    def ahead(self, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """``parts`` (int64 indices) in turn, which ``read`` gets; the next ones may be fetched."""
+        return iter(parts)
 
     @abc.abstractmethod
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..errors import ChecksumError, DataError, StoreError, UsageError
 from ..storage import Store
 from ..storage._column_store import ColumnStore
 from ..storage._crc import crc32c
+from ..storage._fetched import fetched_ahead
 from ..storage._read import NOT_REGULAR
 from ..storage.base import TURNED
 from ..storage.folder import FolderStore
@@ -77,6 +78,10 @@ class StoreSource(Source):
             width, height = sizes[at]
             size = (width, height) if width > 0 and height > 0 else None
             yield Sample(data, kinds[at], size, crc, written=expected is not None)
+
+    def ahead(self, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """As in ``Source``."""
+        return fetched_ahead(self.store, parts)
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
         """As in ``Source``."""

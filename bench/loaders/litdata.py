@@ -40,14 +40,15 @@ class Litdata(DataLoaderBase):
 
         self._channels_last = work.memory_format == "channels_last"
         dataset = litdata.StreamingDataset(
-            str(self.store_folder(work)),
-            shuffle=work.shuffled,
-            drop_last=True,
-            transform=_Decode(work),
+            **self.place(work), shuffle=work.shuffled, drop_last=True, transform=_Decode(work)
         )
         self._loader = litdata.StreamingDataLoader(
             dataset, batch_size=work.batch, drop_last=True, **setting
         )
+
+    def place(self, work: Workload) -> dict[str, Any]:
+        """Where the chunks are, as arguments of the dataset."""
+        return {"input_dir": str(self.store_folder(work))}
 
 
 class _Decode:

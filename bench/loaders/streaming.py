@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.loaders._dataloader import DataLoaderBase
-from bench.loaders.base import Setting
 from bench.workload import Workload
 
 
@@ -16,12 +15,13 @@ class Streaming(DataLoaderBase):
     install = "mosaicml-streaming, simplejpeg, opencv-python-headless"
     store = "mds"
     ordered = False  # each worker gets blocks of its own
+    shard_nbytes: ClassVar[int] = 1 << 26  # its default
 
     def pack(self, work: Workload, folder: Path) -> None:
         from streaming import MDSWriter
 
         columns = {"image": "bytes", "label": "int"}
-        with MDSWriter(out=str(folder), columns=columns) as writer:
+        with MDSWriter(out=str(folder), columns=columns, size_limit=self.shard_nbytes) as writer:
             for path, label in work.samples()[0]:
                 writer.write({"image": Path(path).read_bytes(), "label": label})
 
@@ -37,12 +37,11 @@ class Streaming(DataLoaderBase):
                 found = super().__getitem__(index)
                 return _opencv.sample(found["image"], work), found["label"]
 
-        return Images(
-            local=str(self.store_folder(work)), shuffle=work.shuffled, batch_size=work.batch
-        )
+        return Images(shuffle=work.shuffled, batch_size=work.batch, **self.place(work))
+
+    def place(self, work: Workload) -> dict[str, Any]:
+        """Where the shards are, as arguments of the dataset."""
+        return {"local": str(self.store_folder(work))}
 
     def options(self, work: Workload) -> dict[str, Any]:
         return {"batch_size": work.batch, "drop_last": True}
-
-    def settings(self, work: Workload) -> list[Setting]:
-        return super().settings(work)

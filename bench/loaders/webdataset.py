@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.loaders.base import Batch, Loader, Setting
 from bench.workload import Workload
-
-_SHARDS = 8
 
 
 class Webdataset(Loader):
@@ -20,6 +18,7 @@ class Webdataset(Loader):
     install = "webdataset, simplejpeg, opencv-python-headless"
     store = "webdataset"
     ordered = False  # each worker gets shards of its own
+    shards: ClassVar[int] = 8
     _loader: Any = None
 
     def pack(self, work: Workload, folder: Path) -> None:
@@ -28,8 +27,8 @@ class Webdataset(Loader):
         samples, _ = work.samples()
         pattern = str(folder / "images-%04d.tar")
         # Written in turn, so that each shard holds all classes.
-        for shard in range(_SHARDS):
-            chosen = list(enumerate(samples))[shard::_SHARDS]
+        for shard in range(self.shards):
+            chosen = list(enumerate(samples))[shard :: self.shards]
             with webdataset.TarWriter(pattern % shard) as writer:
                 for index, (path, label) in chosen:
                     data = Path(path).read_bytes()

@@ -106,9 +106,11 @@ class Suite(abc.ABC):
         }
 
 
-def imagenet(name: str, recipe: str, variant: str, spec: Variant, options: Options) -> Workload:
-    """The workload of photos to 224 x 224, batch 64."""
-    count = 48 if options.toy else 1200
+def imagenet(
+    name: str, recipe: str, variant: str, spec: Variant, options: Options, *, count: int = 1200
+) -> Workload:
+    """The workload of ``count`` photos to 224 x 224, batch 64."""
+    count = 48 if options.toy else count
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
     images = _as_pixels(images, spec, options, shorter=256)
     return Workload(

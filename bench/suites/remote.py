@@ -1,7 +1,7 @@
 """remote: epochs whose data is behind a network, by images/s, bytes and requests.
 
 The server is the one of the tests (tests/object_server.py), in this process: each answer takes
-20 ms, and all bodies together have 50 MB/s.
+20 ms, and all bodies together have 50 MB/s. It counts bytes and requests.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-from bench.loaders import REMOTE
+from bench.loaders import REMOTE, make
+from bench.loaders.remote import Remote as RemoteLoader
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
+from bench.report import SEQUENTIAL, Row, row
 from bench.suites.base import Absent, Options, Suite, Variant, imagenet
+from bench.workload import Workload
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
 _LATENCY_S, _BYTES_PER_S = 0.02, 50e6
+_IMAGES = 3600  # 8 s of the link, of photos of 110 KB
 _METRICS = (
     ("throughput", "images/s", "images_per_s"),
+    ("first batch", "s", "first_batch_s"),
     ("bytes", "of the data", "share"),
     ("requests", "requests an image", "requests"),
 )
@@ -35,11 +41,12 @@ class Remote(Suite):
         return tuple(REMOTE)
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        work = imagenet(self.name, "train", variant, self.variants[variant], options)
+        spec = self.variants[variant]
+        work = imagenet(self.name, "train", variant, spec, options, count=_IMAGES)
         facts = {**self.facts(work, options), "latency_s": _LATENCY_S, "bytes_per_s": _BYTES_PER_S}
         absent = Absent(work, options, **facts)
-        images = len(work.samples()[0]) // work.batch * work.batch
         found: dict[str, list[dict[str, float]]] = {}
+        stated: dict[str, dict[str, Any]] = {}
         for name in self.loaders(variant, options):
             with Process(name) as process:
                 try:
@@ -49,13 +56,21 @@ class Remote(Suite):
                     absent.note(name, error, process, metric="throughput", unit="images/s")
                     continue
             options.say(f"{name}: reading")
+            loader = make(name)
+            assert isinstance(loader, RemoteLoader)
+            stated[name] = loader.stated(work)
+            trial = _Trial(name, work, nbytes, options)
             try:
-                found[name] = [
-                    _epoch(name, variant, work.to_json(), nbytes, images, options)
-                    for _ in range(options.rounds)
-                ]
+                found[name] = [trial.epoch() for _ in range(options.rounds)]
             except (Refused, Failed) as error:
-                absent.note(name, error, process, metric="throughput", unit="images/s")
+                assert trial.process is not None
+                absent.note(name, error, trial.process, metric="throughput", unit="images/s")
+            finally:
+                trial.close()
+        if variant == "cold":
+            options.say("one file of all images: reading")
+            found[SEQUENTIAL] = [_sequential(work, options) for _ in range(options.rounds)]
+            stated[SEQUENTIAL] = {}
         rows = [
             row(
                 suite=self.name,
@@ -64,54 +79,114 @@ class Remote(Suite):
                 metric=metric,
                 unit=unit,
                 values=[epoch[key] for epoch in epochs],
-                setting={"num_workers": options.threads},
+                setting=stated[name],
                 **facts,
             )
             for metric, unit, key in _METRICS
             for name, epochs in found.items()
+            if key in epochs[0]
         ]
         return rows + absent.rows
 
 
-def _epoch(
-    name: str, variant: str, work: dict[str, Any], nbytes: int, images: int, options: Options
-) -> dict[str, float]:
-    """One epoch of a new process; before it, one that fills the cache, unless ``cold``."""
-    if str(_TESTS) not in sys.path:
-        sys.path.append(str(_TESTS))
-    from bench.loaders import make
-    from bench.workload import Workload
-    from object_server import Faults, ObjectServer
+class _Trial:
+    """Epochs of one loader, each with a new cache.
 
-    server = ObjectServer(make(name).store_folder(Workload.from_json(work)))
-    cache = tempfile.mkdtemp(prefix="remote-", dir=options.cache)
-    limit = nbytes // 2 if variant == "half" else 0
-    setting = {"url": server.url, "cache": cache, "limit": limit}
-    try:
-        with Process(name) as process:
-            process.call("make", work=work)
+    Args:
+        name: of the loader.
+        work: whose variant is one of ``Remote.variants``.
+        nbytes: of its packed form.
+        options: of the command line.
+
+    Attributes:
+        process: the last one, which runs until ``close``.
+    """
+
+    def __init__(self, name: str, work: Workload, nbytes: int, options: Options) -> None:
+        self._name, self._work, self._nbytes, self._options = name, work, nbytes, options
+        self.process: Process | None = None
+
+    def epoch(self) -> dict[str, float]:
+        """One epoch, of which bytes and requests are counted.
+
+        cold    the first one, in a new process
+        warm    the same, after another process has filled the cache
+        half    the second one of its process: the first one has filled the cache
+        """
+        variant, folder = self._work.variant, make(self._name).data_folder(self._work)
+        cache = tempfile.mkdtemp(prefix="remote-", dir=self._options.cache)
+        server = _object_server(folder.parent)
+        setting = {
+            "server": server.url,
+            "bucket": folder.name,
+            "cache": cache,
+            "limit": self._nbytes // 2 if variant == "half" else 0,
+        }
+        try:
+            process = self._begin()
             if variant != "cold":
                 process.call("first_epoch", setting=setting)
-                if variant == "warm":
-                    process.stop()
-            server.faults = Faults(latency_s=_LATENCY_S, bytes_per_s=_BYTES_PER_S)
+            if variant == "warm":
+                process = self._begin()
+            server.faults = _faults()
             with server.asked() as asked:
                 if variant == "half":
-                    rate = process.call("run", seconds=0)["images_per_s"]
+                    found = process.call("run", seconds=0)
                 else:
-                    rate = _first(name, work, setting)
+                    found = process.call("first_epoch", setting=setting)
+        finally:
+            server.close()
+            shutil.rmtree(cache, ignore_errors=True)
+        if not found["images_per_s"]:
+            raise Failed("an epoch of no images")
+        images = len(self._work.samples()[0]) // self._work.batch * self._work.batch
+        return {
+            **found,
+            "share": sum(one.nbytes for one in asked) / self._nbytes,
+            "requests": len(asked) / images,
+        }
+
+    def _begin(self) -> Process:
+        """A new process, which has imported the loader."""
+        self.close()
+        self.process = Process(self._name)
+        self.process.call("make", work=self._work.to_json())
+        return self.process
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.stop()
+
+
+def _sequential(work: Workload, options: Options) -> dict[str, float]:
+    """A client that asks for one file with all images' bytes, and does nothing with them."""
+    folder = Path(tempfile.mkdtemp(prefix="remote-", dir=options.cache))
+    samples = work.samples()[0]
+    server = _object_server(folder)
+    try:
+        with open(folder / "all", "wb") as file:
+            file.truncate(sum(Path(path).stat().st_size for path, _ in samples))
+        server.faults = _faults()
+        start = time.perf_counter()
+        with urllib.request.urlopen(f"{server.url}/all") as answer:
+            while answer.read(1 << 20):
+                pass
+        return {"images_per_s": len(samples) / (time.perf_counter() - start)}
     finally:
         server.close()
-        shutil.rmtree(cache, ignore_errors=True)
-    return {
-        "images_per_s": rate,
-        "share": sum(one.nbytes for one in asked) / nbytes,
-        "requests": len(asked) / images,
-    }
+        shutil.rmtree(folder)
 
 
-def _first(name: str, work: dict[str, Any], setting: dict[str, Any]) -> float:
-    with Process(name) as process:
-        process.call("make", work=work)
-        rate: float = process.call("first_epoch", setting=setting)["images_per_s"]
-    return rate
+def _object_server(folder: Path) -> Any:
+    if str(_TESTS) not in sys.path:
+        sys.path.append(str(_TESTS))
+    from object_server import ObjectServer
+
+    return ObjectServer(folder)
+
+
+def _faults() -> Any:
+    from object_server import Faults
+
+    return Faults(latency_s=_LATENCY_S, bytes_per_s=_BYTES_PER_S)

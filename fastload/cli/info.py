@@ -18,6 +18,7 @@ from .._tools import picture
 from .._tools.summary import Spread, Summary, in_words, summarise
 from ..storage import DCT, RAW, Store, open_store
 from ..storage._read import read_records
+from ._storage_options import opened, storage_options
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,15 +37,18 @@ Examples:
 """
 )
 @click.argument("path", type=click.Path())
+@storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--grid", type=click.Path(dir_okay=False), help="Write a contact sheet here: sheet.png."
 )
-def command(path: str, as_json: bool, grid: str | None) -> None:
+def command(
+    path: str, storage_options: dict[str, str | bool] | None, as_json: bool, grid: str | None
+) -> None:
     """Show the contents of the store PATH (or of a folder of images)."""
     if grid is not None:
         picture.format_of(grid)  # raises before any work is done
-    with open_store(path) as store:
+    with open_store(opened(path, storage_options)) as store:
         summary = summarise(store)
         if as_json:
             shown = None if grid is None else _contact_sheet(store, grid)

@@ -13,6 +13,7 @@ from .._base.byte_sizes import human
 from .._printable import printable
 from ..hints import Compression, Encoding, OnPackError
 from ._stdout import kept_for_json
+from ._storage_options import storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +109,7 @@ Examples:
     "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
+@storage_options
 @click.option(
     "--ray", metavar="ADDRESS",
     help="Have tasks on a Ray cluster write the shards: auto joins the cluster of this machine, "
@@ -144,6 +146,7 @@ def command(
     check: bool,
     shards: int | None,
     shard_nbytes: int | None,
+    storage_options: dict[str, str | bool] | None,
     ray: str | None,
     dry_run: bool,
     as_json: bool,
@@ -167,6 +170,8 @@ def command(
     from ..converters import estimate, pack
 
     if dry_run:
+        if storage_options is not None:
+            raise click.UsageError("--storage-option: expected no --dry-run with it")
         with kept_for_json(as_json):
             estimates = estimate(
                 source,
@@ -199,6 +204,7 @@ def command(
             overwrite=overwrite,
             image_column=image_column,
             label_column=label_column,
+            storage_options=storage_options,
             ray=ray,
             progress=not (quiet or as_json),
         )

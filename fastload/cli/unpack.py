@@ -8,6 +8,7 @@ import json
 import click
 
 from .._base.byte_sizes import human
+from ._storage_options import opened, storage_options
 
 
 @click.command(
@@ -20,9 +21,17 @@ Examples:
 @click.argument("path", type=click.Path())
 @click.argument("folder", type=click.Path())
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
+@storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
-def command(path: str, folder: str, workers: int | None, as_json: bool, quiet: bool) -> None:
+def command(
+    path: str,
+    folder: str,
+    workers: int | None,
+    storage_options: dict[str, str | bool] | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Write the images of the store PATH as files into FOLDER, one folder per class.
 
     FOLDER appears when it is complete. Fields, and labels that are not classes, are written to
@@ -30,7 +39,8 @@ def command(path: str, folder: str, workers: int | None, as_json: bool, quiet: b
     """
     from .._tools.unpack import LIST, unpack
 
-    report = unpack(path, folder, workers=workers, progress=not (quiet or as_json))
+    store = opened(path, storage_options)
+    report = unpack(store, folder, workers=workers, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))
     elif not quiet:

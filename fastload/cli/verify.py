@@ -9,6 +9,7 @@ import click
 
 from .._base.byte_sizes import human
 from .._printable import printable
+from ._storage_options import opened, storage_options
 
 _SHOWN = 50  # number of damaged records that are listed
 
@@ -24,16 +25,25 @@ Examples:
 @click.argument("path", type=click.Path())
 @click.option("--decode", is_flag=True, help="Also decode every image, as loading would.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
+@storage_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only damaged records.")
-def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: bool) -> int:
+def command(
+    path: str,
+    decode: bool,
+    workers: int | None,
+    storage_options: dict[str, str | bool] | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Read the store PATH and compare records, labels, names and fields with their checksums.
 
     Prints file, record and byte offset of damaged records; then the exit status is 1.
     """
     from .._tools.verify import verify
 
-    report = verify(path, decode=decode, workers=workers, progress=not (quiet or as_json))
+    store = opened(path, storage_options)
+    report = verify(store, decode=decode, workers=workers, progress=not (quiet or as_json))
     known = report.columns in ("right", "no checksum")
     status = 0 if known and not report.damaged else 1
     if as_json:

@@ -150,7 +150,7 @@ def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
 
 def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/benchmarks.md", "docs/your-dataset.md"):
+    for name in ("README.md", "docs/benchmarks.md", "docs/your-dataset.md", "docs/remote.md"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     results = sorted((ROOT / "bench" / "results").glob("*.json"))
     rows = [found for path in results for found in json.loads(path.read_text())]
@@ -158,6 +158,24 @@ def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
         assert path.read_text() == (ROOT / path.relative_to(tmp_path)).read_text(), (
             "run: python -m bench publish bench/results/*.json"
         )
+
+
+def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/benchmarks.md", "docs/remote.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    rows = [
+        {**row(loader, value), "suite": "remote", "variant": variant, "metric": metric}
+        for loader, variant, metric, value in (
+            ("fastload-remote", "cold", "throughput", 450.0),
+            ("litdata-remote", "cold", "throughput", 300.0),
+            ("fastload-remote", "half", "bytes", 0.5),
+        )
+    ]
+    assert documents.fill([*ROWS, *rows], tmp_path)[-1] == tmp_path / "docs" / "remote.md"
+    page = (tmp_path / "docs" / "remote.md").read_text()
+    assert "| fastload-remote | 450 |  |  |  |  |  | 0.500 |  |" in page
+    assert "| litdata-remote | 300 |  |  |  |  |  |  |  |" in page
 
 
 def test_numbers_of_workers_are_tables_apart() -> None:

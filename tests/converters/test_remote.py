@@ -13,6 +13,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from fastload.cli import main
 from fastload.converters import pack
 from fastload.errors import (
     DecodeError,
@@ -144,6 +145,117 @@ def test_a_store_is_fetched_while_it_is_packed_and_no_byte_twice(
     assert content(tmp_path / "b.lmdb") == content(tmp_path / "served" / "a.lmdb")
     ranges = sorted((one.start, one.stop) for one in server.gets())
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
+
+
+def test_the_next_parts_of_a_store_are_fetched_while_one_is_packed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    from fastload.converters import _run
+    from fastload.storage.remote.blocks import CELL
+    from fastload.storage.remote.store import RemoteStore
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(_run, "_CHUNK", 1)
+    (tmp_path / "served").mkdir()
+    pack(images, tmp_path / "served" / "a.lmdb", encode="raw", resize=f"{CELL}x1")
+    announced: list[int] = []
+    read: list[int] = []
+    ahead, spans = RemoteStore.ahead, RemoteStore.spans
+
+    def counted_ahead(store: RemoteStore, indices: Any, **options: Any) -> Any:
+        announced.extend(indices.tolist())
+        return ahead(store, indices, **options)
+
+    def counted_spans(store: RemoteStore, indices: Any) -> Any:
+        assert set(indices.tolist()) <= set(announced)
+        assert len(announced) >= min(20, len(read) + 8)
+        read.extend(indices.tolist())
+        return spans(store, indices)
+
+    monkeypatch.setattr(RemoteStore, "ahead", counted_ahead)
+    monkeypatch.setattr(RemoteStore, "spans", counted_spans)
+    server = ObjectServer(tmp_path / "served")
+    try:
+        pack(f"{server.url}/a.lmdb", tmp_path / "b.lmdb", workers=1)
+    finally:
+        server.close()
+    assert sorted(read) == list(range(20))
+    assert content(tmp_path / "b.lmdb") == content(tmp_path / "served" / "a.lmdb")
+
+
+def test_storage_options_are_for_the_source_or_else_the_destination(
+    images: Path, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    whole = fsspec.core.url_to_fs
+
+    def seen(url: str, **options: Any) -> Any:
+        made.append(options)
+        return whole(url)
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", seen)
+    pack(images, "memory://o/a.tar", storage_options={"token": "secret"})
+    assert made == [{"token": "secret"}]
+    made.clear()
+    fsspec.filesystem("memory").put(str(images), "/o/imgs", recursive=True)
+    pack("memory://o/imgs", "memory://o/b.tar", storage_options={"token": "secret"})
+    assert sorted(map(len, made)) == [0, 1]
+    fsspec.filesystem("memory").rm("/o", recursive=True)
+    with pytest.raises(UsageError, match="storage_options: expected a URL"):
+        pack(images, tmp_path / "c.lmdb", storage_options={})
+
+
+def test_a_store_in_s3_is_packed_with_the_options_of_the_loader(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "served" / "bucket").mkdir(parents=True)
+    pack(images, tmp_path / "served" / "bucket" / "a.lmdb")
+    server = ObjectServer(tmp_path / "served")
+    options = {"endpoint": server.url, "region": "us-east-1", "skip_signature": True}
+    try:
+        pack("s3://bucket/a.lmdb", tmp_path / "b.lmdb", storage_options=options)
+        words = [f"--storage-option={name}={value}" for name, value in options.items()]
+        for command in (
+            ["info", "s3://bucket/a.lmdb"],
+            ["verify", "-q", "s3://bucket/a.lmdb"],
+            ["unpack", "-q", "s3://bucket/a.lmdb", str(tmp_path / "files")],
+            ["pack", "-q", "s3://bucket/a.lmdb", str(tmp_path / "c.lmdb")],
+        ):
+            with pytest.raises(SystemExit) as ended:
+                main([*command, *words])
+            assert not ended.value.code
+    finally:
+        server.close()
+    expected = content(tmp_path / "served" / "bucket" / "a.lmdb")
+    assert content(tmp_path / "b.lmdb") == content(tmp_path / "c.lmdb") == expected
+    assert len(list((tmp_path / "files").rglob("*.jpg"))) == 20
+
+
+def test_a_storage_option_needs_a_name_and_a_url(
+    images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pack(images, tmp_path / "a.lmdb")
+    for words, expected in (
+        (["verify", str(tmp_path / "a.lmdb"), "--storage-option", "a=b"], "expected a URL"),
+        (["verify", "s3://b/a.lmdb", "--storage-option", "secret"], "expected NAME=VALUE"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2 and expected in capfd.readouterr().err
+
+
+def test_secrets_of_storage_options_are_not_shown(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise NoCredentials("the token hunter2 has expired")
+
+    monkeypatch.setattr(type(memory), "isdir", refuse)
+    with pytest.raises(StoreError, match=r"the token \*\*\* has expired"):
+        pack("memory://b/imgs", tmp_path / "a.lmdb", storage_options={"token": "hunter2"})
 
 
 def test_images_of_a_folder_are_fetched_when_they_are_packed(

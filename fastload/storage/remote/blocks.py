@@ -41,14 +41,21 @@ _MAGIC = b"FLINDEX\1"
 _HEAD_NBYTES = 4096
 
 
-def runs_of(cells: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """(first, stop) of each run of consecutive ``cells`` (ascending), at most ``most`` long."""
+def runs_of(cells: np.ndarray, about: int | None = None) -> Iterator[tuple[int, int]]:
+    """(first, stop) of each run of consecutive ``cells`` (ascending).
+
+    A run longer than half more than ``about`` is divided into equal pieces of about that length.
+    """
     edges = np.flatnonzero(np.diff(cells) != 1) + 1
     for run in np.split(cells, edges):
         if len(run):
             first, stop = int(run[0]), int(run[-1]) + 1
-            for at in range(first, stop, most):
-                yield at, min(at + most, stop)
+            pieces = 1 if about is None else max(1, round((stop - first) / about))
+            for at in range(pieces):
+                yield (
+                    first + (stop - first) * at // pieces,
+                    first + (stop - first) * (at + 1) // pieces,
+                )
 
 
 def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
@@ -217,7 +224,7 @@ class BlockFile:
     def punch_absent(self, first: int, stop: int) -> None:
         """Give back what was written of these cells although they are absent."""
         cells = np.arange(first, stop)
-        for begin, end in runs_of(cells[self.state[first:stop] == ABSENT], 1 << 30):
+        for begin, end in runs_of(cells[self.state[first:stop] == ABSENT]):
             _free(self._data, begin, end)
 
     def write(self, first: int, data: bytes | memoryview) -> None:
@@ -233,7 +240,7 @@ class BlockFile:
 
     def abandon(self, cells: np.ndarray) -> None:
         """``cells`` are absent again."""
-        for first, stop in runs_of(cells, 1 << 30):
+        for first, stop in runs_of(cells):
             self.state[first:stop] = ABSENT
             self.verified[first:stop] = False
             _free(self._data, first, stop)
@@ -373,14 +380,14 @@ def _free_claims(index: int, data: int, slots: list[int]) -> None:
         return  # opening it finds the damage
     state = np.frombuffer(os.pread(index, cells, _HEAD_NBYTES), np.uint8)
     claimed = np.isin(state, slots)
-    for first, stop in runs_of(np.flatnonzero(claimed), 1 << 30):
+    for first, stop in runs_of(np.flatnonzero(claimed)):
         os.pwrite(index, bytes(stop - first), _HEAD_NBYTES + first)
         _free(data, first, stop)
     absent = (state == ABSENT) | claimed
     used = cells - int(absent.sum())
     if os.fstat(data).st_blocks * 512 > CELL * (used + 1):
         # Killed after it had evicted something, or cancelled it, and before it gave that back.
-        for first, stop in runs_of(np.flatnonzero(absent), 1 << 30):
+        for first, stop in runs_of(np.flatnonzero(absent)):
             _free(data, first, stop)
     os.pwrite(index, _HEAD.pack(_MAGIC, nbytes, used), 0)
 

@@ -352,14 +352,19 @@ class BlockCache:
         self._end(fetch, None)
 
     def _write(self, file: BlockFile, first: int, data: bytes | memoryview) -> None:
-        try:
-            file.write(first, data)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            with self.area.mutex():  # others fill the disk too: make do with less
-                self._evict(4 * len(data))
-            file.write(first, data)
+        while True:
+            try:
+                file.write(first, data)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                with self.area.mutex():  # others fill the disk too: make do with less
+                    before = self.area.used
+                    self._evict(4 * len(data))
+                    if self.area.used == before:
+                        raise
+            # Other threads may take what was freed: then again, as long as anything is.
 
     def _end(self, fetch: _Fetch, error: Exception | None) -> None:
         """``fetch`` has succeeded, or failed with ``error``."""

@@ -5,6 +5,8 @@ How it runs
     with the first request and ends by itself a moment after the last one.
 How many at a time
     ``Pace`` begins with a few and doubles or halves them as long as that makes the link faster.
+    Large ones are fewer: all that are in flight share the link, so what is needed first would wait
+    for what is needed later.
 How it ends
     success    ``Request.deliver`` gets the bytes, on another thread, so that writing them to a disk
                does not delay the other requests.
@@ -28,6 +30,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import heapq
 import itertools
 import os
@@ -48,9 +51,9 @@ _PAUSE_S = 0.1  # before the second attempt; doubled for each one after it
 _MAX_PAUSE_S = 5.0
 _ATTEMPT_S = 20.0  # an attempt may take so long, and longer by what a slow link needs:
 _SLOWEST_PER_S = 1 << 20  # bytes
-# Before there are enough measurements to know what is slow.
+# Before anything is known of requests of a size, beside what a slow link needs for so many bytes.
 _HEDGE_S = 2.0
-_HEDGE_SAMPLES = 50
+_FEW_SAMPLES, _HEDGE_SAMPLES = 8, 50
 _LEAST_HEDGE_S = 0.25
 _HEDGES = 2  # of one request: the second one may be slow too
 _HEDGED_SHARE = 0.05  # of all requests, at most: a link that is slow as a whole needs no more load
@@ -85,16 +88,24 @@ class Request:
     cancelled: bool = False
     task: asyncio.Task[None] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Of the range."""
+        return self.stop - self.start
+
 
 class Pace:
     """How many requests to send at a time, as the link proves to be.
 
-    Throughput is compared between rounds of so many answers as requests are in flight: twice as
-    many are tried as long as that makes it a tenth faster, else one step back; refusals of a server
-    halve it.
+    Throughput is compared between rounds of twice as many answers as requests are in flight: twice
+    as many are tried as long as that makes it a quarter faster. If it gains less than a tenth, one
+    step back, because what is needed first waits for all that is in flight. Refusals of a server
+    reduce it. In flight are at most ``width`` requests, and at most 2 MB for each of them (16 small
+    ones or four blocks of 8 MB, to begin with), but always ``least``.
     """
 
     least, most = 4, 128
+    each_nbytes = 2 << 20
 
     def __init__(self, first: int = 16) -> None:
         self.width = first
@@ -103,26 +114,43 @@ class Pace:
         self._begin()
 
     def _begin(self) -> None:
-        self._since, self._nbytes, self._answers = time.monotonic(), 0, 0
+        self._since: float | None = None  # the first answer, which is not counted
+        self._nbytes = self._answers = 0
 
-    def answered(self, nbytes: int, *, waiting: bool) -> None:
-        """``nbytes`` have arrived; ``waiting``: more requests wait than may be sent."""
-        self._nbytes += nbytes
-        self._answers += 1
+    def room(self, requests: int, nbytes: int) -> bool:
+        """Whether another request may be sent beside so many, of ``nbytes`` with it."""
+        if requests < self.least:
+            return True
+        return requests < self.width and nbytes <= self.width * self.each_nbytes
+
+    def answered(self, nbytes: int, *, waiting: bool, in_flight: int) -> None:
+        """``nbytes`` have arrived.
+
+        Args:
+            nbytes: of the answer.
+            waiting: more requests wait than may be sent.
+            in_flight: requests, this one included.
+        """
         if not waiting:  # the link is not what limits it
             self._begin()
             return
-        if self._answers < 2 * self.width:
+        if self._since is None:
+            self._since = time.monotonic()
+            return
+        self._nbytes += nbytes
+        self._answers += 1
+        if self._answers < 2 * in_flight:
             return
         rate = self._nbytes / max(1e-6, time.monotonic() - self._since)
         if not self._growing:
             self._best = max(rate, 0.9 * self._best)
             self._growing = rate < 0.7 * self._best  # the link has changed: look again
-        elif rate > 1.1 * self._best and self.width < self.most:
+        elif rate > 1.25 * self._best and self.width < self.most:
             self._best, self.width = rate, min(self.most, 2 * self.width)
         else:
+            if rate < 1.1 * self._best:
+                self.width = max(self.least, self.width // 2)
             self._best, self._growing = max(rate, self._best), False
-            self.width = max(self.least, self.width // 2 if rate < self._best else self.width)
         self._begin()
 
     def refused(self) -> None:
@@ -143,10 +171,15 @@ class Latencies:
         kept.append(seconds)
 
     def unusual_s(self, nbytes: int) -> float:
-        """Seconds after which a request of this size takes longer than 99 % of them."""
+        """Seconds after which a request of this size takes longer than 99 % of them.
+
+        Of few requests, three times what the slowest took.
+        """
         seen = self._seen.get(nbytes.bit_length(), ())
+        if len(seen) < _FEW_SAMPLES:
+            return _HEDGE_S + nbytes / _SLOWEST_PER_S
         if len(seen) < _HEDGE_SAMPLES:
-            return _HEDGE_S
+            return max(_HEDGE_S, 3 * max(seen))
         slowest = sorted(seen)[int(0.99 * len(seen))]
         return max(_LEAST_HEDGE_S, 1.5 * slowest)
 
@@ -162,6 +195,7 @@ class Requests:
         self._calls: collections.deque[Callable[[], Awaitable[None]]] = collections.deque()
         self._number = itertools.count()
         self._active: set[asyncio.Task[Any]] = set()
+        self._sending = self._sending_nbytes = 0  # ranges that were begun and have no answer yet
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -284,13 +318,22 @@ class Requests:
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._calls:
             self._begin(loop, self._calls.popleft()())
-        while len(self._active) < self.pace.width:
+        while True:
             with self._lock:
+                while self._waiting and self._waiting[0][2].cancelled:
+                    heapq.heappop(self._waiting)
                 if not self._waiting:
                     return
+                nbytes = self._sending_nbytes + self._waiting[0][2].nbytes
+                if not self.pace.room(self._sending, nbytes):
+                    return
                 _, _, request = heapq.heappop(self._waiting)
-            if not request.cancelled:
-                request.task = self._begin(loop, self._serve(request))
+            self._sending, self._sending_nbytes = self._sending + 1, nbytes
+            request.task = self._begin(loop, self._serve(request))
+            request.task.add_done_callback(functools.partial(self._sent, request.nbytes))
+
+    def _sent(self, nbytes: int, _: object) -> None:
+        self._sending, self._sending_nbytes = self._sending - 1, self._sending_nbytes - nbytes
 
     def _begin(self, loop: asyncio.AbstractEventLoop, work: Awaitable[None]) -> asyncio.Task[None]:
         async def run() -> None:
@@ -308,7 +351,7 @@ class Requests:
         return task
 
     async def _serve(self, request: Request) -> None:
-        what, nbytes = request.what, request.stop - request.start
+        what, nbytes = request.what, request.nbytes
         try:
             data = await self._insist(
                 lambda: request.service.read(what, request.start, request.stop),
@@ -319,7 +362,7 @@ class Requests:
             )
             request.counters.add(nbytes=len(data))
             self._gauge(nbytes=len(data))
-            self.pace.answered(len(data), waiting=len(self._waiting) > 0)
+            self.pace.answered(len(data), waiting=len(self._waiting) > 0, in_flight=self._sending)
             if not request.cancelled:
                 # Not cancelled half way: the bytes are there, and writing them takes no time.
                 await asyncio.shield(

@@ -47,6 +47,8 @@ class _Attached:
         self.closed = False
         self.opened: list[BlockFile] = []
         self.holds: list[Hold] = []
+        # By number of a file: where its blocks' records begin and end, see ``RemoteStore.ahead``.
+        self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
         try:
             names = cache_names(objects)
             files = {}
@@ -281,12 +283,10 @@ class RemoteStore(Store):
         if self._store.remote:
             return self._store.ahead(indices, urgency=urgency, blocks=blocks)
         here = self._here
-        ranges = self._ranges(self.places(indices))
-        if blocks:
-            ranges = [(file, _whole_blocks(file, cells)) for file, cells in ranges]
+        ranges = self._ranges(self.places(indices), blocks=blocks)
         return here.cache.hold(ranges, here.source, urgency=urgency, ahead=True)
 
-    def _ranges(self, spans: Spans) -> list[tuple[BlockFile, np.ndarray]]:
+    def _ranges(self, spans: Spans, *, blocks: bool = False) -> list[tuple[BlockFile, np.ndarray]]:
         here, memory = self._here, self.memory()
         ranges = []
         for number in np.unique(spans.file).tolist():
@@ -296,8 +296,33 @@ class RemoteStore(Store):
             file = here.files.get(self.files[number])
             if file is None:  # made of records that lie in pieces
                 continue
-            ranges.append((file, cells_of(spans.offset[mine], spans.nbytes[mine])))
+            offset, nbytes = spans.offset[mine], spans.nbytes[mine]
+            if blocks:
+                offset, nbytes = self._in_blocks(number, offset)
+            ranges.append((file, cells_of(offset, nbytes)))
         return ranges
+
+    def _in_blocks(self, number: int, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the blocks begin that have records at ``offset`` of a file, and their bytes.
+
+        A block goes from its first record to the end of its last one, which the next block need
+        not be there for: int64 (blocks,), both.
+        """
+        here = self._here
+        if here.blocks is None:
+            here.blocks = {}
+            spans = self.places(np.arange(len(self), dtype=np.int64))
+            for each in np.unique(spans.file).tolist():
+                mine = spans.file == each
+                begin, block = spans.offset[mine], spans.offset[mine] // BLOCK_NBYTES
+                first = np.full(int(block.max()) + 1, np.iinfo(np.int64).max)
+                end = np.zeros(len(first), np.int64)
+                np.minimum.at(first, block, begin)
+                np.maximum.at(end, block, begin + spans.nbytes[mine])
+                here.blocks[each] = first, end
+        first, end = here.blocks[number]
+        wanted = np.unique(offset // BLOCK_NBYTES)
+        return first[wanted], end[wanted] - first[wanted]
 
     def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
         """As in the contract."""
@@ -453,11 +478,3 @@ class RemoteStore(Store):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.counters = Counters()
-
-
-def _whole_blocks(file: BlockFile, cells: np.ndarray) -> np.ndarray:
-    """All cells of the blocks that ``cells`` touch."""
-    each = BLOCK_NBYTES // CELL
-    blocks = np.unique(cells // each)
-    found: np.ndarray = (blocks[:, None] * each + np.arange(each)).reshape(-1)
-    return found[found < file.cells]

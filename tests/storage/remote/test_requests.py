@@ -79,12 +79,26 @@ def test_more_requests_are_sent_as_long_as_that_is_faster(
     for _ in range(3000):  # a link that serves 32 requests at a time, and is slower with more
         rate = min(pace.width, 32) - max(0, pace.width - 32) / 2
         now += 1.0 / rate
-        pace.answered(1000, waiting=True)
+        pace.answered(1000, waiting=True, in_flight=pace.width)
         widths.append(pace.width)
-    assert widths[-1] in (32, 64) and max(widths) <= 64
+    assert widths[-1] == 32 and max(widths) == 64
     for _ in range(20):
         pace.refused()
     assert pace.width == Pace.least
+
+
+def test_a_link_that_a_few_requests_fill_gets_no_more_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0  # idle until then
+    monkeypatch.setattr(requests_module.time, "monotonic", lambda: now)
+    pace, blocks = Pace(), 4
+    for _ in range(40):  # all in flight share the link, so they arrive together
+        now += blocks * 8 / 50
+        for left in range(blocks, 0, -1):
+            pace.answered(8 << 20, waiting=True, in_flight=left)
+        blocks = next(n for n in itertools.count() if not pace.room(n, (n + 1) * (8 << 20)))
+    assert blocks == 4
 
 
 def test_unusual_is_what_the_slowest_percent_take() -> None:
@@ -92,4 +106,20 @@ def test_unusual_is_what_the_slowest_percent_take() -> None:
     for milliseconds in range(1000, 1200):
         latencies.add(100_000, milliseconds / 1000)
     assert 1.5 * 1.19 <= latencies.unusual_s(100_001) <= 1.5 * 1.2
-    assert latencies.unusual_s(10) == requests_module._HEDGE_S
+    assert requests_module._HEDGE_S <= latencies.unusual_s(10) < requests_module._HEDGE_S + 0.1
+
+
+def test_a_slow_link_is_not_asked_twice_for_its_first_large_requests() -> None:
+    latencies = Latencies()
+    assert latencies.unusual_s(8 << 20) > 8, "seconds, at 1 MB/s"
+    for _ in range(10):
+        latencies.add(8 << 20, 3.0)
+    assert latencies.unusual_s(8 << 20) == 9.0
+
+
+def test_large_requests_are_fewer_at_a_time_than_small_ones() -> None:
+    def most(nbytes: int) -> int:
+        pace = Pace()
+        return next(n for n in itertools.count() if not pace.room(n, (n + 1) * nbytes))
+
+    assert [most(nbytes) for nbytes in (100_000, 8 << 20, 64 << 20)] == [16, 4, 4]
