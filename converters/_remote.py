@@ -52,7 +52,7 @@ _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versi
 
 
 @contextlib.contextmanager
-def _asking(url: str, what: str) -> Iterator[None]:
+def asking(url: str, what: str) -> Iterator[None]:
     """Turn errors of a file system, which may have any type, into a StoreError.
 
     Args:
@@ -72,7 +72,7 @@ def _asking(url: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+def file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of ``url``, and the path in it."""
     try:
         import fsspec
@@ -106,10 +106,10 @@ def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
                 source.identity = _identity(store.versions)
             yield source
         return
-    system, path = _file_system(url)
+    system, path = file_system(url)
     folder = tempfile.mkdtemp(prefix="fastload-")
     try:
-        with _asking(url, "it cannot be fetched"):
+        with asking(url, "it cannot be fetched"):
             local, found = _files(system, path, folder, chosen)
             source = _source(system, local, found, chosen)
         source.path = url
@@ -204,7 +204,7 @@ class StreamedFiles(Source):
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""
         paths = [self.where(index) for index in indices.tolist()]
-        with _asking(self.path, "it cannot be fetched"):
+        with asking(self.path, "it cannot be fetched"):
             found = self._system.cat_ranges(paths, None, None, on_error="return")
         for path, data in zip(paths, found, strict=True):
             if isinstance(data, BaseException):
@@ -236,7 +236,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
         StoreError: it cannot be uploaded.
         MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
-    system, path = _file_system(url)
+    system, path = file_system(url)
     mark = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     folder = os.path.join(tempfile.gettempdir(), f"fastload-{os.getuid()}-{mark}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -245,7 +245,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
     uploaded = _uploaded(folder)
     try:
         for taken in (path, path + SIDECAR) if uploaded is None else ():
-            with _asking(url, "it cannot be written"):
+            with asking(url, "it cannot be written"):
                 exists = system.exists(taken)
             if exists:
                 raise UsageError(f"{url!r} exists: delete it or choose another name")
@@ -255,7 +255,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
             os.rmdir(folder)
         raise
     parent, remote = os.path.dirname(path), os.path.dirname(url)
-    with _asking(url, f"the finished store lies in {folder!r} and cannot be uploaded"):
+    with asking(url, f"the finished store lies in {folder!r} and cannot be uploaded"):
         with open(os.path.join(folder, _JOURNAL), "a", encoding="utf-8") as journal:
             for name in in_order(folder):
                 if name in (uploaded or ()):
