@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import subprocess
@@ -192,3 +193,70 @@ def test_without_a_cluster_it_says_how_to_connect(store: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, store], capture_output=True, text=True)
     assert "call ray.init(address=...) first" in done.stderr
+
+
+# A cluster of its own: three nodes on this machine. The one that dies holds a batch that was made,
+# and that nobody has fetched yet.
+CLUSTER = """
+import json, sys, time
+import ray, torch
+from ray.cluster_utils import Cluster
+from ray.experimental import get_object_locations
+from torchvision import transforms as T
+from fastload import FastLoader
+from fastload._engine.on_ray import RayEngine, _RayTicket
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+nodes = {node.node_id: node for node in (cluster.add_node(num_cpus=1) for _ in range(2))}
+ray.init(address=cluster.address, log_to_driver=False)
+tf = T.Compose([T.RandomResizedCrop(128), T.ToTensor()])  # too large for Ray to send it at once
+options = {"shuffle": True, "seed": 5, "transform": tf, "num_workers": 3, "prefetch_factor": 2}
+
+tickets, most = [], 0
+submit, settle = RayEngine._submit, _RayTicket.settle
+
+def submitted(self, *given):
+    global most
+    tickets.append(submit(self, *given))
+    most = max(most, len(tickets))
+    return tickets[-1]
+
+def settled(self):
+    tickets.remove(self)
+    return settle(self)
+
+def holder():
+    # the node of a batch that waits
+    for _ in range(600):
+        held = get_object_locations([ticket._reference for ticket in list(tickets)])
+        for where in held.values():
+            for name in where["node_ids"]:
+                if name in nodes:
+                    return name
+        time.sleep(0.1)
+    raise AssertionError("no batch was made on another node")
+
+RayEngine._submit, _RayTicket.settle = submitted, settled
+batches = list(FastLoader(sys.argv[1], 2, **options))
+equal, killed = [], None
+for number, (images, labels) in enumerate(FastLoader(sys.argv[1], 2, decode_on="ray", **options)):
+    equal.append(torch.equal(images, batches[number][0]))
+    if number == 2:
+        killed = holder()
+        cluster.remove_node(nodes[killed], allow_graceful=False)
+found = {"equal": equal, "batches": len(batches), "most": most, "killed": killed is not None}
+print(json.dumps(found), flush=True)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.long
+def test_a_node_that_dies_with_batches_that_were_made_is_not_noticed(store: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, store], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
+    assert found == {"equal": [True] * 12, "batches": 12, "most": 6, "killed": True}
