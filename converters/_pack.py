@@ -20,7 +20,6 @@ import numpy as np
 
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
-from .._tools.summary import labels_of
 from ..errors import DecodeError, StoreError, UsageError
 from ..hints import Compression, Encoding, OnPackError
 from ..storage import Store, Writer, open_store, open_writer
@@ -297,7 +296,7 @@ def _here(
         parts = []
         for (job, _, resumed), size in zip(writers, nbytes, strict=True):
             with open_store(job.path) as store:
-                parts.append(_part(job.path, store, size, resumed))
+                parts.append(PackedPart.of(job.path, store, size, resumed))
         return parts
 
 
@@ -324,7 +323,7 @@ def _by_ray(
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
         done = _ray.Tasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
-    parts = [_part(job.path, one.table, one.nbytes, one.resumed) for job, one in zip(jobs, done)]
+    parts = [one.part for one in done]
     skipped = [left_out for one in done for left_out in one.skipped]
     return parts, skipped, sum((one.kept for one in done), collections.Counter[str]())
 
@@ -352,7 +351,7 @@ def _finished(job: Job) -> PackedPart | None:
         table = _url_shards.finished(job.path)
         if table is None or not _same_settings(table, job):
             return None
-        return _part(job.path, table, int(table.nbytes.sum()), len(table))
+        return PackedPart.of(job.path, table, int(table.nbytes.sum()), len(table))
     try:
         store = open_store(job.path)
     except StoreError:
@@ -361,23 +360,11 @@ def _finished(job: Job) -> PackedPart | None:
         if not _same_settings(store, job):
             return None
         nbytes = int(store.places(np.arange(len(store))).nbytes.sum())
-        return _part(store.path, store, nbytes, len(store))
+        return PackedPart.of(store.path, store, nbytes, len(store))
 
 
 def _same_settings(store: Store | Table, job: Job) -> bool:
     return all(store.metadata.get(name) == value for name, value in job.settings.items())
-
-
-def _part(path: str, store: Store | Table, nbytes: int, resumed: int) -> PackedPart:
-    """The entry of a finished store in the report."""
-    return PackedPart(
-        path=path,
-        records=len(store),
-        classes=len(store.classes),
-        labels=labels_of(store),
-        nbytes=nbytes,
-        resumed=resumed,
-    )
 
 
 def _restarted(writer: Writer, begin: Callable[[], Writer]) -> Writer:

@@ -37,11 +37,10 @@ from ..storage._local import is_url
 from ..storage._shards import Shard, Sharding, fill
 from ..storage._writer import PartialWriter
 from ..storage.shard_set import Made, ShardPlace, ShardSet, format_apart
-from ..storage.table import Table
 from ._chunk import read_chunk
 from ._encoders import Encoder, make_encoder
 from ._job import Job
-from ._report import Skipped
+from ._report import PackedPart, Skipped
 from ._run import Run
 from ._source import Source
 from ._store_source import StoreSource
@@ -79,15 +78,11 @@ class Outcome:
     """What the tasks of one store did.
 
     Attributes:
-        table: of the store.
-        nbytes: of the records.
-        resumed: records that an earlier run had written.
+        part: the store.
         skipped, kept: as in ``PackReport``.
     """
 
-    table: Table
-    nbytes: int
-    resumed: int
+    part: PackedPart
     skipped: list[Skipped]
     kept: collections.Counter[str]
 
@@ -183,10 +178,9 @@ class Tasks:
         )
         notes = [Noted.from_json(piece.noted) for piece in pieces]
         made = self._laid_out(job, shards, sharding, places, pieces, key)
+        nbytes = sum(piece.nbytes for piece in pieces)
         return Outcome(
-            table=shards.commit(made),
-            nbytes=sum(piece.nbytes for piece in pieces),
-            resumed=resumed,
+            part=PackedPart.of(job.path, shards.commit(made), nbytes, resumed),
             skipped=[one for note in notes for one in note.skipped],
             kept=sum((note.kept for note in notes), collections.Counter[str]()),
         )

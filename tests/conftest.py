@@ -43,6 +43,9 @@ LONGEST = [
     "run/test_resume_datasets.py",
     "tools/tuning/test_autotune.py",
     "trainers/test_accelerate.py",
+    "converters/test_url_shards.py",
+    "converters/test_pack_ray.py",
+    "run/test_decode_on.py",
 ]
 MOST_PROCESSES = 4  # each holds torch, and many tests start processes and threads of their own
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import psutil
 import pytest
 
 from fastload.converters import _ray, _url_shards, pack
@@ -167,6 +169,27 @@ def test_a_run_that_was_stopped_is_resumed(
     assert report.parts[0].resumed == 10 * len(made)
     pack(images, tmp_path / "a.tfrecord", shards=12)
     assert objects(bucket, "resumed") == files(tmp_path)
+
+
+@pytest.mark.long
+def test_tasks_that_are_killed_are_done_again_and_leave_nothing(
+    bucket: Any, cluster: Any, images: Path, tmp_path: Path
+) -> None:
+    killed = 0
+
+    def progress(done: int, total: int | None, nbytes: int) -> None:
+        nonlocal killed
+        for one in psutil.Process().children(recursive=True) if killed < 4 else []:
+            with contextlib.suppress(psutil.Error):
+                if one.name().startswith("ray::encode"):
+                    one.kill()
+                    killed += 1
+
+    url = "s3://bucket/killed/a.tfrecord"
+    report = pack(images, url, ray="local", shards=30, progress=progress)
+    assert killed and report.records == COUNT
+    pack(images, tmp_path / "a.tfrecord", shards=30)
+    assert objects(bucket, "killed") == files(tmp_path)
 
 
 # Without a cluster: what a task does, step by step.
