@@ -124,14 +124,11 @@ class UrlShardPlace(ShardPlace):
         with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
             places = []
             for number, piece in enumerate(pieces):
-                place = os.path.join(folder, str(number), os.path.basename(piece))
-                os.mkdir(os.path.dirname(place))
+                inside = os.path.join(folder, str(number))
+                os.mkdir(inside)
+                place = os.path.join(inside, os.path.basename(piece))
                 for one in with_companions(format_apart(self.store), piece):
-                    _fetch(
-                        self.system,
-                        one,
-                        os.path.join(os.path.dirname(place), os.path.basename(one)),
-                    )
+                    _fetch(self.system, one, os.path.join(inside, os.path.basename(one)))
                 with contextlib.suppress(StoreNotFoundError):  # of formats that have one
                     _fetch(self.system, sidecar_of(piece), sidecar_of(place))
                 places.append(place)
@@ -161,13 +158,15 @@ class UrlShardSet:
         self._system, _ = file_system(path)
         self._system.invalidate_cache()
         self._open = True
+        now = json.loads(json.dumps(begun_with(path, settings)))
+        there = _content(self._system, f"{self._folder}/{_SETTINGS}")
         for taken in (path, sidecar_of(path)):
             with asking(path, "it cannot be written"):
                 exists = self._system.exists(self._inside(taken))
             if exists:
+                if there == json.dumps(now).encode():  # a run was killed after its last upload
+                    self._delete()
                 raise UsageError(f"{taken!r} exists: delete it or choose another name")
-        now = json.loads(json.dumps(begun_with(path, settings)))
-        there = _content(self._system, f"{self._folder}/{_SETTINGS}")
         if there is None:
             with asking(path, "it cannot be written"):
                 self._system.pipe_file(
@@ -209,6 +208,8 @@ class UrlShardSet:
             manifest = os.path.join(folder, "manifest")
             names = [os.path.basename(one.path) for one in made]
             write_sidecar(self.path, table, names=names, target=manifest)
+            self._system.invalidate_cache()
+            _each(self._refuse_other, copies)
             _each(self._copy, copies)
             _send(self._system, manifest, sidecar_of(self.path))
         self._open = False
@@ -222,6 +223,21 @@ class UrlShardSet:
         _fetch(self._system, f"{os.path.dirname(made.path)}/{_TABLE}", place)
         return read_manifest(made.path, self._format.name, place=place).checked()
 
+    def _refuse_other(self, pair: tuple[str, str]) -> None:
+        """Raise UsageError if there is another object where one is to be copied: (URL, URL).
+
+        One of the same size is taken for a copy that an interrupted run has made.
+        """
+        begin, end = pair
+        with asking(end, "it cannot be asked for"):
+            try:
+                size = self._system.info(self._inside(end))["size"]
+            except FileNotFoundError:
+                return
+            same = size == self._system.info(self._inside(begin))["size"]
+        if not same:
+            raise UsageError(f"{end!r} exists: delete it or choose another name")
+
     def _copy(self, pair: tuple[str, str]) -> None:
         """Have the object store copy an object: (URL, URL)."""
         begin, end = pair
@@ -229,7 +245,7 @@ class UrlShardSet:
             self._system.cp_file(self._inside(begin), self._inside(end))
 
     def _delete(self) -> None:
-        with asking(self._folder, "the store is complete; this folder cannot be deleted"):
+        with asking(self._folder, "it is not needed any more, and cannot be deleted"):
             self._system.invalidate_cache()
             self._system.rm(self._inside(self._folder), recursive=True)
 

@@ -93,7 +93,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("a.tar", {"shards": 3, "split": "val=0.2"}),
+        pytest.param("a.tar", {"shards": 3, "split": "val=0.2"}, marks=pytest.mark.long),
         ("a.rec", {"shard_nbytes": 20_000}),
         pytest.param("a.h5", {"shard_nbytes": 30_000}, marks=pytest.mark.long),
         pytest.param("a.pth", {"shards": 3, "resize": "8x8"}, marks=pytest.mark.long),
@@ -277,6 +277,38 @@ def test_a_store_exists_only_when_all_is_there(system: Any, monkeypatch: Any) ->
     assert names == ["a-000000.tar", "a-000001.tar", "a.tar.fastload"]
     table = _url_shards.finished("memory://bucket/a.tar")
     assert table is not None and len(table) == 2
+
+
+def test_what_lies_where_a_shard_belongs_is_not_replaced(system: Any) -> None:
+    shards, places = begun()
+    made = [make(place) for place in places]
+    system.pipe_file("/bucket/a-000001.tar", b"another one's")
+    with pytest.raises(UsageError, match=r"a-000001\.tar' exists"):
+        shards.commit(made)
+    assert system.cat_file("/bucket/a-000001.tar") == b"another one's"
+    assert not system.exists("/bucket/a-000000.tar") and not system.exists("/bucket/a.tar.fastload")
+
+
+def test_what_a_run_left_that_was_killed_after_its_last_upload_is_deleted(
+    system: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards, places = begun()
+    made = [make(place) for place in places]
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(system), "rm", killed)
+        with pytest.raises(KeyboardInterrupt):
+            shards.commit(made)
+    assert system.exists("/bucket/a.tar.partial/settings.json")
+    with pytest.raises(UsageError, match=r"a\.tar\.fastload' exists"):
+        begun(shards=3)  # of another run: stays
+    assert system.exists("/bucket/a.tar.partial/settings.json")
+    with pytest.raises(UsageError, match=r"a\.tar\.fastload' exists"):
+        begun()
+    assert not system.exists("/bucket/a.tar.partial")
 
 
 def test_a_set_of_which_nothing_was_made_leaves_nothing(system: Any) -> None:
