@@ -321,6 +321,7 @@ setup(
             "pyarrow",
             "s3fs",
             "nvidia-dali-cuda130; platform_machine == 'x86_64'",  # its CPU back end
+            "ray[train]>=2.40",
             "moto",  # an S3 server, which needs the next two
             "flask",
             "flask-cors",

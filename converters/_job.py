@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._version import __version__
+from ..storage.remote.options import RemoteOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,11 +20,13 @@ class Job:
         path: of the store.
         indices: int64, of the records in the source, ascending.
         settings: JSON-able; equal settings resume unfinished work.
+        remote: how the path is reached if it is a URL.
     """
 
     path: str
     indices: np.ndarray
     settings: dict[str, Any]
+    remote: RemoteOptions
 
     def metadata(self, noted: Mapping[str, object]) -> dict[str, Any]:
         """What the store says about its making; ``noted``: by the source."""

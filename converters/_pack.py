@@ -20,12 +20,13 @@ import numpy as np
 
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
-from .._tools.summary import labels_of
 from ..errors import DecodeError, StoreError, UsageError
 from ..hints import Compression, Encoding, OnPackError
 from ..storage import Store, Writer, open_store, open_writer
 from ..storage._local import is_url
 from ..storage._shards import Sharding
+from ..storage.remote.options import RemoteOptions
+from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split
 from ._encoders import Encoder, make_encoder
 from ._job import Job
@@ -79,7 +80,8 @@ def pack(
             which is fetched while it is packed.
         destination: the store; its suffix names the format. It appears when it is complete; until
             then the work is in ``destination`` + ".partial", and the same call resumes it. If it is
-            a URL, the store is written in the system's temporary folder and then uploaded.
+            a URL, the store is written in the system's temporary folder and then uploaded (with
+            ``ray``, each shard by its task).
         encode: "keep": the files' own bytes, without decoding: only the header is read, and for a
             JPEG whether it has an end. Damage in between is stored too; ``check`` finds it now,
             ``verify(..., decode=True)`` later. "jpeg", "png": encode again. "bmp": uncompressed.
@@ -122,9 +124,9 @@ def pack(
         ray: have tasks on a Ray cluster write the shards of a store of several files: "auto" joins
             the cluster of this machine, "local" starts one here, anything else is the address of
             one. Needs ``shards`` or ``shard_nbytes``, a format whose shards can be written apart
-            (.tfrecord, .rec, .tar, .h5, .pth), and folders that all machines share. The bytes are
-            those that one machine writes; the same call resumes (docs/distributed.md). ``workers``
-            are then the threads and CPUs of a task; None: 1.
+            (.tfrecord, .rec, .tar, .h5, .pth), and folders that all machines share, or URLs. The
+            bytes are those that one machine writes; the same call resumes (docs/distributed.md).
+            ``workers`` are then the threads and CPUs of a task; None: 1.
         progress: True: a progress bar on stderr, in pipes and logs a line every ten seconds; False:
             none; None: a bar on a terminal or in a notebook. Or a function, which is called with
             (records done, total records, bytes written) at the start and after every chunk; the
@@ -153,22 +155,23 @@ def pack(
             compression=compression, overwrite=overwrite,
             image_column=image_column, label_column=label_column, ray=ray, progress=progress,
         )  # fmt: skip
-        if is_url(destination):
-            if overwrite:
-                raise UsageError(
-                    f"{destination!r}: expected a local destination with overwrite=True: "
-                    "delete the old store first"
-                )
+        if is_url(destination) and overwrite:
+            raise UsageError(
+                f"{destination!r}: expected a local destination with overwrite=True: "
+                "delete the old store first"
+            )
+        if is_url(destination) and ray is None:
             here = storage_options
             if is_url(source):
                 again, here = functools.partial(again, storage_options=storage_options), None
             return _remote.pack_to(
                 str(destination), functools.partial(again, source), _remote.options_of(here)
             )
-        options_of_source = _remote.options_of(storage_options)
-        with _remote.fetched(str(source), chosen, options_of_source) as fetched:
-            return again(fetched, destination)
-    if storage_options is not None:
+        if is_url(source):
+            options_of_source = _remote.options_of(storage_options)
+            with _remote.fetched(str(source), chosen, options_of_source) as fetched:
+                return again(fetched, destination)
+    elif storage_options is not None:
         raise UsageError(
             f"storage_options: expected a URL with them, got {source!r} and {destination!r}"
         )
@@ -178,11 +181,14 @@ def pack(
     if workers is not None and workers < 1:
         raise UsageError(f"workers: expected at least 1, got {workers}")
     target = Resize.parse(resize) if resize is not None else None
-    path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
+    path = os.fspath(destination)  # a URL, to which Ray's tasks write
+    if not is_url(path):
+        path = os.path.abspath(os.path.expanduser(path))
     opened = open_source(source, chosen)
     begin = functools.partial(
         _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
         on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
+        remote=_remote.options_of(storage_options),
     )  # fmt: skip
     try:
         if overwrite and _overwrite.needed(path, _split.paths(path, split)):
@@ -197,6 +203,8 @@ def pack(
 
 def _how_to_resume(path: str, split: str | None) -> str:
     """What to do after a Ctrl-C that ended the writing of ``path``."""
+    if is_url(path):
+        return f"finished shards are in {path + '.partial'!r}: run the same again to resume"
     for part in (*_split.paths(path, split), *_split.paths(_overwrite.staged(path), split)):
         if os.path.isdir(f"{part}.partial"):
             return f"the work so far is in {part + '.partial'!r}: run the same again to resume"
@@ -218,11 +226,13 @@ def _pack(
     options: dict[str, Any],
     ray: str | None,
     progress: Progress | bool | None,
+    remote: RemoteOptions,
     staged: bool,
 ) -> PackReport:
     """``pack`` of an open source to a path with nothing there, or finished parts of a split.
 
     Args:
+        remote: how a URL is reached that Ray's tasks write to.
         staged: keep stores that an earlier run finished but was killed before moving.
     """
     started = time.monotonic()
@@ -254,7 +264,7 @@ def _pack(
     }
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(reporting("packing", progress))
-        jobs = list(_jobs(path, keys, split, settings))
+        jobs = list(_jobs(path, keys, split, settings, remote))
         finished = [part for part in map(_finished, jobs) if part is not None]
         # A run may have been killed between the commits of the parts of a split.
         if staged or len(finished) < len(jobs):
@@ -302,10 +312,11 @@ def _here(
         nbytes = [writer.nbytes for _, writer, _ in writers]
         for _, writer, _ in writers:
             writer.commit()
-        return [
-            _part(open_store(job.path), size, resumed)
-            for (job, _, resumed), size in zip(writers, nbytes, strict=True)
-        ]
+        parts = []
+        for (job, _, resumed), size in zip(writers, nbytes, strict=True):
+            with open_store(job.path) as store:
+                parts.append(PackedPart.of(job.path, store, size, resumed))
+        return parts
 
 
 def _by_ray(
@@ -331,15 +342,18 @@ def _by_ray(
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
         done = _ray.Tasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
-    parts = [_part(open_store(job.path), one.nbytes, one.resumed) for job, one in zip(jobs, done)]
+    parts = [one.part for one in done]
     skipped = [left_out for one in done for left_out in one.skipped]
     return parts, skipped, sum((one.kept for one in done), collections.Counter[str]())
 
 
-def _jobs(path: str, keys: list[str], split: str | None, settings: dict[str, Any]) -> Iterator[Job]:
+def _jobs(
+    path: str, keys: list[str], split: str | None, settings: dict[str, Any], remote: RemoteOptions
+) -> Iterator[Job]:
     """The stores to write."""
     if split is None:
-        yield Job(path=path, indices=np.arange(len(keys)), settings={**settings, "part": None})
+        alone = {**settings, "part": None}
+        yield Job(path=path, indices=np.arange(len(keys)), settings=alone, remote=remote)
         return
     shares = _split.parse(split)
     part = _split.assign(keys, list(shares.values()))
@@ -348,32 +362,32 @@ def _jobs(path: str, keys: list[str], split: str | None, settings: dict[str, Any
             path=path if number == 0 else _split.path_of(path, name),
             indices=np.flatnonzero(part == number),
             settings={**settings, "split": split, "part": name},
+            remote=remote,
         )
 
 
 def _finished(job: Job) -> PackedPart | None:
     """The store of ``job``, if an earlier run with the same settings wrote it."""
+    if is_url(job.path):
+        from . import _url_shards
+
+        table = _url_shards.finished(job.path, job.remote)
+        if table is None or not _same_settings(table, job):
+            return None
+        return PackedPart.of(job.path, table, int(table.nbytes.sum()), len(table))
     try:
         store = open_store(job.path)
     except StoreError:
         return None  # nothing there, or another store: then the writer refuses
-    if any(store.metadata.get(name) != value for name, value in job.settings.items()):
-        store.close()
-        return None
-    return _part(store, int(store.places(np.arange(len(store))).nbytes.sum()), len(store))
-
-
-def _part(store: Store, nbytes: int, resumed: int) -> PackedPart:
-    """The entry of a finished store in the report; closes it."""
     with store:
-        return PackedPart(
-            path=store.path,
-            records=len(store),
-            classes=len(store.classes),
-            labels=labels_of(store),
-            nbytes=nbytes,
-            resumed=resumed,
-        )
+        if not _same_settings(store, job):
+            return None
+        nbytes = int(store.places(np.arange(len(store))).nbytes.sum())
+        return PackedPart.of(store.path, store, nbytes, len(store))
+
+
+def _same_settings(store: Store | Table, job: Job) -> bool:
+    return all(store.metadata.get(name) == value for name, value in job.settings.items())
 
 
 def _restarted(writer: Writer, begin: Callable[[], Writer]) -> Writer:

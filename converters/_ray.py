@@ -9,9 +9,9 @@ index of its first record in the store, the store's first key, and where the sha
    its bytes do, and a sample that is left out moves all that follow it. Now all lengths are known,
    so other tasks copy the records of the pieces into the shards.
 
-A finished piece or shard is a folder (``storage/shard_set.py``), which a later run finds. A task
-whose machine dies is started again by Ray on another one. Tasks write where all machines see it, so
-nothing but reports travels to this process.
+A finished piece or shard is a folder (``storage/shard_set.py``, ``_url_shards.py``), which a later
+run finds. A task whose machine dies is started again by Ray on another one. Tasks write where all
+machines see it, so nothing but reports travels to this process.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from .._base import ray_cluster
 from .._base.progress_bar import Progress
 from ..errors import DecodeError, FastloadError, StoreError, UsageError
 from ..hints import Compression, OnPackError
-from ..storage import open_store
+from ..storage._local import is_url
 from ..storage._shards import Shard, Sharding, fill
 from ..storage._writer import PartialWriter
 from ..storage.shard_set import Made, ShardPlace, ShardSet, format_apart
 from ._chunk import read_chunk
 from ._encoders import Encoder, make_encoder
 from ._job import Job
-from ._report import Skipped
+from ._report import PackedPart, Skipped
 from ._run import Run
 from ._source import Source
 from ._store_source import StoreSource
+from ._url_shards import UrlShardSet
 
 # Pieces are many, so that machines end together and one that dies costs little, and large, so that
 # opening the source does not count. Their number depends on nothing but the records: another run on
@@ -77,13 +78,11 @@ class Outcome:
     """What the tasks of one store did.
 
     Attributes:
-        nbytes: of the records.
-        resumed: records that an earlier run had written.
+        part: the store.
         skipped, kept: as in ``PackReport``.
     """
 
-    nbytes: int
-    resumed: int
+    part: PackedPart
     skipped: list[Skipped]
     kept: collections.Counter[str]
 
@@ -155,14 +154,19 @@ class Tasks:
             for job in jobs:
                 divided = dataclasses.replace(sharding, total=len(job.indices))
                 classes = list(self._common.source.classes)
-                shards = ShardSet(
-                    job.path, {**divided.settings(), "classes": classes, **job.settings}
+                settings = {**divided.settings(), "classes": classes, **job.settings}
+                shards = (
+                    UrlShardSet(job.path, settings, job.remote)
+                    if is_url(job.path)
+                    else ShardSet(job.path, settings)
                 )
                 stack.callback(shards.close)
                 begun.append((shards, job, divided))
             return [self._write(*one, lead) for one, (lead, _) in zip(begun, leads)]
 
-    def _write(self, shards: ShardSet, job: Job, sharding: Sharding, lead: int) -> Outcome:
+    def _write(
+        self, shards: ShardSet | UrlShardSet, job: Job, sharding: Sharding, lead: int
+    ) -> Outcome:
         key = self._common.source.key(int(job.indices[lead])) if lead < len(job.indices) else ""
         bounds = _piece_bounds(len(job.indices), sharding)
         count = len(bounds) - 1
@@ -178,10 +182,9 @@ class Tasks:
         )
         notes = [Noted.from_json(piece.noted) for piece in pieces]
         made = self._laid_out(job, shards, sharding, places, pieces, key)
-        shards.commit(made)
+        nbytes = sum(piece.nbytes for piece in pieces)
         return Outcome(
-            nbytes=sum(piece.nbytes for piece in pieces),
-            resumed=resumed,
+            part=PackedPart.of(job.path, shards.commit(made), nbytes, resumed),
             skipped=[one for note in notes for one in note.skipped],
             kept=sum((note.kept for note in notes), collections.Counter[str]()),
         )
@@ -203,7 +206,7 @@ class Tasks:
     def _laid_out(
         self,
         job: Job,
-        shards: ShardSet,
+        shards: ShardSet | UrlShardSet,
         sharding: Sharding,
         places: Sequence[ShardPlace],
         pieces: Sequence[Made],
@@ -379,7 +382,7 @@ def lay_out(
 
     def write(writer: PartialWriter) -> Mapping[str, Any]:
         if pieces:
-            with open_store(list(pieces)) as store:
+            with place.opened(pieces) as store:
                 run = Run(StoreSource(store), make_encoder("keep"), "raise", shared.workers, None)
                 run.fill(writer, np.arange(start, stop))
         return {}

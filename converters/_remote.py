@@ -62,7 +62,7 @@ def options_of(storage_options: Mapping[str, Any] | None) -> RemoteOptions:
 
 
 @contextlib.contextmanager
-def _asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
+def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
     """Turn errors of a file system, which may have any type, into a StoreError.
 
     Args:
@@ -83,7 +83,7 @@ def _asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
         ) from error
 
 
-def _file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
+def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of ``url``, and the path in it."""
     try:
         import fsspec
@@ -118,10 +118,10 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
                 source.identity = _identity(store.versions)
             yield source
         return
-    system, path = _file_system(url, options)
+    system, path = file_system(url, options)
     folder = tempfile.mkdtemp(prefix="fastload-")
     try:
-        with _asking(url, "it cannot be fetched", options):
+        with asking(url, "it cannot be fetched", options):
             local, found = _files(system, path, folder, chosen)
             source = _source(system, local, found, chosen, options)
         source.path = url
@@ -226,7 +226,7 @@ class StreamedFiles(Source):
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""
         paths = [self.where(index) for index in indices.tolist()]
-        with _asking(self.path, "it cannot be fetched", self._options):
+        with asking(self.path, "it cannot be fetched", self._options):
             found = self._system.cat_ranges(paths, None, None, on_error="return")
         for path, data in zip(paths, found, strict=True):
             if isinstance(data, BaseException):
@@ -258,7 +258,7 @@ def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) 
         StoreError: it cannot be uploaded.
         MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
-    system, path = _file_system(url, options)
+    system, path = file_system(url, options)
     mark = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     folder = os.path.join(tempfile.gettempdir(), f"fastload-{os.getuid()}-{mark}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -267,7 +267,7 @@ def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) 
     uploaded = _uploaded(folder)
     try:
         for taken in (path, path + SIDECAR) if uploaded is None else ():
-            with _asking(url, "it cannot be written", options):
+            with asking(url, "it cannot be written", options):
                 exists = system.exists(taken)
             if exists:
                 raise UsageError(f"{url!r} exists: delete it or choose another name")
@@ -277,7 +277,7 @@ def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) 
             os.rmdir(folder)
         raise
     parent, remote = os.path.dirname(path), os.path.dirname(url)
-    with _asking(url, f"the finished store lies in {folder!r} and cannot be uploaded", options):
+    with asking(url, f"the finished store lies in {folder!r} and cannot be uploaded", options):
         with open(os.path.join(folder, _JOURNAL), "a", encoding="utf-8") as journal:
             for name in in_order(folder):
                 if name in (uploaded or ()):

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from .._base.byte_sizes import human
-from .._tools.summary import in_words
+from .._tools.summary import in_words, labels_of
+from ..storage import Store
+from ..storage.table import Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,18 @@ class PackedPart:
     labels: str | None
     nbytes: int
     resumed: int
+
+    @classmethod
+    def of(cls, path: str, store: Store | Table, nbytes: int, resumed: int) -> PackedPart:
+        """The entry of the store ``path``, of which ``store`` knows labels and number."""
+        return cls(
+            path=path,
+            records=len(store),
+            classes=len(store.classes),
+            labels=labels_of(store),
+            nbytes=nbytes,
+            resumed=resumed,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

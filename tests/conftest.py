@@ -5,6 +5,7 @@
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
     no_leaks     the test leaves no thread, process, shared memory or file descriptor behind
+    ray          the module, connected to a cluster of two CPUs on this machine
 
 Hypothesis is set up here too: the same examples on every run, more and new ones with --long.
 """
@@ -18,6 +19,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -41,6 +43,9 @@ LONGEST = [
     "run/test_resume_datasets.py",
     "tools/tuning/test_autotune.py",
     "trainers/test_accelerate.py",
+    "converters/test_url_shards.py",
+    "converters/test_pack_ray.py",
+    "run/test_decode_on.py",
 ]
 MOST_PROCESSES = 4  # each holds torch, and many tests start processes and threads of their own
 
@@ -176,6 +181,17 @@ def count(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
     """count(small, full): ``small`` in `make test`, ``full`` in `make test-long`."""
     full = bool(request.config.getoption("--long"))
     return lambda small, large: large if full else small
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """Ray on two CPUs of this machine. One for each file of tests: it takes seconds, and 1 GB."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20
+    )
+    yield ray
+    ray.shutdown()
 
 
 @pytest.fixture

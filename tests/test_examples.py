@@ -27,9 +27,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import transforms
 
 import warm
-from fastload import open_writer, pack
+from fastload import FastLoader, open_writer, pack
 from fastload._tools import synthetic
 from fastload.cli import main
 from fastload.storage import Record
@@ -392,6 +393,27 @@ def test_the_blocks_of_distributed_md_run_on_two_ranks(folder: Path) -> None:
     assert len(jobs) == 2
     for job in jobs:
         assert torchrun(f"{job}\nreport(dist.is_initialized())", folder) == [False, False]
+
+
+def test_the_block_for_tasks_that_slurm_starts_divides_the_epoch_among_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "docs" / "distributed.md"
+    make_data(page, folder)
+    (block,) = [one for one in blocks(page) if "SLURM_PROCID" in one.text]
+    seen: list[bytes] = []
+    for task in range(2):
+        monkeypatch.setenv("SLURM_PROCID", str(task))
+        monkeypatch.setenv("SLURM_NTASKS", "2")
+        small = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
+        names = {"FastLoader": FastLoader, "train_tf": small}
+        run_python(block, names)
+        loader: Any = names["loader"]
+        loader.set_epoch(0)
+        mine = [image.numpy().tobytes() for images, _ in loader for image in images]
+        assert len(mine) == 8
+        seen += mine
+    assert len(set(seen)) == 16
 
 
 def test_a_broken_block_fails_at_its_line_of_the_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.suites.any_dataset import AnyDataset
 from bench.suites.augment import Augment
 from bench.suites.base import Suite
+from bench.suites.buckets import BucketsSuite
 from bench.suites.cache import Cache
 from bench.suites.cold import Cold
 from bench.suites.formats import Formats
@@ -37,6 +38,7 @@ SUITES: dict[str, Suite] = {
         Memory(),
         Cold(),
         Cache(),
+        BucketsSuite(),
         Remote(),
         Scaling(),
         Formats(),

@@ -21,13 +21,15 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from torch.utils.data import BatchSampler, IterableDataset
 
 from .._base.torch_loader import DataLoader
@@ -285,3 +287,32 @@ def _adapter(loader: PreparableLoader) -> Adapter | None:
     """accelerate's adapter around ``loader``, or None."""
     adapter = None if loader._adapter is None else loader._adapter()
     return adapter if adapter is not None and "iteration" in vars(adapter) else None
+
+
+def places(batches: object, length: int) -> np.ndarray | None:
+    """Which samples of an order this rank takes, as accelerate divides its batches.
+
+    Args:
+        batches: accelerate's batch sampler, around torch's.
+        length: of the order.
+
+    Returns:
+        int64, the place in the order of each sample that ``batches`` gives; None if it is another
+        batch sampler, which may do anything.
+    """
+    divided = _over_places(batches, length)
+    if divided is None or type(batches) is BatchSampler:
+        return None
+    return np.fromiter(itertools.chain.from_iterable(divided), np.int64)
+
+
+def _over_places(batches: object, length: int) -> Iterable[list[int]] | None:
+    """A batch sampler like ``batches`` over 0 .. length - 1; None if there is none."""
+    if type(batches) is BatchSampler:
+        return BatchSampler(range(length), batches.batch_size, batches.drop_last)
+    inner = getattr(batches, "batch_sampler", None)
+    if type(batches).__module__ != _ADAPTERS or inner is None:
+        return None
+    made: Any = copy.copy(batches)
+    made.batch_sampler = _over_places(inner, length)
+    return None if made.batch_sampler is None else made

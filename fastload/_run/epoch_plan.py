@@ -17,6 +17,7 @@ from .._base.indices import repeats_within
 from .._base.trace import Stamps
 from ..errors import UsageError
 from ..hints import OnError
+from . import accelerate
 from . import order as _order
 from . import shard as _shard
 from .bad_samples.policy import BadSamples
@@ -41,7 +42,7 @@ class EpochPlan:
         progress: counts the batches.
         known: the remaining index batches, if they are known in advance; else None, and the sampler
             is iterated.
-        times: how often each sample of ``known`` came before in the epoch; None: this is counted.
+        times: how often each sample of this rank came before in the epoch; None: this is counted.
         skip: how many index batches of the sampler to skip.
         resumed: whether the epoch resumes a checkpoint.
         padding: how many of this rank's samples repeat others.
@@ -168,6 +169,11 @@ def plan(
             if isinstance(config.sampler, MixSampler):
                 # The same on any number of ranks, none of which could count what others repeat.
                 times, _ = divide(repeats_within(_records(route, order)))
+    elif isinstance(config.epoch_sampler, MixSampler):
+        # accelerate divides its batches: the same as above, for the samples that this rank takes.
+        order = config.epoch_sampler.permutation()
+        taken = accelerate.places(config.batch_sampler, len(order))
+        times = None if taken is None else repeats_within(_records(route, order))[taken]
     samples = progress.length
     if progress.grouping is not None and known is not None:
         samples = len(known.indices)

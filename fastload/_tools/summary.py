@@ -14,6 +14,7 @@ from ..storage import open_store
 from ..storage._read import read_records
 from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
+from ..storage.table import Table
 
 _FETCHED = 64  # if they are elsewhere
 _SAMPLED = 10_000  # records whose encoding is determined from their first bytes
@@ -134,7 +135,7 @@ def summarise(store: Store) -> Summary:
     )
 
 
-def labels_of(store: Store) -> str | None:
+def labels_of(store: Store | Table) -> str | None:
     """The type of a store's labels, such as "int64" or "float32 (40)"; None without labels."""
     return None if store.labels is None else _type(store.labels.dtype, store.labels.shape[1:])
 

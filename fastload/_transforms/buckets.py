@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,8 +129,8 @@ class Buckets:
             interpolation: as for torchvision's Resize, an InterpolationMode or its name.
 
         Returns:
-            A callable that takes a PIL image, or an image tensor (..., h, w). FastLoader runs it
-            natively.
+            A callable that takes a PIL image, or an image tensor (..., h, w), or a sample of
+            ``tv_tensors`` as transforms of v2 take it. FastLoader runs it natively.
 
         Raises:
             UsageError: there is no such interpolation.
@@ -158,17 +158,35 @@ class BucketCrop:
     random: bool
     interpolation: str
 
-    def __call__(self, image: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Any:
         """The image in the size of its bucket, as torchvision's functions make it.
 
+        A tuple, list or dict of several things, or several arguments, are treated as by the
+        transforms of ``torchvision.transforms.v2``: masks, boxes and points that are ``tv_tensors``
+        follow the image, and all else stays as it is.
+
         Raises:
-            UsageError: it is no image, but several things that would have to be cut alike.
+            UsageError: there is no image among several things.
         """
-        if isinstance(image, (tuple, list, dict)):
+        if len(inputs) == 1 and not isinstance(inputs[0], (tuple, list, dict)):
+            return self._cropped(inputs[0])
+        image = next(_images(inputs), None)
+        if image is None:
             raise UsageError(
-                f"Buckets.crop: expected an image, got a {type(image).__name__}; masks and boxes "
-                "do not follow this crop"
+                "Buckets.crop: expected an image among the arguments, a PIL image or a "
+                f"tv_tensors.Image, got {', '.join(type(one).__name__ for one in inputs)}"
             )
+        from torchvision.transforms import InterpolationMode, v2
+
+        height, width = v2.functional.get_size(image)
+        bucket = self.buckets.nearest(height, width)
+        w, h = covering(width, height, bucket[1], bucket[0])
+        mode = InterpolationMode(self.interpolation)
+        crop = v2.RandomCrop if self.random else v2.CenterCrop
+        steps = [v2.Resize([int(h), int(w)], mode, antialias=True), crop(list(bucket))]
+        return v2.Compose(steps)(*inputs)
+
+    def _cropped(self, image: Any) -> Any:
         from torchvision.transforms import InterpolationMode, RandomCrop
         from torchvision.transforms import functional as F
 
@@ -200,3 +218,15 @@ def covering(
     w = np.where(tall, least_w, least_h * width // height)
     h = np.where(tall, least_w * height // width, least_h)
     return w, h
+
+
+def _images(values: Any) -> Iterator[Any]:
+    """The images among ``values``, which may be nested in tuples, lists and dicts."""
+    from PIL import Image
+    from torchvision import tv_tensors
+
+    if isinstance(values, (Image.Image, tv_tensors.Image)):
+        yield values
+    elif isinstance(values, (tuple, list, dict)):
+        for one in values.values() if isinstance(values, dict) else values:
+            yield from _images(one)

@@ -34,6 +34,7 @@ from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
 from .targets.boxes import FORMATS
 from .targets.joint import Joint, JointProbe, Sanitize
 from .transform_class import (
+    BUCKET_CROP,
     UNREADABLE,
     V2,
     Stop,
@@ -132,7 +133,8 @@ class Reader:
 
     def _read(self, transform: Transform) -> None:
         kind = kind_of(transform)
-        if self._joint is not None and not is_of(transform, V2, kind):
+        joint = kind == BUCKET_CROP or is_of(transform, V2, kind)
+        if self._joint is not None and not joint:
             raise Stop(f"{kind} is not of {V2}: only these transform masks and boxes too")
         if self._probe is not None and self._probe.fixed and kind in _MOVING:
             raise Stop(f"{kind} {self._probe.fixed}")
@@ -225,8 +227,8 @@ class Reader:
         if self._joint is None or not self._joint.named("mask"):
             return
         self._frame.mask_fills.append(lambda: mask_fill(kind, transform))
-        if kind == "Resize" and filter_of(transform) == "nearest-exact":
-            raise Stop("Resize with interpolation 'nearest-exact', which applies to masks too")
+        if kind in ("Resize", BUCKET_CROP) and filter_of(transform) == "nearest-exact":
+            raise Stop(f"{kind} with interpolation 'nearest-exact', which applies to masks too")
 
     def _sanitise(self, transform: Transform) -> None:
         if self._joint is None or len(self._joint.named(*FORMATS)) != 1:

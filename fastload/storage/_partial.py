@@ -138,13 +138,7 @@ class Partial:
                 first = dict(json.load(file))
         except (ValueError, TypeError, RecursionError) as error:
             raise self._unusable(name) from error
-        differ = sorted(k for k in {*first, *settings} if first.get(k) != settings.get(k))
-        if differ:
-            what = ", ".join(f"{k}: {first.get(k)!r}, now {settings.get(k)!r}" for k in differ)
-            raise UsageError(
-                f"{self.folder!r} was started with other settings or another source ({what}): "
-                "use the same to resume, or delete that folder to start again"
-            )
+        refuse_others(self.folder, first, settings)
 
     def _unusable(self, path: str) -> StoreError:
         """The error for a file of the partial that is damaged."""
@@ -287,3 +281,14 @@ def sync_folder(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def refuse_others(folder: str, first: Mapping[str, object], now: Mapping[str, object]) -> None:
+    """Raise UsageError unless ``now`` are the ``first`` settings of the unfinished store there."""
+    differ = sorted(k for k in {*first, *now} if first.get(k) != now.get(k))
+    if differ:
+        what = ", ".join(f"{k}: {first.get(k)!r}, now {now.get(k)!r}" for k in differ)
+        raise UsageError(
+            f"{folder!r} was started with other settings or another source ({what}): "
+            "use the same to resume, or delete that folder to start again"
+        )

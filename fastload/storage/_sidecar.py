@@ -178,6 +178,18 @@ def _read(path: str, place: str, format: str) -> Table | None:
     return table
 
 
+def read_manifest(path: str, format: str, *, place: str) -> Table:
+    """The table of ``path`` in the file ``place``, whose data files lie elsewhere: see no changes.
+
+    Raises:
+        StoreError: there is none, it is damaged, or of another version or format.
+    """
+    table = _read(path, place, format)
+    if table is None:
+        raise StoreError("expected a manifest, found nothing", path=place)
+    return table
+
+
 def _changed(table: Table) -> str | None:
     """A file that is not the one ``table`` was written for; None if all are."""
     expected = table.fingerprints or ()

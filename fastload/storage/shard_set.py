@@ -8,11 +8,13 @@
 A writer works in a folder of its own below ``work`` and renames it when its shard is complete. So a
 process that dies leaves nothing that looks finished, and if two write the same shard, the second
 one finds the folder there and drops its own. ``commit`` makes one manifest of the sidecars, or of
-the columns, of all shards, and renames the files.
+the columns, of all shards, and renames the files. (``converters/_url_shards.py`` does the same for
+a store at a URL.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -26,19 +28,20 @@ from typing import Any
 import numpy as np
 
 from ..errors import StoreError, UsageError
+from . import open_store
 from ._columns import Schema
 from ._partial import Partial, sync_folder
 from ._shards import Shard
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
-from .base import RAW
+from .base import RAW, Store
 from .formats._array_shards import joined
 from .formats._array_writer import different_sizes
 from .registry import Apart, Format, find_by_suffix, known_formats
 from .table import Table, TableStore
 
-_REPORT = "report.json"
-_LENGTHS = "lengths.npy"
+REPORT = "report.json"
+LENGTHS = "lengths.npy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,7 @@ class Made:
 
     def lengths(self) -> np.ndarray:
         """int64 (records,), the bytes of ``shard_nbytes`` that each record takes."""
-        found: np.ndarray = np.load(os.path.join(os.path.dirname(self.path), _LENGTHS))
+        found: np.ndarray = np.load(os.path.join(os.path.dirname(self.path), LENGTHS))
         return found
 
 
@@ -86,7 +89,8 @@ def format_apart(path: str) -> Format:
     return found
 
 
-def _apart(path: str) -> Apart:
+def apart_of(path: str) -> Apart:
+    """How the shards of ``path`` are written apart. Raises as ``format_apart`` does."""
     apart = format_apart(path).apart
     assert apart is not None  # checked there
     return apart
@@ -113,30 +117,42 @@ class ShardPlace:
     @property
     def name(self) -> str:
         """Its file name."""
-        return _apart(self.store).name(self.store, self.number, self.count)
+        return apart_of(self.store).name(self.store, self.number, self.count)
 
     @property
-    def _finished(self) -> str:
+    def finished(self) -> str:
+        """The folder of the finished shard."""
         return os.path.join(self.folder, f"{self.number:05d}")
 
     def found(self) -> Made | None:
         """The shard, if it is finished."""
         try:
-            with open(os.path.join(self._finished, _REPORT), encoding="utf-8") as file:
-                about = json.load(file)
-            return Made(path=os.path.join(self._finished, self.name), **about)
+            with open(os.path.join(self.finished, REPORT), "rb") as file:
+                about = file.read()
         except FileNotFoundError:
             return None
+        return Made(path=os.path.join(self.finished, self.name), **self.parsed(about))
+
+    def parsed(self, report: bytes) -> dict[str, Any]:
+        """The attributes of ``Made`` in a report, without its path.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        try:
+            about = json.loads(report)
+            Made(path="", **about)
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"the report of a finished shard is damaged ({error}): delete the folder "
                 f"{os.path.dirname(self.folder)!r} to start again",
-                path=os.path.join(self._finished, _REPORT),
+                path=os.path.join(self.finished, REPORT),
             ) from error
+        return dict(about)
 
     def discard(self) -> None:
         """Delete the finished shard, which is to be made again."""
-        shutil.rmtree(self._finished)
+        shutil.rmtree(self.finished)
 
     def make(
         self,
@@ -163,44 +179,67 @@ class ShardPlace:
                 path=work,
             ) from error
         try:
-            begun_ns = os.stat(work).st_mtime_ns
-            path = os.path.join(work, self.name)
-            writer = _apart(self.store).writer(
-                path, classes=classes, metadata=metadata, shard=self.shard
-            )
-            with writer:
-                noted = write(writer)
-                lengths, sums = writer.lengths(), writer.checksums()
-                about = {
-                    "records": len(writer),
-                    "nbytes": writer.nbytes,
-                    "overhead": writer.overhead,
-                    "begun_ns": begun_ns,
-                    "digest": _digest(lengths, sums),
-                    "noted": noted,
-                }
-            np.save(os.path.join(work, _LENGTHS), lengths)
-            with open(os.path.join(work, _REPORT), "w", encoding="utf-8") as file:
-                json.dump(about, file)
-                file.flush()
-                os.fsync(file.fileno())
+            self.write_into(work, write, classes=classes, metadata=metadata)
             sync_folder(work)
             os.makedirs(self.folder, exist_ok=True)
             try:
-                os.rename(work, self._finished)
+                os.rename(work, self.finished)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another was faster
                     raise
             sync_folder(self.folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+        return self.surely_found()
+
+    def write_into(
+        self,
+        folder: str,
+        write: Callable[[PartialWriter], Mapping[str, Any]],
+        *,
+        classes: Sequence[str],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Write the shard, and what is said about it, into an empty folder of this machine."""
+        begun_ns = os.stat(folder).st_mtime_ns
+        path = os.path.join(folder, self.name)
+        writer = apart_of(self.store).writer(
+            path, classes=classes, metadata=metadata, shard=self.shard
+        )
+        with writer:
+            noted = write(writer)
+            lengths, sums = writer.lengths(), writer.checksums()
+            about = {
+                "records": len(writer),
+                "nbytes": writer.nbytes,
+                "overhead": writer.overhead,
+                "begun_ns": begun_ns,
+                "digest": _digest(lengths, sums),
+                "noted": noted,
+            }
+        np.save(os.path.join(folder, LENGTHS), lengths)
+        with open(os.path.join(folder, REPORT), "w", encoding="utf-8") as file:
+            json.dump(about, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def surely_found(self) -> Made:
+        """The shard, which was just made."""
         made = self.found()
         if made is None:
             raise StoreError(
                 "the finished shard has disappeared: run the same command again",
-                path=self._finished,
+                path=self.finished,
             )
         return made
+
+    def opened(self, pieces: Sequence[str]) -> contextlib.AbstractContextManager[Store]:
+        """The records of finished shards of the same set, as one store, while the block lasts.
+
+        Args:
+            pieces: their ``Made.path``, at least one.
+        """
+        return open_store(list(pieces))
 
 
 class ShardSet:
@@ -220,8 +259,7 @@ class ShardSet:
         self._format = format_apart(path)
         if os.path.lexists(path):
             raise UsageError(f"{path!r} exists: delete that store or choose another name")
-        begun = {"format": self._format.name, "shards written": "apart", **settings}
-        self._partial = Partial(path, begun, mark=sidecar_of(path))
+        self._partial = Partial(path, begun_with(path, settings), mark=sidecar_of(path))
         shutil.rmtree(self._partial.file("work"), ignore_errors=True)  # of processes that died
         self._open = True
 
@@ -235,62 +273,32 @@ class ShardSet:
             shard=shard,
         )
 
-    def commit(self, made: Sequence[Made]) -> None:
+    def commit(self, made: Sequence[Made]) -> Table:
         """Write the manifest, and give all shards their names.
 
         Args:
             made: every shard, in order.
 
+        Returns:
+            The table of the store.
+
         Raises:
             UsageError: shards that differ in labels, fields, or the size of raw pixels.
             StoreError: a shard is damaged.
         """
-        table = self._as_one([self._table(one.path) for one in made])
+        tables = [table_of(self._format, one.path) for one in made]
+        table = whole_table(self._format, self.path, tables)
         folder = os.path.dirname(self.path)
         names = [os.path.basename(one.path) for one in made]
         write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
         renames = []
         for one in made:
-            stem = os.path.splitext(one.path)[0]
-            others = [form.format(path=one.path, stem=stem) for form in self._format.companions]
-            for path in (one.path, *others):
+            for path in with_companions(self._format, one.path):
                 inner = os.path.relpath(path, self._partial.folder)
                 renames.append((inner, os.path.join(folder, os.path.basename(path))))
         self._partial.publish([*renames, ("sidecar", sidecar_of(self.path))])
         self._open = False
-
-    def _table(self, path: str) -> Table:
-        table = read_sidecar(path, self._format.name)
-        if table is not None:
-            return table.checked()
-        store = self._format.open(path)
-        assert isinstance(store, TableStore)  # formats with ``apart`` have tables
-        return store.table
-
-    def _as_one(self, tables: Sequence[Table]) -> Table:
-        """The table of the whole store; the number of a file is that of its shard."""
-        numbers = [number for number, table in enumerate(tables) if len(table)]
-        filled = [tables[number] for number in numbers]
-        for table in filled[1:]:
-            _schema(filled[0]).admit(_schema(table))
-            self._check_sizes(filled[0], table)
-        files = [file for table in tables for file in table.files]
-        assert len(files) == len(tables)  # a shard is one file
-        prints = [one for table in tables for one in table.fingerprints or ()]
-        whole = joined(filled or tables[:1])
-        file = np.array(numbers, np.int32)[whole.file]
-        return dataclasses.replace(whole, files=files, file=file, fingerprints=prints).checked()
-
-    def _check_sizes(self, first: Table, other: Table) -> None:
-        """Raise UsageError for pixels of several sizes in a format that has one size."""
-        tables = (first, other)
-        if self._format.pixels == "any" or any(
-            one.kinds is None or one.sizes is None or (one.kinds != RAW).any() for one in tables
-        ):
-            return
-        sizes = [one.sizes[0].tolist() for one in tables if one.sizes is not None]
-        if sizes[0] != sizes[1]:
-            raise UsageError(different_sizes(self.path, *sizes))
+        return table
 
     def close(self) -> None:
         """Release it. Finished shards are kept for the next run. Does nothing after ``commit``."""
@@ -299,6 +307,61 @@ class ShardSet:
         self._open = False
         made = [name for name in os.listdir(self._partial.folder) if name.startswith("made-")]
         self._partial.close(remove=not made)
+
+
+def begun_with(path: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings of the unfinished set ``path``."""
+    return {"format": format_apart(path).name, "shards written": "apart", **settings}
+
+
+def with_companions(form: Format, path: str) -> list[str]:
+    """The files that hold the records of the shard ``path``: itself, and its companions."""
+    stem = os.path.splitext(path)[0]
+    return [path, *(one.format(path=path, stem=stem) for one in form.companions)]
+
+
+def table_of(form: Format, path: str) -> Table:
+    """The table of the shard ``path``, from its sidecar or from the file itself."""
+    table = read_sidecar(path, form.name)
+    if table is not None:
+        return table.checked()
+    store = form.open(path)
+    assert isinstance(store, TableStore)  # formats with ``apart`` have tables
+    return store.table
+
+
+def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
+    """The table of the store ``path`` of a format; the number of a file is that of its shard.
+
+    Args:
+        tables: of its shards, in order.
+
+    Raises:
+        UsageError: shards that differ in labels, fields, or the size of raw pixels.
+    """
+    numbers = [number for number, table in enumerate(tables) if len(table)]
+    filled = [tables[number] for number in numbers]
+    for table in filled[1:]:
+        _schema(filled[0]).admit(_schema(table))
+        _check_sizes(form, path, filled[0], table)
+    files = [file for table in tables for file in table.files]
+    assert len(files) == len(tables)  # a shard is one file
+    prints = [one for table in tables for one in table.fingerprints or ()]
+    whole = joined(filled or tables[:1])
+    file = np.array(numbers, np.int32)[whole.file]
+    return dataclasses.replace(whole, files=files, file=file, fingerprints=prints).checked()
+
+
+def _check_sizes(form: Format, path: str, first: Table, other: Table) -> None:
+    """Raise UsageError for pixels of several sizes in a format that has one size."""
+    tables = (first, other)
+    if form.pixels == "any" or any(
+        one.kinds is None or one.sizes is None or (one.kinds != RAW).any() for one in tables
+    ):
+        return
+    sizes = [one.sizes[0].tolist() for one in tables if one.sizes is not None]
+    if sizes[0] != sizes[1]:
+        raise UsageError(different_sizes(path, *sizes))
 
 
 def _schema(table: Table) -> Schema:

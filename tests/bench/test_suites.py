@@ -101,6 +101,15 @@ def test_remote_counts_bytes_and_requests(cache: Path, variant: str, most: float
     assert figures["bytes"] <= most and figures["requests"] <= 2
 
 
+def test_buckets_pad_nothing_where_mixed_batches_are_padded(cache: Path) -> None:
+    rows = rows_of_any(cache, "buckets", "photos")
+    figures = {(row["loader"], row["metric"]): row["median"] for row in rows}
+    assert figures["fastload-buckets", "padding"] == 0
+    assert 0 < figures["fastload-padded", "padding"] < 100
+    assert 0 < figures["torch-padded", "padding"] < 100
+    assert all(rate > 0 for (_, metric), rate in figures.items() if metric == "throughput")
+
+
 def test_caches_are_measured_in_the_first_epoch_and_in_later_ones(cache: Path) -> None:
     rows = rows_of(cache, "cache", "--variant", "small")
     kinds = ("ram", "shm", "dct", "decoded")
@@ -142,6 +151,7 @@ def test_every_suite_has_a_toy_test() -> None:
         "autotune",
         "formats",
         "overhead",
+        "buckets",
     }
     assert set(SUITES) - elsewhere == tested | {
         "pack",

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +39,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(picture(index, 12 + index % 30, 12 + index % 17))
     return root
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    """Ray with two CPUs, which every call of ``pack`` in this process then uses."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,10 +15,22 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 from torchvision import transforms as v1
+from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 from batches import same
-from fastload import Buckets, DataError, FastLoader, Mix, PackedDataset, UsageError, pack
+from fastload import (
+    Buckets,
+    DataError,
+    FastLoader,
+    Mix,
+    PackedDataset,
+    UsageError,
+    open_writer,
+    pack,
+)
+from fastload.storage import Record
 from torchrun import torchrun
 
 BUCKETS = Buckets([(24, 24), (16, 32), (32, 16), (20, 28)])
@@ -159,9 +173,116 @@ def test_an_unknown_interpolation_is_refused():
         BUCKETS.crop(interpolation="linear")
 
 
-def test_masks_and_boxes_that_would_not_follow_are_refused():
-    with pytest.raises(UsageError, match="expected an image, got a tuple"):
-        BUCKETS.crop()((Image.new("RGB", (40, 40)), torch.zeros(1, 40, 40)))
+def test_several_things_without_an_image_are_refused():
+    with pytest.raises(UsageError, match="expected an image among the arguments"):
+        BUCKETS.crop()((torch.zeros(3, 40, 40), torch.zeros(1, 40, 40)))
+
+
+JOINT = {"mask": "mask", "boxes": "xyxy", "points": "points"}
+FOLLOWING = v2.Compose([BUCKETS.crop(), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+
+def annotated(index):
+    """The image of a record, and what follows it."""
+    width, height = SIZES[index % len(SIZES)]
+    rng = np.random.default_rng(index)
+    corners = np.sort(rng.uniform(0, 1, (index % 4, 2, 2)), axis=1) * (width, height)
+    return {
+        "image": Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)),
+        "mask": rng.integers(0, 256, (height, width), dtype=np.uint8),
+        "boxes": corners.reshape(-1, 4).tolist(),
+        "points": (rng.uniform(0, 1, (3, 2)) * (width, height)).tolist(),
+    }
+
+
+def encoded(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    """A store of images with masks, boxes and points."""
+    path = tmp_path_factory.mktemp("masked") / "a.lmdb"
+    records = []
+    for index in range(COUNT):
+        fields = annotated(index)
+        image, fields["mask"] = fields.pop("image"), encoded(Image.fromarray(fields["mask"]))
+        size = {"width": image.width, "height": image.height}
+        records.append(
+            Record(data=encoded(image), label=index, key=f"{index}.png", fields=fields, **size)
+        )
+    with open_writer(path, classes=[]) as writer:
+        writer.append(records)
+    return path
+
+
+def by_torchvision(index):
+    """Record ``index`` as torchvision's own transforms make it."""
+    given = annotated(index)
+    width, height = given["image"].size
+    canvas = height, width
+    boxes = torch.tensor(given["boxes"], dtype=torch.float32).reshape(-1, 4)
+    given["mask"] = tv_tensors.Mask(torch.from_numpy(given["mask"]))
+    given["boxes"] = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas)
+    given["points"] = tv_tensors.KeyPoints(torch.tensor(given["points"]), canvas_size=canvas)
+    h, w = BUCKETS.nearest(height, width)
+    scale = max(Fraction(h, height), Fraction(w, width))
+    steps = [v2.Resize([int(height * scale), int(width * scale)]), v2.CenterCrop((h, w))]
+    return given, v2.Compose([*steps, *FOLLOWING.transforms[1:]])(dict(given))
+
+
+@pytest.mark.parametrize("engine", ["native", "python", "workers"])
+def test_masks_boxes_and_points_follow_as_in_torchvision(masked, engine):
+    loader = FastLoader(
+        masked, 4, transform=FOLLOWING, joint=JOINT, batch_by=BUCKETS, engine=engine
+    )
+    order = [index for batch in lists(loader) for index in batch]
+    at = 0
+    for batch in loader:
+        assert tuple(batch["mask"].shape[1:]) == tuple(batch["image"].shape[2:])
+        for number, label in enumerate(batch["label"].tolist()):
+            assert label == order[at]
+            given, expected = by_torchvision(label)
+            in_python = FOLLOWING(given)
+            for name in ("image", "mask"):
+                assert torch.equal(batch[name][number], expected[name].as_subclass(torch.Tensor))
+                assert torch.equal(in_python[name], expected[name])
+            for name in ("boxes", "points"):
+                wanted = expected[name].as_subclass(torch.Tensor)
+                torch.testing.assert_close(batch[name][number], wanted, rtol=1e-5, atol=1e-4)
+                assert torch.equal(in_python[name], expected[name])
+            at += 1
+    assert at == COUNT
+    assert loader.stats()["engine"] == engine
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_a_random_crop_takes_the_mask_from_where_it_takes_the_image(tmp_path, natively):
+    # 48 x 16 pixels cover the bucket of 32 x 16 without a resize, so the mask shows the position.
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 48, 3), dtype=np.uint8)
+    image, mask = Image.fromarray(pixels), Image.fromarray(pixels[:, :, 0])
+    tf = v2.Compose([BUCKETS.crop(random=True), v2.ToImage()])
+    if natively:
+        with open_writer(tmp_path / "a.lmdb", classes=[]) as writer:
+            fields, size = {"mask": encoded(mask)}, {"width": 48, "height": 16}
+            record = Record(data=encoded(image), label=0, key="0", fields=fields, **size)
+            writer.append([record])
+        joint = {"mask": "mask"}
+        loader = FastLoader(
+            tmp_path / "a.lmdb", 1, transform=tf, joint=joint, seed=1, batch_by=BUCKETS
+        )
+        made = [(b["image"][0], b["mask"][0]) for _ in range(20) for b in loader]
+        assert loader.stats()["engine"] == "native"
+    else:
+        torch.manual_seed(0)
+        given = image, tv_tensors.Mask(torch.from_numpy(pixels[:, :, 0].copy()))
+        made = [tf(given) for _ in range(10)] + [tf(*given) for _ in range(10)]
+    for one, other in made:
+        assert tuple(other.shape) == (16, 32)
+        assert torch.equal(one[0].as_subclass(torch.Tensor), other.as_subclass(torch.Tensor))
+    assert len({one.numpy().tobytes() for one, _ in made}) > 3
 
 
 # --- the batches ----------------------------------------------------------------------------------

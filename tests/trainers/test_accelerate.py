@@ -337,6 +337,39 @@ def test_a_dataloader_prepared_while_fastload_is_in_torchs_place_is_a_fastloader
         assert loader.state_dict()["epoch"] == 1
 
 
+@pytest.mark.parametrize("engine", ["native", "workers"])
+@pytest.mark.parametrize(
+    ("split", "skip", "batch_size"), [(False, 0, 4), (True, 0, 4), (False, 2, 4), (False, 0, 5)]
+)
+def test_repetitions_of_a_mix_are_counted_over_all_ranks(photos, engine, split, skip, batch_size):
+    from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler
+
+    def loader(**order):
+        mix = Mix([(ImageFolder(photos, TRAIN), 1)], epoch_size=48)  # each image twice
+        return FastLoader(mix, seed=3, engine=engine, num_workers=0, **order)
+
+    def images(batches):
+        return [one.numpy().tobytes() for images, _ in batches for one in images]
+
+    whole = loader(batch_size=batch_size, shuffle=True)
+    expected = list(whole)
+    assert len(set(images(expected))) == 48
+    parts = []
+    for rank in range(2):
+        shared = loader(batch_size=batch_size, shuffle=True)
+        batches = BatchSamplerShard(shared.batch_sampler, 2, rank, split)
+        if skip:
+            batches = SkipBatchSampler(batches, skip)
+        mine = FastLoader(
+            shared.dataset, batch_sampler=batches, seed=3, engine=engine, num_workers=0
+        )
+        parts.append(images(mine))
+    together = parts[0] + parts[1]
+    left_out = images(expected[: 2 * skip])
+    assert set(together) == set(images(expected)) - set(left_out)
+    assert len(together) - len(set(together)) == (2 if batch_size == 5 else 0)  # fill the last
+
+
 RANKS = """
 import json, numpy as np, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -447,7 +480,7 @@ report(made)
 
 @pytest.mark.long
 def test_two_ranks_take_whole_batches_of_a_mix_and_of_buckets_and_resume(
-    tmp_path, store, monkeypatch
+    tmp_path, photos, store, monkeypatch
 ):
     pytest.importorskip("torchdata")
     parts = on_two_ranks(
@@ -468,6 +501,12 @@ ways = {{
     ),
 }}
 made = []
+images = ImageFolder({str(photos)!r}, TRAIN)
+twice = lambda: FastLoader(
+    Mix([(images, 1)], epoch_size=48), 4, shuffle=True, seed=4, num_workers=1,
+    batch_transform=lambda batch: [batch[0].double().sum((1, 2, 3)), batch[1]],
+)
+sums = [indices(twice(), 1)[0], indices(prepared(twice()), 1)[0]]
 for make in ways.values():
     whole = indices(make(), 2)
     loader = prepared(make(), use_stateful_dataloader=True)
@@ -481,12 +520,13 @@ for make in ways.values():
     second = prepared(make(), use_stateful_dataloader=True)
     second.load_state_dict(state)
     made.append([whole, divided, indices(second, 1)])
-report(made)
+report([made, sums])
 """,
         tmp_path,
         monkeypatch,
     )
-    for rank, made in enumerate(parts):
+    for rank, (made, (whole, mine)) in enumerate(parts):
+        assert mine == whole[rank::2]  # augmented as on one rank: repetitions are counted over both
         for whole, divided, rest in made:
             for one, mine in zip(whole, divided):
                 assert mine[: len(one) // 2] == one[rank::2][: len(one) // 2]

@@ -35,7 +35,8 @@ def train(config):
     rank, world = context.get_world_rank(), context.get_world_size()
     transform = T.Compose([T.RandomResizedCrop(8), T.ToTensor()])
     loader = FastLoader(
-        config["store"], 4, shuffle=True, seed=3, transform=transform, shard=True, num_workers=1
+        config["store"], 4, shuffle=True, seed=3, transform=transform, shard=True, num_workers=1,
+        decode_on=config["decode_on"],
     )
     resumed = fastload.ray.restore(loader)
     seen = []
@@ -66,13 +67,21 @@ if __name__ == "__main__":
 """
 
 
-def run(folder: Path, store: Path, workers: int, stop: int) -> list[dict[str, Any]]:
+def run(
+    folder: Path, store: Path, workers: int, stop: int, decode_on: str | None = None
+) -> list[dict[str, Any]]:
     """What each worker was given; ``stop``: after how many batches, -1: at the end."""
     told = folder / f"{workers}"
-    told.mkdir()
+    told.mkdir(parents=True)
     script = folder / "job.py"
     script.write_text(TRAINING)
-    given = {"store": str(store), "folder": str(told), "workers": workers, "stop": stop}
+    given: dict[str, Any] = {
+        "store": str(store),
+        "folder": str(told),
+        "workers": workers,
+        "stop": stop,
+    }
+    given["decode_on"] = decode_on
     done = subprocess.run(
         [sys.executable, script, json.dumps({**given, "storage": str(folder / "storage")})],
         capture_output=True, text=True, timeout=240,
@@ -111,6 +120,17 @@ def test_fewer_workers_read_what_is_left_exactly_once(numbered: Path, tmp_path: 
     assert padding == (COUNT - len(begun)) % 2
     assert set(begun) | set(rest) == set(range(COUNT))
     assert len(begun) + len(rest) == COUNT + padding
+
+
+@pytest.mark.long
+def test_a_trainer_whose_batches_other_cpus_decode_gets_the_same_ones(
+    numbered: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray.train", reason="Ray is not installed")
+    local = run(tmp_path / "local", numbered, workers=2, stop=-1)
+    elsewhere = run(tmp_path / "ray", numbered, workers=2, stop=-1, decode_on="ray")
+    assert [one["seen"] for one in elsewhere] == [one["seen"] for one in local]
+    assert set(samples(elsewhere)) == set(range(COUNT))
 
 
 @pytest.mark.long

@@ -1,0 +1,325 @@
+"""Shards of one store at a URL that several machines write, each apart from the others.
+
+    NAME.partial/settings.json       of the first run; a run that resumes must have equal ones
+    NAME.partial/made-.../00007/     a shard: its files, a table of its records, and what its writer
+                                     says about it (report.json)
+
+A writer makes its shard in a folder of its own machine and uploads it, the report last: without a
+report a shard does not count. An object appears when all of it was sent, so a process that dies
+leaves whole objects at most, which the next writer of the shard replaces. ``commit`` has the object
+store copy the shards to their names, and uploads the manifest last, which makes the store exist.
+Nothing of a shard travels through the process that commits but the table.
+
+Object stores have no locks: that one process at a time packs to a URL is up to the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..errors import StoreError, StoreNotFoundError, UsageError
+from ..storage import Store, open_store
+from ..storage._partial import refuse_others
+from ..storage._shards import Shard
+from ..storage._sidecar import read_manifest, sidecar_of, write_sidecar
+from ..storage._writer import PartialWriter
+from ..storage.remote.options import RemoteOptions
+from ..storage.shard_set import (
+    LENGTHS,
+    REPORT,
+    Made,
+    ShardPlace,
+    begun_with,
+    format_apart,
+    table_of,
+    whole_table,
+    with_companions,
+)
+from ..storage.table import Table
+from ._remote import asking, file_system
+
+if TYPE_CHECKING:
+    import fsspec
+
+_SETTINGS = "settings.json"
+_TABLE = "table"
+_AT_ONCE = 16  # requests of the process that commits
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UrlMade(Made):
+    """A finished shard; ``path`` is a URL.
+
+    Attributes:
+        system: the file system that has it.
+    """
+
+    system: fsspec.AbstractFileSystem
+
+    def lengths(self) -> np.ndarray:
+        """As in ``Made``."""
+        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+            place = os.path.join(folder, LENGTHS)
+            _fetch(self.system, f"{os.path.dirname(self.path)}/{LENGTHS}", place)
+            found: np.ndarray = np.load(place)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UrlShardPlace(ShardPlace):
+    """Where one shard of a set is uploaded; ``store`` and ``folder`` are URLs.
+
+    Attributes:
+        system: the file system that has them. It opens its connections in each process anew.
+    """
+
+    system: fsspec.AbstractFileSystem
+
+    def found(self) -> UrlMade | None:
+        """As in ``ShardPlace``."""
+        about = _content(self.system, f"{self.finished}/{REPORT}")
+        if about is None:
+            return None
+        path = f"{self.finished}/{self.name}"
+        return UrlMade(path=path, system=self.system, **self.parsed(about))
+
+    def discard(self) -> None:
+        """As in ``ShardPlace``: first what says that it is finished."""
+        with _asking(self.system, self.finished, "it cannot be deleted"):
+            self.system.rm_file(_inside(self.system, f"{self.finished}/{REPORT}"))
+
+    def make(
+        self,
+        write: Callable[[PartialWriter], Mapping[str, Any]],
+        *,
+        classes: Sequence[str],
+        metadata: Mapping[str, Any],
+    ) -> Made:
+        """As in ``ShardPlace``."""
+        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+            self.write_into(folder, write, classes=classes, metadata=metadata)
+            path = os.path.join(folder, self.name)
+            table = table_of(format_apart(self.store), path)
+            write_sidecar(path, table, names=[self.name], target=os.path.join(folder, _TABLE))
+            others = sorted(set(os.listdir(folder)) - {REPORT})
+            for name in [*others, REPORT]:
+                _send(self.system, os.path.join(folder, name), f"{self.finished}/{name}")
+        return self.surely_found()
+
+    @contextlib.contextmanager
+    def opened(self, pieces: Sequence[str]) -> Iterator[Store]:
+        """As in ``ShardPlace``; the pieces are fetched whole."""
+        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+            places = []
+            for number, piece in enumerate(pieces):
+                inside = os.path.join(folder, str(number))
+                os.mkdir(inside)
+                place = os.path.join(inside, os.path.basename(piece))
+                for one in with_companions(format_apart(self.store), piece):
+                    _fetch(self.system, one, os.path.join(inside, os.path.basename(one)))
+                with contextlib.suppress(StoreNotFoundError):  # of formats that have one
+                    _fetch(self.system, sidecar_of(piece), sidecar_of(place))
+                places.append(place)
+            with open_store(places) as store:
+                yield store
+
+
+class UrlShardSet:
+    """The unfinished store at ``path``, a URL, whose shards other machines make.
+
+    Has the methods of ``ShardSet``.
+
+    Args:
+        path: of the finished store; its suffix names a format of ``format_apart``.
+        settings: as of ``ShardSet``.
+        options: how the URL is reached.
+
+    Raises:
+        UsageError: the store exists, or it was begun with other settings.
+        StoreError: the object store cannot be asked.
+        MissingDependencyError: fsspec, or its package for this protocol, is not installed.
+    """
+
+    def __init__(self, path: str, settings: Mapping[str, object], options: RemoteOptions) -> None:
+        self.path = path
+        self._format = format_apart(path)
+        self._folder = f"{path}.partial"
+        self._system, _ = file_system(path, options)
+        self._system.invalidate_cache()
+        self._open = True
+        now = json.loads(json.dumps(begun_with(path, settings)))
+        there = _content(self._system, f"{self._folder}/{_SETTINGS}")
+        for taken in (path, sidecar_of(path)):
+            with _asking(self._system, path, "it cannot be written"):
+                exists = self._system.exists(self._inside(taken))
+            if exists:
+                if there == json.dumps(now).encode():  # a run was killed after its last upload
+                    self._delete()
+                raise UsageError(f"{taken!r} exists: delete it or choose another name")
+        if there is None:
+            with _asking(self._system, path, "it cannot be written"):
+                self._system.pipe_file(
+                    self._inside(f"{self._folder}/{_SETTINGS}"), json.dumps(now).encode()
+                )
+            return
+        try:
+            first = dict(json.loads(there))
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"the {_SETTINGS} of the unfinished store is damaged: delete the folder "
+                f"{self._folder!r} to start again",
+                path=f"{self._folder}/{_SETTINGS}",
+            ) from error
+        refuse_others(self._folder, first, now)
+
+    def place(self, kind: str, number: int, count: int, shard: Shard) -> ShardPlace:
+        """As in ``ShardSet``."""
+        return UrlShardPlace(
+            store=self.path,
+            folder=f"{self._folder}/made-{kind}",
+            number=number,
+            count=count,
+            shard=shard,
+            system=self._system,
+        )
+
+    def commit(self, made: Sequence[Made]) -> Table:
+        """As in ``ShardSet``. If it is interrupted, the next run copies the shards again."""
+        above = os.path.dirname(self.path)
+        copies = [
+            (one, f"{above}/{os.path.basename(one)}")
+            for shard in made
+            for one in with_companions(self._format, shard.path)
+        ]
+        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+            tables = _each(functools.partial(self._table, folder), enumerate(made))
+            table = whole_table(self._format, self.path, tables)
+            manifest = os.path.join(folder, "manifest")
+            names = [os.path.basename(one.path) for one in made]
+            write_sidecar(self.path, table, names=names, target=manifest)
+            self._system.invalidate_cache()
+            _each(self._refuse_other, copies)
+            _each(self._copy, copies)
+            _send(self._system, manifest, sidecar_of(self.path))
+        self._open = False
+        self._delete()
+        return table
+
+    def _table(self, folder: str, numbered: tuple[int, Made]) -> Table:
+        """The table of a shard, fetched into ``folder``."""
+        number, made = numbered
+        place = os.path.join(folder, f"{number}.table")
+        _fetch(self._system, f"{os.path.dirname(made.path)}/{_TABLE}", place)
+        return read_manifest(made.path, self._format.name, place=place).checked()
+
+    def _refuse_other(self, pair: tuple[str, str]) -> None:
+        """Raise UsageError if there is another object where one is to be copied: (URL, URL).
+
+        One of the same size is taken for a copy that an interrupted run has made.
+        """
+        begin, end = pair
+        with _asking(self._system, end, "it cannot be asked for"):
+            try:
+                size = self._system.info(self._inside(end))["size"]
+            except FileNotFoundError:
+                return
+            same = size == self._system.info(self._inside(begin))["size"]
+        if not same:
+            raise UsageError(f"{end!r} exists: delete it or choose another name")
+
+    def _copy(self, pair: tuple[str, str]) -> None:
+        """Have the object store copy an object: (URL, URL)."""
+        begin, end = pair
+        with _asking(self._system, end, "the finished shard cannot be copied here"):
+            self._system.cp_file(self._inside(begin), self._inside(end))
+
+    def _delete(self) -> None:
+        with _asking(
+            self._system, self._folder, "it is not needed any more, and cannot be deleted"
+        ):
+            self._system.invalidate_cache()
+            self._system.rm(self._inside(self._folder), recursive=True)
+
+    def _inside(self, url: str) -> str:
+        return _inside(self._system, url)
+
+    def close(self) -> None:
+        """As in ``ShardSet``."""
+        if not self._open:
+            return
+        self._open = False
+        self._system.invalidate_cache()
+        with _asking(self._system, self._folder, "it cannot be listed"):
+            there = self._system.find(self._inside(self._folder))
+        if not any("/made-" in one for one in there):
+            self._delete()
+
+
+def finished(path: str, options: RemoteOptions) -> Table | None:
+    """The table of the store at ``path``, a URL, if it is a set of shards that is complete.
+
+    Raises:
+        StoreError: it cannot be fetched, or is damaged.
+    """
+    system, _ = file_system(path, options)
+    with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+        place = os.path.join(folder, "manifest")
+        try:
+            _fetch(system, sidecar_of(path), place)
+        except StoreNotFoundError:
+            return None
+        return read_manifest(path, format_apart(path).name, place=place)
+
+
+def _asking(
+    system: fsspec.AbstractFileSystem, url: str, what: str
+) -> contextlib.AbstractContextManager[None]:
+    return asking(url, what, RemoteOptions(storage_options=system.storage_options))
+
+
+def _inside(system: fsspec.AbstractFileSystem, url: str) -> str:
+    """The path of ``url`` in its file system."""
+    return str(system._strip_protocol(url))
+
+
+def _content(system: fsspec.AbstractFileSystem, url: str) -> bytes | None:
+    """What an object holds; None: there is none."""
+    with _asking(system, url, "it cannot be read"):
+        try:
+            content: bytes = system.cat_file(_inside(system, url))
+        except FileNotFoundError:
+            return None
+    return content
+
+
+def _fetch(system: fsspec.AbstractFileSystem, url: str, place: str) -> None:
+    """Fetch an object into the file ``place``. Raises StoreNotFoundError: there is none."""
+    with _asking(system, url, "it cannot be fetched"):
+        try:
+            system.get_file(_inside(system, url), place)
+        except FileNotFoundError as error:
+            raise StoreNotFoundError("expected an object, found none", path=url) from error
+
+
+def _send(system: fsspec.AbstractFileSystem, place: str, url: str) -> None:
+    with _asking(system, url, "it cannot be written"):
+        system.put_file(place, _inside(system, url))
+
+
+def _each(call: Callable[[_T], _R], values: Iterable[_T]) -> list[_R]:
+    """What ``call`` returns for each of ``values``, several at a time."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(call, values))
