@@ -232,6 +232,7 @@ EXTRAS = {
     "plot": ["matplotlib"],
     "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
     "parquet": ["pyarrow"],
+    "lance": ["pylance"],
     # obstore reads S3, GCS, Azure and https; fsspec, with what it names for a protocol (s3fs ...),
     # reads the rest, and writes.
     "remote": ["obstore>=0.7", "fsspec"],
@@ -319,6 +320,8 @@ setup(
             "fsspec",
             "obstore>=0.7",
             "pyarrow",
+            "pyftpdlib",  # an FTP server
+            "pylance",
             "s3fs",
             "nvidia-dali-cuda130; platform_machine == 'x86_64'",  # its CPU back end
             "ray[train]>=2.40",

@@ -170,6 +170,11 @@ class FastLoader(DataLoader[Sample]):
         cache_dir: For a URL: the folder, on a local disk, where what was fetched is kept for later
             epochs, other processes and later runs. Default: ``fastload`` in the user's cache
             folder.
+        column: For Parquet files or a Lance dataset: the column that holds the images. Default: the
+            one that can, or "image" (docs/formats.md).
+        memory_limit: For these: bytes that what was read may take in the memory of each process, or
+            a string such as "2GB". Default: a quarter of what is available, divided among the ranks
+            and workers of the machine.
         shuffle_window: For a packed store, with ``shuffle=True`` and a ``seed``: shuffle in such a
             way that blocks of 8 MB, or row groups of Parquet files, are read whole. The blocks come
             in random order, and records are shuffled within windows of so many blocks. None: a full
@@ -306,6 +311,8 @@ class FastLoader(DataLoader[Sample]):
         cache_limit: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
+        column: str | None = None,
+        memory_limit: int | str | None = None,
         shuffle_window: int | None = None,
         batch_by: BatchBy | None = None,
         batch_pixels: int | None = None,
@@ -369,6 +376,8 @@ class FastLoader(DataLoader[Sample]):
             target_transform=target_transform,
             fields=fields,
             joint=joint,
+            column=column,
+            memory_limit=memory_limit,
             **_remote(dataset, storage_options, cache_dir, cache_limit),
         )
         if tuned is not None:
@@ -416,6 +425,8 @@ class FastLoader(DataLoader[Sample]):
         self.cache_limit = cache_limit
         self.storage_options = storage_options
         self.cache_dir = cache_dir
+        self.column = column
+        self.memory_limit = memory_limit
         self._timeline = None if trace is None else lasting(trace)
         self._own_order = config.own_order
         if batch_by is not None and batch_sampler is None:

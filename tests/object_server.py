@@ -17,6 +17,7 @@ import http.server
 import os
 import random
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -66,11 +67,20 @@ class Asked:
 
 
 class ObjectServer:
-    """Serves the files below ``folder``."""
+    """Serves the files below ``folder``.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the files.
+        tls: makes it a server of https.
+
+    Attributes:
+        authorization: the header that every request must bring; "": none.
+    """
+
+    def __init__(self, folder: Path, tls: ssl.SSLContext | None = None) -> None:
         self.folder = folder
         self.faults = Faults()
+        self.authorization = ""
         self.log: list[Asked] = []
         self._times: list[tuple[float, float]] = []  # of answered requests
         self._free_at = 0.0  # when the link has sent what it was given
@@ -80,7 +90,10 @@ class ObjectServer:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._server.block_on_close = False
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -159,6 +172,9 @@ class ObjectServer:
                 path = server.folder / unquote(urlsplit(self.path).path).lstrip("/")
                 if fault == "unavailable":
                     self._empty(503)
+                    return
+                if server.authorization not in ("", self.headers.get("Authorization")):
+                    self._empty(401)
                     return
                 if not path.is_file():
                     self._empty(404)

@@ -28,6 +28,7 @@ from ..hints import CheckCrc, JointKind
 from ..storage import format_of, open_store
 from ..storage._local import is_url
 from ..storage.base import Store
+from ..storage.column_options import ColumnOptions
 from . import huggingface
 from .augmentation_checks import check_augmentation
 from .collate import ReadyBatch, annotations_of, samples_of
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 REMOTE = ("storage_options", "cache_dir", "cache_limit")
 """Arguments for a store at a URL."""
+COLUMNS = ("column", "memory_limit")
+"""Arguments for a table: Parquet files, or a Lance dataset."""
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -93,9 +96,15 @@ class PackedDataset(Dataset[Any]):
             ``fastload`` in the user's cache folder.
         cache_limit: of a URL: the size of that folder in bytes, or a string such as "200GB". 0:
             nothing is kept on a disk. Default: half of what is free there.
+        column: of Parquet files or a Lance dataset: the column that holds the images. Default: the
+            one that can, or "image" (docs/formats.md).
+        memory_limit: of these: bytes that what was read may take in the memory of each process, or
+            a string such as "2GB". Default: a quarter of what is available, divided among the ranks
+            and workers of the machine.
 
     Attributes:
         store: the open store.
+        column, memory_limit: as given.
         fields: names of the fields, or None.
         joint: the fields that follow the image, or None.
         classes: class names.
@@ -119,9 +128,13 @@ class PackedDataset(Dataset[Any]):
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | str | None = None,
+        column: str | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         check_augmentation(seed, transform, target_transform)
-        self.store = _opened(path, storage_options, cache_dir, cache_limit)
+        columns = ColumnOptions(column=column, memory_limit=memory_limit)
+        self.store = _opened(path, storage_options, cache_dir, cache_limit, columns)
+        self.column, self.memory_limit = column, memory_limit
         self.joint = Joint.of(joint)
         self.fields = _chosen(self.store, fields, self.joint)
         if self.joint is not None:
@@ -387,6 +400,7 @@ def _opened(
     storage_options: Mapping[str, Any] | None,
     cache_dir: str | os.PathLike[str] | None,
     cache_limit: int | str | None,
+    columns: ColumnOptions,
 ) -> Store:
     """The store at ``path``. Raises UsageError if options of URLs are given for another path."""
     given = {
@@ -398,13 +412,13 @@ def _opened(
     if not has_url(path):
         if named:
             raise UsageError(f"{named[0]}: expected a URL of a store with it, got {path!r}")
-        return open_store(path)
+        return open_store(path, columns=columns)
     from ..storage.remote.options import RemoteOptions
 
     options = RemoteOptions(
         storage_options=storage_options, cache_dir=cache_dir, cache_limit=cache_limit
     )
-    return open_store(path, remote=options)
+    return open_store(path, remote=options, columns=columns)
 
 
 def has_url(path: object) -> bool:
@@ -442,6 +456,13 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     for name in REMOTE:
         if name in given:
             raise UsageError(f"{name}: expected the URL of a store as dataset")
+    for name in COLUMNS:
+        # A trainer that rebuilds the loader passes them again.
+        if name in given and given.pop(name) != getattr(dataset, name, None):
+            raise UsageError(
+                f"{name}: expected the path of Parquet files or of a Lance dataset as dataset, or "
+                "set it where the PackedDataset is made"
+            )
     if not given:
         return dataset
     if huggingface.is_stream(dataset) or isinstance(dataset, ImageStream):

@@ -17,6 +17,7 @@ from . import huggingface
 from ._local import is_url, local_path
 from ._nearby import nothing_at
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
+from .column_options import ColumnOptions
 from .registry import (
     Format,
     broken_formats,
@@ -56,6 +57,7 @@ def open_store(
     path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],
     *,
     remote: RemoteOptions | None = None,
+    columns: ColumnOptions | None = None,
 ) -> Store:
     """Open the store at ``path``.
 
@@ -70,12 +72,20 @@ def open_store(
             Also the URL of a packed store (docs/remote.md). Parquet files are stores too: a file, a
             pattern, a folder or a list of them (docs/formats.md).
         remote: how URLs are read and cached.
+        columns: which column of Parquet files or of a Lance dataset holds the images, and how much
+            memory they may take.
 
     Raises:
         UsageError: stores that do not fit together; options for URLs without a URL.
         StoreNotFoundError: nothing there, or only an unfinished ``.partial``.
         StoreError: damaged, or of an unknown format.
     """
+    columns = columns or ColumnOptions()
+    if columns.given and (isinstance(path, Store) or huggingface.known(path)):
+        raise UsageError(
+            f"{columns.given[0]}: expected the path of Parquet files or of a Lance dataset with "
+            f"it, got a {type(path).__name__}: choose the columns where that is made"
+        )
     if isinstance(path, Store):
         return path
     if huggingface.known(path):
@@ -90,13 +100,20 @@ def open_store(
             if paths and all(format_of(one) == "parquet" for one in paths):
                 from .formats.parquet import ParquetStore
 
-                return ParquetStore(paths)  # whose columns are those of all of them
-        return ConcatStore.checked([open_store(one, remote=remote) for one in path])
+                return ParquetStore(paths, options=columns)  # whose columns are those of all
+        return ConcatStore.checked(
+            [open_store(one, remote=remote, columns=columns) for one in path]
+        )
     if is_url(path):
         from .remote.options import RemoteOptions
         from .remote.store import RemoteStore
 
-        return RemoteStore(os.fspath(path), remote or RemoteOptions())
+        remote = remote or RemoteOptions()
+        if format_of(path) == "lance":
+            from .formats.lance import LanceStore
+
+            return LanceStore(os.fspath(path), options=columns, remote=remote)
+        return RemoteStore(os.fspath(path), remote, columns)
     path = local_path(path)
     if path.endswith(".partial"):
         raise StoreError(
@@ -123,7 +140,7 @@ def open_store(
             "folder: if it holds images, rename it",
             path=path,
         )
-    return found.open(path)
+    return found.open(path, **found.taken(columns, path))
 
 
 def open_writer(

@@ -23,7 +23,7 @@ import heapq
 import itertools
 import os
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._base.machine import memory, ranks
@@ -40,8 +40,9 @@ so there are few beside the threads that decode images; at a URL it is waiting f
 _SHARE = 0.25  # of the memory that is available when the first row group is read
 _LEAST_NBYTES = 256 << 20
 
-Key: TypeAlias = "tuple[str, int]"
-"""The name of a column, and the number of a row group in its store."""
+Key: TypeAlias = "tuple[str, int | bytes]"
+"""The name of a column, and the number of a row group in its store; or what else says which rows,
+where a store has no row groups."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Reader(Protocol):
     def decode(self, key: Key) -> Decoded:
         """The column, from its file. Raises StoreError where it cannot be read."""
 
-    def next_use(self, group: int) -> float:
-        """The position in the running epoch at which a row group is used next; inf: it is not."""
+    def next_use(self, rows: int | bytes) -> float:
+        """The position in the running epoch at which they are used next; inf: they are not."""
 
 
 class Part:
@@ -73,7 +74,7 @@ class Part:
     Attributes:
         pins: how many need it.
         begun: a thread decodes it, or has, or nobody needs it any more.
-        gone: its store was closed, so it is forgotten when nobody needs it.
+        gone: it is forgotten when nobody needs it, as its store was closed, or nobody will again.
         nbytes: of memory, estimated until it is decoded.
         used: when it was pinned last, as a count of pins.
     """
@@ -156,7 +157,14 @@ class RowGroups:
         return self._pinned <= self.limit // 2
 
     def pin(
-        self, reader: Reader, key: Key, nbytes: int, *, urgency: float = 0.0, ahead: bool = False
+        self,
+        reader: Reader,
+        key: Key,
+        nbytes: int,
+        *,
+        urgency: float = 0.0,
+        ahead: bool = False,
+        once: bool = False,
     ) -> Part | None:
         """A column of a row group, which stays in memory until ``unpin``.
 
@@ -166,6 +174,7 @@ class RowGroups:
             nbytes: how much memory it will take, about.
             urgency: the smallest is decoded first.
             ahead: it is not needed yet.
+            once: forget it when nobody needs it, though there may be room.
 
         Returns:
             The part, not yet decoded perhaps; None: it is ``ahead`` and there is no room for it.
@@ -179,6 +188,7 @@ class RowGroups:
                     return None
                 self._evict(limit - nbytes)
                 part = self._parts[name] = Part(reader, key, nbytes)
+                part.gone = once
                 self._nbytes += nbytes
                 heapq.heappush(self._queue, (urgency, next(self._count), part))
                 if self._threads < THREADS:
@@ -289,6 +299,41 @@ class RowGroups:
 
     def _present(self, part: Part) -> bool:
         return self._parts.get((id(part.reader), part.key)) is part
+
+
+class Pins:
+    """Parts that stay in memory: a ``Held``.
+
+    Args:
+        groups: that have pinned them.
+    """
+
+    def __init__(self, groups: RowGroups) -> None:
+        self._groups, self._parts = groups, list[Part]()
+        self._process = os.getpid()
+
+    def add(self, part: Part) -> None:
+        """One more, which the caller has pinned."""
+        self._parts.append(part)
+
+    def ready(self) -> bool:
+        """As in the contract."""
+        return all(part.ready() for part in self._parts)
+
+    def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """As in the contract; but ``spans`` raises what is wrong with a part."""
+        for part in self._parts:
+            while not part.wait(0.05) and not ended():
+                pass
+
+    def release(self) -> None:
+        """As in the contract."""
+        parts, self._parts = self._parts, []
+        if os.getpid() == self._process:  # what a forked child was left is not its own
+            self._groups.drop(parts)
+
+    def __del__(self) -> None:
+        self.release()
 
 
 def default_limit() -> int:

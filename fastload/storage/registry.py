@@ -18,7 +18,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import UsageError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ._writer import PartialWriter
     from .base import Store, Writer
+    from .column_options import ColumnOptions
 
 GROUP = "fastload.formats"
 
@@ -44,6 +45,7 @@ _BUILT_IN: dict[str, tuple[str, ...]] = {
     "recordio": ("formats.recordio", ".rec"),
     "tar": ("formats.tar", ".tar"),
     "parquet": ("formats.parquet", ".parquet"),
+    "lance": ("formats.lance", ".lance"),
     "arrow": ("arrow",),
     "folder": ("folder",),
 }
@@ -92,6 +94,7 @@ class Format:
             was asked for: a list of (file, offset, bytes), -1 bytes for all of it. Records are
             fetched by their spans later, everything else must be asked for. None: the format's
             files are fetched whole.
+        columns: it is a table: ``open`` and ``ranged`` take ``options``, a ``ColumnOptions``.
         apart: how several processes write the shards of a store; None: one process does.
 
     Raises:
@@ -100,7 +103,7 @@ class Format:
 
     name: str
     title: str
-    open: Callable[[str], Store]
+    open: Callable[..., Store]
     suffixes: tuple[str, ...] = ()
     writer: Callable[..., Writer] | None = None
     recognise: Callable[[str], bool] | None = None
@@ -108,7 +111,8 @@ class Format:
     folders: bool = False
     pixels: Literal["any", "one size", "only"] = "any"
     companions: tuple[str, ...] = ()
-    ranged: Callable[[str, Need], Store] | None = None
+    ranged: Callable[..., Store] | None = None
+    columns: bool = False
     apart: Apart | None = None
 
     def __post_init__(self) -> None:
@@ -120,6 +124,25 @@ class Format:
                     f"format {self.name!r}: expected suffixes in lower case that start with a dot, "
                     f"got {suffix!r}"
                 )
+
+    def taken(self, options: ColumnOptions | None, path: str) -> dict[str, Any]:
+        """The arguments of ``open`` and ``ranged`` that pass ``options`` on.
+
+        Args:
+            options: of tables; None: none.
+            path: what messages call the store.
+
+        Raises:
+            UsageError: it takes none.
+        """
+        if options is None or not options.given:
+            return {}
+        if not self.columns:
+            raise UsageError(
+                f"{options.given[0]}: expected Parquet files or a Lance dataset with it, got "
+                f"{path!r} ({self.title})"
+            )
+        return {"options": options}
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:

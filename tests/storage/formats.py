@@ -212,6 +212,25 @@ def _raw_parquet(path: Path) -> list[bytes]:
     return found
 
 
+def _make_lance(folder: Path, records: Sequence[Record]) -> Path:
+    import lance
+
+    path = folder / "ein Speicher 貯蔵.lance"
+    parquet = _make_parquet(folder, records)
+    import pyarrow.parquet as pq
+
+    lance.write_dataset(pq.read_table(parquet), str(path), max_rows_per_file=7)
+    parquet.unlink()
+    return path
+
+
+def _raw_lance(path: Path) -> list[bytes]:
+    import lance
+
+    found: list[bytes] = lance.dataset(str(path)).to_table(columns=["image"])["image"].to_pylist()
+    return found
+
+
 def _make_folder(folder: Path, records: Sequence[Record]) -> Path:
     root = folder / "ein Ordner 写真"
     for record in records:
@@ -256,6 +275,11 @@ def _rows() -> Iterator[Row]:
     if importlib.util.find_spec("pyarrow") is not None:
         yield Row(
             "parquet", ".parquet", _make_parquet, _raw_parquet,
+            checksums=False, fields=False, keys=False, written=False,
+        )  # fmt: skip
+    if importlib.util.find_spec("lance") is not None:
+        yield Row(
+            "lance", ".lance", _make_lance, _raw_lance,
             checksums=False, fields=False, keys=False, written=False,
         )  # fmt: skip
     yield Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False)

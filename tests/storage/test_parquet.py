@@ -231,6 +231,89 @@ def test_further_images_are_fields_on_demand(tmp_path: Path) -> None:
     assert batch["mask"] == [mask and mask["bytes"] for mask in masks]
 
 
+def test_column_says_which_of_several_holds_the_images(tmp_path: Path) -> None:
+    others = pa.array([encoded(i + 100) for i in range(ROWS)], pa.binary())
+    path = written(tmp_path / "x.parquet", table(image=None, front=pa.array(files()), back=others))
+    with pytest.raises(UsageError, match=r"several of bytes \(front, back\): .*column='front'"):
+        PackedDataset(path)
+    (batch,) = FastLoader(path, batch_size=ROWS, transform=EVAL, column="back")
+    assert torch.equal(batch["back"][3], image_of(encoded(103)))
+    assert batch["front"] == files()
+    loader = FastLoader(path, batch_size=9, transform=EVAL, column="back")
+    again = FastLoader(loader.dataset, batch_size=9, transform=EVAL, column=loader.column)
+    assert torch.equal(next(iter(again))["back"], next(iter(loader))["back"])
+    with pytest.raises(UsageError, match="set it where the PackedDataset is made"):
+        FastLoader(loader.dataset, batch_size=9, transform=EVAL, column="front")
+
+
+def test_a_column_that_holds_no_images_is_refused_with_those_that_are_there(path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has .*weight \(float\).*, got 'colour'"):
+        PackedDataset(path, column="colour")
+    with pytest.raises(UsageError, match=r"expected bytes.*'weight', found float"):
+        PackedDataset(path, column="weight")
+    with pytest.raises(UsageError, match="expected the name of a column, got int"):
+        PackedDataset(path, column=1)  # type: ignore[arg-type]
+
+
+def test_a_list_of_files_takes_the_column_too(tmp_path: Path) -> None:
+    one = table(image=None, front=pa.array(files()), back=pa.array(files()))
+    paths = [written(tmp_path / f"{number}.parquet", one) for number in range(2)]
+    assert len(PackedDataset(paths, column="back")) == 2 * ROWS
+
+
+def test_memory_limit_bounds_the_row_groups_of_one_loader(path: Path, groups: RowGroups) -> None:
+    limit = 60_000
+    loader = FastLoader(path, 6, transform=EVAL, shuffle=True, seed=2, memory_limit=limit)
+    plain = FastLoader(path, 6, transform=EVAL, shuffle=True, seed=2)
+    assert "shuffle_window=16" in loader.explain() and "shuffle_window" not in plain.explain()
+    for one, other in zip(loader, plain, strict=True):
+        assert torch.equal(one["image"], other["image"])
+    own = loader.dataset.store._groups  # type: ignore[attr-defined]
+    assert own is not groups and own.nbytes <= limit < groups.nbytes
+    assert own.decoded > groups.decoded
+    with pytest.raises(StoreError, match="at most 500 can be read at once"):
+        PackedDataset(path, memory_limit="1KB")
+    with pytest.raises(UsageError, match="memory_limit: expected bytes"):
+        PackedDataset(path, memory_limit="much")
+
+
+def test_options_of_tables_are_refused_for_other_stores(
+    path: Path, tmp_path: Path, store: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"column: expected Parquet files.*\(LMDB\)"):
+        FastLoader(store, column="image")
+    with pytest.raises(UsageError, match=r"memory_limit: expected .* got a ParquetStore"):
+        PackedDataset(open_store(path), memory_limit="1GB")
+
+
+def test_opening_reads_no_column_of_lists_of_fixed_length(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.storage.formats._parquet_file import ParquetFiles
+
+    read: list[str] = []
+    original = ParquetFiles.read
+
+    def counted(self: Any, name: str, groups: Sequence[int]) -> Any:
+        read.append(name)
+        return original(self, name, groups)
+
+    monkeypatch.setattr(ParquetFiles, "read", counted)
+    loader = FastLoader(path, batch_size=9, transform=EVAL, fields=("box",))
+    assert "box" not in read and "tags" not in read
+    assert all(batch["box"].shape[1:] == (4,) for batch in loader)
+    assert set(read) == {"box", "image", "label"}
+
+
+def test_lists_of_fixed_length_with_nulls_are_lists(tmp_path: Path) -> None:
+    kind = pa.list_(pa.float32(), 2)
+    inside = pa.array([[1.0, None] if i == 7 else [i, i] for i in range(ROWS)], kind)
+    whole = pa.array([None if i == 7 else [i, i] for i in range(ROWS)], kind)
+    path = written(tmp_path / "x.parquet", table(inside=inside, whole=whole))
+    (batch,) = FastLoader(path, batch_size=ROWS, transform=EVAL)
+    assert (batch["inside"], batch["whole"]) == (inside.to_pylist(), whole.to_pylist())
+
+
 # --- order, state, processes ----------------------------------------------------------------------
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import MissingDependencyError, StoreError, UsageError, install
-from .._arrow_columns import images_of
 from .._read import open_regular
 from .._row_groups import Decoded, Key
+from .._schema_store import images_in
 from ..base import Fetch
 
 if TYPE_CHECKING:
@@ -170,19 +170,12 @@ class ParquetFiles:
     def decode(self, key: Key) -> Decoded:
         """As in ``Reader``."""
         name, group = key
+        assert isinstance(group, int)
         column = self.read(name, [group])
         if name != self.image:
             return Decoded(column, column.nbytes)
-        found = images_of(_as_struct(column), name)
-        if len(found.ends):
-            row = int(np.flatnonzero(found.file >= len(found.buffers))[0])
-            raise StoreError(
-                f"expected the bytes of images in the column {name!r}, found only the path "
-                f"{found.paths[: int(found.ends[0])].decode(errors='replace')!r}: store the bytes "
-                "in the file, or give datasets.load_dataset(...), where the path leads to a file",
-                path=self.paths[int(self.file[group])],
-                record=int(self.first[group]) + row,
-            )
+        path, first = self.paths[int(self.file[group])], int(self.first[group])
+        found = images_in(column, name, path, lambda row: first + row)
         return Decoded(found, sum(buffer.nbytes for buffer in found.buffers))
 
     def read(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray:
@@ -242,10 +235,11 @@ class ParquetFiles:
         """The epoch has come to this position."""
         self._now = position
 
-    def next_use(self, group: int) -> float:
+    def next_use(self, rows: int | bytes) -> float:
         """As in ``Reader``."""
         if self._uses is None:
             return math.inf
+        group = int(rows)
         positions, starts = self._uses
         its = positions[starts[group] : starts[group + 1]]
         at = int(np.searchsorted(its, self._now))
@@ -333,81 +327,6 @@ def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> N
         f", 'smaller.parquet', row_group_size={fitting})), or pack it where there is more memory",
         path=files.paths[int(files.file[group])],
     )
-
-
-def features_of(schema: pa.Schema) -> Mapping[str, Mapping[str, Any]]:
-    """What Hugging Face's datasets noted about the columns, by name; empty if it did not.
-
-    https://huggingface.co/docs/datasets/about_dataset_features
-    """
-    import json
-
-    noted = (schema.metadata or {}).get(b"huggingface")
-    if noted is None:
-        return {}
-    try:
-        features = json.loads(noted)["info"]["features"]
-    except (ValueError, KeyError, TypeError):
-        return {}
-    if not isinstance(features, dict):
-        return {}
-    return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
-
-
-def is_struct_of_image(kind: pa.DataType) -> bool:
-    """Whether it is a struct of bytes and path, the type of datasets.Image."""
-    import pyarrow as pa
-
-    if not pa.types.is_struct(kind):
-        return False
-    types = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
-    return set(types) == {"bytes", "path"} and is_binary(types["bytes"])
-
-
-def is_binary(kind: pa.DataType) -> bool:
-    """Whether values are byte strings."""
-    import pyarrow as pa
-
-    views = getattr(pa.types, "is_binary_view", lambda kind: False)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or views(kind))
-
-
-def shape_of(kind: pa.DataType) -> tuple[int, ...] | None:
-    """The shape of a value of numbers; None if values are anything else."""
-    import pyarrow as pa
-
-    shape: tuple[int, ...] = ()
-    if isinstance(kind, pa.BaseExtensionType):
-        sides = tuple(getattr(kind, "shape", ()))
-        if not sides or not all(isinstance(side, int) for side in sides):
-            return None
-        shape, kind = sides, kind.storage_type
-        for _ in sides:
-            if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
-                return None
-            kind = kind.value_type
-    while pa.types.is_fixed_size_list(kind):
-        shape, kind = (*shape, kind.list_size), kind.value_type
-    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return shape if numeric else None
-
-
-def _as_struct(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of images as struct<bytes, path>; byte strings are not copied."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(column.type):
-        return column
-    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        column = column.cast(pa.large_binary())
-    kind = pa.struct([("bytes", column.type), ("path", pa.string())])
-    parts = [
-        pa.StructArray.from_arrays(
-            [chunk, pa.nulls(len(chunk), pa.string())], fields=[kind.field(0), kind.field(1)]
-        )
-        for chunk in column.chunks
-    ]
-    return pa.chunked_array(parts, kind)
 
 
 def _said(error: Exception) -> str:

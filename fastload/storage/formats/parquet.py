@@ -14,34 +14,25 @@ import itertools
 import os
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import _native
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .. import _row_groups
-from .._arrow_columns import Images, numbers_of
-from .._column_store import Column, ColumnStore
-from .._row_groups import Part, RowGroups
+from .._arrow_columns import Images
+from .._row_groups import Part, Pins, RowGroups
+from .._schema_store import SchemaStore
 from .._shards import data_files
-from ..base import BLOCK_NBYTES, Fetch, Field, Located, Spans
+from ..base import BLOCK_NBYTES, Fetch, Spans
+from ..column_options import DEFAULT, ColumnOptions
 from ..held import Held
 from ..registry import Format, Need
-from ._parquet_file import (
-    ParquetFiles,
-    check_group_sizes,
-    features_of,
-    is_binary,
-    is_struct_of_image,
-    shape_of,
-)
+from ._parquet_file import ParquetFiles, check_group_sizes
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ..._native import _core
 
 SUFFIX = ".parquet"
 _SPLIT = re.compile(
@@ -54,12 +45,14 @@ _DEEPEST = 2  # folders below a folder of Parquet files that may hold more of th
 _FEWEST = 8  # a row group stays in memory for a batch that takes more than one of so many rows
 
 
-class ParquetStore(ColumnStore):
+class ParquetStore(SchemaStore):
     """The rows of Parquet files; a record is a row's image.
 
     Args:
         path: a file, a pattern, a folder of files, or a list of these; all files have the same
             columns.
+        options: which column holds the images, and how much memory row groups may take; without a
+            limit they share the one of this process.
         fetch: what to ask for before bytes of the files are read; None: they are all there.
 
     Raises:
@@ -72,141 +65,46 @@ class ParquetStore(ColumnStore):
     remote = True
     mapped = False
 
-    def __init__(self, path: str | Sequence[str], fetch: Fetch | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        *,
+        options: ColumnOptions = DEFAULT,
+        fetch: Fetch | None = None,
+    ) -> None:
         self._sources = [path] if isinstance(path, str) else list(path)
         self.path = ", ".join(self._sources)
         self._fetch = fetch
+        self._options = options
+        self._own: tuple[int, RowGroups] | None = None
         self._open()
 
     def _open(self) -> None:
         paths = [file for path in self._sources for file in _files_of(path)]
-        files = ParquetFiles(self.path, paths, self._fetch)
-        self._parquet = files
-        features = features_of(files.schema)
-        types = {field.name: field.type for field in files.schema}
-        if len(types) != len(files.schema):
-            raise UsageError(f"{self.path!r}: expected columns with different names")
-        pictures = [
-            name
-            for name, kind in types.items()
-            if features.get(name, {}).get("_type") == "Image" or is_struct_of_image(kind)
-        ]
-        self._image = _chosen(self.path, types, features, pictures)
+        files = self._parquet = ParquetFiles(self.path, paths, self._fetch)
+        self._read_schema(files.schema, self._options.column)
         files.image = self._image
         self._offset, self._stored, self._decoded = files.chunks(self._image)
         check_group_sizes(files, self._decoded, self._groups.limit)
-        self._features = features
-        self._columns: dict[str, np.ndarray] = {}
-        self._labels = None
-        arrays = {
-            name: shape
-            for name, kind in types.items()
-            if name not in pictures and name != self._image
-            if (shape := shape_of(kind)) is not None and self._is_array(name, kind)
-        }
-        rest = [name for name in types if name != self._image]
-        self._label = self._choose_label(rest, arrays)
-        self.names = self._image, self._label or "label"
-        names = None if self._label is None else features.get(self._label, {}).get("names")
-        self.classes = list(map(str, names)) if isinstance(names, list) else []
-        self._fields = {
-            name: self._field(name, types[name], arrays.get(name), name in pictures)
-            for name in rest
-            if name != self._label
-        }
-        self.sample_fields = tuple(name for name in self._fields if name not in pictures)
-        self.metadata: dict[str, Any] = {}
         self._forget_sizes(len(self))
         weakref.finalize(self, _forget, files)
 
     @property
     def _groups(self) -> RowGroups:
-        return _row_groups.of_process()
+        limit = self._options.limit
+        if limit is None:
+            return _row_groups.of_process()
+        if self._own is None or self._own[0] != os.getpid():
+            self._own = os.getpid(), RowGroups(limit)
+        return self._own[1]
 
     # --- columns ----------------------------------------------------------------------------------
 
-    def _is_array(self, name: str, kind: pa.DataType) -> bool:
-        """Whether a column of numbers has one in each row, which int64 can hold."""
-        import pyarrow as pa
-
-        nested = bool(shape_of(kind))
-        if nested or pa.types.is_uint64(kind):  # statistics do not say it
-            values = numbers_of(self._whole(name))
-            if values is not None:
-                self._columns[name] = values
-            return values is not None
-        nulls = self._parquet.has_nulls(name)
-        if nulls is None:
-            nulls = bool(self._whole(name).null_count)
-        return not nulls
-
-    def _choose_label(self, names: list[str], arrays: Mapping[str, tuple[int, ...]]) -> str | None:
-        """The column of labels, if there is one: as ``ArrowStore`` chooses it."""
-        classes = [n for n in names if self._features.get(n, {}).get("_type") == "ClassLabel"]
-        named = [name for name in ("label", "labels") if name in names]
-        for name in named[:1] or (classes if len(classes) == 1 else []):
-            if arrays.get(name) == () and self._kind(name).kind in "iuf":
-                return name
-        return None
-
-    def _kind(self, name: str) -> np.dtype[Any]:
-        """The dtype of a column of numbers in its file."""
-        import pyarrow as pa
-
-        kind = self._parquet.schema.field(name).type
-        while not (pa.types.is_primitive(kind)):
-            kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
-        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        return found
-
-    def _field(
-        self, name: str, kind: pa.DataType, shape: tuple[int, ...] | None, picture: bool
-    ) -> Field:
-        import pyarrow as pa
-
-        if shape is not None:
-            return Column(name, "array", self._dtype(self._kind(name)), shape)
-        if picture:
-            return Column(name, "bytes")
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        whole = (text or is_binary(kind)) and self._parquet.has_nulls(name) is False
-        return Column(name, ("text" if text else "bytes") if whole else "json")
-
-    def class_names(self, name: str) -> list[str]:
-        """As in the contract of ``ColumnStore``."""
-        names = self._features.get(name, {}).get("names")
-        return list(map(str, names)) if isinstance(names, list) else []
+    def _has_nulls(self, name: str) -> bool | None:
+        return self._parquet.has_nulls(name)
 
     def _whole(self, name: str) -> pa.ChunkedArray:
         return self._parquet.read(name, range(len(self._parquet)))
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        if self._labels is None and self._label is not None:
-            labels = self._values_of(self._label, np.arange(len(self), dtype=np.int64))
-            labels.flags.writeable = False
-            self._labels = labels
-        return self._labels
-
-    def _numbers_at(self, name: str, indices: np.ndarray) -> np.ndarray:
-        values = self._columns.get(name)
-        if values is None:
-            values = numbers_of(self._whole(name)) if len(self) else self._none(name)
-            if values is None:
-                raise StoreError(
-                    f"expected numbers in the column {name!r}, found nulls, of which its "
-                    "statistics know nothing: the file is damaged, write it again",
-                    path=self.path,
-                )
-            self._columns[name] = values
-        rows: np.ndarray = values[indices]
-        return rows
-
-    def _none(self, name: str) -> np.ndarray:
-        return np.empty((0, *self._fields_shape(name)), self._kind(name))
-
-    def _fields_shape(self, name: str) -> tuple[int, ...]:
-        return () if name == self._label else tuple(self._fields[name].shape)
 
     def _given(self, name: str, indices: np.ndarray) -> list[Any]:
         groups, rows = self._located(indices)
@@ -258,7 +156,7 @@ class ParquetStore(ColumnStore):
         file, offset = np.zeros(n, np.int32), np.zeros(n, np.int64)
         nbytes = np.zeros(n, np.int64)
         memory: list[np.ndarray] = []
-        held = _Pins(self._groups)
+        held = Pins(self._groups)
         order = np.argsort(groups, kind="stable")
         edges = np.flatnonzero(np.diff(groups[order], prepend=-1, append=-1)).tolist()
         pieces = [order[begin:end] for begin, end in itertools.pairwise(edges)]
@@ -286,15 +184,9 @@ class ParquetStore(ColumnStore):
                 self._groups.unpin(part)
         return Spans(file=file, offset=offset, nbytes=nbytes, held=held, memory=memory)
 
-    def locate(self, indices: np.ndarray) -> Located:
-        """As in the contract: row groups are decoded once for all of it."""
-        spans = self.spans(indices)
-        self._probe(indices, spans)
-        return Located(spans=spans, kinds=self.kinds(indices), sizes=self.sizes(indices))
-
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         """As in the contract: row groups are decoded as a whole in any case."""
-        held = _Pins(self._groups)
+        held = Pins(self._groups)
         for group in np.unique(self._located(indices)[0]).tolist():
             part = self._groups.pin(
                 self._parquet,
@@ -376,15 +268,6 @@ class ParquetStore(ColumnStore):
         file[good], offset[good], nbytes[good] = found.file, found.offset, found.nbytes
         return Spans(file=file, offset=offset, nbytes=nbytes, held=found.held, memory=memory)
 
-    def _core_files(self, spans: Spans) -> _core.Files | None:
-        core = _native.load()
-        if core is None:
-            return None
-        memory = spans.memory or ()
-        ends, mapped = np.zeros(len(memory), np.int64), np.ones(len(memory), np.uint8)
-        files: _core.Files = core.Files(b"", ends, mapped, memory=dict(enumerate(memory)))
-        return files
-
     def _readable(self, group: int) -> bool:
         """Whether a row group can be decoded; ``spans`` says what is wrong with it."""
         try:
@@ -398,40 +281,10 @@ class ParquetStore(ColumnStore):
         self._groups.drop(self._parquet)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"paths": self._sources}
+        return {"paths": self._sources, "options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ParquetStore.__init__(self, state["paths"])
-
-
-class _Pins:
-    """Row groups that stay in memory: a ``Held``."""
-
-    def __init__(self, groups: RowGroups) -> None:
-        self._groups, self._parts = groups, list[Part]()
-        self._process = os.getpid()
-
-    def add(self, part: Part) -> None:
-        self._parts.append(part)
-
-    def ready(self) -> bool:
-        """As in the contract."""
-        return all(part.ready() for part in self._parts)
-
-    def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """As in the contract; but ``spans`` raises what is wrong with a row group."""
-        for part in self._parts:
-            while not part.wait(0.05) and not ended():
-                pass
-
-    def release(self) -> None:
-        """As in the contract."""
-        parts, self._parts = self._parts, []
-        if os.getpid() == self._process:  # what a forked child was left is not its own
-            self._groups.drop(parts)
-
-    def __del__(self) -> None:
-        self.release()
+        ParquetStore.__init__(self, state["paths"], options=state["options"])
 
 
 def _copied(images: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -449,45 +302,6 @@ def _copied(images: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
 
 def _forget(files: ParquetFiles) -> None:
     _row_groups.of_process().drop(files)
-
-
-def _chosen(
-    path: str,
-    types: Mapping[str, pa.DataType],
-    features: Mapping[str, Mapping[str, Any]],
-    pictures: Sequence[str],
-) -> str:
-    """The column that holds the images."""
-    listed = ", ".join(f"{name} ({kind})" for name, kind in types.items()) or "nothing"
-    decoded = [name for name in pictures if features.get(name, {}).get("decode", True)]
-    names = decoded or list(pictures)
-    if not names:
-        names = [name for name, kind in types.items() if is_binary(kind)]
-        if len(names) > 1 and "image" not in names:
-            raise UsageError(
-                f"{path!r}: expected one column of images, found several of bytes "
-                f"({', '.join(names)}): call the one that is meant 'image'"
-            )
-    if not names:
-        raise UsageError(
-            f"{path!r}: expected a column with the bytes of images, or with the struct of bytes "
-            f"and path that datasets.Image makes, found {listed}"
-        )
-    name = "image" if "image" in names else names[0]
-    kind = types[name]
-    if not (is_binary(kind) or is_struct_of_image(kind)):
-        raise UsageError(
-            f"{path!r}: expected bytes, or bytes and path, in the column of images {name!r}, found "
-            f"{kind}"
-        )
-    mode = features.get(name, {}).get("mode")
-    if mode not in (None, "RGB"):
-        raise UsageError(
-            f"the column {name!r} has images of the mode {mode!r}, while fastload makes RGB of all "
-            "images: put Grayscale into the transform if that is wanted, and write the column with "
-            "datasets.Image(mode='RGB')"
-        )
-    return name
 
 
 def _files_of(path: str) -> list[str]:
@@ -538,13 +352,13 @@ def is_folder(path: str) -> bool:
     return False
 
 
-def open_ranged(path: str, need: Need) -> ParquetStore:
+def open_ranged(path: str, need: Need, options: ColumnOptions = DEFAULT) -> ParquetStore:
     """The store ``path`` of files of which nothing is there yet: ``Format.ranged``."""
 
     def fetch(ranges: Sequence[tuple[str, int, int]]) -> None:
         need(ranges)
 
-    return ParquetStore(path, fetch)
+    return ParquetStore(path, options=options, fetch=fetch)
 
 
 FORMAT = Format(
@@ -555,4 +369,5 @@ FORMAT = Format(
     recognise=is_folder,
     folders=True,
     ranged=open_ranged,
+    columns=True,
 )

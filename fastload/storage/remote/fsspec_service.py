@@ -1,4 +1,4 @@
-"""Requests through fsspec: what obstore does not read, such as ``hf://``.
+"""Requests through fsspec: what obstore does not read, such as ``ftp://``.
 
 The object's version is compared when it is opened. fsspec has no ranges that a changed object
 refuses, so a change while it is read shows only in the records' checksums.
@@ -7,16 +7,24 @@ refuses, so a change while it is read shows only in the records' checksums.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import fsspec
 
-from ...errors import MissingDependencyError, UsageError
+from ...errors import MissingDependencyError, StoreError, UsageError
 from .service import Permanent, RemoteObject, Service
 from .urls import RemoteUrl, redacted
 
-_TAGS = ("ETag", "etag", "sha256", "blob_id", "xet_hash", "mtime", "created", "last_modified")
+_TAGS = (
+    *("ETag", "etag", "sha256", "blob_id", "xet_hash", "mtime"),
+    *("created", "last_modified", "LastModified", "modified", "modify"),
+)
+# One connection, whose answers would be mixed up if two threads asked.
+_ONE_AT_A_TIME = ("ftp", "sftp", "ssh", "smb")
+_REFUSED = (400, 401, 403)  # statuses of HTTP: the same request would be refused again
 _T = TypeVar("_T")
 
 
@@ -26,24 +34,50 @@ class FsspecService(Service):
     Args:
         url: of any file in it.
         options: of the file system.
+
+    Raises:
+        MissingDependencyError: the package for its protocol is not installed.
+        UsageError: options that it refuses.
+        StoreError: its server cannot be reached, or refuses the credentials.
     """
 
     def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
+        self._lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        own: dict[str, Any] = {}
+        if url.scheme in _ONE_AT_A_TIME:
+            self._lock, own = threading.Lock(), {"skip_instance_cache": True}
+        secrets = tuple(map(str, options.values()))
         try:
-            self._system, _ = fsspec.core.url_to_fs(url.text, **options)
+            self._system, _ = fsspec.core.url_to_fs(url.text, **own, **options)
+            # File systems are shared by the whole process, and remember what folders had.
+            self._system.invalidate_cache()
         except ImportError as error:  # fsspec says which package the protocol needs
             raise MissingDependencyError(f"{url.shown!r}: {error}") from error
         except (ValueError, TypeError) as error:
-            said = redacted(str(error), url, tuple(map(str, options.values())))
-            raise UsageError(f"{url.shown!r}: {said}") from None
+            raise UsageError(f"{url.shown!r}: {redacted(str(error), url, secrets)}") from None
+        except Exception as error:  # noqa: BLE001 - some connect here, and raise anything
+            said = redacted(f"{type(error).__name__}: {error}", url, secrets)
+            raise StoreError(
+                f"it cannot be read: {said}; check the URL, and the credentials in the "
+                "environment or in storage_options",
+                path=url.shown,
+            ) from None
 
-    def _path(self, url: RemoteUrl) -> str:
+    def _path(self, url: RemoteUrl, version: str) -> str:
         return str(self._system._strip_protocol(url.text))
 
-    async def look(self, url: RemoteUrl) -> RemoteObject:
-        return self._object(url, await _asked(lambda: self._system.info(self._path(url))))
+    def _version(self, url: RemoteUrl) -> str:
+        """What ``RemoteObject.version`` is of files that are there now."""
+        return ""
 
-    def _object(self, url: RemoteUrl, info: Mapping[str, Any]) -> RemoteObject:
+    async def look(self, url: RemoteUrl) -> RemoteObject:
+        def look() -> RemoteObject:
+            version = self._version(url)
+            return self._object(url, self._system.info(self._path(url, version)), version)
+
+        return await self._asked(look)
+
+    def _object(self, url: RemoteUrl, info: Mapping[str, Any], version: str) -> RemoteObject:
         if info.get("type") == "directory":
             raise FileNotFoundError(url.shown)
         tag = next((str(info[key]) for key in _TAGS if info.get(key)), None)
@@ -51,28 +85,48 @@ class FsspecService(Service):
             raise Permanent(
                 f"fsspec gives none of {', '.join(_TAGS)}, so nobody could tell if the file changed"
             )
-        return RemoteObject(url, int(info["size"]), tag)
+        return RemoteObject(url, int(info["size"]), tag, version)
 
     async def read(self, what: RemoteObject, start: int, stop: int) -> bytes:
-        path = self._path(what.url)
-        data: bytes = await _asked(lambda: self._system.cat_file(path, start=start, end=stop))
+        path = self._path(what.url, what.version)
+        data: bytes = await self._asked(lambda: self._system.cat_file(path, start=start, end=stop))
         return data
 
     async def below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
-        prefix = self._path(url)
-        folder = prefix if url.text.endswith("/") else prefix.rpartition("/")[0]
-        listed = await _asked(lambda: self._system.find(folder, detail=True))
-        root = url.text[: len(url.text.rstrip("/")) - len(prefix)]
-        return [
-            self._object(RemoteUrl(root + path), info)
-            for path, info in listed.items()
-            if path.startswith(prefix)
-        ]
+        def below() -> list[RemoteObject]:
+            version = self._version(url)
+            prefix = self._path(url, version)
+            folder = prefix if url.text.endswith("/") else prefix.rpartition("/")[0]
+            begin, length = url.text.rstrip("/"), len(prefix.rstrip("/"))
+            return [
+                self._object(RemoteUrl(begin + path[length:]), info, version)
+                for path, info in self._system.find(folder, detail=True).items()
+                if path.startswith(prefix)
+            ]
+
+        return await self._asked(below)
+
+    async def _asked(self, call: Callable[[], _T]) -> _T:
+        """The result of a call that waits, made in a thread."""
+
+        def locked() -> _T:
+            with self._lock:
+                return call()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, locked)
+        except PermissionError as error:
+            raise Permanent(str(error)) from error
+        except Exception as error:
+            if _status(error) in _REFUSED:
+                raise Permanent(str(error)) from error
+            raise
 
 
-async def _asked(call: Callable[[], _T]) -> _T:
-    """The result of a call that waits, made in a thread."""
-    try:
-        return await asyncio.get_running_loop().run_in_executor(None, call)
-    except PermissionError as error:
-        raise Permanent(str(error)) from error
+def _status(error: Exception) -> int | None:
+    """The status of HTTP that libraries keep in their errors, each in its own place."""
+    response = getattr(error, "response", None)
+    for found in (getattr(response, "status_code", None), getattr(error, "status", None)):
+        if isinstance(found, int):
+            return found
+    return None

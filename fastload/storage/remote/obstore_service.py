@@ -32,8 +32,11 @@ _NEVER_LATER = (
     UnknownConfigurationKeyError,
 )
 
-# obstore's names; those of the environment are the same in capitals.
-_ENDPOINTS = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
+# obstore's names, by scheme; those of the environment are the same in capitals.
+_S3 = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
+_GOOGLE = ("base_url", "google_base_url")
+_AZURE = ("endpoint", "azure_endpoint", "azure_storage_endpoint")
+_ENDPOINTS = {"s3": _S3, "s3a": _S3, "gs": _GOOGLE}
 
 # ``requests.py`` repeats requests, for every service in the same way: it counts them, and it can
 # send a second one before the first one has failed.
@@ -54,7 +57,7 @@ class ObstoreService(Service):
         self._root = _root(url)
         options = {"retry_config": _NO_RETRIES, **options}
         client = {**_CLIENT, **options.pop("client_options", {})}
-        if url.scheme == "http" or _endpoint(options).startswith("http://"):
+        if url.scheme == "http" or _endpoint(url, options).startswith("http://"):
             client.setdefault("allow_http", True)
         try:
             # The types of obstore name each option of each store; these come from the user.
@@ -104,10 +107,11 @@ class ObstoreService(Service):
         return found
 
 
-def _endpoint(options: Mapping[str, Any]) -> str:
+def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
     """Where the user has said that the object store is, such as MinIO; or ""."""
-    given = (options.get(name) for name in _ENDPOINTS)
-    known = (os.environ.get(name.upper()) for name in _ENDPOINTS)
+    names = _ENDPOINTS.get(url.scheme, _AZURE)
+    given = (options.get(name) for name in names)
+    known = (os.environ.get(name.upper()) for name in names)
     return str(next((one for one in (*given, *known) if one), ""))
 
 
@@ -122,7 +126,8 @@ def _tag(meta: Mapping[str, Any], url: RemoteUrl) -> str:
     """The ETag, which is in quotation marks; else when the object was modified."""
     tag = meta.get("e_tag")
     if tag:
-        return str(tag)
+        # Azure lists it without quotation marks, and gives it with them for a single object.
+        return str(tag) if str(tag).startswith(('"', "W/")) else f'"{tag}"'
     modified = meta.get("last_modified")
     if modified is None or modified.timestamp() == 0:  # obstore's value for a missing header
         raise Permanent(

@@ -82,7 +82,16 @@ class RemoteOptions:
         return tuple(_secrets(dict(self.storage_options or {})))
 
 
-_HARMLESS = ("region", "endpoint", "bucket", "allow_http", "virtual", "anon", "skip_signature")
+_HARMLESS = (
+    "region",
+    "endpoint",
+    "base_url",
+    "bucket",
+    "allow_http",
+    "virtual",
+    "anon",
+    "skip_signature",
+)
 
 
 def _secrets(options: Mapping[str, Any]) -> list[str]:

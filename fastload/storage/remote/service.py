@@ -28,11 +28,13 @@ class RemoteObject:
         url: of the object.
         nbytes: its size.
         tag: differs between its versions: the ETag, or when it was last modified.
+        version: which one to ask for, where older ones stay there; else "".
     """
 
     url: RemoteUrl
     nbytes: int
     tag: str
+    version: str = ""
 
 
 class Service(abc.ABC):

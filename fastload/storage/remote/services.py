@@ -43,4 +43,8 @@ def service_of(url: RemoteUrl, options: Mapping[str, Any]) -> Service:
         raise MissingDependencyError(
             f"{url.scheme}:// needs fsspec: {install('remote')}"
         ) from error
+    if url.scheme == "hf":
+        from .hub_service import HubService
+
+        return HubService(url, options)
     return FsspecService(url, options)

@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import DataError, StoreError, UsageError
 from .._sidecar import SUFFIX, listed_in
 from ..base import BLOCK_NBYTES, Field, Located, Spans, Store
+from ..column_options import DEFAULT, ColumnOptions
 from ..held import Held
 from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
@@ -63,7 +64,7 @@ class _Attached:
             self.close()
             raise
 
-    def open(self) -> Store:
+    def open(self, columns: ColumnOptions) -> Store:
         """The store over the sparse files, with what opening it reads.
 
         Raises:
@@ -82,8 +83,9 @@ class _Attached:
                 f"expected a packed store, found {found.title}: pack it first, or fetch it",
                 path=self.url.shown,
             )
+        args = found.taken(columns, self.url.shown)
         if found.ranged is not None:
-            store = found.ranged(path, self.need)
+            store = found.ranged(path, self.need, **args)
             if store.remote:
                 store.read_through(self.fetch)
             return store
@@ -94,7 +96,7 @@ class _Attached:
                 path=self.url.shown,
             )
         self.need([(place, 0, -1) for place in self.files])
-        return found.open(path)
+        return found.open(path, **args)
 
     def need(self, ranges: Sequence[tuple[str, int, int]]) -> None:
         """As ``fetch``, but they stay as long as the store is open."""
@@ -147,6 +149,7 @@ class RemoteStore(Store):
     Args:
         url: of the store.
         options: how it is read and cached.
+        columns: how a table is read.
 
     Attributes:
         counters: what reading it has cost.
@@ -161,8 +164,8 @@ class RemoteStore(Store):
     remote = True
     mapped = True
 
-    def __init__(self, url: str, options: RemoteOptions) -> None:
-        self._url, self._options = RemoteUrl(url), options
+    def __init__(self, url: str, options: RemoteOptions, columns: ColumnOptions = DEFAULT) -> None:
+        self._url, self._options, self._columns = RemoteUrl(url), options, columns
         self.path = self._url.shown
         self.counters = Counters()
         service = service_of(self._url, options.storage_options or {})
@@ -197,7 +200,7 @@ class RemoteStore(Store):
         self._attached = attached
         weakref.finalize(self, attached.dropped)
         with self._named():
-            inner = self._inner = attached.open()
+            inner = self._inner = attached.open(self._columns)
             sizes = inner.table.sizes if isinstance(inner, TableStore) else None
             self._sized = sizes is not None and bool((sizes > 0).all())
 

@@ -1,0 +1,307 @@
+"""Lance datasets as a store: rows are taken by their number, ahead of their batch.
+
+pylance reads the format, on disks and in object stores. It takes any rows at once, so a batch needs
+nothing but its own rows. What was taken for a batch stays in memory until that has been filled:
+``_row_groups.py`` has the threads and the limit.
+
+A dataset has versions. The newest one is read when a store is opened, and stays the one that is
+read, also by a process that the store is sent to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import (
+    MissingDependencyError,
+    StoreError,
+    StoreNotFoundError,
+    UsageError,
+    install,
+)
+from .. import _row_groups
+from .._local import is_url
+from .._row_groups import Decoded, Key, Part, Pins, RowGroups
+from .._schema_store import SchemaStore, images_in
+from ..base import Spans
+from ..column_options import DEFAULT, ColumnOptions
+from ..held import Held
+from ..registry import Format
+from ..remote.counters import Counters
+from ..remote.options import RemoteOptions
+from ..remote.urls import RemoteUrl, redacted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIX = ".lance"
+_ROW_NBYTES = 100_000  # where the dataset does not say how large its files are
+
+# The process in which pylance was used first: its threads are not in a forked child.
+_process: int | None = None
+
+
+class LanceStore(SchemaStore):
+    """The rows of a Lance dataset; a record is a row's image.
+
+    Args:
+        path: a folder, or the URL of one.
+        options: which column holds the images, and how much memory rows may take.
+        remote: of a URL; only ``storage_options``, which are pylance's.
+        version: which one is read; None: the newest.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: it is no Lance dataset, or cannot be read.
+        UsageError: no column of images, a cache for a URL, or a forked process.
+        MissingDependencyError: pylance is not installed.
+    """
+
+    format = "lance"
+    remote = True
+    mapped = False
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        options: ColumnOptions = DEFAULT,
+        remote: RemoteOptions | None = None,
+        version: int | None = None,
+    ) -> None:
+        self._url = RemoteUrl(path)
+        self.path = self._url.shown if is_url(path) else path
+        self._options, self._remote, self._wanted = options, remote or RemoteOptions(), version
+        if self._remote.cache_dir is not None or self._remote.cache_limit is not None:
+            raise UsageError(
+                f"cache_dir, cache_limit: pylance reads {self.path!r} itself, without a cache: "
+                "give storage_options alone"
+            )
+        self._waited_s = 0.0
+        self._open()
+
+    def _open(self) -> None:
+        global _process
+        if _process not in (None, os.getpid()):
+            raise UsageError(
+                "this process was forked from one that has read a Lance dataset, and pylance works "
+                "in no forked process: pass multiprocessing_context='forkserver'"
+            )
+        lance = _library(self.path)
+        if not is_url(self._url.text) and not os.path.isdir(self.path):
+            raise StoreNotFoundError("expected a Lance dataset, found nothing", path=self.path)
+        _process = os.getpid()
+        given = self._remote.storage_options
+        with self._named("expected a Lance dataset, found none that can be read"):
+            self._dataset = lance.dataset(
+                self._url.text,
+                version=self._wanted,
+                storage_options=None if given is None else dict(given),
+            )
+            self._wanted = int(self._dataset.version)
+            self._rows = int(self._dataset.count_rows())
+            files = [
+                file.file_size_bytes
+                for fragment in self._dataset.get_fragments()
+                for file in fragment.data_files()
+            ]
+        known = sum(nbytes or 0 for nbytes in files) if None not in files else 0
+        self._mean = max(1, known // max(1, self._rows)) if known else _ROW_NBYTES
+        self._own: tuple[int, RowGroups] | None = None
+        self._read_schema(self._dataset.schema, self._options.column)
+        self._forget_sizes(self._rows)
+
+    @contextlib.contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Errors of pylance are said in words, without credentials."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it raises ValueError, OSError and its own
+            text = redacted(str(error), self._url, self._remote.secrets()) or type(error).__name__
+            kind = StoreNotFoundError if "was not found" in text else StoreError
+            raise kind(f"{what}: {text}", path=self.path) from None
+
+    @property
+    def _groups(self) -> RowGroups:
+        limit = self._options.limit
+        if limit is None:
+            return _row_groups.of_process()
+        if self._own is None or self._own[0] != os.getpid():
+            self._own = os.getpid(), RowGroups(limit)
+        return self._own[1]
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def _whole(self, name: str) -> pa.ChunkedArray:
+        self._check_process()
+        with self._named(f"cannot read the column {name!r}"):
+            return self._dataset.to_table(columns=[name]).column(name)
+
+    def _has_nulls(self, name: str) -> bool | None:
+        import pyarrow as pa
+
+        field = self._dataset.schema.field(name)
+        if pa.types.is_nested(field.type):
+            return None  # a filter says nothing of what is in a list
+        if not field.nullable:
+            return False
+        with self._named(f"cannot read the column {name!r}"):
+            return bool(self._dataset.count_rows(filter=f"`{name}` IS NULL"))
+
+    def _given(self, name: str, indices: np.ndarray) -> list[Any]:
+        values: list[Any] = self._taken(name, indices).to_pylist()
+        return values
+
+    def _taken(self, name: str, indices: np.ndarray) -> pa.ChunkedArray:
+        """Rows of a column, in the order of ``indices``."""
+        import pyarrow as pa
+
+        self._check_process()
+        if not len(indices):
+            return pa.chunked_array([], self._schema.field(name).type)
+        with self._named(f"cannot read rows of the column {name!r}"):
+            table = self._dataset.take(np.asarray(indices).tolist(), columns=[name])
+            if table.num_rows != len(indices):
+                raise StoreError(
+                    f"expected {len(indices)} rows, found {table.num_rows}: the dataset is damaged",
+                    path=self.path,
+                )
+            return table.column(name)
+
+    def _check_process(self) -> None:
+        if _process != os.getpid():
+            self._open()  # says that it cannot be, in a forked child
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The dataset itself: which of its files has a row, only pylance knows."""
+        return [self.path]
+
+    def places(self, indices: np.ndarray) -> Spans:
+        """As in the contract: as if all rows had one length, one after the other."""
+        indices = np.asarray(indices, np.int64)
+        return Spans(
+            file=np.zeros(len(indices), np.int32),
+            offset=indices * self._mean,
+            nbytes=np.full(len(indices), self._mean, np.int64),
+        )
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """As in the contract: places in ``Spans.memory``, which is Arrow's.
+
+        Raises:
+            StoreError: rows cannot be read.
+        """
+        part = self._pin(indices)
+        assert part is not None, "only what is ahead may find no room"
+        held = Pins(self._groups)
+        held.add(part)
+        begin = time.monotonic()
+        images = self._groups.wait(part)
+        self._waited_s += time.monotonic() - begin
+        return Spans(
+            file=(-1 - images.file).astype(np.int32),
+            offset=images.offset,
+            nbytes=images.nbytes,
+            held=held,
+            memory=images.buffers,
+        )
+
+    def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
+        """As in the contract; there are no blocks, as nothing is kept for other batches."""
+        part = self._pin(indices, urgency=urgency, ahead=True)
+        if part is None:
+            return None
+        held = Pins(self._groups)
+        held.add(part)
+        return held
+
+    def _pin(
+        self, indices: np.ndarray, *, urgency: float = 0.0, ahead: bool = False
+    ) -> Part | None:
+        indices = np.ascontiguousarray(indices, np.int64)
+        return self._groups.pin(
+            self,
+            (self._image, indices.tobytes()),
+            self._mean * len(indices),
+            urgency=urgency,
+            ahead=ahead,
+            once=True,
+        )
+
+    def decode(self, key: Key) -> Decoded:
+        """As in ``Reader``; the key has the rows."""
+        name, rows = key
+        assert isinstance(rows, bytes)
+        indices = np.frombuffer(rows, np.int64)
+        column = self._taken(name, indices)
+        images = images_in(column, name, self.path, lambda row: int(indices[row]))
+        return Decoded(images, sum(buffer.nbytes for buffer in images.buffers))
+
+    def next_use(self, rows: int | bytes) -> float:
+        """As in ``Reader``: no other batch uses it."""
+        return float("inf")
+
+    def fetched(self) -> Mapping[str, float] | None:
+        """As in the contract: as pylance counts it."""
+        if not is_url(self._url.text):
+            return None
+        done = self._dataset.io_stats_snapshot()
+        counters = Counters(
+            nbytes=done.read_bytes,
+            missed_nbytes=done.read_bytes,
+            requests=done.read_iops,
+            wait_s=self._waited_s,
+        )
+        return counters.snapshot()
+
+    def close(self) -> None:
+        self._groups.drop(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "path": self._url.text,
+            "options": self._options,
+            "remote": self._remote,
+            "version": self._wanted,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path = state.pop("path")
+        LanceStore.__init__(self, path, **state)
+
+
+def _library(path: str) -> ModuleType:
+    """pylance, whose module is called ``lance``."""
+    try:
+        import lance
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{path!r} is a Lance dataset; reading it needs pylance: {install('lance')}"
+        ) from error
+    found: ModuleType = lance
+    return found
+
+
+FORMAT = Format(
+    name="lance",
+    title="Lance",
+    suffixes=(SUFFIX,),
+    open=LanceStore,
+    folders=True,
+    columns=True,
+)
