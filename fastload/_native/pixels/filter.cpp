@@ -181,6 +181,10 @@ void blur(Canvas* canvas, const double* values) {
 // they read. A row that does not belong to a sum has the weight 0, which changes no bit of it.
 void torch_blur(Canvas* canvas, const double* values) {
   constexpr int kRows = 4, kColumns = 16;
+  // Far from the centre weights are subnormal, which slows many processors down. All products are multiples
+  // of the least subnormal number, so no sum is rounded because it is one, and a power of two changes no bit.
+  constexpr float kScale = 1.2676506e30f;  // 2^100
+  static_assert(kScale == static_cast<float>(uint64_t{1} << 50) * static_cast<float>(uint64_t{1} << 50));
   const int width = canvas->width(), height = canvas->height();
   const int radius_x = static_cast<int>(values[0]), radius_y = static_cast<int>(values[1]);
   const int taps_x = 2 * radius_x + 1, taps_y = 2 * radius_y + 1;
@@ -194,7 +198,7 @@ void torch_blur(Canvas* canvas, const double* values) {
     for (int j = 0; j < taps_x; ++j) {
       const float across = static_cast<float>(values[2 + j]),
                   down = static_cast<float>(values[2 + taps_x + k]);
-      weights[(k + kRows - 1) * ptrdiff_t{taps_x} + j] = down * across;
+      weights[(k + kRows - 1) * ptrdiff_t{taps_x} + j] = down * across * kScale;
     }
   }
   std::fill_n(padded, rows * stride, 0.0f);
@@ -216,21 +220,22 @@ void torch_blur(Canvas* canvas, const double* values) {
           for (int k = 0; k < taps_y + kRows - 1; ++k) {
             const float* const row = padded + (y + k) * stride + x;
             const float* const weight = weights + (k + kRows - 1) * static_cast<ptrdiff_t>(taps_x);
-            for (int j = 0; j < taps_x; ++j) {
+            for (ptrdiff_t j = 0; j < taps_x; ++j) {
+              const float* const from = row + j;
               // The rows are unrolled and the columns are not, so that these are vectorised and the sums stay
-              // in registers (0.5 ms for 224 x 224 levels and 23 x 23 weights, 6.9 otherwise).
+              // in registers: 224 x 224 pixels and 23 x 23 weights took 1.7 ms, otherwise 21.
 #pragma GCC unroll 8
               for (int r = 0; r < kRows; ++r) {
                 const float w = weight[j - r * static_cast<ptrdiff_t>(taps_x)];
 #pragma GCC unroll 1
-                for (int i = 0; i < kColumns; ++i) sums[r][i] = __builtin_fmaf(row[j + i], w, sums[r][i]);
+                for (int i = 0; i < kColumns; ++i) sums[r][i] = __builtin_fmaf(from[i], w, sums[r][i]);
               }
             }
           }
           for (int r = 0; r < std::min(kRows, height - y); ++r) {
             uint8_t* const to = levels + static_cast<ptrdiff_t>(y + r) * width + x;
             for (int i = 0; i < std::min(kColumns, width - x); ++i) {
-              const float sum = std::min(std::max(sums[r][i], 0.0f), 255.0f);
+              const float sum = std::min(std::max(sums[r][i] / kScale, 0.0f), 255.0f);
               to[i] = static_cast<uint8_t>(static_cast<int>(nearest(sum)));
             }
           }
