@@ -1,8 +1,8 @@
 """torchvision's transforms on deferred images, in fewer steps.
 
 On a deferred image a transform draws numbers and records an operation; the rest of what torchvision
-does there is spent on finding out what it was given. Here the same numbers are drawn, by the same
-calls of torch in the same order, and the same operations recorded.
+does there is spent on finding out what it was given. Here the same numbers are drawn from the same
+generator in the same order, and the same operations recorded.
 
 Only torchvision's own classes with settings of the usual types come here. All others, and all other
 images, take torchvision's way. That is decided before anything is drawn.
@@ -74,6 +74,27 @@ def _as_float32(p: float) -> float:
     return value
 
 
+def _two_below(first: int, second: int) -> tuple[int, int]:
+    """``torch.randint(0, first, size=(1,)).item()``, then the same with ``second``."""
+    if not _fills_as_randint():
+        one, other = (torch.randint(0, end, size=(1,)).item() for end in (first, second))
+        return int(one), int(other)
+    drawn = torch.empty((), dtype=torch.int64)  # one tensor for both is half of the work
+    return int(drawn.random_(0, first).item()), int(drawn.random_(0, second).item())
+
+
+@functools.cache
+def _fills_as_randint() -> bool:
+    """Whether ``Tensor.random_`` draws as ``torch.randint`` does: they share their code."""
+    generators = [torch.Generator("cpu").manual_seed(1) for _ in range(2)]
+    for end in (1, 2, 9, 33, 1000, 65_537) * 3:
+        one = torch.randint(0, end, (1,), generator=generators[0], device="cpu")
+        other = torch.empty((), dtype=torch.int64, device="cpu")
+        if one.item() != other.random_(0, end, generator=generators[1]).item():
+            return False
+    return torch.equal(*(generator.get_state() for generator in generators))
+
+
 @functools.lru_cache(256)
 def _log(ratio: tuple[float, float], device: torch.device) -> tuple[float, float]:
     """The logarithm of a range of aspect ratios, as torchvision's transforms make it."""
@@ -95,9 +116,8 @@ def _random_box(
         w = round(math.sqrt(target_area * aspect_ratio))
         h = round(math.sqrt(target_area / aspect_ratio))
         if 0 < w <= width and 0 < h <= height:
-            top = torch.randint(0, height - h + 1, size=(1,)).item()
-            left = torch.randint(0, width - w + 1, size=(1,)).item()
-            return int(left), int(top), w, h
+            top, left = _two_below(height - h + 1, width - w + 1)
+            return left, top, w, h
     w, h = width, height
     if width / height < min(ratio):
         h = round(w / min(ratio))
@@ -197,9 +217,8 @@ def _cropped(transform: Any, image: DeferredImage) -> DeferredImage | None:
     if size is None or size[0] > h or size[1] > w:
         return None
     if size != (h, w):
-        y = torch.randint(0, h - size[0] + 1, size=(1,)).item()
-        x = torch.randint(0, w - size[1] + 1, size=(1,)).item()
-        operations += (("crop", int(x), int(y), size[1], size[0]),)
+        y, x = _two_below(h - size[0] + 1, w - size[1] + 1)
+        operations += (("crop", x, y, size[1], size[0]),)
     return image._then(*operations)
 
 

@@ -190,6 +190,8 @@ def test_what_nobody_asked_for_is_cancelled(
 ) -> None:
     begin, made = single.begin, []
     monkeypatch.setattr(single, "begin", lambda one: made.append(begin(one)) or made[-1])
+    cancel, cancelled = single.Begun.cancel, []
+    monkeypatch.setattr(single.Begun, "cancel", lambda self: cancelled.append(self) or cancel(self))
     decoder, dataset = ahead.Ahead(4), Pixels(photos)
     in_order(decoder, dataset)
     with pytest.raises(ValueError, match="sample 3"), deferring():
@@ -199,7 +201,7 @@ def test_what_nobody_asked_for_is_cancelled(
                     raise ValueError("sample 3")
                 dataset[index]
     assert len(made) > 4
-    assert all(one._job.done for one in made)
+    assert all(one in cancelled and one._job.done for one in made)
     assert THREAD.ahead is None and not decoder._begun and not decoder._nbytes
 
 

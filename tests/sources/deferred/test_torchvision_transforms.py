@@ -180,6 +180,17 @@ def test_a_chance_is_compared_as_torch_compares_it(
         assert torchvision_transforms._happens(p) == bool(drawn < p)
 
 
+def test_places_are_drawn_as_randint_draws_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torchvision_transforms._fills_as_randint()
+    drawn = []
+    for fills in (True, False):
+        monkeypatch.setattr(torchvision_transforms, "_fills_as_randint", lambda fills=fills: fills)
+        torch.manual_seed(4)
+        drawn.append([torchvision_transforms._two_below(n, 3 * n) for n in range(1, 200)])
+        drawn[-1].append(torch.get_rng_state().tolist())
+    assert drawn[0] == drawn[1]
+
+
 def test_torchs_default_dtype_decides_what_is_drawn() -> None:
     own, flip = transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip(0.3)
     inherited = type("Inherited", (transforms.RandomResizedCrop,), {})(16)
