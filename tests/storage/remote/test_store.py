@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fastload.storage.remote.store as store_module
 from fastload import StoreError, StoreNotFoundError, UsageError, info, pack, verify
 from fastload.storage import Store, open_store
+from fastload.storage.remote.blocks import CELL
 from fastload.storage.remote.options import RemoteOptions
 from object_server import Faults, ObjectServer
 
@@ -275,3 +277,25 @@ def test_fsspec_reads_what_obstore_does_not(remote_folder: Path, cache: Path) ->
                 same(store, local)
     finally:
         system.rm("/bucket", recursive=True)
+
+
+def test_a_block_needs_no_byte_of_the_block_behind_its_last_record(
+    opened: Opener, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = 256 << 10
+    monkeypatch.setattr(store_module, "BLOCK_NBYTES", block)
+    store = opened("photos.lmdb")
+    spans = store.places(np.arange(len(store)))
+    number = int(spans.offset[len(store) // 2]) // block
+    mine = np.flatnonzero(spans.offset // block == number)
+    end = int((spans.offset + spans.nbytes)[mine].max())
+    assert end > (number + 1) * block, "its last record goes on in the next block"
+    with server.asked() as asked:
+        held = store.ahead(mine[:1], urgency=0.0, blocks=True)
+        assert held is not None
+        held.wait(lambda: False)
+        held.release()
+        store.read(mine)
+    (one,) = asked
+    assert int(spans.offset[mine].min()) - CELL < one.start <= int(spans.offset[mine].min())
+    assert end <= one.stop < end + CELL
