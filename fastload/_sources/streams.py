@@ -249,13 +249,14 @@ def _rgb(image: Undecoded, at: int) -> Any:
     Raises:
         DataError: there is none.
     """
-    if not hasattr(image.other, "convert"):
+    given: Any = image.other
+    if not hasattr(given, "convert"):
         raise DecodeError(
             f"image {at} of a batch: expected an image in the dataset's rows, found "
-            f"{'none' if image.other is None else type(image.other).__name__}",
+            f"{'none' if given is None else type(given).__name__}",
             path="<streaming dataset>",
         )
-    return image.other.convert("RGB")
+    return given.convert("RGB")
 
 
 def _bytes_of(image: Undecoded) -> bytes:
