@@ -156,7 +156,12 @@ def _workers(
         f"because: {route.reason}",
     ]
     if isinstance(config.dataset, ImageStream):
-        lines.append("images: decoded in C++, a batch at a time, where it is collated")
+        lines.append(
+            "images: decoded by the dataset, as it has map or filter: put these after the loader, "
+            "or read the Parquet files themselves"
+            if config.dataset.decoded
+            else "images: decoded in C++, a batch at a time, where it is collated"
+        )
     elif isinstance(route, WorkersRoute):
         lines += _images(route, resources.measurements)
     if workers:

@@ -4,6 +4,9 @@ The dataset runs as it is, with its own shuffle buffer and shards, in worker pro
 one; only its images stay encoded. The collate function decodes and transforms those of a whole
 batch, in the process that collates. A transform gets deferred images, so torchvision's own code
 draws its random numbers, as it would with torch's DataLoader.
+
+``map`` and ``filter`` have their rows decoded by the dataset itself, for their function. Encoding
+these images again would change them, so the transform then gets them as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .. import _native
 from .._base.machine import cpu
-from ..errors import DataError, UsageError
+from ..errors import DataError, DecodeError, UsageError
 from ..storage._column_store import ColumnStore
 from ..storage.base import Spans
 from .collate import Collate, collate
@@ -36,6 +39,7 @@ class ImageStream(IterableDataset[Any]):
 
     Attributes:
         image, label: names of these columns; None: there is no label.
+        decoded: the dataset itself decodes its images, for ``map`` or ``filter``.
         keeps_loaded_state: as ``huggingface.keeps_loaded_state`` says.
 
     Raises:
@@ -75,8 +79,9 @@ class ImageStream(IterableDataset[Any]):
                 )
         kept = {self.image, self.label, *chosen}
         self.names = [name for name in features if name in kept]
+        self.decoded = _is_mapped(dataset._ex_iterable)
         undecoded = sys.modules["datasets"].Image(decode=False)
-        for name in pictures:
+        for name in () if self.decoded else pictures:
             resolved = resolved.cast_column(name, undecoded)
         self._rows = resolved.select_columns(self.names)
         self.dataset = dataset
@@ -158,6 +163,8 @@ class DecodingCollate:
 
     def _images(self, undecoded: Sequence[Undecoded]) -> torch.Tensor | list[Any]:
         transform = self.stream.transform
+        if self.stream.decoded:
+            return [transform(_rgb(image, at)) for at, image in enumerate(undecoded)]
         store = _BatchStore(undecoded)
         # A worker process is one of many, so it decodes on its own thread.
         threads = 0 if get_worker_info() is not None else cpu.available()
@@ -224,6 +231,32 @@ class _BatchStore(ColumnStore):
     def class_names(self, name: str) -> list[str]:
         """None."""
         return []
+
+
+def _is_mapped(examples: Any) -> bool:
+    """Whether a chain of the dataset's iterables has one that gives rows to a function."""
+    if examples is None:
+        return False
+    if any(one.__name__ == "MappedExamplesIterable" for one in type(examples).__mro__):
+        return True
+    several = getattr(examples, "ex_iterables", None) or ()
+    return any(map(_is_mapped, (getattr(examples, "ex_iterable", None), *several)))
+
+
+def _rgb(image: Undecoded, at: int) -> Any:
+    """An image that the dataset decoded, as RGB.
+
+    Raises:
+        DataError: there is none.
+    """
+    given: Any = image.other
+    if not hasattr(given, "convert"):
+        raise DecodeError(
+            f"image {at} of a batch: expected an image in the dataset's rows, found "
+            f"{'none' if given is None else type(given).__name__}",
+            path="<streaming dataset>",
+        )
+    return given.convert("RGB")
 
 
 def _bytes_of(image: Undecoded) -> bytes:

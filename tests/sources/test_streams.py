@@ -170,6 +170,79 @@ def test_epochs_shuffle_anew_and_set_epoch_chooses_one(files: list[str]) -> None
     assert [row["name"] for row in other] == names
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_interleaved_streams_give_what_iterating_them_gives(
+    files: list[str], num_workers: int
+) -> None:
+    dataset = hf.interleave_datasets(
+        [stream(files[:2]), stream(files[2:])], probabilities=[0.3, 0.7], seed=5
+    )
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": num_workers}
+    torch.manual_seed(7)
+    ours = FastLoader(dataset, transform=TRAIN, **options)
+    assert "images: decoded in C++, a batch at a time" in ours.explain()
+    found = list(ours)
+    torch.manual_seed(7)
+    same(found, list(DataLoader(dataset, collate_fn=Transformed(TRAIN), **options)))
+
+
+def test_concatenated_taken_and_filtered_streams_keep_their_rows(files: list[str]) -> None:
+    dataset = hf.concatenate_datasets([stream(files[:1]), stream(files[2:])]).skip(3).take(20)
+    dataset = dataset.filter(lambda label: label != 1, input_columns="label")
+    ours = [name for batch in FastLoader(dataset, 4, transform=EVAL) for name in batch["name"]]
+    assert ours == [row["name"] for row in dataset] and len(ours) > 10
+
+
+def test_a_map_of_other_columns_runs_and_its_columns_are_in_the_batch(files: list[str]) -> None:
+    dataset = stream(files).map(lambda row: {"twice": 2 * row["label"]}, features=None)
+    dataset = dataset.cast(hf.Features({**stream(files).features, "twice": hf.Value("int64")}))
+    loader = FastLoader(dataset, 6, transform=EVAL)
+    assert "images: decoded by the dataset, as it has map or filter" in loader.explain()
+    (batch, *_) = loader
+    assert batch["twice"].tolist() == [0, 2, 4, 0, 2, 4]
+    expected = [EVAL(row["image"].convert("RGB")) for row in dataset.take(6)]
+    assert torch.equal(batch["image"], torch.stack(expected))
+
+
+def test_nodes_that_split_a_stream_share_its_rows(files: list[str]) -> None:
+    from datasets.distributed import split_dataset_by_node
+
+    names = []
+    for rank in range(2):
+        part = split_dataset_by_node(stream(files), rank=rank, world_size=2)
+        loader = FastLoader(part, 4, transform=EVAL, num_workers=2)
+        names.append([name for batch in loader for name in batch["name"]])
+    assert not set(names[0]) & set(names[1])
+    assert sorted(names[0] + names[1]) == sorted(f"n{i}" for i in range(ROWS))
+
+
+@pytest.mark.long  # see above
+@pytest.mark.parametrize("kind", ["shuffled", "interleaved"])
+def test_a_stream_with_random_numbers_of_its_own_resumes_as_datasets_itself_does(
+    files: list[str], kind: str
+) -> None:
+    def dataset() -> Any:
+        if kind == "shuffled":
+            return stream(files).shuffle(seed=1, buffer_size=7)
+        parts = [stream(files[:2]), stream(files[2:])]
+        return hf.interleave_datasets(parts, probabilities=[0.5, 0.5], seed=2)
+
+    first = FastLoader(dataset(), 4, transform=EVAL)
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    second = FastLoader(dataset(), 4, transform=EVAL)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    ours = [name for batch in second for name in batch["name"]]
+    rows = dataset()
+    left = iter(rows)
+    for _ in range(12):
+        next(left)
+    theirs = dataset()
+    theirs.load_state_dict(rows.state_dict())
+    assert ours == [row["name"] for row in theirs]
+
+
 def test_images_that_are_files_are_opened(tmp_path: Path) -> None:
     for i in range(6):
         (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)

@@ -85,6 +85,7 @@ class Row:
         fields: whether it stores labels of all shapes, and named fields.
         keys: whether it has names of records; otherwise they are numbers.
         written: whether fastload writes it.
+        library: only a library of its own finds records in its files, and works in no forked child.
         records: number -> records that it can hold.
         shards: the number of files that ``make`` writes; None: one.
     """
@@ -98,6 +99,7 @@ class Row:
     fields: bool = True
     keys: bool = True
     written: bool = True
+    library: bool = False
     records: Callable[[int], list[Record]] = records
     shards: int | None = None
 
@@ -280,7 +282,7 @@ def _rows() -> Iterator[Row]:
     if importlib.util.find_spec("lance") is not None:
         yield Row(
             "lance", ".lance", _make_lance, _raw_lance,
-            checksums=False, fields=False, keys=False, written=False,
+            checksums=False, fields=False, keys=False, written=False, library=True,
         )  # fmt: skip
     yield Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False)
 

@@ -148,7 +148,9 @@ def test_closed_store_opens_again_when_used(made: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_used_before_and_after_a_new_process(made: Path, method: str) -> None:
+def test_used_before_and_after_a_new_process(row: Row, made: Path, method: str) -> None:
+    if row.library and method == "fork":
+        pytest.skip("its library works in no forked process")
     store = open_store(made)
     expected = digest(store)
     context = multiprocessing.get_context(method)
@@ -161,7 +163,9 @@ def test_used_before_and_after_a_new_process(made: Path, method: str) -> None:
     assert digest(store) == expected
 
 
-def test_two_processes_read_at_once(made: Path) -> None:
+def test_two_processes_read_at_once(row: Row, made: Path) -> None:
+    if row.library:
+        pytest.skip("its library works in no forked process")
     context = multiprocessing.get_context("fork")  # quick, and the store is opened in the child
     queue = context.Queue()
     processes = [context.Process(target=digest, args=(str(made), queue)) for _ in range(2)]
@@ -192,6 +196,8 @@ def test_threads_read_at_once(row: Row, made: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*has changed since")  # the sidecar, before the scan fails
 def test_a_truncated_file_is_a_store_error(row: Row, made: Path) -> None:
+    if row.library:
+        pytest.skip("which of its files has a record is not known (test_lance.py deletes them)")
     store = open_store(made)
     spans = store.places(np.arange(COUNT))
     path = Path(store.files[int(spans.file[-1])])
