@@ -210,8 +210,10 @@ def _gaussian_blur(v2: bool) -> Callable[[Function], Function]:
                 found = _kernel(kernel_size, sigma)
                 w, h = img._size
                 if found is not None and found[0][0] // 2 < w and found[0][1] // 2 < h:
-                    sides = [torch_blur.weights(v2, *one) for one in zip(*found, strict=True)]
-                    known = [] if None in sides else sides
+                    across, down = (
+                        torch_blur.weights(v2, *one) for one in zip(*found, strict=True)
+                    )
+                    known = () if across is None or down is None else (across, down)
                     return img._then(("kernel_blur", v2, *found, *known))
             return original(img, kernel_size, sigma)
 
