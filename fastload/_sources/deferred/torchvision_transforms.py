@@ -126,6 +126,38 @@ def _random_box(
     return (width - w) // 2, (height - h) // 2, w, h
 
 
+# Sizes of images that both draw crops of: usual ones, and those without room for the usual ratios.
+_SIZES: Final = ((500, 375), (32, 32), (40, 400), (7, 1), (1, 300))
+_SCALE: Final = (0.08, 1.0)
+_RATIO: Final = (3 / 4, 4 / 3)
+
+
+@functools.cache
+def _draws_alike() -> bool:
+    """Whether this version of torchvision draws its crops as they are drawn here."""
+    before = torch.get_rng_state()
+    try:
+        return all(_draw_alike(seed, *size) for seed in range(8) for size in _SIZES)
+    finally:
+        torch.set_rng_state(before)
+
+
+def _draw_alike(seed: int, width: int, height: int) -> bool:
+    image = PIL.Image.new("L", (width, height))
+    start = torch.Generator("cpu").manual_seed(seed).get_state()
+    size = (height + 1) // 2, (width + 1) // 2
+    torch.set_rng_state(start)
+    top, left, h, w = transforms.RandomResizedCrop.get_params(image, list(_SCALE), list(_RATIO))
+    theirs = [(left, top, w, h), transforms.RandomCrop.get_params(image, size), torch.rand(1)]
+    torch.set_rng_state(start)
+    ours = [_random_box(width, height, _SCALE, _RATIO)]
+    if size != (height, width):
+        ours.append((*_two_below(height - size[0] + 1, width - size[1] + 1), *size))
+    else:
+        ours.append((0, 0, *size))
+    return theirs == [*ours, torch.rand(1)]
+
+
 # Settings. None: not of the usual types, so that torchvision has to say what it makes of them.
 
 
@@ -191,6 +223,7 @@ def _random_crop(original: Function) -> Function:
             and type(self) is transforms.RandomCrop
             and self.get_params is draws
             and unchanged()
+            and _draws_alike()
         ):
             cropped = _cropped(self, img)
             if cropped is not None:
@@ -232,6 +265,7 @@ def _random_resized_crop(original: Function) -> Function:
             and type(self) is transforms.RandomResizedCrop
             and self.get_params is draws
             and unchanged()
+            and _draws_alike()
         ):
             cropped = _resized_crop(self, img)
             if cropped is not None:
@@ -338,6 +372,11 @@ _REDIRECTED: Final[list[tuple[Function, Callable[[Function], Function]]]] = [
         transforms.RandomVerticalFlip.forward,
         _random_flip(transforms.RandomVerticalFlip, "vflip", ("flip", True)),
     ),
-    (v2.Transform.forward, _forward),
-    (v2.RandomHorizontalFlip.forward, _forward_at_random),  # that of all which have a ``p``
 ]
+
+# Before torchvision 0.21 its methods had other names.
+if {"_needs_transform_list", "check_inputs", "make_params", "transform"} <= set(dir(v2.Transform)):
+    _REDIRECTED += [
+        (v2.Transform.forward, _forward),
+        (v2.RandomHorizontalFlip.forward, _forward_at_random),  # that of all which have a ``p``
+    ]

@@ -143,6 +143,23 @@ def test_v2_transforms_draw_and_record_what_they_do_in_a_structure(name: str) ->
                 assert same(alone, in_tuple), (size, seed)
 
 
+def test_a_version_that_draws_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchvision_transforms, "_two_below", lambda first, second: (0, 0))
+    transform = transforms.RandomResizedCrop(24)
+    inherited = type("Inherited", (transforms.RandomResizedCrop,), {})(24)
+    before = torch.get_rng_state()
+    torchvision_transforms._draws_alike.cache_clear()
+    try:
+        assert not torchvision_transforms._draws_alike()
+        assert torch.equal(torch.get_rng_state(), before)
+        with deferring():
+            image = opened()
+            for seed in range(12):
+                assert same(made(transform, image, seed), made(inherited, image, seed)), seed
+    finally:
+        torchvision_transforms._draws_alike.cache_clear()
+
+
 def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     for name in ("_cropped", "_resized_crop", "_happens", "_takes"):
