@@ -68,7 +68,7 @@ LONG = {
 
 
 # Packages that blocks import and that need not be installed.
-OPTIONAL = ("accelerate", "albumentations", "datasets", "lightning")
+OPTIONAL = ("accelerate", "albumentations", "datasets", "lance", "lightning")
 
 
 class Block(NamedTuple):

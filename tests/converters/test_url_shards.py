@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fastload.converters._url_shards import UrlShardSet
 from fastload.errors import StoreError, UsageError
 from fastload.storage import open_store
 from fastload.storage._shards import Shard
+from fastload.storage.remote.options import RemoteOptions
 from fastload.storage.shard_set import ShardPlace
 from storage.formats import picture
 
@@ -50,6 +52,8 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     server = moto.ThreadedMotoServer(port=0)
     server.start()
     host, port = server.get_host_and_port()
+    reset = f"http://{host}:{port}/moto-api/reset"  # its buckets are those of the process
+    urllib.request.urlopen(reset, data=b"").close()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (
             ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
@@ -219,7 +223,7 @@ def writing(records: list[bytes]) -> Callable[[Any], dict[str, Any]]:
 
 
 def begun(shards: int = 2) -> tuple[UrlShardSet, list[ShardPlace]]:
-    made = UrlShardSet("memory://bucket/a.tar", {"shards": shards})
+    made = UrlShardSet("memory://bucket/a.tar", {"shards": shards}, RemoteOptions())
     key = "0.jpg"
     return made, [
         made.place("pieces", number, shards, Shard(first=0, first_key=key))
@@ -275,7 +279,7 @@ def test_a_store_exists_only_when_all_is_there(system: Any, monkeypatch: Any) ->
     assert len(again.commit(made)) == 2
     names = [name.rsplit("/", 1)[-1] for name in sorted(system.find("/bucket"))]
     assert names == ["a-000000.tar", "a-000001.tar", "a.tar.fastload"]
-    table = _url_shards.finished("memory://bucket/a.tar")
+    table = _url_shards.finished("memory://bucket/a.tar", RemoteOptions())
     assert table is not None and len(table) == 2
 
 

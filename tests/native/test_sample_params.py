@@ -60,7 +60,7 @@ AFFINE = [1.0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
 WRONG = {
     "no frame": ({"settings": np.zeros((0, 5))}, "at least one frame"),
     "no size": ({"first_size": [[0, H]]}, "first_size: sample 0"),
-    "an unknown code": ({"codes": [[31]]}, "codes: sample 0"),
+    "an unknown code": ({"codes": [[999]]}, "codes: sample 0"),
     "a negative code": ({"codes": [[-1]]}, "codes: sample 0"),
     "a box outside": ({"frames": frame(x=1)}, "a box inside the current image"),
     "an empty box": ({"frames": frame(w=0)}, "a box inside the current image"),

@@ -125,7 +125,10 @@ class LanceStore(SchemaStore):
             yield
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - it raises ValueError, OSError and its own
+        # It raises ValueError, OSError and its own. Panics over damaged files are no Exceptions.
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             text = redacted(str(error), self._url, self._remote.secrets()) or type(error).__name__
             kind = StoreNotFoundError if "was not found" in text else StoreError
             raise kind(f"{what}: {text}", path=self.path) from None
