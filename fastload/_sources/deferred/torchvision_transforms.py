@@ -376,7 +376,6 @@ _REDIRECTED: Final[list[tuple[Function, Callable[[Function], Function]]]] = [
 
 # Before torchvision 0.21 its methods had other names.
 if {"_needs_transform_list", "check_inputs", "make_params", "transform"} <= set(dir(v2.Transform)):
-    _REDIRECTED += [
-        (v2.Transform.forward, _forward),
-        (v2.RandomHorizontalFlip.forward, _forward_at_random),  # that of all which have a ``p``
-    ]
+    _REDIRECTED.append((v2.Transform.forward, _forward))
+    # The forward of all transforms that have a ``p``.
+    _REDIRECTED.append((v2.RandomHorizontalFlip.forward, _forward_at_random))
