@@ -168,7 +168,7 @@ class Packer:
             return known._replace(content=None)
         kind, shape, strides, dtype, rows = parts_of(tensor)
         if rows is None:
-            return None  # it pickles as the real tensor
+            return self._place(tensor.materialise())
         tensors: list[torch.Tensor] = []
         opened: list[_OpenedFields] = []
         sent = self._rows(rows, opened, tensors)

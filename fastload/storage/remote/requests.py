@@ -111,11 +111,13 @@ class Pace:
         self.width = first
         self._best = 0.0
         self._growing = True
+        self._doubled = False  # since it began to grow
         self._begin()
 
     def _begin(self) -> None:
         self._since: float | None = None  # the first answer, which is not counted
         self._nbytes = self._answers = 0
+        self._in_flight = 0  # the most since then: answers may come in waves
 
     def room(self, requests: int, nbytes: int) -> bool:
         """Whether another request may be sent beside so many, of ``nbytes`` with it."""
@@ -139,16 +141,21 @@ class Pace:
             return
         self._nbytes += nbytes
         self._answers += 1
-        if self._answers < 2 * in_flight:
+        self._in_flight = max(self._in_flight, in_flight)
+        if self._answers < 2 * self._in_flight:
             return
         rate = self._nbytes / max(1e-6, time.monotonic() - self._since)
         if not self._growing:
             self._best = max(rate, 0.9 * self._best)
-            self._growing = rate < 0.7 * self._best  # the link has changed: look again
+            if rate < 0.7 * self._best:
+                # The link has changed, or its first bytes came faster than it lasts: look again.
+                # Compared with what was, fewer and fewer would be tried.
+                self._best, self._growing, self._doubled = rate, True, False
         elif rate > 1.25 * self._best and self.width < self.most:
             self._best, self.width = rate, min(self.most, 2 * self.width)
+            self._doubled = True
         else:
-            if rate < 1.1 * self._best:
+            if rate < 1.1 * self._best and self._doubled:
                 self.width = max(self.least, self.width // 2)
             self._best, self._growing = max(rate, self._best), False
         self._begin()

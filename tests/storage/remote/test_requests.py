@@ -101,6 +101,19 @@ def test_a_link_that_a_few_requests_fill_gets_no_more_of_them(
     assert blocks == 4
 
 
+def test_a_link_that_begins_faster_than_it_lasts_keeps_its_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(requests_module.time, "monotonic", lambda: now)
+    pace, widths = Pace(), []
+    for answer in range(3000):  # 20 ms each, 450 a second; the first ones three times as many
+        now += 1.0 / min(pace.width / 0.02, 1350 if answer < 100 else 450)
+        pace.answered(100_000, waiting=True, in_flight=pace.width)
+        widths.append(pace.width)
+    assert min(widths) >= 16, "with fewer the latency counts"
+
+
 def test_unusual_is_what_the_slowest_percent_take() -> None:
     latencies = Latencies()
     for milliseconds in range(1000, 1200):
