@@ -170,7 +170,7 @@ def test_epochs_shuffle_anew_and_set_epoch_chooses_one(files: list[str]) -> None
     assert [row["name"] for row in other] == names
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_interleaved_streams_give_what_iterating_them_gives(
     files: list[str], num_workers: int
 ) -> None:
