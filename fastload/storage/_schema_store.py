@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,12 @@ import numpy as np
 
 from .. import _native
 from ..errors import StoreError, UsageError
+from . import _row_groups
 from ._arrow_columns import Images, images_of, numbers_of
 from ._column_store import Column, ColumnStore
+from ._row_groups import RowGroups
 from .base import Field, Located, Spans
+from .column_options import ColumnOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +32,21 @@ class SchemaStore(ColumnStore):
     """A store whose columns are those of an Arrow schema.
 
     Its images are decoded into memory, so ``spans`` gives places in ``Spans.memory``. A subclass
-    sets ``path`` and calls ``_read_schema``, when it can answer the methods below.
+    sets ``path`` and ``_options`` and calls ``_read_schema``, when it can answer the methods below.
     """
+
+    _options: ColumnOptions
+    _own: tuple[int, RowGroups] | None = None  # with a limit of its own, in this process
+
+    @property
+    def _groups(self) -> RowGroups:
+        """What keeps decoded rows: that of the process, unless the store has a limit of its own."""
+        limit = self._options.limit
+        if limit is None:
+            return _row_groups.of_process()
+        if self._own is None or self._own[0] != os.getpid():
+            self._own = os.getpid(), RowGroups(limit)
+        return self._own[1]
 
     @abc.abstractmethod
     def _whole(self, name: str) -> pa.ChunkedArray:

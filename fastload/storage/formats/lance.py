@@ -26,9 +26,8 @@ from ...errors import (
     UsageError,
     install,
 )
-from .. import _row_groups
 from .._local import is_url
-from .._row_groups import Decoded, Key, Part, Pins, RowGroups
+from .._row_groups import Decoded, Key, Part, Pins
 from .._schema_store import SchemaStore, images_in
 from ..base import Spans
 from ..column_options import DEFAULT, ColumnOptions
@@ -114,7 +113,6 @@ class LanceStore(SchemaStore):
             ]
         known = sum(nbytes or 0 for nbytes in files) if None not in files else 0
         self._mean = max(1, known // max(1, self._rows)) if known else _ROW_NBYTES
-        self._own: tuple[int, RowGroups] | None = None
         self._read_schema(self._dataset.schema, self._options.column)
         self._forget_sizes(self._rows)
 
@@ -132,15 +130,6 @@ class LanceStore(SchemaStore):
             text = redacted(str(error), self._url, self._remote.secrets()) or type(error).__name__
             kind = StoreNotFoundError if "was not found" in text else StoreError
             raise kind(f"{what}: {text}", path=self.path) from None
-
-    @property
-    def _groups(self) -> RowGroups:
-        limit = self._options.limit
-        if limit is None:
-            return _row_groups.of_process()
-        if self._own is None or self._own[0] != os.getpid():
-            self._own = os.getpid(), RowGroups(limit)
-        return self._own[1]
 
     # --- columns ----------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import numpy as np
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .. import _row_groups
 from .._arrow_columns import Images
-from .._row_groups import Part, Pins, RowGroups
+from .._row_groups import Part, Pins
 from .._schema_store import SchemaStore
 from .._shards import data_files
 from ..base import BLOCK_NBYTES, Fetch, Spans
@@ -76,7 +76,6 @@ class ParquetStore(SchemaStore):
         self.path = ", ".join(self._sources)
         self._fetch = fetch
         self._options = options
-        self._own: tuple[int, RowGroups] | None = None
         self._open()
 
     def _open(self) -> None:
@@ -88,15 +87,6 @@ class ParquetStore(SchemaStore):
         check_group_sizes(files, self._decoded, self._groups.limit)
         self._forget_sizes(len(self))
         weakref.finalize(self, _forget, files)
-
-    @property
-    def _groups(self) -> RowGroups:
-        limit = self._options.limit
-        if limit is None:
-            return _row_groups.of_process()
-        if self._own is None or self._own[0] != os.getpid():
-            self._own = os.getpid(), RowGroups(limit)
-        return self._own[1]
 
     # --- columns ----------------------------------------------------------------------------------
 
