@@ -165,3 +165,15 @@ def test_a_row_is_a_view_of_its_batch(photos: list[Path]) -> None:
         second += 1
         assert batch[1].min() == 1
         assert torch.equal(batch[0], image)
+
+
+def with_sum(samples: Samples) -> Any:
+    batch = padded(samples)
+    return batch, batch.sum()  # makes it real, in the worker
+
+
+def test_a_batch_that_a_worker_has_made_needs_no_shared_file_of_its_own(photos: list[Path]) -> None:
+    loader = FastLoader(Photos(photos, FLOATS), 4, collate_fn=with_sum, num_workers=1)
+    for _ in range(2):  # in the first epoch the slabs grow
+        shared = [batch.is_shared() for batch, _ in loader]
+    assert not any(shared)
