@@ -16,12 +16,17 @@ LARGE = PIN_FROM // 4 + 5  # int32 values: a batch that is staged
 
 
 class Slabs:
-    """Batches in slabs of their own, which are filled again as soon as they are free."""
+    """Batches in slabs of their own, which are filled again as soon as they are free.
+
+    Attributes:
+        ring: the slabs; ``delivery`` has as many kept as a loader with such a device keeps.
+        most: slabs that were in use at one time.
+    """
 
     def __init__(self, count, length=LARGE, fails=(), ready=None):
-        self.ring = SlabRing(2)
+        self.ring = SlabRing(1)
         self.count, self.length, self.fails = count, length, fails
-        self.made = 0
+        self.made = self.most = 0
         self.stamps = None
         if ready is not None:
             self.ready = ready
@@ -42,6 +47,7 @@ class Slabs:
         if self.made in self.fails:
             raise ValueError(self.made)
         tensor, memory = self.ring.lease((self.length,), torch.int32, (1,))
+        self.most = max(self.most, self.ring.in_use())
         memory.view(np.int32)[:] = self.made
         self.stamps.batch(self.length, 0)
         return tensor
@@ -76,6 +82,7 @@ class Plain:
 
 def delivery(inner, device, ahead=2, finisher=None):
     mover = Mover(device, ahead)
+    inner.ring = SlabRing(1 + ahead + 2)  # the batch that is made, and ``resources.slabs_held``
     mover.rings = (inner.ring,)
     inner.stamps = Stamps()
     return Delivery(inner, mover, finisher or Plain(inner), inner.stamps), mover

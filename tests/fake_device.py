@@ -73,6 +73,7 @@ class FakeDevice:
         self.side_stream = collections.deque[Operation]()
         self.caller_stream = collections.deque[Operation]()
         self.allocator = SlabRing(10**6)
+        self.allocator.steady = True  # as torch's allocator, which gives nothing back by itself
         self.pins: dict[int, np.ndarray] = {}
         self.waits = self.ticks = self.copies = 0
         self.seeds: list[int] = []

@@ -150,7 +150,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
     assert isinstance(plan.route, WorkersRoute)
     count = config.num_workers
     if not count and resources.warm is None:
-        resources.warm = SlabRing(_WARM_SLABS)
+        resources.warm = SlabRing(_WARM_SLABS + slabs_held(config, resources))
     return Fetcher(
         runnable(config.dataset),
         config.collate,
@@ -220,7 +220,6 @@ def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Bat
     if known is None or (count and known.threads != count):
         ahead = count * (config.prefetch_factor or 0)
         threads = count or cpu.available()
-        known = resources.decoder = BatchDecoder(
-            threads, SlabRing(ahead + _WARM_SLABS), config.check_crc
-        )
+        ring = SlabRing(ahead + _WARM_SLABS + slabs_held(config, resources))
+        known = resources.decoder = BatchDecoder(threads, ring, config.check_crc)
     return known

@@ -23,6 +23,7 @@ from fastload import FastLoader, UsageError
 from fastload._base.devices import accelerator
 from fastload._base.trace import Snapshot
 from fastload._run.bottleneck import verdict
+from fastload._run.workers.columns import SMALL_NBYTES
 from sides import assert_same
 
 ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
@@ -141,6 +142,29 @@ def test_slabs_that_workers_fill_are_pinned_where_they_are(devices):
     slabs = {slab.address for slab in loader._resources.ring._slabs}
     assert slabs & set(devices[0].pins)
     assert mover.staged <= 4  # the first batches come before there are slabs
+
+
+class Large(Dataset):
+    """Four samples are a batch that is collated in a slab."""
+
+    def __len__(self):
+        return 160
+
+    def __getitem__(self, i):
+        return torch.full((SMALL_NBYTES // 16,), float(i))
+
+
+@pytest.mark.parametrize("seed", [5, 51])
+def test_no_pinned_slab_is_freed_when_a_late_device_catches_up(monkeypatch, devices, seed):
+    device = FakeDevice(seed)
+    monkeypatch.setattr(accelerator, "make", lambda given: device)
+    loader = FastLoader(Large(), 4, device="cuda", prefetch_device=3)
+    for _ in loader:
+        device.launch(lambda: None)
+        device.run(device.random.randrange(10))
+    ring = loader._resources.warm
+    assert set(device.pins) == {slab.address for slab in ring._slabs}
+    assert ring.allocations == len(ring._slabs) <= 3 + 3
 
 
 def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):

@@ -47,6 +47,7 @@ def lazy(device):
     kind=st.sampled_from([Slabs, Pageable]),
     length=st.sampled_from([LARGE, 3 * LARGE, 7]),
 )
+@hypothesis.example(seed=51, ahead=3, lag=9, kind=Slabs, length=LARGE)  # late, then all at once
 def test_every_schedule_gives_whole_batches_in_order(seed, ahead, lag, kind, length):
     device, seen = FakeDevice(seed), []
     iterator, mover = delivery(kind(40, length), device, ahead)
@@ -56,7 +57,11 @@ def test_every_schedule_gives_whole_batches_in_order(seed, ahead, lag, kind, len
     # the batch that the loop still names, those ahead, and the one that is on its way
     assert device.allocator.allocations <= ahead + 3
     assert mover.staged <= ahead + 2
-    assert iterator._inner.ring.allocations <= ahead + 3
+    inner = iterator._inner
+    assert inner.most <= ahead + 3
+    # What is pinned is never freed: the engine's ring keeps as many as can be in use. Other memory
+    # is given back while it is not needed, and allocated again.
+    assert inner.ring.allocations <= ahead + 3 or not inner.ring.steady
 
 
 @pytest.mark.parametrize("kind", [Slabs, Pageable])
