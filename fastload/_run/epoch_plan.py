@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,10 +27,12 @@ from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .image_counts import ImageCounts
 from .mix_sampler import MixSampler
-from .order import SEQUENTIAL, Batches, SeededSampler
+from .order import SEQUENTIAL, Batches, EpochSampler, SeededSampler
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
 from .shard import Shard
+
+_Sampler = TypeVar("_Sampler", bound=EpochSampler)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,15 +216,23 @@ def following(
     the sampler stays as it is. Only what to keep in a cache may depend on this: the next epoch may
     be another one.
     """
+    rank = shard or Shard()
     if type(sampler) in SEQUENTIAL:
         order = np.arange(len(sampler.data_source), dtype=np.int64)  # type: ignore[union-attr]
+    elif isinstance(sampler, BucketSampler):
+        return _in_epoch(sampler, number).part(rank, 0)[0].indices
     elif type(sampler) is SeededSampler:
-        after = copy.copy(sampler)
-        after.epoch = number
-        order = after.permutation()
+        order = _in_epoch(sampler, number).permutation()
     else:
         return np.empty(0, np.int64)
-    return (shard or Shard()).part(order, 0, drop_last=False)[0]
+    return rank.part(order, 0, drop_last=False)[0]
+
+
+def _in_epoch(sampler: _Sampler, number: int) -> _Sampler:
+    """A copy of ``sampler`` whose order is that of epoch ``number``."""
+    other = copy.copy(sampler)
+    other.epoch = number
+    return other
 
 
 def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None:

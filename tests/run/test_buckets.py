@@ -31,10 +31,13 @@ from fastload import (
     pack,
 )
 from fastload.storage import Record
+from fastload.storage.remote.store import RemoteStore
+from object_server import ObjectServer
 from torchrun import torchrun
 
 BUCKETS = Buckets([(24, 24), (16, 32), (32, 16), (20, 28)])
 CROP = v1.Compose([BUCKETS.crop(), v1.ToTensor()])
+SMALL = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
 SIZES = [(40, 40), (41, 40), (64, 30), (30, 64), (50, 37), (33, 61), (90, 31), (25, 40), (16, 16)]
 COUNT = 45
 
@@ -575,6 +578,37 @@ def test_what_cannot_be_combined_is_refused(arguments, message, packed):
         del arguments["transform"]
     with pytest.raises(UsageError, match=message):
         FastLoader(**arguments)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_store_at_a_url_is_told_the_order_of_this_epoch_and_of_the_next(
+    packed, tmp_path, monkeypatch, shuffle, world
+):
+    told = []
+
+    def expect(store, indices, positions, *, length):
+        told.append((indices[:length].tolist(), indices[length:].tolist()))
+
+    monkeypatch.setattr(RemoteStore, "expect", expect)
+    keys = [i % 3 for i in range(COUNT)]
+    server = ObjectServer(packed.parent)
+    try:
+        loader = FastLoader(
+            f"{server.url}/imgs.lmdb", 4, shuffle=shuffle, seed=3, transform=SMALL, batch_by=keys,
+            cache_dir=tmp_path, shard=True, rank=world - 1, world_size=world,
+        )  # fmt: skip
+        for epoch_ in range(3):
+            loader.set_epoch(epoch_)
+            all_ranks = lists(loader)
+            padded = all_ranks + all_ranks[: -len(all_ranks) % world]
+            for _ in loader:
+                pass
+            assert told[-1][0] == list(itertools.chain(*padded[world - 1 :: world]))
+    finally:
+        server.close()
+    assert len(told) == 3
+    assert [after for _, after in told[:2]] == [now for now, _ in told[1:]]
 
 
 def test_sizes_that_nobody_knows_are_asked_for(packed):
