@@ -274,6 +274,7 @@ if __name__ == "__main__":
     gc.freeze()  # a collection in a child would copy every page of what was imported
     wanted = _serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted["finalize"]:
+        atexit.register(gc.unfreeze)  # at the very end some libraries report what they find alive
         _become(wanted)
     else:
         _run_to_its_end(wanted)

@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
+import warm
 from fastload._tools.unpack import unpack
 from fastload.converters import _append, append, concat, estimate, pack
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
@@ -676,8 +677,7 @@ def test_iterable_dataset_that_was_interrupted_begins_again(tmp_path: Path) -> N
         pack(Stream(), sys.argv[1], progress=progress)
     """)
     here = Path(__file__).parent
-    command = [sys.executable, "-c", code, tmp_path / "c.lmdb", here, here.parent]
-    done = subprocess.run(command, timeout=120)
+    done = warm.run(["-c", code, tmp_path / "c.lmdb", here, here.parent])
     assert done.returncode == -signal.SIGKILL
     with pytest.warns(UserWarning, match="records of an interrupted run are dropped"):
         assert pack(Stream(), tmp_path / "c.lmdb").records == 150

@@ -6,8 +6,6 @@ import io
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
+import warm
 from batches import MEAN, STD
 from fastload import Buckets, DecodeError, FastLoader, InternalError, UsageError, pack
 from fastload._engine.nvidia import dali_graph
@@ -428,12 +427,7 @@ def test_the_end_of_a_process_that_holds_a_loader_says_nothing(store: Path) -> N
         "decoder = iter(loader) and next(iter(loader)) and loader._resources.engine[1]\n"
         "held = getattr(decoder, 'codec', None) or decoder.graph\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(store), "dali"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = warm.run(["-c", script, store, "dali"])
     assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr
 
 

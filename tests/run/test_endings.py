@@ -98,7 +98,7 @@ def test_ctrl_c_in_a_training_loop_ends_the_process(store, threads, count):
 
 
 def test_ctrl_c_caught_in_the_loop_leaves_no_thread(store):
-    process = python(
+    process = forked(
         PREAMBLE.format(threads=2)
         + """
 import threading
@@ -128,7 +128,7 @@ print(len(list(loader)))
 
 
 def test_the_interpreter_exits_cleanly_with_an_iterator_half_way(store):
-    process = python(
+    process = forked(
         PREAMBLE.format(threads=2) + "iterator = iter(loader); next(iterator); print('end')", store
     )
     stdout, stderr = process.communicate(timeout=HANGS_S)
@@ -136,7 +136,7 @@ def test_the_interpreter_exits_cleanly_with_an_iterator_half_way(store):
 
 
 def test_threads_that_have_not_dropped_their_batch_yet_are_awaited_at_exit(store):
-    process = python(
+    process = forked(
         """
 import time
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -147,13 +148,29 @@ def test_closed_store_opens_again_when_used(made: Path) -> None:
     assert digest(store) == before
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_used_before_and_after_a_new_process(row: Row, made: Path, method: str) -> None:
-    if row.library and method == "fork":
+@pytest.fixture(scope="module")
+def spawned() -> Iterator[concurrent.futures.Executor]:
+    """A process that was spawned; one for all formats, as it imports for seconds."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        yield executor
+
+
+def test_used_before_and_after_in_a_spawned_process(
+    made: Path, spawned: concurrent.futures.Executor
+) -> None:
+    store = open_store(made)
+    expected = digest(store)
+    assert spawned.submit(digest, store).result(timeout=60) == expected
+    assert digest(store) == expected
+
+
+def test_used_before_and_after_in_a_forked_process(row: Row, made: Path) -> None:
+    if row.library:
         pytest.skip("its library works in no forked process")
     store = open_store(made)
     expected = digest(store)
-    context = multiprocessing.get_context(method)
+    context = multiprocessing.get_context("fork")
     queue = context.Queue()
     process = context.Process(target=digest, args=(store, queue))
     process.start()

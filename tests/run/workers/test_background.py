@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import time
 
@@ -13,6 +11,7 @@ import torch
 from torch.utils.data import IterableDataset, Sampler, TensorDataset
 
 import leaks
+import warm
 from fastload import FastLoader
 from sides import assert_same
 
@@ -149,5 +148,5 @@ def test_the_interpreter_ends_with_an_iterator_half_way():
         "iterator = iter(FastLoader(range(1000), 4, prefetch_thread=True)); next(iterator)\n"
         "print('end')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = warm.run(["-c", code])
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
