@@ -112,7 +112,16 @@ def kill_and_complete(
 
 
 @pytest.mark.parametrize(
-    ("suffix", "raw", "shards"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+    ("suffix", "raw", "shards"),
+    [
+        pytest.param(
+            *case[1:],
+            id=case[0],
+            # Shards of other formats are committed by the same code.
+            marks=pytest.mark.long if case[3] and case[1] not in (".tar", ".h5") else (),
+        )
+        for case in CASES
+    ],
 )
 def test_kill_9_leaves_no_store_that_lies_and_the_next_run_completes(
     source: Path, tmp_path: Path, suffix: str, raw: bool, shards: int | None

@@ -804,7 +804,7 @@ def kill_and_complete(images: Path, tmp_path: Path, times: int, seed: int) -> No
 def test_kill_9_leaves_no_store_that_lies_and_the_next_run_completes(
     images: Path, tmp_path: Path
 ) -> None:
-    kill_and_complete(images, tmp_path, 5, 0)
+    kill_and_complete(images, tmp_path, 2, 0)
 
 
 @pytest.mark.long

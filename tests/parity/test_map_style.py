@@ -238,8 +238,10 @@ def test_worker_init_functions(init):
     side_by_side(Counting(), 1, batch_size=3, num_workers=2, worker_init_fn=init)
 
 
+# Others import torch again; run/workers/test_worker_threads.py spawns.
 @pytest.mark.parametrize(
-    "context", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)]
+    "context",
+    ["fork", *(pytest.param(name, marks=pytest.mark.long) for name in ("spawn", "forkserver"))],
 )
 def test_multiprocessing_contexts(context):
     side_by_side(Samples(20), 1, batch_size=3, num_workers=1, multiprocessing_context=context)

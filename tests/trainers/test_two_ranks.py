@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchrun import torchrun
+from torchrun import torchrun, torchrun_forked
 
 # A regression whose samples say who they are, and a packed store's with random transforms.
 TRAINING = """
@@ -243,8 +243,8 @@ report(curves)
             assert calls == len(whole)
 
 
-def test_torchrun_with_ddp_has_the_same_curve_and_resumes(tmp_path, store):
-    parts = torchrun(
+def test_ddp_has_the_same_curve_and_resumes(tmp_path, store):
+    parts = torchrun_forked(
         TRAINING
         + f"""
 torch.distributed.init_process_group("gloo")

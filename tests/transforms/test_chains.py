@@ -175,7 +175,8 @@ def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> Non
 def test_random_chains_on_photos_are_torchvisions(
     test_data: Path, count: Callable[[int, int], int]
 ) -> None:
-    photos = [Image.open(path).convert("RGB") for path in sorted(test_data.glob("*/*"))[::75]]
+    paths = sorted(test_data.glob("*/*"))
+    photos = [Image.open(path).convert("RGB") for path in paths[:: count(150, 75)]]
     for number in range(0, CHAINS, count(10, 1)):
         chain, _, end = chain_of(number)
         plan = recognise(chain)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
+import warm
 from fastload._transforms.pixels import augmix
 from fastload._transforms.recognise import Unrecognised, recognise
 
@@ -41,13 +42,8 @@ def test_augmix_is_torchvisions_however_torch_rounds(mode: str) -> None:
 def test_the_rounding_is_found_out(mode: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     code = "from fastload._transforms.pixels import augmix; print(augmix.grid_rounding())"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment | ({"MKL_CBWR": mode} if mode else {}),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    environment |= {"MKL_CBWR": mode} if mode else {}
+    found = warm.run(["-c", code], env=environment, check=True).stdout.strip()
     assert found in (["separate"] if mode else ["separate", "fused"])
 
 
