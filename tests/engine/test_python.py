@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def test_nothing_is_written_after_a_cancellation(
 
     def slow(*arguments: Any) -> None:
         begun.set()
-        assert release.wait(20)
+        assert release.wait(60)
         original(*arguments)
 
     monkeypatch.setattr(engine, "fill", slow)
@@ -202,9 +203,18 @@ def test_nothing_is_written_after_a_cancellation(
     ticket = decoder.submit(np.arange(12), seed=0, epoch=0)
     images = ticket._batch.images  # type: ignore[attr-defined]
     images.fill_(-1)
-    assert begun.wait(20)
-    threading.Timer(0.05, release.set).start()
+    assert begun.wait(60)
+
+    def release_it() -> None:
+        while not all(task.cancelled() for task in tasks[1:]):
+            time.sleep(0.001)
+        release.set()
+
+    tasks = ticket._tasks  # type: ignore[attr-defined]
+    releasing = threading.Thread(target=release_it)
+    releasing.start()
     ticket.cancel()
+    releasing.join()
     written = int((images != -1).any(dim=(1, 2, 3)).sum())
     assert written == 1  # the one that had begun
     decoder.release(decoder)

@@ -401,10 +401,12 @@ def test_batches_are_the_callers_to_keep(store):
 
 def test_a_long_loop_allocates_a_bounded_number_of_slabs(store):
     loader = FastLoader(store, batch_size=2, transform=TRAIN, seed=0)
+    most = 0
     for _ in range(20):
         for _images, _labels in loader:
-            pass
-    assert loader._resources.engine[1].rings[0].allocations <= 6
+            # Not how often one was allocated: what is not needed for a while is given back.
+            most = max(most, len(loader._resources.engine[1].rings[0]._slabs))
+    assert most <= 6
 
 
 # --- endings ------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ def test_what_stalls_for_ever_can_be_left(server: ObjectServer, tmp_path: Path) 
 
     thread = threading.Thread(target=leave)
     thread.start()
-    assert ended.wait(10), "deleting the iterator must not wait for the network"
+    assert ended.wait(100), "deleting the iterator must not wait for the network"
     thread.join()
     remote.dataset.store.close()  # type: ignore[attr-defined]
 

@@ -233,8 +233,8 @@ def test_ctrl_c_is_heard_while_waiting(photos: Path, threads: int) -> None:
         photos,
         f"""
         left = job(1_000_000, {threads})
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             left.job.wait()
         except KeyboardInterrupt:
             assert not left.job.done

@@ -54,7 +54,7 @@ def resident(path: Path) -> np.ndarray:
 
 def arrives(path: Path, pages: np.ndarray) -> bool:
     """Whether ``pages`` (numbers) reach the page cache; waits, because reading takes time."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not (there := resident(path)[pages].all()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return bool(there)
