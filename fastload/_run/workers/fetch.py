@@ -28,6 +28,7 @@ from ..._sources import huggingface
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
+from ..._sources.joined import Joined
 from ..._sources.packed import PackedDataset
 from ...hints import CheckCrc, OnError, OnErrorName
 from ..bad_samples import policy
@@ -129,6 +130,7 @@ class Fetcher(Dataset[Outcome]):
         self._resume = resume  # None once an epoch has begun
         self._every = every
         self._check_crc: CheckCrc = check_crc
+        self._joined = Joined()
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self.waiting = waiting
@@ -366,7 +368,7 @@ class Fetcher(Dataset[Outcome]):
             seeds = randomness.sample_seeds(self._seed, epoch, indices, repeats)
         # Checked as in torch: a dataset may have __getitems__ = None.
         many = getattr(self.dataset, "__getitems__", None) if self.batched else None
-        if many:
+        if many or (self.batched and self._join(self.dataset, indices, seeds) is not None):
             if self._on_error == "raise":
                 return self._make_samples(indices, seeds), [], []
             try:
@@ -405,6 +407,11 @@ class Fetcher(Dataset[Outcome]):
             return list(good.values()), bad, missing
         return [good[i] for i in policy.kept(list(good), len(indices), actions)], bad, []
 
+    def _join(
+        self, dataset: object, indices: list[Any], seeds: list[int] | None
+    ) -> PackedDataset | None:
+        return self._joined.of(dataset, indices, seeded=seeds is not None)
+
     def _make_samples(self, indices: list[Any], seeds: list[int] | None) -> Sequence[Any]:
         """The samples ``indices``, made together."""
         if seeds:
@@ -413,9 +420,13 @@ class Fetcher(Dataset[Outcome]):
         inner = indices
         while type(dataset) is Subset:
             dataset, inner = dataset.dataset, [dataset.indices[i] for i in inner]
-        if type(dataset) is PackedDataset:
-            return dataset.samples_of(inner, seeds=seeds, check_crc=self._check_crc)
-        samples: Sequence[Any] = self.dataset.__getitems__(indices)
+        if type(dataset) is not PackedDataset:
+            dataset = self._join(dataset, inner, seeds)
+        samples: Sequence[Any]
+        if dataset is None:
+            samples = self.dataset.__getitems__(indices)
+        else:
+            samples = dataset.samples_of(inner, seeds=seeds, check_crc=self._check_crc)
         return samples
 
     def _make_sample(self, i: int, index: Any, seeds: list[int] | None) -> Any:

@@ -1,0 +1,85 @@
+"""Packed stores in a ConcatDataset or a Mix, read as one store.
+
+An engine reads them so already (``source.py``). Where the transform is the user's own code, torch
+asks a ConcatDataset for one sample at a time, and to look up one record takes longer than to run
+most transforms on its deferred image. Here a batch is looked up at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import ConcatDataset
+
+from .._transforms.recognise import Unrecognised, recognise
+from ..errors import UsageError
+from .mix import MixDataset
+from .packed import PackedDataset
+
+
+class Joined:
+    """Remembers the one dataset of the stores of a ConcatDataset."""
+
+    def __init__(self) -> None:
+        self._parts: Sequence[tuple[object, ...]] = []
+        self._made: PackedDataset | None = None
+
+    def of(self, dataset: object, indices: Sequence[Any], *, seeded: bool) -> PackedDataset | None:
+        """A dataset that has the same samples at ``indices``; None: ``dataset`` is no such one.
+
+        Args:
+            dataset: any.
+            indices: positions in it.
+            seeded: the caller seeds each sample. Otherwise a seed of a part's own counts, which is
+                for its record numbers.
+        """
+        plain = type(dataset) is ConcatDataset
+        mixed = type(dataset) is MixDataset and not dataset.labelled
+        if not (plain or mixed):
+            return None
+        assert isinstance(dataset, ConcatDataset)
+        n = dataset.cumulative_sizes[-1]
+        if not all(type(index) is int and -n <= index < n for index in indices):
+            return None  # torch's error, for that sample
+        stores: list[PackedDataset] = []
+        for part in dataset.datasets:
+            if type(part) is not PackedDataset or part.joint is not None:
+                return None
+            if not seeded and part.draw() is not None:
+                return None
+            stores.append(part)
+        # Any of it may be set anew on a part.
+        parts = [(one.store, one.transform, one.target_transform, one.fields) for one in stores]
+        if not _same(parts, self._parts):
+            self._parts, self._made = parts, _joined(stores, dataset.cumulative_sizes)
+        return self._made
+
+
+def _same(parts: Sequence[tuple[object, ...]], others: Sequence[tuple[object, ...]]) -> bool:
+    return len(parts) == len(others) and all(
+        one is other for pair in zip(parts, others) for one, other in zip(*pair)
+    )
+
+
+def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDataset | None:
+    first = parts[0]
+    for part in parts[1:]:
+        if part.transform is not first.transform or part.fields != first.fields:
+            return None
+        if part.target_transform is not first.target_transform:
+            return None
+        if (part.store.labels is None) != (first.store.labels is None):
+            return None
+    if not isinstance(recognise(first.transform), Unrecognised):
+        return None  # random numbers would be drawn once for a batch, not for each sample
+    try:
+        made = PackedDataset(
+            [part.store for part in parts],
+            first.transform,
+            first.target_transform,
+            fields=first.fields,
+        )
+    except UsageError:  # their labels or fields do not mean the same
+        return None
+    return made if len(made) == ends[-1] else None
