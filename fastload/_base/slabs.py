@@ -141,6 +141,7 @@ class SlabRing:
 
     def _free(self, nbytes: int) -> _Slab:
         """A free slab of at least ``nbytes``; frees those that are too small or too many."""
+        largest = max((slab.memory.nbytes for slab in self._slabs), default=0)
         free = [slab for slab in self._slabs if slab.free()]
         # The smaller last batch uses a slab of full size; a larger batch replaces the slabs.
         fitting = [slab for slab in free if slab.memory.nbytes >= nbytes]
@@ -156,7 +157,9 @@ class SlabRing:
                 self._unused = self._keep
             return fitting[0]
         self.allocations += 1
-        slab = _Slab(_allocate(nbytes))
+        # Where sizes vary, as of padded batches, the next one is often larger. Memory that no batch
+        # has reached costs nothing.
+        slab = _Slab(_allocate(max(nbytes, largest)))
         self._slabs.append(slab)
         return slab
 

@@ -79,6 +79,14 @@ def test_a_steady_loop_allocates_nothing():
     assert previous is not None
 
 
+def test_batches_of_several_sizes_soon_allocate_nothing():
+    ring = SlabRing(4)
+    held = [ring.lease((1000,), torch.uint8, (1,))[0]]
+    for nbytes in (300, 200, 900, 700, 800, 100, 600):
+        held = [*held[-2:], ring.lease((nbytes,), torch.uint8, (1,))[0]]
+    assert ring.allocations == 4
+
+
 def test_a_slab_that_another_thread_lets_go_of_is_waited_for(monkeypatch):
     monkeypatch.setattr(slabs, "_PATIENCE_S", 30)
     ring = SlabRing(keep=1, patient=True)

@@ -68,6 +68,7 @@ class Found:
         if not self:
             return batch
         self.materialise_shared()
+        self._materialise_viewed(decoder)
         with decoder.together():
             filled = {key: fill(decoder, tensor) for key, tensor in self.tensors.items()}
         results: dict[int, object] = {key: one.result() for key, one in filled.items()}
@@ -92,6 +93,16 @@ class Found:
                 if len(alike) > 1:
                     for tensor, place in alike:
                         tensor.materialise_row(place)
+
+    def _materialise_viewed(self, decoder: BatchDecoder) -> None:
+        """Make the batches of which rows are wanted, so that these are views of them."""
+        if not self.tensors:
+            return
+        from .tensor import DeferredRow
+
+        for tensor in self.tensors.values():
+            if isinstance(tensor, DeferredRow):
+                tensor.batch.materialise(lambda batch: fill(decoder, batch).result())
 
 
 class Filler(Protocol):

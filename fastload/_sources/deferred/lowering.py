@@ -200,6 +200,15 @@ class _Stages:
         self.h += top + bottom
         self.outside, self.fill = True, level
 
+    def border(self, left: int, top: int, right: int, bottom: int) -> None:
+        """Add a border in which nothing counts: it is erased."""
+        if self.flip:
+            left, right = right, left
+        self.left -= left
+        self.top -= top
+        self.w += left + right
+        self.h += top + bottom
+
     def window(self, left: int, top: int, right: int, bottom: int) -> None:
         """Keep a box that may reach outside, where it is black, as in ``Image.crop``."""
         border = max(0, -left), max(0, -top), max(0, right - self.w), max(0, bottom - self.h)
@@ -259,7 +268,7 @@ _KNOWN: Final = frozenset(
     (
         *TABLED, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand", "window",
         "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "kernel_blur", "kernel",
-        "filter", "point", "hue", "copy", "erase",
+        "filter", "point", "hue", "copy", "erase", "border",
     )
 )  # fmt: skip
 
@@ -391,12 +400,21 @@ def _lowered(recording: Recording) -> Lowered | None:
         end += 1
     if end == at:
         return None
-    erased, values = [], []
-    for name, *given in operations[end:]:
+    erased: list[tuple[int, int, int, int]] = []
+    values: list[Argument] = []
+    after: tuple[tuple[Any, ...], ...] = operations[end:]  # numbers, by ``operations.py``
+    for name, *given in after:
         if name == "erase":
             y, x, h, w, value = given
             erased.append((x, y, w, h))
             values.append(value)
+        elif name == "border":
+            left, top, right, bottom, value = given
+            inside = left, top, stages.w, stages.h
+            stages.border(left, top, right, bottom)
+            around = _around(inside, stages.w, stages.h)
+            erased = [(left + x, top + y, w, h) for x, y, w, h in erased] + around
+            values += [value] * len(around)
         elif name != "contiguous":
             return None
     stages.end()
@@ -408,9 +426,24 @@ def _lowered(recording: Recording) -> Lowered | None:
         1 if mode == "L" else 3,
         mode,
         operations[at:end],
-        tuple(erased),  # type: ignore[arg-type]
+        tuple(erased),
         tuple(values),
     )
+
+
+def _around(
+    box: tuple[int, int, int, int], width: int, height: int
+) -> list[tuple[int, int, int, int]]:
+    """The rectangles around ``box`` (x, y, w, h) in an image of ``width`` and ``height``."""
+    x, y, w, h = box
+    right, bottom = x + w, y + h
+    sides = (
+        (right, y, width - right, h),
+        (0, bottom, width, height - bottom),
+        (0, y, x, h),
+        (0, 0, width, y),
+    )
+    return [side for side in sides if side[2] and side[3]]
 
 
 def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:

@@ -76,10 +76,12 @@ class TensorOperation:
         replay: ``replay(value, *arguments)``: what the user's code would have got from torch.
         layout: ``layout(before, *arguments)``: the layout after it; None: as before. ``before`` is
             None for an image.
+        size: ``size(before, *arguments)``: width and height after it; None: as before.
     """
 
     replay: Callable[..., torch.Tensor]
     layout: Callable[..., Layout] | None = None
+    size: Callable[..., Size] | None = None
 
 
 def _same_size(size: Size, mode: str, new_mode: str) -> tuple[Size, str]:
@@ -261,6 +263,21 @@ def _erase(
     )
 
 
+def _border(
+    tensor: torch.Tensor, left: int, top: int, right: int, bottom: int, value: float
+) -> torch.Tensor:
+    c, h, w = tensor.shape
+    made = torch.full(
+        (c, top + h + bottom, left + w + right), value, dtype=tensor.dtype, device="cpu"
+    )
+    made[:, top : top + h, left : left + w] = tensor
+    return made
+
+
+def _bordered(size: Size, left: int, top: int, right: int, bottom: int, value: float) -> Size:
+    return left + size[0] + right, top + size[1] + bottom
+
+
 TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "to_tensor": TensorOperation(
         lambda image: functional.to_tensor(image),
@@ -280,6 +297,9 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         lambda tensor, mean, std: functional.normalize(tensor, list(mean), list(std))
     ),
     "erase": TensorOperation(_erase),  # y, x, h, w, values: one, or one for each channel
+    "border": TensorOperation(  # left, top, right, bottom, value: what is stored there
+        _border, lambda before, *border: Layout(before.dtype, contiguous=True), _bordered
+    ),
     "mul": TensorOperation(lambda tensor, by: tensor.mul(by)),
     "div": TensorOperation(lambda tensor, by: tensor.div(by), _quotient),
     "add": TensorOperation(lambda tensor, by: tensor.add(by)),

@@ -20,7 +20,8 @@ Operations on an image, with what Pillow calls them:
     counterclockwise), and further ones.
 Operations that end in a tensor, and those on it:
     ("to_tensor",) float32 in [0, 1], ("to_image",) uint8, ("to_dtype", dtype, scale),
-    ("normalize", mean, std), ("erase", y, x, h, w, values), and further ones.
+    ("normalize", mean, std), ("erase", y, x, h, w, values), ("border", left, top, right, bottom,
+    value), and further ones.
 """
 
 

@@ -6,16 +6,20 @@ recorded, for everything that shares the memory.
 
 Note [Filled by rows]
     Many a ``collate_fn`` allocates a batch of zeros and copies each image to its row (timm's
-    ``fast_collate``, torchvision's ``cat_list``). Such a batch is deferred, too: ``blank`` makes it
-    where ``filling_rows`` sees a ``torch.zeros`` of the size of the deferred images, or where one
-    of them is asked for ``new``. Its rows are views. A deferred image that is copied to one is
-    noted there. Anything else makes the whole batch real, and the views are then views of that.
+    ``fast_collate``, torchvision's ``cat_list``), or to a part of it, which pads images of several
+    sizes (DETR's ``nested_tensor_from_tensor_list``, torchvision's ``batch_images``). Such a batch
+    is deferred, too: ``blank`` makes it where ``filling_rows`` sees a ``torch.zeros`` in whose rows
+    a deferred image fits, or where one of them is asked for ``new``. Its rows, and boxes in them,
+    are views. A deferred image that is copied to one is noted there, with a border of the batch's
+    value if there is nothing else in that row. Anything else makes the whole batch real, and the
+    views are then views of that.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -38,6 +42,7 @@ from .replay import replay
 from .thread_state import cause
 
 Handler: TypeAlias = "Callable[..., Any]"
+Box: TypeAlias = "tuple[int, int, int, int]"
 
 BATCHES: contextvars.ContextVar[Callable[[DeferredBatch], torch.Tensor] | None] = (
     contextvars.ContextVar("fastload deferred batches", default=None)
@@ -84,11 +89,12 @@ class _Memory:
 
     def then(self, operation: Operation) -> _Memory:
         """New memory: this after one more operation."""
-        after = TENSOR_OPERATIONS[operation[0]].layout
+        known = TENSOR_OPERATIONS[operation[0]]
+        after, resized = known.layout, known.size
         return _Memory(
             self.opened,
             self.operations + (operation,),
-            self.size,
+            self.size if resized is None else resized(self.size, *operation[1:]),
             self.mode,
             self.layout if after is None else after(self.layout, *operation[1:]),
         )
@@ -333,7 +339,7 @@ class DeferredBatch(_Deferred):
     row_strides: tuple[tuple[int, ...], ...]
     _real: torch.Tensor | None
     _geometry: tuple[tuple[int, ...], torch.dtype]
-    _fillable = False
+    _blank_row: torch.Tensor | None = None  # those of ``blank`` that nothing was copied to
 
     @staticmethod
     def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
@@ -348,9 +354,11 @@ class DeferredBatch(_Deferred):
         shape: tuple[int, ...],
         dtype: torch.dtype,
         row_strides: tuple[tuple[int, ...], ...],
+        count: int | None = None,
     ) -> DeferredBatch:
-        stacked = (len(rows), *shape)
-        strides = _stacked_strides(shape, row_strides, len(rows), dtype)
+        count = len(rows) if count is None else count
+        stacked = (count, *shape)
+        strides = _stacked_strides(shape, row_strides, count, dtype)
         made = torch.Tensor._make_wrapper_subclass(cls, stacked, strides=strides, dtype=dtype)
         made.rows = rows
         made.row_strides = row_strides
@@ -361,10 +369,16 @@ class DeferredBatch(_Deferred):
     def __init__(self, rows: Sequence[DeferredTensor | torch.Tensor]) -> None:
         pass  # __new__ did it
 
-    def materialise(self) -> torch.Tensor:
-        """The real tensor (rows, channels, height, width). It is made once."""
+    def materialise(
+        self, make: Callable[[DeferredBatch], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """The real tensor (rows, channels, height, width). It is made once.
+
+        Args:
+            make: makes it; None: what ``BATCHES`` says.
+        """
         if self._real is None:
-            make = BATCHES.get()
+            make = make or BATCHES.get()
             self._real = self.replay() if make is None else make(self)
             self.rows = ()
         return self._real
@@ -372,14 +386,15 @@ class DeferredBatch(_Deferred):
     @classmethod
     def blank(cls, shape: tuple[int, ...], dtype: torch.dtype, value: float = 0) -> DeferredBatch:
         """A batch (rows, channels, height, width) of ``value``. See Note [Filled by rows]."""
-        made = cls._of(
-            (_blank_row(shape[1:], dtype, value),) * shape[0],
-            shape[1:],
-            dtype,
-            (_contiguous_strides(shape[1:]),),
-        )
-        made._fillable = True
+        made = cls._of((), shape[1:], dtype, (_contiguous_strides(shape[1:]),), count=shape[0])
+        made.fill_rows(value)
         return made
+
+    def fill_rows(self, value: float) -> None:
+        """Set every row to ``value``, of a batch that ``blank`` made."""
+        (count, *shape), dtype = self._geometry
+        self._blank_row = torch.full((), value, dtype=dtype, device="cpu").expand(shape)
+        self.rows = (self._blank_row,) * count
 
     def set_row(self, place: int, row: Recording | torch.Tensor) -> None:
         """Set one row."""
@@ -411,42 +426,71 @@ class DeferredBatch(_Deferred):
 
 
 class DeferredRow(_Deferred):
-    """A view of one row of a batch that is filled by rows: (channels, height, width).
+    """A view of one row of a batch that is filled by rows, or of a box in it: (channels, h, w).
 
     Args:
         batch: the batch.
         place: of the row.
+        box: x, y, w and h in the row; None: all of it.
     """
 
     batch: DeferredBatch
     place: int
+    box: Box
 
     @staticmethod
-    def __new__(cls, batch: DeferredBatch, place: int) -> DeferredRow:
-        shape, dtype = batch._geometry
+    def __new__(cls, batch: DeferredBatch, place: int, box: Box | None = None) -> DeferredRow:
+        (_, c, height, width), dtype = batch._geometry
+        box = box or (0, 0, width, height)
         made = torch.Tensor._make_wrapper_subclass(
-            cls, shape[1:], strides=_contiguous_strides(shape[1:]), dtype=dtype
+            cls,
+            (c, box[3], box[2]),
+            strides=_contiguous_strides((c, height, width)),
+            dtype=dtype,
         )
         made.batch = batch
         made.place = place
+        made.box = box
         return made
 
-    def __init__(self, batch: DeferredBatch, place: int) -> None:
+    def __init__(self, batch: DeferredBatch, place: int, box: Box | None = None) -> None:
         pass  # __new__ did it
 
     def materialise(self) -> torch.Tensor:
-        """The row of the real batch, a view."""
-        return self.batch.materialise()[self.place]
+        """The same part of the real batch, a view."""
+        return self._part_of(self.batch.materialise())
+
+    def copy(self, source: _Memory) -> bool:
+        """Note a copy of ``source``, of the same shape and dtype; whether that can be noted."""
+        x, y, w, h = self.box
+        _, _, height, width = self.batch._shape()
+        border = x, y, width - x - w, height - y - h
+        if any(border):
+            blank = self.batch._blank_row
+            if blank is None or self.batch.rows[self.place] is not blank:
+                return False
+            value = blank[0, 0, 0].item()
+            if not _known_by_equality(value):
+                return False
+            source = source.then(("border", *border, value))
+        elif not source.layout.contiguous:
+            source = source.then(("contiguous",))
+        self.batch.set_row(self.place, source.recording())
+        return True
+
+    def _part_of(self, batch: torch.Tensor) -> torch.Tensor:
+        x, y, w, h = self.box
+        return batch[self.place, :, y : y + h, x : x + w]
 
     def _real_or_none(self) -> torch.Tensor | None:
         real = self.batch._real
-        return None if real is None else real[self.place]
+        return None if real is None else self._part_of(real)
 
     def _shape(self) -> tuple[int, ...]:
-        return self.batch._geometry[0][1:]
+        return self.batch._shape()[1], self.box[3], self.box[2]
 
     def _dtype(self) -> torch.dtype:
-        return self.batch._geometry[1]
+        return self.batch._dtype()
 
 
 class filling_rows(TorchFunctionMode):
@@ -467,21 +511,29 @@ class filling_rows(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        blank = None
         if func is torch.zeros:
-            blank = self._zeros(*args, **(kwargs or {}))
-            if blank is not None:
-                return blank
-        return func(*args, **(kwargs or {}))
+            blank = self._blank(args, 0.0, **(kwargs or {}))
+        elif func is torch.full:
+            blank = self._full(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if blank is None else blank
 
-    def _zeros(self, *size: Any, **kwargs: Any) -> DeferredBatch | None:
+    def _full(self, size: Any, fill_value: Any, **kwargs: Any) -> DeferredBatch | None:
+        if type(fill_value) is int and kwargs.get("dtype") is None:
+            return None  # integers of 64 bits
+        if type(fill_value) not in (int, float):
+            return None
+        return self._blank((size,), fill_value, **kwargs)
+
+    def _blank(self, size: Any, value: float, **kwargs: Any) -> DeferredBatch | None:
         dtype = kwargs.pop("dtype", None)
         device = kwargs.pop("device", None)
         shape = _sizes(size)
         if kwargs or shape is None or torch.device(device or torch.get_default_device()) != _CPU:
             return None
-        if not any(_pending(part) and part.shape == shape[1:] for part in _parts(self._samples)):
+        if not any(_pending(part) and _holds(shape, part) for part in _parts(self._samples)):
             return None
-        return DeferredBatch.blank(shape, dtype or torch.get_default_dtype())
+        return DeferredBatch.blank(shape, dtype or torch.get_default_dtype(), value)
 
 
 # How deep samples are searched for deferred tensors: sample, views, view.
@@ -509,8 +561,15 @@ def _sizes(size: Sequence[Any]) -> tuple[int, ...] | None:
 _RANK = 4  # of a batch of images
 
 
-def _blank_row(shape: tuple[int, ...], dtype: torch.dtype, value: float) -> torch.Tensor:
-    return torch.full((), value, dtype=dtype, device="cpu").expand(shape)
+def _holds(shape: tuple[int, ...], image: DeferredTensor) -> bool:
+    """Whether an image fits in the rows of a batch of this shape."""
+    c, h, w = image._shape()
+    return shape[1] == c and shape[2] >= h and shape[3] >= w
+
+
+def _known_by_equality(value: float) -> bool:
+    """Whether equal values are this value, which is not so for nan and -0.0."""
+    return value == value and (value != 0 or math.copysign(1, value) > 0)
 
 
 @functools.lru_cache(64)
@@ -801,11 +860,33 @@ def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     return DeferredTensor._of(tensor._memory)
 
 
+def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Any:
+    if not _pending(tensor) or mode != "constant" or type(value) not in (int, float, type(None)):
+        return NotImplemented
+    if not isinstance(pad, (tuple, list)) or len(pad) not in (2, 4, 6):
+        return NotImplemented
+    if not all(type(n) is int and n >= 0 for n in pad):
+        return NotImplemented
+    left, right, top, bottom, *channels = (*pad, 0, 0)[: max(4, len(pad))]
+    if any(channels) or tensor._shape()[0] == 1:  # whose strides ``shape_and_strides`` cannot say
+        return NotImplemented
+    if not any(pad):
+        return _unmarked(_clone(tensor))
+    value = 0 if value is None else value
+    try:
+        stored = torch.full((), value, dtype=tensor._dtype(), device="cpu").item()
+    except RuntimeError:  # the dtype has no such value
+        return NotImplemented
+    if not _known_by_equality(stored):
+        return NotImplemented
+    return record(tensor, ("border", left, top, right, bottom, stored))
+
+
 # Those of a batch that is filled by rows, and of its rows.
 
 
 def _to_fill(value: Any) -> bool:
-    return isinstance(value, DeferredBatch) and value._fillable and value._real is None
+    return isinstance(value, DeferredBatch) and value._blank_row is not None and value._real is None
 
 
 def _row_to_fill(value: Any) -> bool:
@@ -814,7 +895,7 @@ def _row_to_fill(value: Any) -> bool:
 
 def _new(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     shape = _sizes(size)
-    if not _pending(tensor) or shape is None or kwargs or shape[1:] != tensor._shape():
+    if not _pending(tensor) or shape is None or kwargs or not _holds(shape, tensor):
         return NotImplemented
     return DeferredBatch.blank(shape, tensor._dtype())
 
@@ -826,8 +907,7 @@ def _new_full(tensor: Any, size: Any, value: Any, **kwargs: Any) -> Any:
 def _fill(batch: Any, value: Any) -> Any:
     if not _to_fill(batch) or type(value) not in (int, float):
         return NotImplemented
-    shape, dtype = batch._geometry
-    batch.rows = (_blank_row(shape[1:], dtype, value),) * shape[0]
+    batch.fill_rows(value)
     return batch
 
 
@@ -839,30 +919,40 @@ def _unbind(batch: Any, dim: Any = 0) -> Any:
 
 def _get(tensor: Any, index: Any) -> Any:
     if _row_to_fill(tensor):
-        whole = _is_whole(index, tensor._shape())
-        return DeferredRow(tensor.batch, tensor.place) if whole else NotImplemented
-    place, *rest = index if type(index) is tuple else (index,)
-    if not _to_fill(tensor) or type(place) is not int:
+        row, part = tensor, index
+    elif _to_fill(tensor):
+        place, *rest = index if type(index) is tuple else (index,)
+        if type(place) is not int or not -len(tensor) <= place < len(tensor):
+            return NotImplemented
+        row, part = DeferredRow(tensor, place % len(tensor)), tuple(rest)
+    else:
         return NotImplemented
-    if not -len(tensor) <= place < len(tensor) or not _is_whole(tuple(rest), tensor.shape[1:]):
+    box = _box(part, row._shape())
+    if box is None:
         return NotImplemented
-    return DeferredRow(tensor, place % len(tensor))
+    x, y, w, h = box
+    left, top, _, _ = row.box
+    return DeferredRow(row.batch, row.place, (left + x, top + y, w, h))
 
 
-def _is_whole(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an index takes all of a tensor."""
+def _box(index: Any, shape: tuple[int, ...]) -> Box | None:
+    """The box x, y, w, h that an index takes of (channels, h, w); None: it takes anything else."""
     indices = index if type(index) is tuple else (index,)
     if indices[:1] == (Ellipsis,):
         indices = (slice(None),) * (len(shape) + 1 - len(indices)) + indices[1:]
     if len(indices) > len(shape):
-        return False
-    return all(
-        type(one) is slice
-        and one.step in (None, 1)
-        and one.start in (None, 0)
-        and one.stop in (None, n)
-        for one, n in zip(indices, shape, strict=False)
-    )
+        return None
+    taken = [(0, n) for n in shape]
+    for axis, one in enumerate(indices):
+        if type(one) is not slice or one.step not in (None, 1):
+            return None
+        if not {type(one.start), type(one.stop)} <= {int, type(None)}:
+            return None
+        taken[axis] = one.indices(shape[axis])[:2]
+    channels, (top, bottom), (left, right) = taken
+    if channels != (0, shape[0]) or left >= right or top >= bottom:
+        return None
+    return left, top, right - left, bottom - top
 
 
 def _set(tensor: Any, index: Any, value: Any) -> Any:
@@ -878,11 +968,7 @@ def _copy(row: Any, source: Any, non_blocking: Any = False) -> Any:
     source = _to(source, row.dtype)
     if source is NotImplemented:
         return NotImplemented
-    memory = source._memory
-    if not memory.layout.contiguous:
-        memory = memory.then(("contiguous",))
-    row.batch.set_row(row.place, memory.recording())
-    return row
+    return row if row.copy(source._memory) else NotImplemented
 
 
 def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
@@ -924,6 +1010,7 @@ def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
     yield torch.stack, _stack
     yield torch.cat, _cat
     yield tensor.expand, _expand
+    yield torch.nn.functional.pad, _pad
     yield tensor.new, _new
     yield tensor.new_zeros, _new
     yield tensor.new_full, _new_full
