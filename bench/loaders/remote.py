@@ -120,8 +120,14 @@ class StreamingRemote(Remote, Streaming):
     _setting: Setting
 
     def stated(self, work: Workload) -> Setting:
-        own = {"predownload": 8 * work.batch, "shuffle_block_size": _SHUFFLED}
+        own = {"predownload": self._ahead(work), "shuffle_block_size": _SHUFFLED}
         return {**super().stated(work), **own}
+
+    def _ahead(self, work: Workload) -> int:
+        """How many samples each worker asks for ahead: its default, where the cache has room."""
+        # Where what the workers ask for ahead does not fit into ``cache_limit``, shards are evicted
+        # before they are read, and its threads wait for ever for one that was.
+        return int(os.environ.get("AHEAD", "512")) if work.variant == "half" else 8 * work.batch
 
     def open(self, work: Workload, setting: Setting) -> None:
         os.environ["S3_ENDPOINT_URL"] = setting["server"]
@@ -130,12 +136,12 @@ class StreamingRemote(Remote, Streaming):
         super().open(work, self.settings(work)[0])
 
     def place(self, work: Workload) -> dict[str, Any]:
-        # ``predownload`` is its default. That of ``shuffle_block_size``, 262,144 samples, needs all
-        # shards at once here.
+        # The default of ``shuffle_block_size``, 262,144 samples, needs all shards at once here.
         return {
             "remote": f"s3://{self._setting['bucket']}",
             "local": self._setting["cache"],
             "cache_limit": self._setting["limit"] or None,
+            "predownload": self._ahead(work),
             "shuffle_block_size": _SHUFFLED,
         }
 
