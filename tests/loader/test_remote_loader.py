@@ -282,6 +282,33 @@ def test_windows_ask_for_whole_blocks_however_much_is_cached(
             assert found["nbytes"] <= 1.02 * (1 - share) * size + window * block
 
 
+def test_stores_that_fit_into_the_cache_only_one_by_one_are_read_in_whole_blocks(
+    in_memory: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, window = 256 << 10, 2
+    for module in (order_module, cache_module, store_module):
+        monkeypatch.setattr(module, "BLOCK_NBYTES", block)
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").cp_file("/loader/raw.lmdb", "/loader/second.lmdb")
+    size = (folder / "raw.lmdb").stat().st_size
+    ran = loader(
+        [f"{in_memory}/raw.lmdb", f"{in_memory}/second.lmdb"],
+        cache_dir=tmp_path,
+        cache_limit=int(1.2 * size),
+        transform=None,
+        batch_size=8,
+        shuffle_window=window,
+        prefetch_factor=1,
+    )
+    for epoch in range(3):
+        list(ran)
+        found = ran.stats()["remote"]
+        assert found is not None
+        assert found["requests"] <= 1.1 * found["nbytes"] / block + 2
+        if epoch:
+            assert found["nbytes"] <= 1.02 * 0.8 * size + window * block
+
+
 def test_windows_are_a_function_of_seed_and_epoch(folder: Path) -> None:
     def order(seed: int, epoch: int) -> list[int]:
         made = loader(folder / "raw.lmdb", transform=None, shuffle_window=1, seed=seed)

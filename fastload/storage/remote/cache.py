@@ -146,6 +146,7 @@ class BlockCache:
         self._arrived = threading.Condition()
         self.users = 0
         self._ahead_nbytes = 0
+        self._ahead_urgency = 0.0  # of the last hold ahead that had something to fetch
         self._open: dict[str, tuple[BlockFile, int]] = {}
         self._fetches: dict[str, list[_Fetch]] = {}
         if isinstance(area, DiskArea):
@@ -184,6 +185,12 @@ class BlockCache:
                 fetch.error = StoreError("the store was closed", path=file.what.url.shown)
                 self._cancel(fetch)
             file.close()
+
+    @property
+    def fits(self) -> bool:
+        """Whether all objects that this process has open may be cached whole."""
+        with self.area.mutex():
+            return self.area.limit >= sum(file.nbytes for file in self._files())
 
     # --- holds ------------------------------------------------------------------------------------
 
@@ -229,16 +236,19 @@ class BlockCache:
         return hold
 
     def _may_hold(self, hold: Hold, ranges: Ranges) -> bool:
-        """Whether ``ranges`` may be fetched ahead: one hold, or a share of all. In the mutex.
+        """Whether ``ranges`` may be fetched ahead: one batch, or a share of all. In the mutex.
 
         What is fetched ahead takes the place of what is used later, unless it is there already or
-        there is room for it.
+        there is room for it. A batch of several stores has a hold in each, of the same urgency.
         """
         nbytes = sum(CELL * int((file.state[cells] == ABSENT).sum()) for file, cells in ranges)
         free = self.area.limit - self.area.used
         most = self.area.limit if self.area.soft else max(free, self.area.limit // _AHEAD)
-        if self._ahead_nbytes and self._ahead_nbytes + nbytes > most:
+        begun = self._ahead_nbytes and hold.urgency != self._ahead_urgency
+        if begun and self._ahead_nbytes + nbytes > most:
             return False
+        if nbytes:
+            self._ahead_urgency = hold.urgency
         hold.ahead_nbytes = nbytes
         self._ahead_nbytes += nbytes
         return True

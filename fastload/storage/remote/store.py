@@ -338,7 +338,7 @@ class RemoteStore(Store):
         if self._store.remote:
             self._store.expect(indices, positions, length=length, blocks=blocks)
         here = self._here
-        if self.indirect is not None or here.cache.area.limit >= self.nbytes:
+        if self.indirect is not None or here.cache.fits:
             return  # nothing is evicted
         spans = self.places(indices)
         most = int(positions.max(initial=0))
