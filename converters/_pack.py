@@ -27,7 +27,7 @@ from ..storage._local import is_url
 from ..storage._shards import Sharding
 from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
-from . import _arrays, _overwrite, _remote, _split
+from . import _arrays, _overwrite, _remote, _split, _turn
 from ._encoders import Encoder, make_encoder
 from ._job import Job
 from ._labels import Chosen
@@ -195,7 +195,7 @@ def pack(
             if os.path.realpath(opened.path) == os.path.realpath(path):
                 raise UsageError(f"{path!r} is also the source: expected another destination")
             return _overwrite.replacing(path, functools.partial(begin, staged=True))
-        return begin(path, staged=_remote.is_staging(path))
+        return begin(path, staged=_turn.is_staging(path))
     except KeyboardInterrupt as stop:
         stop.args = (_how_to_resume(path, split),)
         raise

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
-import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +41,12 @@ from ._open import open_source
 from ._report import PackReport
 from ._source import Annotations, Sample, Source
 from ._store_source import FolderSource
+from ._turn import OWNER, Turn, scratch
 
 if TYPE_CHECKING:
     import fsspec
 
 _JOURNAL = "uploaded"  # names of uploaded files, as JSON, one on each line
-_STAGING = re.compile(r"fastload-\d+-[0-9a-f]{16}")
 _METADATA = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")  # at the top of a folder
 _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versions apart
 
@@ -119,15 +118,12 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
             yield source
         return
     system, path = file_system(url, options)
-    folder = tempfile.mkdtemp(prefix="fastload-")
-    try:
+    with scratch(url) as folder:
         with asking(url, "it cannot be fetched", options):
             local, found = _files(system, path, folder, chosen)
             source = _source(system, local, found, chosen, options)
         source.path = url
         yield source
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_store(url: str) -> bool:
@@ -254,29 +250,40 @@ def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) 
     """Call ``run`` with a local path, and upload the stores that it writes there to ``url``.
 
     Raises:
-        UsageError: something exists there.
+        UsageError: something exists there, or another process packs to it.
         StoreError: it cannot be uploaded.
         MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
     system, path = file_system(url, options)
-    mark = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
-    folder = os.path.join(tempfile.gettempdir(), f"fastload-{os.getuid()}-{mark}")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.stat(folder, follow_symlinks=False).st_uid != os.getuid():
-        raise UsageError(f"{folder!r} belongs to another user: set TMPDIR to a folder of your own")
-    uploaded = _uploaded(folder)
+    turn = Turn(url, system, path, functools.partial(asking, url, options=options))
     try:
-        for taken in (path, path + SIDECAR) if uploaded is None else ():
-            with asking(url, "it cannot be written", options):
-                exists = system.exists(taken)
-            if exists:
-                raise UsageError(f"{url!r} exists: delete it or choose another name")
-        report = run(os.path.join(folder, os.path.basename(path)))
-    except BaseException:
-        if not os.listdir(folder):
-            os.rmdir(folder)
-        raise
-    parent, remote = os.path.dirname(path), os.path.dirname(url)
+        report = _pack_and_upload(url, run, options, system, path, turn.folder)
+    finally:
+        turn.end()
+    remote = os.path.dirname(url)
+    parts = [
+        dataclasses.replace(part, path=f"{remote}/{os.path.basename(part.path)}")
+        for part in report.parts
+    ]
+    return dataclasses.replace(report, parts=tuple(parts))
+
+
+def _pack_and_upload(
+    url: str,
+    run: Callable[[str], PackReport],
+    options: RemoteOptions,
+    system: fsspec.AbstractFileSystem,
+    path: str,
+    folder: str,
+) -> PackReport:
+    uploaded = _uploaded(folder)
+    for taken in (path, path + SIDECAR) if uploaded is None else ():
+        with asking(url, "it cannot be written", options):
+            exists = system.exists(taken)
+        if exists:
+            raise UsageError(f"{url!r} exists: delete it or choose another name")
+    report = run(os.path.join(folder, os.path.basename(path)))
+    parent = os.path.dirname(path)
     with asking(url, f"the finished store lies in {folder!r} and cannot be uploaded", options):
         with open(os.path.join(folder, _JOURNAL), "a", encoding="utf-8") as journal:
             for name in in_order(folder):
@@ -287,19 +294,7 @@ def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) 
                 journal.write(json.dumps(name) + "\n")
                 journal.flush()
     shutil.rmtree(folder)
-    parts = [
-        dataclasses.replace(part, path=f"{remote}/{os.path.basename(part.path)}")
-        for part in report.parts
-    ]
-    return dataclasses.replace(report, parts=tuple(parts))
-
-
-def is_staging(path: str) -> bool:
-    """Whether ``path`` is in a folder that ``pack_to`` has made."""
-    above = os.path.dirname(path)
-    name = os.path.basename(above)
-    inside = os.path.realpath(os.path.dirname(above)) == os.path.realpath(tempfile.gettempdir())
-    return inside and _STAGING.fullmatch(name) is not None
+    return report
 
 
 def _uploaded(folder: str) -> list[str] | None:
@@ -322,7 +317,7 @@ def in_order(folder: str) -> list[str]:
         os.path.relpath(os.path.join(root, name), folder)
         for root, _, names in os.walk(folder)
         for name in names
-        if name != _JOURNAL
+        if name not in (_JOURNAL, OWNER)
     ]
 
     def turn(name: str) -> int:

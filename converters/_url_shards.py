@@ -10,7 +10,8 @@ leaves whole objects at most, which the next writer of the shard replaces. ``com
 store copy the shards to their names, and uploads the manifest last, which makes the store exist.
 Nothing of a shard travels through the process that commits but the table.
 
-Object stores have no locks: that one process at a time packs to a URL is up to the caller.
+One process at a time commits to a URL (``_turn.py``). Folders of tasks that were killed are deleted
+by the next task of the same URL on that machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import dataclasses
 import functools
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +47,7 @@ from ..storage.shard_set import (
 )
 from ..storage.table import Table
 from ._remote import asking, file_system
+from ._turn import Turn, scratch
 
 if TYPE_CHECKING:
     import fsspec
@@ -71,7 +72,7 @@ class UrlMade(Made):
 
     def lengths(self) -> np.ndarray:
         """As in ``Made``."""
-        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+        with scratch(self.path) as folder:
             place = os.path.join(folder, LENGTHS)
             _fetch(self.system, f"{os.path.dirname(self.path)}/{LENGTHS}", place)
             found: np.ndarray = np.load(place)
@@ -109,7 +110,7 @@ class UrlShardPlace(ShardPlace):
         metadata: Mapping[str, Any],
     ) -> Made:
         """As in ``ShardPlace``."""
-        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+        with scratch(self.store) as folder:
             self.write_into(folder, write, classes=classes, metadata=metadata)
             path = os.path.join(folder, self.name)
             table = table_of(format_apart(self.store), path)
@@ -122,7 +123,7 @@ class UrlShardPlace(ShardPlace):
     @contextlib.contextmanager
     def opened(self, pieces: Sequence[str]) -> Iterator[Store]:
         """As in ``ShardPlace``; the pieces are fetched whole."""
-        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+        with scratch(self.store) as folder:
             places = []
             for number, piece in enumerate(pieces):
                 inside = os.path.join(folder, str(number))
@@ -148,7 +149,8 @@ class UrlShardSet:
         options: how the URL is reached.
 
     Raises:
-        UsageError: the store exists, or it was begun with other settings.
+        UsageError: the store exists, or it was begun with other settings, or another process packs
+            to it.
         StoreError: the object store cannot be asked.
         MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
@@ -159,7 +161,18 @@ class UrlShardSet:
         self._folder = f"{path}.partial"
         self._system, _ = file_system(path, options)
         self._system.invalidate_cache()
+        about = functools.partial(_asking, self._system, path)
+        self._turn = Turn(path, self._system, self._inside(path), about)
         self._open = True
+        try:
+            self._begin(settings)
+        except BaseException:
+            self._turn.end()
+            raise
+
+    def _begin(self, settings: Mapping[str, object]) -> None:
+        """Compare the settings with those of the first run, or write them."""
+        path = self.path
         now = json.loads(json.dumps(begun_with(path, settings)))
         there = _content(self._system, f"{self._folder}/{_SETTINGS}")
         for taken in (path, sidecar_of(path)):
@@ -204,7 +217,7 @@ class UrlShardSet:
             for shard in made
             for one in with_companions(self._format, shard.path)
         ]
-        with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+        with scratch(self.path) as folder:
             tables = _each(functools.partial(self._table, folder), enumerate(made))
             table = whole_table(self._format, self.path, tables)
             manifest = os.path.join(folder, "manifest")
@@ -215,7 +228,10 @@ class UrlShardSet:
             _each(self._copy, copies)
             _send(self._system, manifest, sidecar_of(self.path))
         self._open = False
-        self._delete()
+        try:
+            self._delete()
+        finally:
+            self._turn.end()
         return table
 
     def _table(self, folder: str, numbered: tuple[int, Made]) -> Table:
@@ -261,11 +277,14 @@ class UrlShardSet:
         if not self._open:
             return
         self._open = False
-        self._system.invalidate_cache()
-        with _asking(self._system, self._folder, "it cannot be listed"):
-            there = self._system.find(self._inside(self._folder))
-        if not any("/made-" in one for one in there):
-            self._delete()
+        try:
+            self._system.invalidate_cache()
+            with _asking(self._system, self._folder, "it cannot be listed"):
+                there = self._system.find(self._inside(self._folder))
+            if not any("/made-" in one for one in there):
+                self._delete()
+        finally:
+            self._turn.end()
 
 
 def finished(path: str, options: RemoteOptions) -> Table | None:
@@ -275,7 +294,7 @@ def finished(path: str, options: RemoteOptions) -> Table | None:
         StoreError: it cannot be fetched, or is damaged.
     """
     system, _ = file_system(path, options)
-    with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+    with scratch(path) as folder:
         place = os.path.join(folder, "manifest")
         try:
             _fetch(system, sidecar_of(path), place)

@@ -49,18 +49,29 @@ class FastloadRemote(Remote, Lmdb):
     def open(self, work: Workload, setting: Setting) -> None:
         from fastload import FastLoader
 
+        place = str(self.store_folder(work) / "images.lmdb")
+        options: dict[str, Any] = {}
+        if setting["server"] is not None:  # else the packed file itself, to compare
+            place = f"s3://{setting['bucket']}/images.lmdb"
+            options = {
+                "storage_options": {
+                    "endpoint": setting["server"],
+                    "region": "us-east-1",
+                    **_KEY,
+                },
+                "cache_dir": setting["cache"],
+                "cache_limit": setting["limit"] or None,
+            }
         self._loader = FastLoader(
-            f"s3://{setting['bucket']}/images.lmdb",
+            place,
             batch_size=work.batch,
             shuffle=work.shuffled,
             drop_last=True,
             seed=0,
             transform=transforms_v1(work),
             num_workers=work.threads,
-            storage_options={"endpoint": setting["server"], "region": "us-east-1", **_KEY},
-            cache_dir=setting["cache"],
-            cache_limit=setting["limit"] or None,
             shuffle_window=self.window,
+            **options,
         )
 
 
@@ -120,8 +131,18 @@ class StreamingRemote(Remote, Streaming):
     _setting: Setting
 
     def stated(self, work: Workload) -> Setting:
-        own = {"predownload": 8 * work.batch, "shuffle_block_size": _SHUFFLED}
-        return {**super().stated(work), **own}
+        return {**super().stated(work), **self._shuffled(work)}
+
+    def _shuffled(self, work: Workload) -> dict[str, Any]:
+        """Samples that each worker asks for ahead, and among which it shuffles."""
+        if work.variant == "half":
+            # All shards that the workers shuffle among must fit into ``cache_limit``: it evicts
+            # those that are about to be read otherwise, and a thread waits for ever for one that
+            # was evicted between being asked for and being there.
+            return {"predownload": 2 * work.batch, "shuffle_block_size": _SHUFFLED // 4}
+        # ``predownload`` is its default. That of ``shuffle_block_size``, 262,144 samples, needs all
+        # shards at once here.
+        return {"predownload": 8 * work.batch, "shuffle_block_size": _SHUFFLED}
 
     def open(self, work: Workload, setting: Setting) -> None:
         os.environ["S3_ENDPOINT_URL"] = setting["server"]
@@ -130,13 +151,11 @@ class StreamingRemote(Remote, Streaming):
         super().open(work, self.settings(work)[0])
 
     def place(self, work: Workload) -> dict[str, Any]:
-        # ``predownload`` is its default. That of ``shuffle_block_size``, 262,144 samples, needs all
-        # shards at once here.
         return {
             "remote": f"s3://{self._setting['bucket']}",
             "local": self._setting["cache"],
             "cache_limit": self._setting["limit"] or None,
-            "shuffle_block_size": _SHUFFLED,
+            **self._shuffled(work),
         }
 
 

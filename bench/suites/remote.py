@@ -29,16 +29,23 @@ _METRICS = (
     ("first batch", "s", "first_batch_s"),
     ("bytes", "of the data", "share"),
     ("requests", "requests an image", "requests"),
+    ("of local", "x", "of_local"),
 )
 
 
 class Remote(Suite):
     name = "remote"
     summary = "imagenet-train behind 20 ms and 50 MB/s: nothing cached, all, or half"
-    variants = {"cold": Variant(), "warm": Variant(), "half": Variant()}
+    variants = {"cold": Variant(), "warm": Variant(), "half": Variant(), "local": Variant()}
 
     def known(self) -> tuple[str, ...]:
         return tuple(REMOTE)
+
+    def loaders(self, variant: str, options: Options) -> list[str]:
+        asked = super().loaders(variant, options)
+        if variant != "local":
+            return asked
+        return [name for name in asked if name.startswith("fastload")]
 
     def run(self, variant: str, options: Options) -> list[Row]:
         spec = self.variants[variant]
@@ -61,7 +68,11 @@ class Remote(Suite):
             stated[name] = loader.stated(work)
             trial = _Trial(name, work, nbytes, options)
             try:
-                found[name] = [trial.epoch() for _ in range(options.rounds)]
+                if variant == "local":
+                    found |= trial.beside_local()
+                    stated[f"{name}, local"] = stated[name]
+                else:
+                    found[name] = [trial.epoch() for _ in range(options.rounds)]
             except (Refused, Failed) as error:
                 assert trial.process is not None
                 absent.note(name, error, trial.process, metric="throughput", unit="images/s")
@@ -145,6 +156,33 @@ class _Trial:
             "share": sum(one.nbytes for one in asked) / self._nbytes,
             "requests": len(asked) / images,
         }
+
+    def beside_local(self) -> dict[str, list[dict[str, float]]]:
+        """Epochs of which all is cached, each beside one of the same file on the disk.
+
+        By loader: two that are both open, in two processes. They take turns at being the first.
+        """
+        folder = make(self._name).data_folder(self._work)
+        cache = tempfile.mkdtemp(prefix="remote-", dir=self._options.cache)
+        server = _object_server(folder.parent)
+        place = {"bucket": folder.name, "cache": cache, "limit": 0}
+        here, far = f"{self._name}, local", self._name
+        try:
+            with Process(self._name) as local:
+                local.call("make", work=self._work.to_json())
+                both = {far: self._begin(), here: local}
+                both[far].call("first_epoch", setting={"server": server.url, **place})
+                local.call("first_epoch", setting={"server": None, **place})
+                found: dict[str, list[dict[str, float]]] = {far: [], here: []}
+                for number in range(self._options.rounds):
+                    for name in (here, far) if number % 2 else (far, here):
+                        found[name].append(both[name].call("run", seconds=self._options.seconds))
+            for one, other in zip(found[far], found[here]):
+                one["of_local"] = one["images_per_s"] / other["images_per_s"]
+        finally:
+            server.close()
+            shutil.rmtree(cache, ignore_errors=True)
+        return found
 
     def _begin(self) -> Process:
         """A new process, which has imported the loader."""

@@ -92,7 +92,9 @@ class FetchAhead:
             here = self._order.indices
             everything = np.concatenate([here, self._following()])
             positions = np.arange(len(everything))
-            self._store.expect(self._lookup(everything), positions, length=len(here))
+            self._store.expect(
+                self._lookup(everything), positions, length=len(here), blocks=self._blocks
+            )
         if self._ahead:
             self._now = self._ahead.popleft()[0]
         else:

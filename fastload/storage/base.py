@@ -214,12 +214,12 @@ class Store(abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} has nothing to fetch")
 
     def expect(  # noqa: B027 - most have all bytes here
-        self, indices: np.ndarray, positions: np.ndarray, *, length: int
+        self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
         """An epoch begins that reads ``indices`` (int64) at these positions (int64, ascending).
 
         The epoch has ``length`` positions; those from there on belong to the next epoch, as far as
-        it is known.
+        it is known. ``blocks``: it reads whole blocks, as of ``ahead``.
 
         A store that is remote evicts what is used last.
         """

@@ -146,9 +146,11 @@ class ConcatStore(Store):
             held.append(part)
         return HeldTogether(held)
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
+    def expect(
+        self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
+    ) -> None:
         for store, mine, local in self._parts(indices):
-            store.expect(local, positions[mine], length=length)
+            store.expect(local, positions[mine], length=length, blocks=blocks)
 
     def passed(self, position: int) -> None:
         for store in self.stores:

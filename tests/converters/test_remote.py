@@ -338,6 +338,18 @@ def test_an_interrupted_upload_is_resumed_and_nothing_exists_until_then(
     assert content(tmp_path / "back.lmdb") == content(tmp_path / f"x{suffix}")
 
 
+def test_a_url_that_another_machine_packs_to_is_refused(
+    memory: Any, images: Path, staging: Path
+) -> None:
+    memory.pipe_file("/b/x.lmdb.lock", b'{"mark": "another", "host": "far", "since": "noon"}')
+    with pytest.raises(UsageError, match="on the machine far since noon: wait for it; if it does"):
+        pack(images, "memory://b/x.lmdb")
+    assert os.listdir(staging) == [] and not memory.exists("/b/x.lmdb")
+    memory.rm_file("/b/x.lmdb.lock")
+    assert pack(images, "memory://b/x.lmdb").records == 20
+    assert [one.rsplit("/", 1)[-1] for one in memory.find("/b")] == ["x.lmdb"]
+
+
 def test_urls_that_lead_nowhere_say_so(memory: Any, tmp_path: Path, images: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="found nothing"):
         pack("memory://b/none.lmdb", tmp_path / "a.lmdb")

@@ -291,6 +291,15 @@ def test_what_lies_where_a_shard_belongs_is_not_replaced(system: Any) -> None:
         shards.commit(made)
     assert system.cat_file("/bucket/a-000001.tar") == b"another one's"
     assert not system.exists("/bucket/a-000000.tar") and not system.exists("/bucket/a.tar.fastload")
+    shards.close()
+
+
+def test_two_that_write_one_set_are_not_mixed(system: Any) -> None:
+    shards, _ = begun()
+    with pytest.raises(UsageError, match="another process of this machine packs to it"):
+        begun()
+    shards.close()
+    begun()[0].close()
 
 
 def test_what_a_run_left_that_was_killed_after_its_last_upload_is_deleted(

@@ -20,9 +20,15 @@ from torchvision import transforms as T
 pytest.importorskip("obstore", reason="obstore is not installed")
 
 import fastload
+import fastload._run.fetch_ahead as fetch_ahead_module
+import fastload._run.order as order_module
+import fastload.storage.remote.area as area_module
+import fastload.storage.remote.cache as cache_module
 import fastload.storage.remote.requests as requests_module
+import fastload.storage.remote.store as store_module
 from fastload import FastLoader, PackedDataset, UsageError
 from fastload.storage import Record, open_writer
+from fastload.storage.base import BLOCK_NBYTES
 from object_server import Faults, ObjectServer
 
 TRANSFORM = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToTensor()])
@@ -174,6 +180,25 @@ def test_the_first_batch_takes_four_round_trips_at_most(
     remote.dataset.store.close()  # type: ignore[attr-defined]
 
 
+def test_the_first_batch_of_windows_takes_four_round_trips_and_one_block(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_ahead_module, "_WINDOW_NBYTES", 0)  # what comes later is not needed
+    server.faults = Faults(latency_s=0.3)
+    remote = loader(
+        f"{server.url}/raw.lmdb",
+        cache_dir=tmp_path,
+        batch_size=2,
+        prefetch_factor=1,
+        shuffle_window=1,
+    )
+    next(iter(remote))
+    assert 3 <= server.round_trips() <= 4
+    opening = 1 << 20  # both ends of the file, and the columns
+    assert 4 << 20 < server.nbytes < BLOCK_NBYTES + opening
+    remote.dataset.store.close()  # type: ignore[attr-defined]
+
+
 def test_the_timeline_shows_what_is_in_flight_and_waited_for(
     server: ObjectServer, tmp_path: Path
 ) -> None:
@@ -218,6 +243,70 @@ def test_windows_ask_for_whole_blocks_once(
     assert len(server.gets()) - opening <= 1.1 * blocks + 1
     order = list(iter(remote.sampler))  # type: ignore[call-overload]
     assert sorted(order) == list(range(RECORDS)) and order != sorted(order)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_windows_ask_for_whole_blocks_however_much_is_cached(
+    in_memory: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    seed: int,
+) -> None:
+    block, window = 256 << 10, 2  # 50 blocks of 16 records
+    for module in (order_module, cache_module, store_module):
+        monkeypatch.setattr(module, "BLOCK_NBYTES", block)
+    monkeypatch.setattr(area_module, "MEMORY_NBYTES", 3 * window * block)
+    size = (folder / "raw.lmdb").stat().st_size
+    ran = loader(
+        f"{in_memory}/raw.lmdb",
+        cache_dir=tmp_path,
+        cache_limit=int(share * size),
+        transform=None,
+        batch_size=4,
+        seed=seed,
+        shuffle_window=window,
+        prefetch_factor=1,
+    )
+    local = {"transform": None, "batch_size": 4, "seed": seed, "shuffle_window": window}
+    expected = loader(folder / "raw.lmdb", **local)
+    for epoch in range(4):
+        same(ran, expected)
+        found = ran.stats()["remote"]
+        assert found is not None
+        assert found["requests"] <= 1.1 * found["nbytes"] / block + 1
+        if epoch:
+            # In a store so small, the window that is being read is a share too.
+            assert found["nbytes"] <= 1.02 * (1 - share) * size + window * block
+
+
+def test_stores_that_fit_into_the_cache_only_one_by_one_are_read_in_whole_blocks(
+    in_memory: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, window = 256 << 10, 2
+    for module in (order_module, cache_module, store_module):
+        monkeypatch.setattr(module, "BLOCK_NBYTES", block)
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").cp_file("/loader/raw.lmdb", "/loader/second.lmdb")
+    size = (folder / "raw.lmdb").stat().st_size
+    ran = loader(
+        [f"{in_memory}/raw.lmdb", f"{in_memory}/second.lmdb"],
+        cache_dir=tmp_path,
+        cache_limit=int(1.2 * size),
+        transform=None,
+        batch_size=8,
+        shuffle_window=window,
+        prefetch_factor=1,
+    )
+    for epoch in range(3):
+        list(ran)
+        found = ran.stats()["remote"]
+        assert found is not None
+        assert found["requests"] <= 1.1 * found["nbytes"] / block + 2
+        if epoch:
+            assert found["nbytes"] <= 1.02 * 0.8 * size + window * block
 
 
 def test_windows_are_a_function_of_seed_and_epoch(folder: Path) -> None:

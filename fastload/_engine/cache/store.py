@@ -187,8 +187,10 @@ class CachedStore(Store):
         missing = indices[self._missing(indices)]
         return self.inner.ahead(missing, urgency=urgency, blocks=blocks)
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
-        self.inner.expect(indices, positions, length=length)
+    def expect(
+        self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
+    ) -> None:
+        self.inner.expect(indices, positions, length=length, blocks=blocks)
 
     def passed(self, position: int) -> None:
         self.inner.passed(position)

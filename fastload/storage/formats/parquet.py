@@ -205,7 +205,9 @@ class ParquetStore(SchemaStore):
         finally:
             self._groups.unpin(part)
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
+    def expect(
+        self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
+    ) -> None:
         """As in the contract."""
         self._parquet.expect(self._located(indices)[0], np.asarray(positions, np.int64))
 

@@ -8,8 +8,10 @@
     about.json   the URL without credentials, and the ETag
 
 A cell is 4 KiB, what a file system can give back; a record is read to within one cell at each end.
-A group is 4 cells, what is evicted and pinned together: with more, small records that
-are done with would stay because of their neighbours.
+A group is 4 cells, what is pinned together: with more, small records that are done with would stay
+because of their neighbours. Groups are evicted one by one where records are fetched one by one.
+Where whole blocks of 8 MB are fetched, they are evicted as a whole, too: what was left of one would
+cut the rest into many requests.
 
 A cell's bytes are written first, its checksum second, its state last, so a process that is killed
 leaves cells that count as absent. After a power failure, when the disk may have lost any of these
@@ -20,6 +22,7 @@ allocated before they are mapped, so that a full disk is an error and no signal.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import mmap
 import os
@@ -81,6 +84,108 @@ def _free(descriptor: int, first: int, stop: int) -> None:
         punch(descriptor, first * CELL, (stop - first) * CELL)
 
 
+class Blocks:
+    """What of an object is fetched, and evicted, as a whole.
+
+    Two that follow each other may share a group, at the end of one and the beginning of the other.
+
+    Args:
+        begin: int64 (blocks,), the offset of each; ascending but for blocks that are empty.
+        end: int64 (blocks,), where it ends; not after ``begin``: it is empty.
+
+    Attributes:
+        low, high: int64 (blocks,), the groups that a block touches; an empty one, none.
+        first, stop: int64 (blocks,), those of them that no other block touches.
+    """
+
+    def __init__(self, begin: np.ndarray, end: np.ndarray) -> None:
+        nbytes = CELL * GROUP
+        some = np.flatnonzero(end > begin)
+        low, high = begin[some] // nbytes, -(-end[some] // nbytes)
+        before = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(high)])[:-1]
+        then = np.concatenate([low, np.full(1, np.iinfo(np.int64).max)])[1:]
+        self.low, self.high, self.first, self.stop = np.zeros((4, len(begin)), np.int64)
+        self.low[some], self.high[some] = low, high
+        self.first[some] = np.maximum(low, before)
+        self.stop[some] = np.maximum(self.first[some], np.minimum(high, then))
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def holding(self, groups: np.ndarray) -> np.ndarray:
+        """int64 (blocks,): how many of ``groups`` (ascending) each has for itself."""
+        begin, end = np.searchsorted(groups, self.first), np.searchsorted(groups, self.stop)
+        return end - begin
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Uses:
+    """When an epoch uses the pieces of an object.
+
+    Attributes:
+        first, last: int (pieces,), the positions at which this epoch uses a piece; -1: it does not.
+        after: int (pieces,), the first position at which the next epoch uses a piece, counted on
+            from this one's; -1: it does not. None: its order is not known.
+        length: how many positions this epoch has.
+        blocks: what the pieces are; None: groups.
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    after: np.ndarray | None
+    length: int
+    blocks: Blocks | None = None
+
+    @classmethod
+    def of(
+        cls,
+        pieces: np.ndarray,
+        positions: np.ndarray,
+        count: int,
+        *,
+        length: int,
+        most: int,
+        blocks: Blocks | None = None,
+    ) -> Uses:
+        """The uses of ``count`` pieces.
+
+        Args:
+            pieces: int64 (n,), what is used.
+            positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
+            count: of all pieces.
+            length: as the attribute.
+            most: the last position of the whole store; below ``length``: only this epoch is known.
+            blocks: as the attribute.
+        """
+        dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
+        until = int(np.searchsorted(positions, length))
+        # Of a piece that is used several times, the last assignment counts.
+        first, last = (np.full(count, -1, dtype) for _ in range(2))
+        last[pieces[:until]] = positions[:until]
+        first[pieces[:until][::-1]] = positions[:until][::-1]
+        after = None
+        if most >= length:
+            after = np.full(count, -1, dtype)
+            after[pieces[until:][::-1]] = positions[until:][::-1]
+        return cls(first=first, last=last, after=after, length=length, blocks=blocks)
+
+    def distance(self, pieces: np.ndarray, now: int, chance: np.ndarray) -> np.ndarray:
+        """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
+
+        ``chance``: int64 (n,), below 2**31, of those whose next use is not known.
+        """
+        if self.after is None:
+            distance = chance + (1 << 40)
+        else:
+            after = self.after[pieces].astype(np.int64)
+            anywhere = chance * min(2 * self.length, 1 << 31) >> 31
+            distance = np.where(after >= 0, after - now, anywhere)
+        for used in (self.last, self.first):
+            at = used[pieces].astype(np.int64)
+            distance = np.where(at >= now, at - now, distance)
+        return distance
+
+
 class BlockFile:
     """The cached part of one object, in one process. Methods are called in the area's mutex.
 
@@ -94,12 +199,8 @@ class BlockFile:
         nbytes: of the object.
         cells: their number.
         verified: bool (cells,), whose checksums this process knows to be right.
-        first, last: int (groups,), the positions at which this epoch uses a group; -1: it does not.
-            None: the order is not known.
-        after: int (groups,), the first position at which the next epoch uses a group, counted on
-            from this one's; -1: it does not. None: its order is not known.
+        uses: when this epoch uses what; None: its order is not known.
         now: the position of this epoch.
-        length: how many positions it has.
         writers: threads that write to it, which closing waits for.
         closed: nobody uses it any more.
 
@@ -111,10 +212,8 @@ class BlockFile:
         self.area, self.what, self.name, self.nbytes = area, what, name, what.nbytes
         self.cells = -(-self.nbytes // CELL)
         self.groups = -(-self.cells // GROUP)
-        self.first: np.ndarray | None = None
-        self.last: np.ndarray | None = None
-        self.after: np.ndarray | None = None
-        self.now = self.length = 0
+        self.uses: Uses | None = None
+        self.now = 0
         self.writers = 0
         self.closed = False
         self.verified = np.zeros(self.cells, bool)
@@ -292,8 +391,8 @@ class BlockFile:
                 needed[: len(flags)] |= flags != 0
         return needed
 
-    def candidates(self, grain: int) -> tuple[np.ndarray, np.ndarray]:
-        """Groups that may be evicted, in any order, and after how long each is used next.
+    def candidates(self, grain: int, *, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Pieces that may be evicted, in any order, and after how long each is used next.
 
         Where the next epoch's order is not known, what this epoch has used already comes next at a
         place that is not known either. Of that, the same part is kept by everybody, chosen by a
@@ -303,37 +402,67 @@ class BlockFile:
 
         Args:
             grain: groups that are kept or evicted together.
+            whole: pieces are blocks where ``uses`` has blocks; else groups.
         """
         padded = np.zeros(self.groups * GROUP, bool)
         padded[: self.cells] = self.state == THERE
-        groups = np.flatnonzero(padded.reshape(-1, GROUP).any(axis=1) & ~self._needed())
-        chance = (groups // grain).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        distance = (chance >> np.uint64(33)).astype(np.int64)  # below 2**31
-        if self.after is None:
-            distance += 1 << 40
+        there, needed = padded.reshape(-1, GROUP).any(axis=1), self._needed()
+        blocks = self._blocks(whole=whole)
+        if blocks is None:
+            pieces = np.flatnonzero(there & ~needed)
+            places = pieces // grain
         else:
-            after = self.after[groups].astype(np.int64)
-            anywhere = distance * min(2 * self.length, 1 << 31) >> 31
-            distance = np.where(after >= 0, after - self.now, anywhere)
-        for used in (self.last, self.first):
-            if used is not None:
-                at = used[groups].astype(np.int64)
-                distance = np.where(at >= self.now, at - self.now, distance)
-        return groups, distance
+            some = blocks.holding(np.flatnonzero(there)) > 0
+            places = pieces = np.flatnonzero(some & (blocks.holding(np.flatnonzero(needed)) == 0))
+        chance = places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(33)
+        distance = chance.astype(np.int64)
+        uses = self.uses
+        if uses is None:
+            return pieces, distance + (1 << 40)
+        if blocks is None and uses.blocks is not None:  # they are broken up: nothing else is left
+            return pieces, distance
+        return pieces, uses.distance(pieces, self.now, distance)
 
-    def evict(self, groups: np.ndarray) -> None:
-        """Drop what is there of ``groups``."""
-        cells = (np.sort(groups)[:, None] * GROUP + np.arange(GROUP)).reshape(-1)
-        cells = cells[cells < self.cells]
-        self.abandon(cells[self.state[cells] == THERE])
+    def _blocks(self, *, whole: bool) -> Blocks | None:
+        return self.uses.blocks if whole and self.uses is not None else None
 
-    def there(self, groups: np.ndarray) -> np.ndarray:
-        """int64 (n,): how many cells of each group are there."""
-        cells = groups[:, None] * GROUP + np.arange(GROUP)
+    def there(self, pieces: np.ndarray, *, whole: bool) -> np.ndarray:
+        """int64 (n,): how many cells of each of these ``candidates`` are there."""
+        blocks = self._blocks(whole=whole)
+        if blocks is not None:
+            spans = zip(blocks.first[pieces] * GROUP, blocks.stop[pieces] * GROUP)
+            return np.array([(self.state[a:b] == THERE).sum() for a, b in spans], np.int64)
+        cells = pieces[:, None] * GROUP + np.arange(GROUP)
         inside = cells < self.cells
         found = self.state[np.minimum(cells, self.cells - 1)] == THERE
         counts: np.ndarray = (found & inside).sum(axis=1)
         return counts
+
+    def evict(self, pieces: np.ndarray, *, whole: bool) -> None:
+        """Drop what is there of these ``candidates``."""
+        blocks = self._blocks(whole=whole)
+        if blocks is None:
+            self._drop(np.sort(pieces))
+            return
+        needed = self._needed()
+        for block in pieces.tolist():
+            low, high = int(blocks.low[block]), int(blocks.high[block])
+            first, stop = int(blocks.first[block]), int(blocks.stop[block])
+            self._drop(np.arange(first, stop))
+            # What it shares with the block before it, or after it, goes with the second of them.
+            for shared, beside in ((np.arange(low, first), low - 1), (np.arange(stop, high), high)):
+                if not self._any(beside):
+                    self._drop(shared[~needed[shared]])
+
+    def _any(self, group: int) -> bool:
+        """Whether something of ``group`` is there or being fetched."""
+        state = self.state[group * GROUP : (group + 1) * GROUP]
+        return group >= 0 and bool((state != ABSENT).any())
+
+    def _drop(self, groups: np.ndarray) -> None:
+        cells = (groups[:, None] * GROUP + np.arange(GROUP)).reshape(-1)
+        cells = cells[cells < self.cells]
+        self.abandon(cells[self.state[cells] == THERE])
 
     @property
     def present(self) -> int:

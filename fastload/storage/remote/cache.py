@@ -146,6 +146,7 @@ class BlockCache:
         self._arrived = threading.Condition()
         self.users = 0
         self._ahead_nbytes = 0
+        self._ahead_urgency = 0.0  # of the last hold ahead that had something to fetch
         self._open: dict[str, tuple[BlockFile, int]] = {}
         self._fetches: dict[str, list[_Fetch]] = {}
         if isinstance(area, DiskArea):
@@ -184,6 +185,12 @@ class BlockCache:
                 fetch.error = StoreError("the store was closed", path=file.what.url.shown)
                 self._cancel(fetch)
             file.close()
+
+    @property
+    def fits(self) -> bool:
+        """Whether all objects that this process has open may be cached whole."""
+        with self.area.mutex():
+            return self.area.limit >= sum(file.nbytes for file in self._files())
 
     # --- holds ------------------------------------------------------------------------------------
 
@@ -229,16 +236,19 @@ class BlockCache:
         return hold
 
     def _may_hold(self, hold: Hold, ranges: Ranges) -> bool:
-        """Whether ``ranges`` may be fetched ahead: one hold, or a share of all. In the mutex.
+        """Whether ``ranges`` may be fetched ahead: one batch, or a share of all. In the mutex.
 
         What is fetched ahead takes the place of what is used later, unless it is there already or
-        there is room for it.
+        there is room for it. A batch of several stores has a hold in each, of the same urgency.
         """
         nbytes = sum(CELL * int((file.state[cells] == ABSENT).sum()) for file, cells in ranges)
         free = self.area.limit - self.area.used
         most = self.area.limit if self.area.soft else max(free, self.area.limit // _AHEAD)
-        if self._ahead_nbytes and self._ahead_nbytes + nbytes > most:
+        begun = self._ahead_nbytes and hold.urgency != self._ahead_urgency
+        if begun and self._ahead_nbytes + nbytes > most:
             return False
+        if nbytes:
+            self._ahead_urgency = hold.urgency
         hold.ahead_nbytes = nbytes
         self._ahead_nbytes += nbytes
         return True
@@ -264,7 +274,7 @@ class BlockCache:
         absent, mine = cells[state == ABSENT], cells[state == self.area.slot]
         others = file.claimed_by_others(cells)
         if len(absent):
-            if not self.make_room(len(absent) * CELL):
+            if not self.make_room(len(absent) * CELL, ahead=ahead):
                 if ahead:
                     return False
                 raise self._too_little(file.what)
@@ -362,6 +372,8 @@ class BlockCache:
                 with self.area.mutex():  # others fill the disk too: make do with less
                     before = self.area.used
                     self._evict(4 * len(data))
+                    if self.area.used == before:
+                        self._break_up(4 * len(data))
                     if self.area.used == before:
                         raise
             # Other threads may take what was freed: then again, as long as anything is.
@@ -497,16 +509,30 @@ class BlockCache:
 
     # --- room -------------------------------------------------------------------------------------
 
-    def make_room(self, nbytes: int) -> bool:
-        """Evict until ``nbytes`` more fit; whether they do. In the mutex."""
+    def make_room(self, nbytes: int, *, ahead: bool = False) -> bool:
+        """Evict until ``nbytes`` more fit; whether they do. In the mutex.
+
+        ``ahead``: they are not needed yet, so no block is broken up for them.
+        """
         over = self.area.used + nbytes - self.area.limit
         if over > 0:
             slack = min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES)
+            if self._in_blocks():
+                slack = slack // BLOCK_NBYTES * BLOCK_NBYTES
             self._evict(over + slack)
+            over = self.area.used + nbytes - self.area.limit
+            if over > 0 and not ahead:
+                self._break_up(over)
         return self.area.soft or self.area.used + nbytes <= self.area.limit
 
+    def _files(self) -> list[BlockFile]:
+        return [file for file, _ in self._open.values() if file._data >= 0]
+
+    def _in_blocks(self) -> bool:
+        return any(file.uses is not None and file.uses.blocks is not None for file in self._files())
+
     def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, or as many as can be freed. In the mutex."""
+        """Free ``nbytes``, or as many as can be freed without breaking up blocks. In the mutex."""
         goal = self.area.used - nbytes
         for name in self.area.others():
             if self.area.used <= goal:
@@ -514,27 +540,39 @@ class BlockCache:
             self.area.drop(name)
             if isinstance(self.area, DiskArea):
                 recount(self.area)
-        files = [file for file, _ in self._open.values() if file._data >= 0]
+        self._evict_farthest(goal, whole=True)
+
+    def _break_up(self, nbytes: int) -> None:
+        """Free ``nbytes`` of blocks in which something is pinned. In the mutex."""
+        if self._in_blocks():
+            self._evict_farthest(self.area.used - nbytes, whole=False)
+
+    def _evict_farthest(self, goal: int, *, whole: bool) -> None:
+        """Evict what is used farthest in the future, until ``goal`` bytes are used. In the mutex.
+
+        ``whole``: blocks as a whole, where whole blocks are fetched.
+        """
+        files = self._files()
         if self.area.used <= goal or not files:
             return
-        found = [file.candidates(_GRAIN) for file in files]
-        which = np.repeat(np.arange(len(files)), [len(groups) for groups, _ in found])
-        groups = np.concatenate([groups for groups, _ in found])
+        found = [file.candidates(_GRAIN, whole=whole) for file in files]
+        which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _ in found])
+        pieces = np.concatenate([pieces for pieces, _ in found])
         distance = np.concatenate([distance for _, distance in found])
         # Each has a cell at least. Sorting all of them would take seconds for a large store.
-        most = min(len(groups), -(-nbytes // CELL))
+        most = min(len(pieces), -(-(self.area.used - goal) // CELL))
         farthest = np.argpartition(distance, -most)[-most:] if most else which
         order = farthest[np.argsort(-distance[farthest], kind="stable")]
         counts = np.zeros(len(order), np.int64)
         for number, file in enumerate(files):
             mine = which[order] == number
-            counts[mine] = file.there(groups[order[mine]])
+            counts[mine] = file.there(pieces[order[mine]], whole=whole)
         enough = int(np.searchsorted(np.cumsum(counts) * CELL, self.area.used - goal)) + 1
         chosen = order[:enough]
         for number, file in enumerate(files):
-            evicted = groups[chosen[which[chosen] == number]]
+            evicted = pieces[chosen[which[chosen] == number]]
             if len(evicted):
-                file.evict(evicted)
+                file.evict(evicted, whole=whole)
 
 
 # Of a parent too: its areas must never be closed, see ``area.py``.

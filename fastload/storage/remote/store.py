@@ -17,7 +17,7 @@ from ..column_options import DEFAULT, ColumnOptions
 from ..held import Held
 from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
-from .blocks import CELL, GROUP, BlockFile, cells_of
+from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
 from .cache import BlockCache, Hold, Source, cache_for, let_go
 from .counters import Counters
 from .finding import Finder, cache_names
@@ -306,10 +306,16 @@ class RemoteStore(Store):
         return ranges
 
     def _in_blocks(self, number: int, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the blocks begin that have records at ``offset`` of a file, and their bytes.
+        """Where the blocks begin that have records at ``offset`` of a file, and their bytes."""
+        begin, end = self._blocks(number)
+        wanted = np.unique(offset // BLOCK_NBYTES)
+        return begin[wanted], end[wanted] - begin[wanted]
+
+    def _blocks(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where each block of a file begins and ends, int64 (blocks,), both.
 
         A block goes from its first record to the end of its last one, which the next block need
-        not be there for: int64 (blocks,), both.
+        not be there for. One in which no record begins ends before it begins.
         """
         here = self._here
         if here.blocks is None:
@@ -323,43 +329,39 @@ class RemoteStore(Store):
                 np.minimum.at(first, block, begin)
                 np.maximum.at(end, block, begin + spans.nbytes[mine])
                 here.blocks[each] = first, end
-        first, end = here.blocks[number]
-        wanted = np.unique(offset // BLOCK_NBYTES)
-        return first[wanted], end[wanted] - first[wanted]
+        return here.blocks[number]
 
-    def expect(self, indices: np.ndarray, positions: np.ndarray, *, length: int) -> None:
+    def expect(
+        self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
+    ) -> None:
         """As in the contract."""
         if self._store.remote:
-            self._store.expect(indices, positions, length=length)
+            self._store.expect(indices, positions, length=length, blocks=blocks)
         here = self._here
-        if self.indirect is not None or here.cache.area.limit >= self.nbytes:
+        if self.indirect is not None or here.cache.fits:
             return  # nothing is evicted
         spans = self.places(indices)
         most = int(positions.max(initial=0))
-        dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         for number in np.unique(spans.file).tolist():
             file = here.files.get(self.files[number])
             if file is None:
                 continue
             at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
-            begin = spans.offset[at] // (CELL * GROUP)
-            end = (spans.offset[at] + spans.nbytes[at] - 1) // (CELL * GROUP)
-            count = end - begin + 1
-            starts = np.cumsum(count) - count
-            groups = np.repeat(begin - starts, count) + np.arange(int(count.sum()))
-            position = np.repeat(positions[at], count)
-            until = int(np.searchsorted(position, length))
-            # Of a group that is used several times, the last assignment counts.
-            first, last = (np.full(file.groups, -1, dtype) for _ in range(2))
-            last[groups[:until]] = position[:until]
-            first[groups[:until][::-1]] = position[:until][::-1]
-            after = None
-            if most >= length:
-                after = np.full(file.groups, -1, dtype)
-                after[groups[until:][::-1]] = position[until:][::-1]
+            offset, nbytes = spans.offset[at], spans.nbytes[at]
+            if blocks and not self._store.remote:
+                whole = Blocks(*self._blocks(number))
+                pieces, count = offset // BLOCK_NBYTES, len(whole)
+                position = positions[at]
+            else:
+                begin = offset // (CELL * GROUP)
+                several = (offset + nbytes - 1) // (CELL * GROUP) - begin + 1
+                starts = np.cumsum(several) - several
+                pieces = np.repeat(begin - starts, several) + np.arange(int(several.sum()))
+                whole, count = None, file.groups
+                position = np.repeat(positions[at], several)
+            uses = Uses.of(pieces, position, count, length=length, most=most, blocks=whole)
             with here.cache.area.mutex():
-                file.first, file.last, file.after = first, last, after
-                file.now, file.length = 0, length
+                file.uses, file.now = uses, 0
 
     def passed(self, position: int) -> None:
         """As in the contract."""
