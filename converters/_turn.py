@@ -44,6 +44,7 @@ OWNER = "owner"
 Asking = Callable[[str], contextlib.AbstractContextManager[None]]
 """Turns errors of a file system into a StoreError that begins with these words."""
 
+_MARK_NBYTES = 16
 _STAGING = re.compile(r"fastload-\d+-[0-9a-f]{16}")
 
 
@@ -113,20 +114,28 @@ class Turn:
                 f"{url!r}: another process of this machine packs to it: wait for it, or end it"
             ) from None
         self._unlock = weakref.finalize(self, os.close, descriptor)
+        mark = self._mark()
         try:
-            self._take()
+            self._take(mark)
         except BaseException:
-            self._leave()
+            self._give_up(mark)
             raise
 
-    def _take(self) -> None:
-        """Create the object, or find that it is of a process of this machine that was killed."""
+    def _mark(self) -> str:
+        """What tells this folder from those of other machines; made once."""
         place = os.path.join(self.folder, OWNER)
-        if not os.path.exists(place):
-            with open(place, "w", encoding="utf-8") as file:
-                file.write(secrets.token_hex(16))
-        with open(place, encoding="utf-8") as file:
-            mark = file.read()
+        with contextlib.suppress(FileNotFoundError):
+            with open(place, encoding="utf-8") as file:
+                mark = file.read()
+            if len(mark) == 2 * _MARK_NBYTES:  # else killed while it was written
+                return mark
+        mark = secrets.token_hex(_MARK_NBYTES)
+        with open(place, "w", encoding="utf-8") as file:
+            file.write(mark)
+        return mark
+
+    def _take(self, mark: str) -> None:
+        """Create the object, or find that it is of a process of this machine that was killed."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         mine = {"mark": mark, "host": socket.gethostname(), "since": now}
         with self._asking("it cannot be written"):
@@ -159,6 +168,17 @@ class Turn:
                 return False
             self._system.pipe_file(self._object, content)
         return True
+
+    def _give_up(self, mark: str) -> None:
+        """Delete the object, which may have been created although that failed."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if mark.encode() in self._system.cat_file(self._object):
+                    self._system.rm_file(self._object)
+        except Exception:  # noqa: BLE001 - the error that came before is raised
+            self._unlock()  # the folder stays, for the next one to know the object by
+            return
+        self._leave()
 
     def end(self) -> None:
         """Let others pack to it. Deletes the folder if nothing was left in it."""

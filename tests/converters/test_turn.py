@@ -130,6 +130,34 @@ def test_a_damaged_lock_is_another_ones(path: str, content: bytes) -> None:
     assert Path(f"{path}.lock").read_bytes() == content
 
 
+@pytest.mark.parametrize("error", [OSError("the connection was lost"), KeyboardInterrupt()])
+def test_an_object_that_was_created_although_that_failed_is_deleted(
+    path: str, temporary: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    system = type(fsspec.filesystem("file"))
+    whole = system.pipe_file
+
+    def failing(self: Any, place: str, value: bytes, mode: str = "overwrite") -> None:
+        whole(self, place, value)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "pipe_file", failing)
+        patch.setattr(system, "exists", lambda *_: False)
+        with pytest.raises(type(error)):
+            turn(path)
+    assert not os.path.exists(f"{path}.lock") and os.listdir(temporary) == []
+
+
+def test_a_mark_that_was_not_written_whole_is_made_anew(path: str, temporary: Path) -> None:
+    first = turn(path)
+    Path(first.folder, OWNER).write_text("")
+    Path(first.folder, "piece").touch()
+    first.end()
+    turn(path)
+    assert len(Path(first.folder, OWNER).read_text()) == 32
+
+
 def test_a_server_that_cannot_create_only_what_is_not_there_is_asked_before(
     path: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ class Uses:
         after: int (pieces,), the first position at which the next epoch uses a piece, counted on
             from this one's; -1: it does not. None: its order is not known.
         length: how many positions this epoch has.
+        begun: bool (pieces,), of which a part was evicted: the rest goes before anything else.
         blocks: what the pieces are; None: groups.
     """
 
@@ -134,6 +135,7 @@ class Uses:
     last: np.ndarray
     after: np.ndarray | None
     length: int
+    begun: np.ndarray
     blocks: Blocks | None = None
 
     @classmethod
@@ -167,7 +169,13 @@ class Uses:
         if most >= length:
             after = np.full(count, -1, dtype)
             after[pieces[until:][::-1]] = positions[until:][::-1]
-        return cls(first=first, last=last, after=after, length=length, blocks=blocks)
+        begun = np.zeros(count, bool)
+        return cls(first=first, last=last, after=after, length=length, begun=begun, blocks=blocks)
+
+    def done(self, now: int) -> np.ndarray:
+        """bool (pieces,): used by this epoch, and not from position ``now`` on."""
+        found: np.ndarray = (self.last >= 0) & (self.last < now)
+        return found
 
     def distance(self, pieces: np.ndarray, now: int, chance: np.ndarray) -> np.ndarray:
         """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
@@ -183,7 +191,7 @@ class Uses:
         for used in (self.last, self.first):
             at = used[pieces].astype(np.int64)
             distance = np.where(at >= now, at - now, distance)
-        return distance
+        return np.where(self.begun[pieces], 1 << 41, distance)
 
 
 class BlockFile:
@@ -412,8 +420,12 @@ class BlockFile:
             pieces = np.flatnonzero(there & ~needed)
             places = pieces // grain
         else:
-            some = blocks.holding(np.flatnonzero(there)) > 0
-            places = pieces = np.flatnonzero(some & (blocks.holding(np.flatnonzero(needed)) == 0))
+            # Of a block that this epoch is done with, batches that are being filled pin a few
+            # records. The rest may go, and these next, so that nothing is left of it.
+            assert self.uses is not None, "who has blocks has their uses"
+            some = blocks.holding(np.flatnonzero(there & ~needed)) > 0
+            pinned = blocks.holding(np.flatnonzero(needed)) > 0
+            places = pieces = np.flatnonzero(some & (~pinned | self.uses.done(self.now)))
         chance = places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(33)
         distance = chance.astype(np.int64)
         uses = self.uses
@@ -430,8 +442,10 @@ class BlockFile:
         """int64 (n,): how many cells of each of these ``candidates`` are there."""
         blocks = self._blocks(whole=whole)
         if blocks is not None:
+            kept = np.repeat(self._needed(), GROUP)[: self.cells]
             spans = zip(blocks.first[pieces] * GROUP, blocks.stop[pieces] * GROUP)
-            return np.array([(self.state[a:b] == THERE).sum() for a, b in spans], np.int64)
+            free = [(self.state[a:b] == THERE) & ~kept[a:b] for a, b in spans]
+            return np.array([one.sum() for one in free], np.int64)
         cells = pieces[:, None] * GROUP + np.arange(GROUP)
         inside = cells < self.cells
         found = self.state[np.minimum(cells, self.cells - 1)] == THERE
@@ -448,7 +462,10 @@ class BlockFile:
         for block in pieces.tolist():
             low, high = int(blocks.low[block]), int(blocks.high[block])
             first, stop = int(blocks.first[block]), int(blocks.stop[block])
-            self._drop(np.arange(first, stop))
+            own = np.arange(first, stop)
+            self._drop(own[~needed[first:stop]])
+            if self.uses is not None and needed[first:stop].any():
+                self.uses.begun[block] = True
             # What it shares with the block before it, or after it, goes with the second of them.
             for shared, beside in ((np.arange(low, first), low - 1), (np.arange(stop, high), high)):
                 if not self._any(beside):

@@ -29,8 +29,10 @@ def file() -> Iterator[BlockFile]:
     made.publish(0, made.cells, np.zeros(made.cells, np.uint32))
     blocks = Blocks(in_groups(0, 3.5, 7), in_groups(3.5, 7, 10))
     nothing = np.full(3, -1, np.int32)
-    after = np.array([300, 200, 100], np.int32)
-    made.uses = Uses(first=nothing, last=nothing, after=after, length=50, blocks=blocks)
+    after, begun = np.array([300, 200, 100], np.int32), np.zeros(3, bool)
+    made.uses = Uses(
+        first=nothing, last=nothing, after=after, length=50, begun=begun, blocks=blocks
+    )
     yield made
     made.close()
 
@@ -58,6 +60,19 @@ def test_blocks_are_candidates_unless_something_in_them_is_pinned(file: BlockFil
     assert 4 in file.candidates(1, whole=False)[0], "broken up where nothing else is left"
     file.unpin(pinned)
     assert file.there(np.array([0, 2]), whole=True).tolist() == [3 * GROUP, 3 * GROUP]
+
+
+def test_what_is_pinned_of_a_block_that_the_epoch_is_done_with_goes_next(file: BlockFile) -> None:
+    assert file.uses is not None
+    file.uses.last[2], file.now = 7, 8
+    pinned = file.pin(np.array([8 * GROUP]))
+    assert file.candidates(1, whole=True)[0].tolist() == [0, 1, 2]
+    assert file.there(np.array([2]), whole=True).tolist() == [2 * GROUP]
+    file.evict(np.array([2]), whole=True)
+    assert there(file) == [0, 1, 2, 3, 4, 5, 6, 8]
+    file.unpin(pinned)
+    pieces, distance = file.candidates(1, whole=True)
+    assert pieces[np.argmax(distance)] == 2, "before what is used later"
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
