@@ -48,7 +48,8 @@ def many(many_folder: Path) -> Iterator[ObjectServer]:
     server.close()
 
 
-# A process of its own: reads all records in its own order, compares them, and prints its counters.
+# A process of its own: waits for a line on stdin or its end, reads all records in its own order,
+# compares them, and prints its counters.
 READER = """
 import json, sys, numpy as np
 from fastload.storage import open_store
@@ -56,6 +57,8 @@ from fastload.storage.remote.options import RemoteOptions
 url, cache, limit, local, seed = sys.argv[1:]
 limit = None if limit == "none" else limit
 store = open_store(url, remote=RemoteOptions(cache_dir=cache, cache_limit=limit))
+print("open", flush=True)
+sys.stdin.readline()
 with open_store(local) as expected:
     for part in np.array_split(np.random.default_rng(int(seed)).permutation(len(store)), 40):
         assert store.read(part) == expected.read(part)
@@ -65,11 +68,15 @@ print(json.dumps(store.fetched()))
 
 
 def start(
-    server: ObjectServer, cache: Path, seed: int = 0, limit: str = "none"
+    server: ObjectServer,
+    cache: Path,
+    seed: int = 0,
+    limit: str = "none",
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[str]:
     local = str(server.folder / "many.lmdb")
     command = [sys.executable, "-c", READER, f"{server.url}/many.lmdb", str(cache), limit, local]
-    return subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([*command, str(seed)], stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, float]:
@@ -109,8 +116,15 @@ def data_file(cache: Path) -> Path:
 
 
 def test_two_processes_at_once_fetch_no_byte_twice(many: ObjectServer, cache: Path) -> None:
-    many.faults = Faults(latency_s=0.01)  # so that they meet
-    both = [start(many, cache, seed) for seed in range(2)]
+    both = [start(many, cache, seed, stdin=subprocess.PIPE) for seed in range(2)]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+    many.faults = Faults(latency_s=0.03)  # so that they meet
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
     counters = [finished(process) for process in both]
     ranges = sorted((one.start, one.stop) for one in many.gets())
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
