@@ -263,6 +263,7 @@ class _Stages:
             self._begin(int(values[-2]), int(values[-1]))
 
 
+@functools.lru_cache(256)
 def _levels(mode: str, fill: Argument) -> Fill:
     """A fill as levels of R, G and B: as ``Image.new`` reads it."""
     if fill is None:
