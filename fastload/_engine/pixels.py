@@ -75,6 +75,11 @@ def _box_blur(image: Image.Image, values: list[float]) -> Image.Image:
     return image.filter(kind((values[0], values[1])))
 
 
+def _contrast_crop(image: Image.Image, values: list[float]) -> Image.Image:
+    x, y, w, h = (int(value) for value in values[1:5])
+    return ImageEnhance.Contrast(image).enhance(values[0]).crop((x, y, x + w, y + h))
+
+
 def _levels(image: Image.Image, values: list[float]) -> Image.Image:
     table = np.array(values[1 : 1 + 64 * int(values[0])], "<u4").view(np.uint8).tolist()
     return image.point(table * (3 // int(values[0])))
@@ -137,6 +142,7 @@ def _transpose(how: Image.Transpose) -> _Operation:
 _OPERATIONS: dict[int, _Operation] = {
     operations.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v[0]),
     operations.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v[0]),
+    operations.CONTRAST_CROP: _contrast_crop,
     operations.SATURATION: lambda image, v: ImageEnhance.Color(image).enhance(v[0]),
     operations.HUE: _hue,
     operations.SHARPNESS: lambda image, v: ImageEnhance.Sharpness(image).enhance(v[0]),

@@ -22,12 +22,17 @@ size_t lay_out(resampling::AlignedBytes* bytes, int width, int height, uint8_t**
   return stride;
 }
 
-// Applies one function of the level to all channels.
+// One function of the level for all channels.
 template <typename Level>
-void map_levels(Canvas* canvas, const Level& level) {
+LevelTables same_tables(const Level& level) {
   LevelTables tables;
   for (int i = 0; i < 256; ++i) tables[0][i] = tables[1][i] = tables[2][i] = static_cast<uint8_t>(level(i));
-  look_up(tables, canvas);
+  return tables;
+}
+
+template <typename Level>
+void map_levels(Canvas* canvas, const Level& level) {
+  look_up(same_tables(level), canvas);
 }
 
 // The mean luminance, for ImageEnhance.Contrast.
@@ -48,25 +53,45 @@ int mean_luminance(const Canvas& canvas) {
   return static_cast<int>(static_cast<double>(sum) / static_cast<double>(area) + 0.5);
 }
 
-FASTLOAD_LOOP inline void blend_run(const uint16_t* __restrict from, uint8_t* __restrict to, size_t count,
-                                    float factor) {
-  for (size_t i = 0; i < count; ++i) to[i] = blend(from[i], to[i], factor);
+// ImageEnhance.Contrast.
+LevelTables contrast_tables(const Canvas& canvas, float factor) {
+  const int mean = mean_luminance(canvas);
+  return same_tables([factor, mean](int i) { return blend(mean, i, factor); });
+}
+
+// Contrast of the whole image, of which a box is kept.
+void contrast_crop(Canvas* canvas, const double* values) {
+  const LevelTables tables = contrast_tables(*canvas, static_cast<float>(values[0]));
+  const int x = static_cast<int>(values[1]), y = static_cast<int>(values[2]);
+  const int width = static_cast<int>(values[3]), height = static_cast<int>(values[4]);
+  canvas->begin_next(width, height);
+  resampling::RowOutput output{};
+  output.dtype = Dtype::kUint8;
+  output.lut = tables.data();
+  output.width = width;
+  output.pixel_stride = 1;
+  output.channel_stride = canvas->next_plane_stride();
+  const resampling::StoreRow store = resampling::kernels_in_use().store_for(&output);
+  for (int row = 0; row < height; ++row) {
+    const ptrdiff_t at = static_cast<ptrdiff_t>(y + row) * canvas->width() + x;
+    const uint8_t* const planes[3] = {canvas->plane(0) + at, canvas->plane(1) + at, canvas->plane(2) + at};
+    store(output, planes, canvas->next_plane(0) + static_cast<ptrdiff_t>(row) * width);
+  }
+  canvas->swap();
 }
 
 void saturation(Canvas* canvas, float factor) {
   uint8_t *reds = canvas->plane(0), *greens = canvas->plane(1), *blues = canvas->plane(2);
   const size_t area = canvas->area();
   vectorised([=]() FASTLOAD_LOOP {
-    constexpr size_t kBlock = 256;
-    uint16_t gray[kBlock];
-    for (size_t begin = 0; begin < area; begin += kBlock) {
-      const size_t count = std::min(kBlock, area - begin);
-      uint8_t *red = reds + begin, *green = greens + begin, *blue = blues + begin;
-      for (size_t i = 0; i < count; ++i)
-        gray[i] = static_cast<uint16_t>(luminance(red[i], green[i], blue[i]));
-      blend_run(gray, red, count, factor);
-      blend_run(gray, green, count, factor);
-      blend_run(gray, blue, count, factor);
+    uint8_t* __restrict red = reds;
+    uint8_t* __restrict green = greens;
+    uint8_t* __restrict blue = blues;
+    for (size_t i = 0; i < area; ++i) {
+      const int gray = luminance(red[i], green[i], blue[i]);
+      red[i] = blend(gray, red[i], factor);
+      green[i] = blend(gray, green[i], factor);
+      blue[i] = blend(gray, blue[i], factor);
     }
   });
 }
@@ -227,6 +252,16 @@ void levels(Canvas* canvas, const double* values) {
   look_up(tables, canvas);
 }
 
+// The factor, and a box inside the image.
+int contrast_crop_values(const double* values, int count, int width, int height) {
+  if (count < 5) return -1;
+  for (int axis = 0; axis < 2; ++axis) {
+    const double start = values[1 + axis], side = values[3 + axis];
+    if (!(start >= 0 && side >= 1 && start + side <= (axis == 0 ? width : height))) return -1;
+  }
+  return 5;
+}
+
 int kernel_values(const double* values, int count) {
   if (count < 1 || (values[0] != 3 && values[0] != 5)) return -1;
   const int used = 3 + static_cast<int>(values[0] * values[0]);
@@ -342,6 +377,8 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
       return table_values(values, count);
     case PixelOp::kKernel:
       return kernel_values(values, count);
+    case PixelOp::kContrastCrop:
+      return contrast_crop_values(values, count, width, height);
     default:
       return torch_op_values(op, values, count);
   }
@@ -349,7 +386,10 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
 
 void pixel_op_size(PixelOp op, const double* values, int* width, int* height) {
   if (op == PixelOp::kRotate90 || op == PixelOp::kRotate270) std::swap(*width, *height);
-  const int sized = op == PixelOp::kAffineTo ? 10 : op == PixelOp::kPerspective ? 12 : 0;
+  const int sized = op == PixelOp::kAffineTo       ? 10
+                    : op == PixelOp::kPerspective  ? 12
+                    : op == PixelOp::kContrastCrop ? 3
+                                                   : 0;
   if (sized != 0) {
     *width = static_cast<int>(values[sized]);
     *height = static_cast<int>(values[sized + 1]);
@@ -364,11 +404,10 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
       const float factor = static_cast<float>(values[0]);
       return map_levels(canvas, [factor](int i) { return blend(0, i, factor); });
     }
-    case PixelOp::kContrast: {
-      const float factor = static_cast<float>(values[0]);
-      const int mean = mean_luminance(*canvas);
-      return map_levels(canvas, [factor, mean](int i) { return blend(mean, i, factor); });
-    }
+    case PixelOp::kContrast:
+      return look_up(contrast_tables(*canvas, static_cast<float>(values[0])), canvas);
+    case PixelOp::kContrastCrop:
+      return contrast_crop(canvas, values);
     case PixelOp::kSaturation:
       return saturation(canvas, static_cast<float>(values[0]));
     case PixelOp::kHue:

@@ -69,8 +69,9 @@ enum class PixelOp : int {
   kLevels = 31,     // 1 table of 256 levels, or 3; then 64 numbers of each, four levels in each, lowest first
   kKernel = 32,     // side (3 or 5), scale, offset, the weights from the lowest row to the highest
   kTorchBlur = 33,  // radius x, y, then all weights of x, then those of y
+  kContrastCrop = 34,  // factor; x, y, width and height of the box that is kept, with the whole image's mean
 };
-constexpr int kPixelOps = 34;
+constexpr int kPixelOps = 35;
 
 constexpr int kMostBlurred = 65535;  // pixels
 

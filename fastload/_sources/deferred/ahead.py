@@ -80,15 +80,18 @@ class Ahead:
         following = 1
         for place, index in enumerate(indices):
             following = max(following, place + 1)
-            while following < len(indices) and following <= place + self._window:
+            last = min(place + self._window, len(indices) - 1) if self._known else place
+            while following <= last:
                 if self._begun and self._nbytes >= _MOST_NBYTES:
                     break
                 guesses[following] = self._begin(indices[following])
                 following += 1
             self._asked.clear()
             yield index
-            self._remember(index)
-            self._judge(guesses.pop(place, []))
+            if self._asked:
+                self._remember(index)
+            if place in guesses:
+                self._judge(guesses.pop(place))
 
     def _begin(self, index: Any) -> list[Recording]:
         """Begin what ``index`` will probably ask for."""
@@ -106,7 +109,7 @@ class Ahead:
         if type(index) is not int or (index not in self._known and self._full()):
             return
         asked = tuple(self._asked)
-        if asked and self._known.get(index) != asked:
+        if self._known.get(index) != asked:
             self._known[index] = asked
 
     def _full(self) -> bool:

@@ -167,10 +167,45 @@ class _Stages:
             raise _Unsupported
         if self.flip:
             x = self.w - x - w
+        if self.slots and not (self.cut or self.outside or self.filter is not None):
+            if self._crop_earlier(x, y, w, h):
+                return
         self.left += x
         self.top += y
         self.w, self.h = w, h
         self.cut = True
+
+    def _crop_earlier(self, x: int, y: int, w: int, h: int) -> bool:
+        """Crop before the operations that change each pixel by itself: it leaves them fewer.
+
+        The others have to see the whole image. Of a contrast that is its mean.
+        """
+        slots = self.slots[-1]
+        k = len(slots)
+        while k and slots[k - 1][0] in _PIXEL_BY_PIXEL:
+            k -= 1
+        if k == 0:
+            self._crop_step_before(x, y, w, h)
+        elif slots[k - 1][0] == pixels.CONTRAST:
+            slots[k - 1] = pixels.CONTRAST_CROP, (*slots[k - 1][1], x, y, w, h)
+        elif slots[k - 1][0] == pixels.CONTRAST_CROP:
+            factor, left, top, *_ = slots[k - 1][1]
+            slots[k - 1] = pixels.CONTRAST_CROP, (factor, left + x, top + y, w, h)
+        else:
+            return False
+        flip = self.flip
+        self._begin(w, h)
+        self.flip = flip
+        return True
+
+    def _crop_step_before(self, x: int, y: int, w: int, h: int) -> None:
+        box_x, box_y, box_w, box_h, to_w, to_h, left, top, flip, width, _ = self.steps[-1]
+        left, top = left + (width - x - w if flip else x), top + y
+        if self.filters[-1] is None and self.fills[-1] is None:
+            # The window is the box: nothing else needs to be decoded.
+            box_x, box_y, box_w, box_h, to_w, to_h = box_x + left, box_y + top, w, h, w, h
+            left = top = 0
+        self.steps[-1] = (box_x, box_y, box_w, box_h, to_w, to_h, left, top, flip, w, h)
 
     def resize(self, w: int, h: int, filter: int) -> None:
         """As Pillow, which copies an image that has the size already."""
@@ -219,7 +254,12 @@ class _Stages:
 
     def mirror(self) -> None:
         """Left to right."""
-        self.flip ^= 1
+        if self.slots and self._untouched() and _MIRRORED.issuperset(c for c, _ in self.slots[-1]):
+            # The operations before it see no difference, and a resize after it needs no other step.
+            step = self.steps[-1]
+            self.steps[-1] = (*step[:8], 1 - step[8], *step[9:])
+        else:
+            self.flip ^= 1
 
     def pixels(self, code: int, *values: float) -> None:
         """An operation on pixels."""
@@ -232,6 +272,7 @@ class _Stages:
             self._begin(int(values[-2]), int(values[-1]))
 
 
+@functools.lru_cache(256)
 def _levels(mode: str, fill: Argument) -> Fill:
     """A fill as levels of R, G and B: as ``Image.new`` reads it."""
     if fill is None:
@@ -263,6 +304,17 @@ _CODES: Final = {
     "equalize": pixels.EQUALIZE,
     "autocontrast": pixels.AUTOCONTRAST,
 }
+
+# Operations that change each pixel by itself, wherever it is.
+_PIXEL_BY_PIXEL: Final = frozenset(
+    (
+        pixels.BRIGHTNESS, pixels.SATURATION, pixels.HUE, pixels.GRAYSCALE, pixels.INVERT,
+        pixels.SOLARIZE, pixels.POSTERIZE, pixels.LEVELS,
+    )
+)  # fmt: skip
+
+# Operations that give the mirrored image for a mirrored one.
+_MIRRORED: Final = _PIXEL_BY_PIXEL | {pixels.CONTRAST, pixels.EQUALIZE, pixels.AUTOCONTRAST}
 
 _KNOWN: Final = frozenset(
     (

@@ -13,13 +13,15 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import PIL.Image
 import torch
 import torchvision.transforms._functional_pil as pil_functional
 import torchvision.transforms.functional as functional
+import torchvision.transforms.v2.functional as functional_v2
 from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
@@ -43,10 +45,10 @@ def redirect_all() -> None:
         redirect(function, make)
 
 
-def _unchanged(*names: str) -> Callable[[], bool]:
+def _unchanged(*names: str, module: ModuleType = functional) -> Callable[[], bool]:
     """Whether torchvision's functions of these names are still its own: programs replace them."""
-    own = [(name, getattr(functional, name)) for name in names]
-    found = vars(functional)
+    own = [(name, getattr(module, name)) for name in names]
+    found = vars(module)
 
     def unchanged() -> bool:
         for name, function in own:
@@ -66,6 +68,14 @@ def _happens(p: Any) -> bool:
     if type(p) is float and drawn.dtype is torch.float32:
         return drawn.item() < _as_float32(p)
     return bool(drawn < p)
+
+
+def _applies(p: Any) -> bool:
+    """``not p < torch.rand(1)``, the other comparison that torchvision uses."""
+    drawn = torch.rand(1)
+    if type(p) is float and drawn.dtype is torch.float32:
+        return not _as_float32(p) < drawn.item()
+    return not bool(p < drawn)
 
 
 @functools.lru_cache(256)
@@ -156,6 +166,43 @@ def _draw_alike(seed: int, width: int, height: int) -> bool:
     else:
         ours.append((0, 0, *size))
     return theirs == [*ours, torch.rand(1)]
+
+
+_Ranges: TypeAlias = "tuple[tuple[float, float] | None, ...]"
+"""Of the factors of brightness, contrast and saturation, and of the hue. None: it stays."""
+
+
+def _random_factors(ranges: _Ranges) -> tuple[list[int], list[float | None]]:
+    """The order and the factors of ``ColorJitter``."""
+    order: list[int] = torch.randperm(4).tolist()
+    drawn = torch.empty(1)
+    factors = [None if ends is None else drawn.uniform_(*ends).item() for ends in ranges]
+    return order, factors
+
+
+_RANGES: Final[tuple[_Ranges, ...]] = (
+    ((0.6, 1.4), (0.0, 2.0), (0.3, 0.3), (-0.1, 0.1)),
+    (None, (0.5, 1.5), None, (0.0, 0.5)),
+)
+
+
+@functools.cache
+def _jitters_alike() -> bool:
+    """Whether this version of torchvision draws its colours as they are drawn here."""
+    before = torch.get_rng_state()
+    try:
+        return all(_jitter_alike(seed, ranges) for seed in range(8) for ranges in _RANGES)
+    finally:
+        torch.set_rng_state(before)
+
+
+def _jitter_alike(seed: int, ranges: _Ranges) -> bool:
+    start = torch.Generator("cpu").manual_seed(seed).get_state()
+    torch.set_rng_state(start)
+    order, *factors = transforms.ColorJitter.get_params(*ranges)
+    theirs = (order.tolist(), factors), torch.get_rng_state()
+    torch.set_rng_state(start)
+    return theirs[0] == _random_factors(ranges) and torch.equal(theirs[1], torch.get_rng_state())
 
 
 # Settings. None: not of the usual types, so that torchvision has to say what it makes of them.
@@ -320,6 +367,87 @@ def _random_flip(
     return make
 
 
+def _color_jitter(original: Function) -> Function:
+    draws = transforms.ColorJitter.get_params
+    unchanged = _unchanged(*_ADJUSTMENTS)
+
+    def forward(self: Any, img: Any) -> Any:
+        if (
+            waiting(img)
+            and type(self) is transforms.ColorJitter
+            and _keeps_mode(img)
+            and self.get_params is draws
+            and unchanged()
+            and _jitters_alike()
+        ):
+            ranges = _ranges(self)
+            if ranges is not None:
+                return _jittered(img, *_random_factors(ranges))
+        return original(self, img)
+
+    return forward
+
+
+_ADJUSTMENTS: Final = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
+_COLORS: Final = ("brightness", "contrast", "saturation", "hue")
+
+
+def _keeps_mode(image: DeferredImage) -> bool:
+    """Whether it is converted to gray and back without anything that Pillow looks up first."""
+    return image.mode == "RGB" and keeps_no_color(image)
+
+
+def _ranges(transform: Any) -> _Ranges | None:
+    found = []
+    for name in _COLORS:
+        given = getattr(transform, name)
+        ends = None if given is None else _numbers(given)
+        if ends is None and given is not None:
+            return None
+        found.append(ends)
+    hue = found[3]
+    return None if hue is not None and not -0.5 <= hue[0] <= hue[1] <= 0.5 else tuple(found)
+
+
+def _jittered(
+    image: DeferredImage, order: Sequence[int], factors: Sequence[float | None]
+) -> DeferredImage:
+    operations: list[Operation] = []
+    for number in order:
+        factor = factors[number]
+        if factor is not None:
+            operations.append((_COLORS[number], factor))
+    return image._then(*operations) if operations else image
+
+
+def _random_grayscale(original: Function) -> Function:
+    unchanged = _unchanged("get_dimensions", "rgb_to_grayscale")
+
+    def forward(self: Any, img: Any) -> Any:
+        if (
+            waiting(img)
+            and type(self) is transforms.RandomGrayscale
+            and img.mode == "RGB"
+            and unchanged()
+        ):
+            return img._then(("grayscale",)) if _happens(self.p) else img
+        return original(self, img)
+
+    return forward
+
+
+def _random_apply(original: Function) -> Function:
+    def forward(self: Any, img: Any) -> Any:
+        if type(img) not in _LEAVES or type(self) is not transforms.RandomApply:
+            return original(self, img)
+        if _applies(self.p):
+            for transform in self.transforms:
+                img = transform(img)
+        return img
+
+    return forward
+
+
 # v2. Its transforms take any structure. That a single image is none need not be found out.
 
 _LEAVES: Final = frozenset((DeferredImage, DeferredTensor, DeferredTVImage))
@@ -361,6 +489,27 @@ def _forward_at_random(original: Function) -> Function:
     return forward
 
 
+def _color_jitter_v2(original: Function) -> Function:
+    unchanged = _unchanged(*_ADJUSTMENTS, module=functional_v2)
+
+    def transform(self: Any, inpt: Any, params: Any) -> Any:
+        if (
+            waiting(inpt)
+            and type(self) is v2.ColorJitter
+            and _keeps_mode(inpt)
+            and type(params) is dict
+            and unchanged()
+        ):
+            factors = [params[f"{name}_factor"] for name in _COLORS]
+            hue = factors[3]
+            plain = all(factor is None or type(factor) is float for factor in factors)
+            if plain and (hue is None or -0.5 <= hue <= 0.5):
+                return _jittered(inpt, params["fn_idx"].tolist(), factors)
+        return original(self, inpt, params)
+
+    return transform
+
+
 _REDIRECTED: Final[list[tuple[Function, Callable[[Function], Function]]]] = [
     (transforms.RandomCrop.forward, _random_crop),
     (transforms.RandomResizedCrop.forward, _random_resized_crop),
@@ -372,6 +521,9 @@ _REDIRECTED: Final[list[tuple[Function, Callable[[Function], Function]]]] = [
         transforms.RandomVerticalFlip.forward,
         _random_flip(transforms.RandomVerticalFlip, "vflip", ("flip", True)),
     ),
+    (transforms.ColorJitter.forward, _color_jitter),
+    (transforms.RandomGrayscale.forward, _random_grayscale),
+    (transforms.RandomApply.forward, _random_apply),
 ]
 
 # Before torchvision 0.21 its methods had other names.
@@ -379,3 +531,4 @@ if {"_needs_transform_list", "check_inputs", "make_params", "transform"} <= set(
     _REDIRECTED.append((v2.Transform.forward, _forward))
     # The forward of all transforms that have a ``p``.
     _REDIRECTED.append((v2.RandomHorizontalFlip.forward, _forward_at_random))
+    _REDIRECTED.append((v2.ColorJitter.transform, _color_jitter_v2))

@@ -199,6 +199,96 @@ def test_an_optional_flip_or_colour_does_not_split_a_group() -> None:
     assert len(lowering.grouped(samples)) == 1
 
 
+COLORS: list[Operation] = [
+    ("brightness", 1.5), ("contrast", 0.4), ("contrast", 1.8), ("saturation", 1.9), ("hue", 0.3),
+    ("grayscale",), ("invert",), ("solarize", 90), ("posterize", 3),
+    ("point", tuple(range(255, -1, -1))), ("convert", "L"), ("convert", "RGB"),
+]  # fmt: skip
+OTHERS: list[Operation] = [
+    ("sharpness", 2.5), ("equalize",), ("autocontrast",), ("flip", True), ("rot90", 1),
+    ("expand", 2, 0, 1, 3, 0), ("resize", 50, 48, 2),
+]  # fmt: skip
+
+
+def test_crops_among_colours_give_what_pillow_gives(simd: None, count: Any) -> None:
+    rng = random.Random(8)
+    decoder = BatchDecoder(0, SlabRing(1))
+    recordings = []
+    for seed in range(count(60, 2000)):
+        program = Program(photo(seed, "RGB"), rng)
+        for _ in range(rng.randint(1, 3)):
+            chosen = rng.choices(COLORS, k=rng.randint(0, 4)) + rng.choices(OTHERS, k=seed % 4 == 0)
+            chosen += [("flip", False)] * rng.randint(0, 1)
+            program.operations += rng.sample(chosen, len(chosen))
+            program.operations.append(("resize", 44, 42, 3) if rng.random() < 0.2 else ("copy",))
+            program.size = replayed_size(program)
+            w, h = program.size
+            box = rng.randint(0, w - 9), rng.randint(0, h - 9)
+            program.size = rng.randint(9, w - box[0]), rng.randint(9, h - box[1])
+            program.operations.append(("crop", *box, *program.size))
+        program.operations.append(("convert", "RGB"))
+        recordings.append(program.recording([("to_tensor",)]))
+    expected = torch.stack([replay(one) for one in recordings])  # type: ignore[arg-type]
+    filling = decoder.begin(tuple(expected.shape), tuple(expected.stride()), expected.dtype)
+    filling.add(0, recordings)
+    for recording, mine, theirs in zip(recordings, filling.result(), expected, strict=True):
+        assert torch.equal(mine, theirs), recording.operations
+    assert decoder.counts.native == len(recordings)
+
+
+def replayed_size(program: Program) -> tuple[int, int]:
+    made = replay(Recording(program.opened, tuple(program.operations), (1, 1), "RGB"))
+    assert isinstance(made, Image.Image)
+    return made.size
+
+
+def test_operations_on_single_pixels_leave_out_what_a_crop_after_them_drops() -> None:
+    def steps(*operations: Operation) -> Any:
+        opened = Opened(None, b"", None, (100, 80), "RGB", "JPEG")
+        crop: Operation = ("crop", 30, 20, 50, 40)
+        ended = (*operations, crop, ("resize", 24, 20, 2), ("to_tensor",))
+        lowered = lowering.lower(Recording(opened, ended, (24, 20), "RGB"))
+        assert lowered is not None
+        return lowered.steps[0][:4], lowered.steps[0][8], lowered.slots
+
+    brightness, contrast = ("brightness", 1.5), ("contrast", 0.5)
+    bright, contrasted = (pixels.BRIGHTNESS, (1.5,)), (pixels.CONTRAST, (0.5,))
+    box = 30, 20, 50, 40
+    assert steps(brightness) == (box, 0, ((bright,),))
+    assert steps(brightness, ("flip", False)) == ((20, 20, 50, 40), 1, ((bright,),))
+    assert steps(("flip", False), brightness) == ((20, 20, 50, 40), 1, ((bright,),))
+    assert steps(brightness, contrast, brightness) == (
+        (0, 0, 100, 80),
+        0,
+        ((bright, (pixels.CONTRAST_CROP, (0.5, *box)), bright),),
+    )
+    assert steps(contrast, ("flip", False), brightness) == (
+        (0, 0, 100, 80),
+        1,
+        (((pixels.CONTRAST_CROP, (0.5, *box)), bright),),
+    )
+    assert steps(contrast, ("crop", 5, 6, 90, 70), brightness) == (
+        (0, 0, 100, 80),
+        0,
+        (((pixels.CONTRAST_CROP, (0.5, 35, 26, 50, 40)), bright),),
+    )
+    # A filter has to see the neighbours of what is kept.
+    assert steps(contrast, ("sharpness", 2.0))[2] == ((contrasted, (pixels.SHARPNESS, (2.0,))),)
+
+
+@pytest.mark.parametrize(
+    "box", [(-1, 0, 5, 5), (0, 0, 8, 10), (5, 0, 5, 5), (0, 5, 9, 6), (0, 0, 0, 1), (0, 0, 1, 0.5)]
+)
+def test_a_contrast_that_keeps_what_is_not_there_is_refused(box: tuple[float, ...]) -> None:
+    image = np.zeros((10, 9, 3), np.uint8)
+    code, values = np.array([pixels.CONTRAST_CROP], np.int32), np.array([[0.5, *box]])
+    inside = 0 <= box[0] and box[0] + box[2] <= 9 and box[1] + box[3] <= 10 and min(box[2:]) >= 1
+    if inside:
+        values[0, 1] = np.nan
+    with pytest.raises(ValueError):
+        core().pixels(image, code, values)
+
+
 def test_each_sample_has_its_own_filter_in_one_call() -> None:
     recordings = []
     for filter in range(6):

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import functional, v2
+from torchvision.transforms.v2 import functional as functional_v2
 
 from fastload._sources.deferred import torchvision_transforms
 from fastload._sources.deferred.image import DeferredImage
@@ -56,6 +57,20 @@ V1: dict[str, tuple[type, dict[str, Any]]] = {
     "rare flip": (transforms.RandomHorizontalFlip, {"p": 0.1}),
     "certain flip": (transforms.RandomHorizontalFlip, {"p": 1}),
     "flip upside down": (transforms.RandomVerticalFlip, {"p": 0.3}),
+    "jitter": (
+        transforms.ColorJitter,
+        {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
+    ),
+    "jitter of some colours": (transforms.ColorJitter, {"contrast": (0.5, 0.5), "hue": (0, 0.5)}),
+    "jitter of nothing": (transforms.ColorJitter, {}),
+    "gray at random": (transforms.RandomGrayscale, {"p": 0.5}),
+    "gray by a chance that is no float": (transforms.RandomGrayscale, {"p": torch.tensor(0.5)}),
+    "some at random": (
+        transforms.RandomApply,
+        {"transforms": [transforms.ColorJitter(0.3), transforms.RandomGrayscale(0.5)], "p": 0.8},
+    ),
+    "some always": (transforms.RandomApply, {"transforms": [transforms.ToTensor()], "p": 1}),
+    "one never": (transforms.RandomApply, {"transforms": [transforms.ToTensor()], "p": 0.0}),
 }
 
 V2: dict[str, Any] = {
@@ -65,6 +80,8 @@ V2: dict[str, Any] = {
     "rare flip": v2.RandomVerticalFlip(0.1),
     "resize": v2.Resize((20, 21)),
     "jitter": v2.ColorJitter(0.4, 0.4, 0.4),
+    "jitter of the hue": v2.ColorJitter(contrast=(0.2, 3.0), hue=0.5),
+    "jitter of nothing": v2.ColorJitter(),
     "gray at random": v2.RandomGrayscale(0.5),
     "image": v2.ToImage(),
     "tensor": v2.PILToTensor(),
@@ -160,9 +177,60 @@ def test_a_version_that_draws_otherwise_is_left_alone(monkeypatch: pytest.Monkey
         torchvision_transforms._draws_alike.cache_clear()
 
 
+def test_a_version_that_draws_other_colours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = torchvision_transforms._random_factors
+    monkeypatch.setattr(
+        torchvision_transforms,
+        "_random_factors",
+        lambda ranges: (ours(ranges)[0][::-1], ours(ranges)[1]),
+    )
+    transform = transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    inherited = type("Inherited", (transforms.ColorJitter,), {})(0.4, 0.4, 0.4, 0.1)
+    before = torch.get_rng_state()
+    torchvision_transforms._jitters_alike.cache_clear()
+    try:
+        assert not torchvision_transforms._jitters_alike()
+        assert torch.equal(torch.get_rng_state(), before)
+        with deferring():
+            image = opened()
+            for seed in range(4):
+                assert same(made(transform, image, seed), made(inherited, image, seed)), seed
+    finally:
+        torchvision_transforms._jitters_alike.cache_clear()
+
+
+@pytest.mark.parametrize("kind", [transforms.ColorJitter, v2.ColorJitter])
+def test_jitter_keeps_and_drops_what_is_known_of_a_file_as_torchvision_does(kind: type) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (20, 20)).save(stream, "JPEG", dpi=(72, 72), comment=b"a comment")
+    for options in ({"saturation": 0.5}, {"hue": 0.5}, {"saturation": 0.5, "contrast": 0.5}):
+        own, other = kind(**options), type("Inherited", (kind,), {})(**options)
+        for read_before in (False, True):
+            with deferring():
+                image = Image.open(stream)
+                if read_before:
+                    assert image.info
+                assert own(image).info == other(image).info
+
+
+@pytest.mark.parametrize("kind", [transforms.ColorJitter, v2.ColorJitter])
+def test_a_hue_that_does_not_exist_is_torchvisions_error(kind: Any) -> None:
+    for jitter in (kind(hue=0.5), type("Inherited", (kind,), {})(hue=0.5)):
+        jitter.hue = (0.7, 0.8)
+        with deferring(), pytest.raises(ValueError, match="is not in"):
+            jitter(opened())
+
+
 def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    for name in ("_cropped", "_resized_crop", "_happens", "_takes"):
+    for name in (
+        "_cropped",
+        "_resized_crop",
+        "_happens",
+        "_takes",
+        "_applies",
+        "_jittered",
+    ):
         ours = getattr(torchvision_transforms, name)
 
         def spy(*args: Any, name: str = name, ours: Any = ours) -> Any:
@@ -176,13 +244,17 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
             transforms.RandomCrop(32, padding=4),
             transforms.RandomResizedCrop(16),
             transforms.RandomHorizontalFlip(),
+            transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=1.0),
+            transforms.RandomGrayscale(),
             v2.RandomHorizontalFlip(),
+            v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
             v2.ToImage(),
         ]
     )
     with deferring():
         chain(opened())
-    names = ["_cropped", "_resized_crop", "_happens", "_takes", "_happens", "_takes"]
+    names = ["_cropped", "_resized_crop", "_happens", "_applies", "_jittered", "_happens"]
+    names += ["_takes", "_happens", "_takes", "_jittered", "_takes"]
     assert taken == [(name, True) for name in names]
 
 
@@ -195,6 +267,7 @@ def test_a_chance_is_compared_as_torch_compares_it(
         drawn = torch.tensor([value])
         monkeypatch.setattr(torch, "rand", lambda size, drawn=drawn: drawn)
         assert torchvision_transforms._happens(p) == bool(drawn < p)
+        assert torchvision_transforms._applies(p) == (not bool(p < drawn))
 
 
 def test_places_are_drawn_as_randint_draws_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +308,11 @@ def test_what_a_program_puts_in_the_place_of_torchvisions_functions_is_called(
         monkeypatch.setattr(functional, "hflip", lambda img: called.append(img) or theirs(img))
         transforms.RandomHorizontalFlip(1)(opened())
         assert len(called) == 1
+        monkeypatch.setattr(functional, "adjust_hue", lambda img, hue_factor: "put there")
+        assert transforms.ColorJitter(hue=0.1)(opened()) == "put there"
+        monkeypatch.setattr(functional_v2, "adjust_hue", lambda img, hue_factor: "put there")
+        with pytest.raises(ValueError, match="No kernel registered"):  # as torchvision asks for
+            v2.ColorJitter(hue=0.1)(opened())
         monkeypatch.setattr(
             transforms.RandomResizedCrop,
             "get_params",
