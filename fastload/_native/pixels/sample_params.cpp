@@ -118,6 +118,10 @@ void erase_box(const EraseBox& box, const Erasing::Fill& fill, const uint8_t* va
     for (int y = box.y; y < box.y + box.h; ++y) {
       Element* to = static_cast<Element*>(target.data) + c * target.channel_stride + y * target.row_stride +
                     box.x * target.pixel_stride;
+      if (!fill.noise && target.pixel_stride == 1) {
+        std::fill_n(to, box.w, *from);
+        continue;
+      }
       for (int x = 0; x < box.w; ++x, to += target.pixel_stride) *to = from[fill.noise ? noise.next() : 0];
     }
   }
