@@ -89,7 +89,7 @@ def test_waiting_is_what_a_thread_did_not_want_a_cpu_for(monkeypatch):
     assert waiting.end(0, 10**9) == 750_000_000
     waiting.begin(10**9 + 1)  # too soon to measure again: the last share is used
     assert waiting.end(10**9, 10**9 + 4000) == 3000
-    later = 10**9 + cpu._WAITING_NS
+    later = waiting._due_ns
     waiting.begin(later)
     assert waiting.end(later, later + 10**9) == 500_000_000
     assert next(readings, None) is None
