@@ -42,11 +42,10 @@ else:
 # in one piece (pipe(7)).
 _WRITTEN_WHOLE = select.PIPE_BUF
 
-# What a Connection writes before a message.
+# A Connection writes these bytes before a message, and up to so long a message together with them.
+# Of two writes Ctrl-C may prevent the second, and then the other end waits for the rest.
 _PREFIX_NBYTES = 4
-
-# An empty pipe has room for all but this: the prefix may take a page of its own.
-_SPARE_NBYTES = 2 * select.PIPE_BUF
+_ONE_WRITE_NBYTES = 16384
 
 
 class DirectQueue(_Queue):
@@ -116,7 +115,7 @@ def _has_room(descriptor: int, nbytes: int) -> bool:
         waiting = select.poll()
         waiting.register(descriptor, select.POLLOUT)
         return any(event & select.POLLOUT for _, event in waiting.poll(0))
-    if nbytes > fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ) - _SPARE_NBYTES:
+    if nbytes > min(_ONE_WRITE_NBYTES, fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)):
         return False
     (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))
     return not unread
