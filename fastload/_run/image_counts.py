@@ -21,6 +21,8 @@ class Report:
         causes: what materialised others.
         hits, misses: of the cache, where an image was materialised.
         again: how often the batch was made again without deferring.
+        replayed: why tensors that the batch's worker filled were left to Pillow and torch, in
+            words, and how many.
     """
 
     opened: int = 0
@@ -30,6 +32,7 @@ class Report:
     again: int = 0
     hits: int = 0
     misses: int = 0
+    replayed: tuple[tuple[str, int], ...] = ()
 
 
 class ImageCounts:
@@ -67,6 +70,9 @@ class ImageCounts:
         self.again += report.again
         self._hits += report.hits
         self._misses += report.misses
+        for reason, count in report.replayed:
+            reasons = self.made.reasons
+            reasons[reason] = reasons.get(reason, 0) + count
         for cause in report.causes:
             key = cause.function, cause.file, cause.line
             count, ns = self.causes.get(key, (0, 0))

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from . import cgroup, ranks
 
-_WAITING_NS = 5_000_000  # between two measurements of Waiting
+# Between two measurements of Waiting: so many times what a measurement takes, which is long where
+# the CPUs are busy, and at least 10 ms.
+_WAITING_TIMES = 200
+_WAITING_NS = 10_000_000
 
 _LAUNCHING = 2  # CPUs for the threads that keep a device busy. Not measured on a GPU yet.
 
@@ -76,18 +79,25 @@ def wanted() -> float:
 class Waiting:
     """The share of one thread's time that is waiting for a disk, a network or a lock.
 
-    Two readings of the system's statistics take 10 to 20 us, longer than a batch of small samples
-    may take. So there is at most one measurement every 5 ms, whose result is used until the next.
+    Two readings of the system's statistics take 20 us, and several times that on busy CPUs: longer
+    than a batch of small samples may take. So measuring takes at most 1 % of the time, and the
+    result is used until the next measurement.
     """
 
     def __init__(self) -> None:
         self._due_ns = 0
+        self._cost_ns = 0  # of a reading
         self._wanted_s: float | None = None
         self._share = 0.0
 
     def begin(self, now_ns: int) -> None:
         """The thread starts a piece of work now (perf_counter_ns)."""
-        self._wanted_s = wanted() if now_ns >= self._due_ns else None
+        if now_ns < self._due_ns:
+            self._wanted_s = None
+            return
+        before_ns = time.perf_counter_ns()
+        self._wanted_s = wanted()
+        self._cost_ns = time.perf_counter_ns() - before_ns
 
     def end(self, begin_ns: int, now_ns: int) -> int:
         """The piece of work has ended. Returns how many of its nanoseconds were waiting."""
@@ -96,7 +106,7 @@ class Waiting:
         if wanted_s is not None:
             wanted_ns = 1e9 * (wanted() - wanted_s)
             self._share = min(1.0, max(0.0, 1.0 - wanted_ns / max(took_ns, 1)))
-            self._due_ns = now_ns + _WAITING_NS
+            self._due_ns = now_ns + max(_WAITING_NS, _WAITING_TIMES * self._cost_ns)
         return int(self._share * took_ns)
 
 

@@ -21,6 +21,7 @@ from ..route import WorkersRoute
 from .deferral import Deferral, install
 from .fetch import Fetcher
 from .local_iterator import LocalIterator
+from .queues import with_direct_queues
 from .tasks import Outcome, OutcomeLoader, Tasks, identity
 from .worker_init import WorkerInit
 from .worker_iterator import WorkerIterator
@@ -125,7 +126,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
         options = {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": config.persistent_workers,
-            "multiprocessing_context": config.multiprocessing_context,
+            "multiprocessing_context": with_direct_queues(config.multiprocessing_context),
             "worker_init_fn": WorkerInit(config.worker_init_fn),
         }
     with warnings.catch_warnings():
@@ -187,7 +188,18 @@ def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> De
         )
     # a batch can be asked for again while those after it are in flight
     keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
-    return Deferral(None, keep=keep, cache=_cache(config, resources))
+    cache = _cache(config, resources)
+    return Deferral(None, keep=keep, cache=cache, few=_few(config) if cache is None else None)
+
+
+def _few(config: LoaderConfig) -> BatchDecoder | None:
+    """What fills batches of a few images in a worker; None: there are more CPUs than workers."""
+    if config.num_workers < cpu.available():
+        return None
+    from ..._sources.deferred.batch import BatchDecoder, entry_points
+
+    entry_points()  # before workers are forked, which share them
+    return BatchDecoder(0, SlabRing(0), config.check_crc)
 
 
 def _ahead(resources: Resources, decoder: BatchDecoder | None) -> Ahead | None:

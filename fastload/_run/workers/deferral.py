@@ -4,7 +4,8 @@ How it runs
     A batch is made inside ``switch.deferring()``: images that the dataset opens are deferred, and
     what is asked of them is recorded. Then ``complete`` has the core fill all tensors of the batch
     that were recorded, and makes the PIL images. In a worker process only the images are made:
-    tensors travel as recordings (``transport.py``), and the training process fills them.
+    tensors travel as recordings (``transport.py``), and the training process fills them. Except a
+    few images, if there are as many workers as CPUs: see Note [Few images].
 How it ends
     success   the batch holds plain tensors and plain PIL images.
     failure   an image is damaged, which the user's code would have seen where Pillow decodes; or
@@ -16,12 +17,19 @@ How it ends
               left alone, too, but what it kept of earlier batches is completed.
     quiet     a dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice
               that, four times that ... of an epoch are run this way.
+
+Note [Few images]
+    To send what was recorded of a batch and to begin it on other threads takes about a millisecond
+    of CPU time, in processes that wake each other. That is little beside 64 images, and more than
+    decoding one. So a worker fills a batch of a few images itself, in the slab. It gains only where
+    all CPUs have a worker: otherwise the training process's threads have the other CPUs.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +43,14 @@ if TYPE_CHECKING:
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Found
+    from .transport import Packer
 
 # Batches without an image before deferring pauses, and how many later it looks again.
 _PATIENCE = 3
+
+# Images of a batch that a worker fills itself.
+_FEW = 4
+
 _FIRST_LOOK = 64
 
 
@@ -58,6 +71,8 @@ class Deferral:
         restores: whether the generators get their states back before a batch is made again. Not in
             a thread beside the training loop, which uses them too.
         ahead: decodes ahead of the samples that ask for pixels; None: nothing does.
+        few: fills batches of a few images in a worker forked from this process; None: none are
+            filled there. See Note [Few images].
     """
 
     def __init__(
@@ -68,9 +83,11 @@ class Deferral:
         restores: bool = True,
         cache: OpenedCache | None = None,
         ahead: Ahead | None = None,
+        few: BatchDecoder | None = None,
     ) -> None:
         self._cache = cache
         self._ahead = ahead
+        self._few = few
         self._keep = keep
         self._restores = restores
         self._made = decoder
@@ -90,7 +107,7 @@ class Deferral:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        return {**self.__dict__, "_made": None, "_cache": None, "_ahead": None}
+        return {**self.__dict__, "_made": None, "_cache": None, "_ahead": None, "_few": None}
 
     def announced(
         self, indices: Sequence[Any]
@@ -162,6 +179,7 @@ class Deferral:
         thread.failed = False
         thread.cache = self._cache
         thread.arrays = self._arrays
+        self.report = Report()
         try:
             with switch.deferring(), self._filling():
                 made = make()
@@ -202,17 +220,35 @@ class Deferral:
         except Damaged as damaged:
             raise damaged.__cause__ or damaged from None
 
-    def complete_images(self, batch: Any) -> Any:
-        """``batch`` with plain PIL images; its tensors may stay deferred."""
+    def complete_to_send(self, batch: Any, packer: Packer) -> Any:
+        """``batch`` with plain PIL images; its tensors are in the slab, or stay deferred.
+
+        Raises:
+            Damaged, or what Pillow raises: an image cannot be made.
+        """
         from ..._sources.deferred.completion import replaced
 
         found = self._find(batch)
+        if self._few is not None and found.tensors:
+            sizes = found.sizes()
+            if sizes is not None and found.rows() <= _FEW and packer.has_room(sizes):
+                return self._filled(batch, found, self._few, packer)
         found.materialise_shared()
         self._count(found)
         if not found.images:
             return batch
         results = {key: image.materialise() for key, image in found.images.items()}
         return replaced(batch, lambda part: results.get(id(part), part))
+
+    def _filled(self, batch: Any, found: Found, decoder: BatchDecoder, packer: Packer) -> Any:
+        """``batch``, in which ``found`` was found, with its tensors in the slab."""
+        decoder.memory = packer
+        decoder.counts.reasons.clear()
+        completed = found.completed(batch, decoder)
+        self._count(found)
+        replayed = tuple(decoder.counts.reasons.items())
+        self.report = dataclasses.replace(self.report, replayed=replayed)
+        return completed
 
     def _find(self, batch: Any) -> Found:
         from ..._sources.deferred.completion import Found, replaced
@@ -224,9 +260,7 @@ class Deferral:
         return found
 
     def _count(self, found: Found) -> None:
-        from ..._sources.deferred.completion import rows_of
-
-        self.report = Report(deferred=sum(map(rows_of, found.tensors.values())))
+        self.report = Report(deferred=found.rows())
 
     def _note(self, opened: int) -> None:
         """Note what became of a batch."""
@@ -234,11 +268,11 @@ class Deferral:
 
         causes = tuple(thread_state.materialised())
         thread = thread_state.THREAD
-        self.report = Report(
-            opened,
-            self.report.deferred,
-            thread.read,
-            causes,
+        self.report = dataclasses.replace(
+            self.report,
+            opened=opened,
+            read=thread.read,
+            causes=causes,
             hits=thread.hits,
             misses=thread.misses,
         )

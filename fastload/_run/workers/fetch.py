@@ -293,7 +293,7 @@ class Fetcher(Dataset[Outcome]):
             return None, None
         if packer is None:
             return deferral.complete(made.batch), None
-        return None, packer.pack(deferral.complete_images(made.batch))
+        return None, packer.pack(deferral.complete_to_send(made.batch, packer))
 
     def _make(
         self,

@@ -131,6 +131,31 @@ class Packer:
         self._places: dict[int, tuple[torch.Tensor, _Place]] = {}
         self._recorded: dict[int, _Recorded] = {}
         self._opened: dict[int, tuple[int, Opened]] = {}
+        self._leased = False
+
+    def has_room(self, nbytes: Sequence[int]) -> bool:
+        """Whether ``lease`` has room in the slab for tensors of these sizes, one after the other.
+
+        If not, a later batch is given a slab that has.
+        """
+        needed = sum(-(-each // _ALIGNMENT) * _ALIGNMENT for each in nbytes)
+        if self._slab and self._end + needed <= len(self._memory):
+            return True
+        self._nbytes += needed
+        return False
+
+    def lease(
+        self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """A tensor in the slab, and its bytes: to be filled, and sent without another copy.
+
+        As ``SlabRing.lease``; there has to be room for it.
+        """
+        begin = self._end
+        tensor = self._reserve(shape, strides, dtype)
+        assert tensor is not None, "there is room"
+        self._leased = True
+        return tensor, self._memory[begin : begin + math.prod(shape) * dtype.itemsize]
 
     def another(self) -> Packer:
         """One for the same memory, to pack the batch anew."""
@@ -241,6 +266,12 @@ class Packer:
         self._nbytes += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         if known is not None:
             return known[1]
+        if self._leased:  # perhaps as a part of a batch
+            begin = tensor.data_ptr() - self._memory.ctypes.data
+            if 0 <= begin and begin + nbytes <= self._end:
+                place = begin, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+                self._places[id(tensor)] = tensor, place
+                return place
         if nbytes >= _SHARED_NBYTES and tensor.is_shared():  # type: ignore[no-untyped-call]
             self._unplaced += self._slab
             return None

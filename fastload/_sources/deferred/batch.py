@@ -22,16 +22,15 @@ import contextlib
 import dataclasses
 import functools
 import math
-import os
+import mmap
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
 
 from ... import _native
-from ..._base.slabs import SlabRing
 from ..._engine.huffman_index import new_table
 from ..._engine.image_engine import BatchRequest
 from ..._engine.native import Kernel, shared_regions
@@ -81,9 +80,10 @@ class EntryPoints:
 
     def __init__(self) -> None:
         self.table = new_table(_REMEMBERED)
-        # Which image has each place. Equal tags are harmless: the core compares checksums of the
-        # file before it uses an entry point.
-        self._tags = np.zeros(_REMEMBERED, np.uint32)
+        # Which image has each place, for this process and those forked from it, as the table is.
+        # Equal tags are harmless: the core compares checksums of the file before it uses an entry
+        # point.
+        self._tags = np.frombuffer(mmap.mmap(-1, 4 * _REMEMBERED), np.uint32)
         # The last one is for those without a place, which are verified each time.
         self.verified = np.zeros(_REMEMBERED + 1, np.uint8)
 
@@ -116,13 +116,9 @@ class EntryPoints:
 
 
 @functools.cache
-def _shared_points(process: int) -> EntryPoints:
-    return EntryPoints()
-
-
 def entry_points() -> EntryPoints:
-    """Those of this process, which all of its loaders share."""
-    return _shared_points(os.getpid())
+    """Those of this process, and of the workers that it forks after the first call."""
+    return EntryPoints()
 
 
 @dataclasses.dataclass
@@ -148,15 +144,25 @@ class Counts:
         self.reasons[why] = self.reasons.get(why, 0) + 1
 
 
+class Memory(Protocol):
+    """Where batches are allocated, such as a ``SlabRing``."""
+
+    def lease(
+        self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """As ``SlabRing.lease``."""
+
+
 class BatchDecoder:
     """Makes tensors of recordings.
 
     Args:
         threads: of the core that fill a batch, 0: the caller's, in ``Filling.result``.
-        ring: where batches are allocated.
+        memory: where batches are allocated.
         check_crc: when checksums of stores' records are verified, as for ``EngineOptions``.
 
     Attributes:
+        memory: as above.
         counts: how images were made.
         opened: whether the dataset that it decodes for has opened an image.
         read: whether the core has decoded an image for another library that it calls.
@@ -165,8 +171,9 @@ class BatchDecoder:
         cache: of the images, or None.
     """
 
-    def __init__(self, threads: int, ring: SlabRing, check_crc: CheckCrc = "first") -> None:
+    def __init__(self, threads: int, memory: Memory, check_crc: CheckCrc = "first") -> None:
         self.threads = threads
+        self.memory = memory
         self.counts = Counts()
         self.opened = False
         self.read = False
@@ -174,7 +181,6 @@ class BatchDecoder:
         self.quiet = 0
         self.cache: OpenedCache | None = None
         self.reader = Reader(check_crc)
-        self._ring = ring
         self._waiting: list[_GroupJob] | None = None
 
     @contextlib.contextmanager
@@ -216,7 +222,7 @@ class BatchDecoder:
             return Filling(
                 self, torch.empty(shape, dtype=dtype, device="cpu"), np.empty(0, np.uint8)
             )
-        return Filling(self, *self._ring.lease(shape, dtype, strides))
+        return Filling(self, *self.memory.lease(shape, dtype, strides))
 
 
 class Filling:

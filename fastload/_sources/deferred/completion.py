@@ -59,6 +59,19 @@ class Found:
             self.tensors[id(part)] = part
         return part
 
+    def rows(self) -> int:
+        """How many images the tensors are of."""
+        return sum(map(rows_of, self.tensors.values()))
+
+    def sizes(self) -> list[int] | None:
+        """Bytes of each of the tensors; None where one is of a type of its own."""
+        from .tensor import DeferredTVImage
+
+        tensors = self.tensors.values()
+        if any(isinstance(tensor, DeferredTVImage) for tensor in tensors):
+            return None
+        return [math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in tensors]
+
     def completed(self, batch: Any, decoder: BatchDecoder) -> Any:
         """``batch``, in which they were found, with plain tensors and images in their places.
 

@@ -84,6 +84,7 @@ def test_time_in_the_queue_for_a_cpu_is_wanted_time(monkeypatch, tmp_path):
 def test_waiting_is_what_a_thread_did_not_want_a_cpu_for(monkeypatch):
     readings = iter([1.0, 1.25, 2.0, 2.5])  # seconds of running or waiting for a CPU
     monkeypatch.setattr(cpu, "wanted", lambda: next(readings))
+    monkeypatch.setattr(cpu, "_WAITING_TIMES", 0)
     waiting = cpu.Waiting()
     waiting.begin(0)
     assert waiting.end(0, 10**9) == 750_000_000
@@ -92,4 +93,18 @@ def test_waiting_is_what_a_thread_did_not_want_a_cpu_for(monkeypatch):
     later = 10**9 + cpu._WAITING_NS
     waiting.begin(later)
     assert waiting.end(later, later + 10**9) == 500_000_000
+    assert next(readings, None) is None
+
+
+def test_waiting_is_read_less_often_where_a_reading_takes_long(monkeypatch):
+    now = iter([0, 3_000_000])  # ns: a reading took 3 ms
+    monkeypatch.setattr(cpu.time, "perf_counter_ns", lambda: next(now))
+    readings = iter([1.0, 1.5])
+    monkeypatch.setattr(cpu, "wanted", lambda: next(readings))
+    waiting = cpu.Waiting()
+    waiting.begin(0)
+    waiting.end(0, 10**9)
+    for later in (10**9 + 1, 10**9 + 300_000_000):  # two readings take 1 % of 600 ms
+        waiting.begin(later)
+        assert waiting.end(later, later + 1000) == 500
     assert next(readings, None) is None

@@ -73,12 +73,13 @@ def test_large_samples_that_do_not_fit_together_are_as_with_torch(odd):
         side_by_side(Large(odd), 1, batch_size=4)
 
 
-def test_waiting_is_read_every_5_ms_and_counts_until_the_next_reading(monkeypatch):
+def test_waiting_is_read_every_10_ms_and_counts_until_the_next_reading(monkeypatch):
     readings = iter([1.0, 1.001, 2.0, 2.004])
     monkeypatch.setattr(cpu, "wanted", lambda: next(readings))
+    monkeypatch.setattr(cpu, "_WAITING_TIMES", 0)  # however long a reading takes
     waiting = cpu.Waiting()
     found = []
-    for begin_ms, end_ms in [(0, 4), (5, 6), (6, 9), (10, 14)]:
+    for begin_ms, end_ms in [(0, 4), (5, 6), (6, 9), (15, 19)]:
         waiting.begin(begin_ms * 10**6)
         found.append(waiting.end(begin_ms * 10**6, end_ms * 10**6) / 1e6)
     assert found == pytest.approx([3.0, 0.75, 2.25, 0.0], abs=1e-3)

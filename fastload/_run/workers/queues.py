@@ -1,0 +1,142 @@
+"""DirectQueue: multiprocessing's Queue, whose ``put`` writes a short message into the pipe itself.
+
+multiprocessing's ``put`` hands each message to a thread of the queue, which waits for the
+interpreter's lock, and its ``get`` makes a selector for each wait. With batches of one image that
+takes a good part of the time, in both processes. Here both are a few system calls.
+
+How ``put`` sends
+    at once     the message fits into what is free of the pipe, and none is before it.
+    by thread   anything else: as in multiprocessing, so ``put`` never waits for the reader. So is
+                the first message: when a long one comes, there may be no memory for a new thread.
+Messages arrive in the order of ``put``. What cannot be pickled raises in ``put``, where
+multiprocessing's thread would print the error and lose the message.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import fcntl
+import functools
+import multiprocessing
+import multiprocessing.queues
+import pickle
+import select
+import struct
+import sys
+import termios
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.synchronize import BoundedSemaphore, Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    _Queue: TypeAlias = multiprocessing.queues.Queue[Any]
+else:
+    _Queue = multiprocessing.queues.Queue
+
+# A pipe that select reports as writable has room for a page, into which this and less is written
+# in one piece (pipe(7)).
+_WRITTEN_WHOLE = select.PIPE_BUF
+
+# A Connection writes these bytes before a message, and up to so long a message together with them.
+# Of two writes Ctrl-C may prevent the second, and then the other end waits for the rest.
+_PREFIX_NBYTES = 4
+_ONE_WRITE_NBYTES = 16384
+
+
+class DirectQueue(_Queue):
+    """As multiprocessing's Queue, for Linux."""
+
+    # multiprocessing's own, from Python 3.10 to 3.14.
+    _reader: Connection
+    _writer: Connection
+    _wlock: Lock
+    _sem: BoundedSemaphore
+    _notempty: threading.Condition
+    _buffer: collections.deque[Any]
+    _closed: bool
+    _send_bytes: Callable[[memoryview], None]
+
+    def _reset(self, after_fork: bool = False) -> None:
+        super()._reset(after_fork)  # type: ignore[misc] # not among the published types
+        self._poll = functools.partial(_readable, self._reader.fileno())
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Send ``obj``, at once where the pipe has room for it."""
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        data = ForkingPickler.dumps(obj)
+        with self._notempty:
+            # Its thread has sent all that it was given once it waits for more.
+            idle = not self._buffer and _waited_for(self._notempty)
+            if idle and self._sem.acquire(False):
+                if self._sent(data):
+                    return
+                self._sem.release()
+        super().put(_Pickled(bytes(data)), block, timeout)
+
+    def _sent(self, data: memoryview) -> bool:
+        """Whether ``data`` could be written without waiting; then it is."""
+        # Held by another process that writes, or for ever by one that was killed while it did.
+        if not self._wlock.acquire(False):
+            return False
+        try:
+            if not _has_room(self._writer.fileno(), len(data) + _PREFIX_NBYTES):
+                return False
+            self._send_bytes(data)
+            return True
+        finally:
+            self._wlock.release()
+
+
+class _Pickled:
+    """An object that is pickled already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)
+
+
+def _waited_for(condition: threading.Condition) -> bool:
+    """Whether a thread waits for ``condition``, whose lock the caller has."""
+    waiters: collections.deque[Any] = condition._waiters  # type: ignore[attr-defined]
+    return bool(waiters)
+
+
+def _has_room(descriptor: int, nbytes: int) -> bool:
+    """Whether a pipe takes so many bytes without waiting, while nobody else writes to it."""
+    if nbytes <= _WRITTEN_WHOLE:
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLOUT)
+        return any(event & select.POLLOUT for _, event in waiting.poll(0))
+    if nbytes > min(_ONE_WRITE_NBYTES, fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)):
+        return False
+    (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))
+    return not unread
+
+
+def _readable(descriptor: int, timeout: float | None = 0.0) -> bool:
+    """Whether there is something to read, or the other end is closed, within ``timeout`` s."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(None if timeout is None else 1000 * max(0.0, timeout)))
+
+
+def with_direct_queues(wanted: str | BaseContext | None) -> str | BaseContext | None:
+    """A multiprocessing context as ``wanted``, whose queues are direct ones where that works.
+
+    Args:
+        wanted: DataLoader's ``multiprocessing_context``.
+    """
+    if sys.platform != "linux":
+        return wanted
+    base = wanted if isinstance(wanted, BaseContext) else multiprocessing.get_context(wanted)
+    context = copy.copy(base)
+    context.Queue = functools.partial(DirectQueue, ctx=base)  # type: ignore[method-assign]
+    return context
