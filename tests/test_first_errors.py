@@ -77,6 +77,7 @@ class Samples(torch.utils.data.Dataset):
 def test_a_mistyped_name_is_answered_with_the_one_that_is_there(
     store: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "both.lmdb").touch()  # is like any short name, if the suffix counts
     link = tmp_path / "my imgs.lmdb"
     link.symlink_to(store)
     for typed in ("my imgs.lmbd", "my imgs", "my_imgs.lmdb"):
