@@ -124,6 +124,12 @@ def test_a_file_of_another_kind_is_to_be_packed(tmp_path: Path) -> None:
     assert line == f"fastload pack {tmp_path / 'list.csv'} imgs.lmdb"
 
 
+def test_an_image_is_answered_with_its_folder(mixed: Path) -> None:
+    image = mixed / "class0" / "0.png"
+    for make in (lambda: FastLoader(str(image)), lambda: pack(image, mixed / "x.lmdb")):
+        assert said(StoreError, make) == f"fastload info {image.parent}"
+
+
 # --- the core
 
 
