@@ -19,8 +19,8 @@ Progress = Callable[[int, "int | None", int], None]
 _LINE_EVERY_S = 10.0  # in a log
 _LINE = "{desc}: {n_fmt} of {total_fmt}, {rate_noinv_fmt}{postfix}, {remaining} left"
 # Seconds are their own rate, and the time that is left.
-_SECONDS_LINE = "{desc}: {n:.0f} of {total:.0f} s"
-_SECONDS_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f} of {total:.0f} s"
+_SECONDS_LINE = "{desc}: {n:.0f} of {total_fmt} s"
+_SECONDS_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f} of {total_fmt} s"
 
 
 class Bar(Protocol):

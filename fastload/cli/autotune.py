@@ -162,11 +162,11 @@ def _spent(budget_s: float, *, quiet: bool) -> Iterator[Callable[[float, float, 
     if quiet:
         yield None
         return
-    with bar("starting", unit="s", total=budget_s) as shown:
+    with bar("starting", unit="s", total=round(budget_s)) as shown:
 
         def report(spent: float, budget: float, what: str) -> None:
-            shown.total = budget
+            shown.total = round(budget)
             shown.set_description_str(what, refresh=False)
-            shown.update(spent - shown.n)
+            shown.update(min(spent, round(budget)) - shown.n)  # beyond it, tqdm forgets the total
 
         yield report
