@@ -190,6 +190,14 @@ def pack(
         on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
         remote=_remote.options_of(storage_options),
     )  # fmt: skip
+    if not overwrite and not is_url(path):
+        parts = _split.paths(path, split)
+        done = next(filter(os.path.lexists, parts), None)
+        # With work to resume, a part that is complete is not in the way.
+        if done is not None and not any(os.path.isdir(f"{part}.partial") for part in parts):
+            raise UsageError(
+                f"{done!r} exists: choose another name, or replace it with overwrite=True"
+            )
     try:
         if overwrite and _overwrite.needed(path, _split.paths(path, split)):
             if os.path.realpath(opened.path) == os.path.realpath(path):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from .._base.byte_sizes import human
-from .._tools.summary import in_words, labels_of
+from .._tools.summary import in_words, labels_of, records_in_words
 from ..storage import Store
 from ..storage.table import Table
 
@@ -96,7 +96,7 @@ def contents(part: PackedPart) -> str:
     """What a store holds, in words."""
     resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
     labels = in_words(part.classes, part.labels)
-    return f"{part.records:,} records, {labels}, {human(part.nbytes)}{resumed}"
+    return f"{records_in_words(part.records)}, {labels}, {human(part.nbytes)}{resumed}"
 
 
 def pace(report: PackReport) -> str:

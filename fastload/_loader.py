@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import operator
 import os
 import time
 import weakref
@@ -495,8 +496,15 @@ class FastLoader(DataLoader[Sample]):
         Also works on an iterator that has not given a batch yet. Samplers and datasets with a
         ``set_epoch`` method are told too. If the loader and its sampler are told different epochs,
         the last call decides. Without any call, every iteration is the next epoch.
+
+        Raises:
+            UsageError: ``epoch`` is not an integer.
         """
-        self._cursor.set_epoch(self._config(), epoch)
+        try:
+            number = operator.index(epoch)
+        except TypeError as error:
+            raise UsageError(f"set_epoch: expected an integer, got {epoch!r}") from error
+        self._cursor.set_epoch(self._config(), number)
 
     def __len__(self) -> int:
         """Batches per epoch; with ``shard=True``, those of this rank."""

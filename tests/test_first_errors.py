@@ -77,6 +77,7 @@ class Samples(torch.utils.data.Dataset):
 def test_a_mistyped_name_is_answered_with_the_one_that_is_there(
     store: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "both.lmdb").touch()  # is like any short name, if the suffix counts
     link = tmp_path / "my imgs.lmdb"
     link.symlink_to(store)
     for typed in ("my imgs.lmbd", "my imgs", "my_imgs.lmdb"):
@@ -121,6 +122,12 @@ def test_a_file_of_another_kind_is_to_be_packed(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label\n")
     line = said(StoreError, lambda: FastLoader(str(tmp_path / "list.csv")))
     assert line == f"fastload pack {tmp_path / 'list.csv'} imgs.lmdb"
+
+
+def test_an_image_is_answered_with_its_folder(mixed: Path) -> None:
+    image = mixed / "class0" / "0.png"
+    for make in (lambda: FastLoader(str(image)), lambda: pack(image, mixed / "x.lmdb")):
+        assert said(StoreError, make) == f"fastload info {image.parent}"
 
 
 # --- the core

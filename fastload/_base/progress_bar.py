@@ -18,6 +18,9 @@ Progress = Callable[[int, "int | None", int], None]
 
 _LINE_EVERY_S = 10.0  # in a log
 _LINE = "{desc}: {n_fmt} of {total_fmt}, {rate_noinv_fmt}{postfix}, {remaining} left"
+# Seconds are their own rate, and the time that is left.
+_SECONDS_LINE = "{desc}: {n:.0f} of {total_fmt} s"
+_SECONDS_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f} of {total_fmt} s"
 
 
 class Bar(Protocol):
@@ -33,7 +36,7 @@ class Bar(Protocol):
     def update(self, n: float) -> object:
         """Advance by ``n`` units."""
 
-    def set_description(self, desc: str, refresh: bool = True) -> None:
+    def set_description_str(self, desc: str, refresh: bool = True) -> None:
         """Show ``desc`` before the bar."""
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> None:
@@ -45,8 +48,8 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
 
     Args:
         what: label of the bar, one word.
-        unit: of ``total``, in the plural.
-        total: units of the whole task; None: unknown.
+        unit: of ``total``, in the plural; "s": the bar shows the time that is spent.
+        total: units of the whole task; None: unknown, except of seconds.
         done: units that were already done at the start.
     """
     notebook = in_notebook()
@@ -55,11 +58,13 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
     else:
         from tqdm.std import tqdm
 
-    options: dict[str, object] = {}
+    seconds = unit == "s"
+    options: dict[str, object] = {"bar_format": _SECONDS_BAR} if seconds else {}
     if not notebook and sys.stderr.isatty():
         options.update(_size())
     elif not notebook:
-        options = {"file": _Lines(), "mininterval": _LINE_EVERY_S, "bar_format": _LINE}
+        line = _SECONDS_LINE if seconds else _LINE
+        options = {"file": _Lines(), "mininterval": _LINE_EVERY_S, "bar_format": line}
     # A subclass, so that tqdm itself keeps its settings: without the thread that monitors stalled
     # bars, and with a thread lock instead of the default one, which takes a system semaphore.
     kind = type("Bar", (tqdm,), {"monitor_interval": 0})

@@ -15,17 +15,54 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Until then it is ``PATH.PROCESS.partial`` in the same folder; a link there is not followed.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; its ``filename`` is ``path``.
     """
-    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+    partial = _partial(path)
+    with naming(path, instead_of=partial):
+        with open(_create(partial), "wb") as file:
+            try:
+                yield file
+                file.flush()
+            except BaseException:
+                os.unlink(partial)
+                raise
+        os.replace(partial, path)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise what ``whole_file`` would raise at once, before long work whose result goes there.
+
+    Raises:
+        OSError: no file can be made in that folder.
+    """
+    partial = _partial(path)
+    with naming(path, instead_of=partial):
+        os.close(_create(partial))
+        os.unlink(partial)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str], *, instead_of: str | None = None) -> Iterator[None]:
+    """A block whose errors of the system name ``path``, the file that the user asked for.
+
+    Args:
+        path: that file.
+        instead_of: a temporary name that must not be shown; None: only errors without a name (a
+            full disk gives none) are completed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, instead_of):
+            error.filename = os.fspath(path)
+        raise
+
+
+def _partial(path: str | os.PathLike[str]) -> str:
+    return f"{os.fspath(path)}.{os.getpid()}.partial"
+
+
+def _create(partial: str) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(partial)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(partial, flags, 0o666), "wb") as file:
-        try:
-            yield file
-            file.flush()
-        except BaseException:
-            os.unlink(partial)
-            raise
-    os.replace(partial, path)
+    return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -215,10 +215,13 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
                 "decodes what has more than 8 bits per channel, or 1"
             )
             continue
+        instead = "the tensor that the transform gives"
+        if not function.startswith("Image."):  # it is a tensor already
+            instead = "the PIL image, before it becomes a tensor"
         lines.append(
             f"slower: {function} at {file}:{line} asked for the pixels of {count} images "
-            f"({ns / elapsed_ns:.0%} of the time); do it in the transform's tensor instead, or "
-            "after the batch is made (docs/your-dataset.md)"
+            f"({ns / elapsed_ns:.0%} of the time); do it to {instead}, or to the whole batch "
+            "(docs/your-dataset.md)"
         )
     for reason, count in sorted(images.replayed().items(), key=lambda item: -item[1]):
         lines.append(f"slower: {count} were left to Pillow and torch: {reason}")

@@ -154,8 +154,7 @@ def _indices(samples: int | Sequence[int], dataset: object) -> list[int]:
     beyond = [i for i in samples if not 0 <= i < count]
     if beyond or not samples:
         raise UsageError(
-            f"samples: expected indices from 0 to {count - 1}, got "
-            f"{', '.join(map(str, beyond)) or 'none'}"
+            f"expected indices from 0 to {count - 1}, got {', '.join(map(str, beyond)) or 'none'}"
         )
     return list(dict.fromkeys(samples))
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
+from .._base.whole_file import naming
 from ..errors import ChecksumError, DecodeError, StoreError, UsageError
 from ..storage import open_store
 from ..storage._crc import crc32c
@@ -89,7 +90,7 @@ def unpack(
             "if none is"
         ) from None
     try:
-        with reporting("unpacking", progress) as report_progress:
+        with naming(target), reporting("unpacking", progress) as report_progress:
             report = _write(opened, partial, workers or available(), report_progress)
         os.rename(partial, target)
         sync_folder(os.path.dirname(target))

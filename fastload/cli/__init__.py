@@ -62,7 +62,7 @@ class _Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As in click, but suggests similar commands for a mistyped one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0].lower(), COMMANDS, n=3)
+            near = difflib.get_close_matches(args[0].lower(), COMMANDS, n=3, cutoff=0.7)
             hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(COMMANDS)}"
             ctx.fail(f"no command {args[0]!r}: {hint}")
         return super().resolve_command(ctx, args)
@@ -74,6 +74,8 @@ class _Group(click.Group):
             if not isinstance(option, click.Option) or option.name is None:
                 continue
             name, typed = option.name, option.opts[-1]
+            if option.is_flag:
+                message = re.sub(rf"\b{name}=True\b", typed, message)
             message = re.sub(rf"\b{name}=(?:'([^']*)'|(?=[\w.]))", rf"{typed} \1", message)
             # A name that is also a word, such as split, is replaced only at the message's start.
             message = re.sub(rf"\b{name}\b" if "_" in name else rf"^{name}(?=:)", typed, message)

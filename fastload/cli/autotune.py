@@ -15,6 +15,7 @@ from rich.table import Table
 from .._base import byte_sizes
 from .._base.import_object import import_object
 from .._base.progress_bar import bar
+from .._base.whole_file import check_writable
 from ..errors import UsageError
 from ..storage._local import is_url
 from ._stdout import kept_for_json
@@ -85,15 +86,19 @@ def command(
 ) -> None:
     """Find the fastest workers, batch size and prefetch for SOURCE on this machine.
 
-    SOURCE is a store, its URL, a folder of class folders, or MODULE:OBJECT: a Dataset, a
-    DataLoader, or a function that returns one. The current folder is searched for the module too.
+    SOURCE is a store, its URL, a folder of images, or MODULE:OBJECT: a Dataset, a DataLoader,
+    or a function that returns one. The current folder is searched for the module too.
     """
     from .._tools.tuning import autotune, page
 
+    for file in (output, html, png):
+        if file is not None:
+            check_writable(file)
+    memory_nbytes = None if memory_limit is None else _nbytes(memory_limit)
     with kept_for_json(as_json):
         path = os.path.exists(source) or is_url(source) or ":" not in source
         found = source if path else import_object(source)
-        with _spent(quiet=quiet) as progress:
+        with _spent(budget_s, quiet=quiet) as progress:
             tuning = autotune(
                 found,
                 transform=import_object(transform) if transform else None,
@@ -101,7 +106,7 @@ def command(
                 batch_size=batch_size,
                 fix_batch_size=fix_batch_size,
                 budget_s=budget_s,
-                memory_limit=None if memory_limit is None else _nbytes(memory_limit),
+                memory_limit=memory_nbytes,
                 approximate=approximate,
                 progress=progress,
             )
@@ -152,16 +157,16 @@ def _nbytes(text: str) -> int:
 
 
 @contextlib.contextmanager
-def _spent(*, quiet: bool) -> Iterator[Callable[[float, float, str], None] | None]:
+def _spent(budget_s: float, *, quiet: bool) -> Iterator[Callable[[float, float, str], None] | None]:
     """A progress bar of the seconds spent."""
     if quiet:
         yield None
         return
-    with bar("starting", unit="s", total=None) as shown:
+    with bar("starting", unit="s", total=round(budget_s)) as shown:
 
         def report(spent: float, budget: float, what: str) -> None:
-            shown.total = budget
-            shown.set_description(what, refresh=False)
-            shown.update(spent - shown.n)
+            shown.total = round(budget)
+            shown.set_description_str(what, refresh=False)
+            shown.update(min(spent, round(budget)) - shown.n)  # beyond it, tqdm forgets the total
 
         yield report

@@ -129,9 +129,8 @@ def open_store(
                 path=path,
             ) from next(iter(broken), None)
         raise StoreError(
-            f"expected a folder or a file ending in {', '.join(known_suffixes())}{_noted(broken)}; "
-            "a list of images has to be packed first"
-            f"{type_next(f'fastload pack {shlex.quote(path)} imgs.lmdb')}",
+            f"expected a folder or a file ending in {', '.join(known_suffixes())}{_noted(broken)}"
+            f"{_instead(path)}",
             path=path,
         ) from next(iter(broken), None)
     if not found.folders and os.path.isdir(path):
@@ -197,6 +196,17 @@ def open_writer(
     if "shards" in found.options:
         options["total"] = total
     return found.writer(path, classes=classes, metadata=metadata, settings=settings, **options)
+
+
+def _instead(path: str) -> str:
+    """The end of a message about the file ``path``, which is no store: what to type next."""
+    from .folder import IMAGE_SUFFIXES
+
+    if path.lower().endswith(IMAGE_SUFFIXES):
+        line = f"fastload info {shlex.quote(os.path.dirname(path))}"
+        return f"; an image is read as part of its folder{type_next(line)}"
+    line = f"fastload pack {shlex.quote(path)} imgs.lmdb"
+    return f"; a list of images has to be packed first{type_next(line)}"
 
 
 def _noted(broken: Sequence[UsageError]) -> str:

@@ -20,9 +20,9 @@ def nothing_at(path: str) -> str:
     while not os.path.isdir(above):
         above = os.path.dirname(above)
     if above == parent:
-        near = difflib.get_close_matches(name, _names(parent), n=1)
-        if near:
-            found = os.path.join(parent, near[0])
+        near = _most_alike(name, _names(parent))
+        if near is not None:
+            found = os.path.join(parent, near)
             return f": did you mean {found!r}?{type_next(f'fastload info {shlex.quote(found)}')}"
     return f": check the path{type_next(f'ls {shlex.quote(above)}')}"
 
@@ -39,6 +39,21 @@ def empty_folders(root: str, names: list[str]) -> str:
         return without_images(folders[0])
     # rmdir removes nothing that holds anything
     return type_next(f"rmdir {' '.join(map(shlex.quote, folders))}")
+
+
+def _most_alike(name: str, names: list[str]) -> str | None:
+    """The one of ``names`` that ``name`` may be a mistyping of; None: none.
+
+    Stems are compared: with .lmdb at the end of both, any two short names are alike.
+    """
+    stem = os.path.splitext(name)[0]
+    by_stem: dict[str, list[str]] = {}
+    for one in names:
+        by_stem.setdefault(os.path.splitext(one)[0], []).append(one)
+    near = difflib.get_close_matches(stem, by_stem, n=1, cutoff=0.7)
+    if not near:
+        return None
+    return max(by_stem[near[0]], key=lambda one: difflib.SequenceMatcher(a=name, b=one).ratio())
 
 
 def _names(folder: str) -> list[str]:

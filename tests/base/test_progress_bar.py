@@ -62,6 +62,24 @@ def test_most_updates_are_not_worth_a_line_in_a_log(capsys: pytest.CaptureFixtur
     assert line.startswith("packing: 999 of ?, ")
 
 
+def test_a_bar_of_seconds_has_no_speed_and_whole_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_bar, "_LINE_EVERY_S", 0.0)
+    with progress_bar.bar("starting", unit="s", total=30) as shown:
+        shown.set_description_str("num_workers=2", refresh=False)
+        shown.update(6.20284)
+    assert capsys.readouterr().err.splitlines()[-1] == "num_workers=2: 6 of 30 s"
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_bar.bar("starting", unit="s", total=30) as shown:
+        shown.update(6.20284)
+    assert terminal.getvalue().rstrip().endswith("| 6 of 30 s")
+    with progress_bar.bar("starting", unit="s", total=30) as shown:
+        shown.update(31.5)  # tqdm then knows no total
+    assert terminal.getvalue().rstrip().endswith("32 of ? s")
+
+
 def test_what_was_done_before_is_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar.reporting("packing", True) as report:
         assert report is not None

@@ -165,6 +165,9 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
         (["show", "IMAGES", "--out", "grid.xyz"], 2, "'grid.xyz': expected a picture file"),
         (["info", "IMAGES", "--grid", "grid.xyz"], 2, "'grid.xyz': expected a picture file"),
         (["paint"], 2, "no command 'paint': one of pack, append"),
+        (["frobnicate"], 2, "no command 'frobnicate': one of pack, append"),
+        (["autotune", "IMAGES", "-o", "none/t.json"], 1, "error: 'none/t.json': No such file"),
+        (["autotune", "IMAGES", "--memory", "much"], 2, "error: --memory: expected a size"),
     ],
 )
 def test_errors_are_one_message_and_a_status(
@@ -176,6 +179,25 @@ def test_errors_are_one_message_and_a_status(
     assert message in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == ""
     assert os.listdir(tmp_path) == ["imgs"]
+
+
+def test_a_store_that_exists_is_answered_with_the_option_that_replaces_it(
+    images: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.tar"
+    assert run("pack", images, path, "-q").exit_code == 0
+    result = run("pack", images, path)
+    assert result.exit_code == 2
+    assert result.stderr.endswith("exists: choose another name, or replace it with --overwrite\n")
+    assert run("pack", images, path, "-q", "--overwrite").exit_code == 0
+
+
+def test_one_record_is_not_called_records(images: Path, tmp_path: Path) -> None:
+    only = next(images.iterdir()).rename(tmp_path / "only")
+    for path in sorted(only.iterdir())[1:]:
+        path.unlink()
+    assert ": 1 record, no labels" in run("info", only).stdout
+    assert ": 1 record, no labels" in run("pack", only, tmp_path / "x.tar").stdout
 
 
 @pytest.mark.parametrize(

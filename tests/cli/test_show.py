@@ -184,7 +184,7 @@ def test_values_that_are_no_levels_are_stretched(photos: Path) -> None:
         (["--transform", "mine:number"], 2, "expected an image of one or three channels"),
         (["--transform", "mine:nothing"], 2, "cannot find 'mine:nothing'"),
         (["--transform", "mine"], 2, "expected MODULE:OBJECT"),
-        (["--index", "999"], 2, "expected indices from 0 to 23, got 999"),
+        (["--index", "999"], 2, "error: expected indices from 0 to 23, got 999"),
         (["--transform", "mine:odd", "--decode", "scaled"], 2, "fastload's engines"),
         (["--out", "no/such/folder/grid.png"], 1, "No such file"),
     ],

@@ -334,6 +334,15 @@ def test_one_seed_gives_the_same_batches_for_any_threads_and_engine(photos, stor
     same(epochs(ImageFolder(photos, TRAIN), seed=11), expected)
 
 
+@pytest.mark.parametrize("epoch", ["1", 1.5, None])
+def test_an_epoch_that_is_no_integer_is_refused_where_it_is_set(epoch):
+    loader = FastLoader(list(range(8)), 4, shuffle=True, seed=1)
+    with pytest.raises(UsageError, match="expected an integer, got"):
+        loader.set_epoch(epoch)
+    loader.set_epoch(np.int64(1))
+    assert next(iter(loader)).shape == (4,)
+
+
 def test_epochs_differ_in_order_and_augmentation_and_can_be_chosen(store):
     loader = FastLoader(store, batch_size=100, shuffle=True, transform=TRAIN, seed=1)
     first, second = next(iter(loader)), next(iter(loader))

@@ -135,7 +135,7 @@ def target_of(source: object, transform: Callable[[Any], Any] | None = None) -> 
     """The target for ``source``.
 
     Args:
-        source: path of a store or of a folder of class folders; a Dataset; a DataLoader, whose
+        source: path of a store or of a folder of images; a Dataset; a DataLoader, whose
             dataset, collate_fn and similar arguments are used; or a function that returns one of
             them.
         transform: for a path; None: random crops of 224 x 224, flipped and normalised, or no crops
@@ -158,27 +158,24 @@ def target_of(source: object, transform: Callable[[Any], Any] | None = None) -> 
 
 
 def _of_path(path: str, transform: Callable[[Any], Any] | None) -> Target:
-    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "data.mdb")):
-        from torchvision.datasets import ImageFolder
-
-        dataset = ImageFolder(path, transform)
-        if transform is None:
-            dataset.transform = _usual(None)
-        return Target(name=path, dataset=dataset, plain=dataset)
     packed = PackedDataset(path)
     packed.transform = _usual(packed) if transform is None else transform
+    if packed.store.format == "folder" and packed.classes:  # scripts have it as an ImageFolder
+        from torchvision.datasets import ImageFolder
+
+        dataset = ImageFolder(path, packed.transform)
+        return Target(name=path, dataset=dataset, plain=dataset)
     return Target(name=path, dataset=packed, plain=_Decoded(packed))
 
 
-def _usual(packed: PackedDataset | None) -> Callable[[Any], Any]:
+def _usual(packed: PackedDataset) -> Callable[[Any], Any]:
     """The usual augmentation: ImageNet's, or CIFAR's for small images."""
     from torchvision import transforms
 
-    if packed is not None:
-        sizes = packed.store.sizes(np.arange(min(len(packed), _CHECKED)))
-        if len(np.unique(sizes, axis=0)) == 1 and 0 < sizes.max() <= _SMALL:
-            steps = [transforms.RandomHorizontalFlip(), transforms.ToTensor()]
-            return cast(Callable[[Any], Any], transforms.Compose(steps))
+    sizes = packed.store.sizes(np.arange(min(len(packed), _CHECKED)))
+    if len(np.unique(sizes, axis=0)) == 1 and 0 < sizes.max() <= _SMALL:
+        steps = [transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+        return cast(Callable[[Any], Any], transforms.Compose(steps))
     steps = [
         transforms.RandomResizedCrop(224),
         transforms.RandomHorizontalFlip(),

@@ -258,12 +258,24 @@ def test_a_dataset_that_opens_no_image_is_soon_left_alone() -> None:
     assert sum(map(bool, Numbers.deferring)) < 10
 
 
+class MeanOfTensor(shapes.Photos):
+    """Looks at the values of the tensor that the transform gives."""
+
+    def __getitem__(self, i: int) -> Any:
+        image, label = super().__getitem__(i)
+        return image - float(image.mean()), label
+
+
 def test_explain_and_stats_say_what_asked_for_pixels(photos: list[Path]) -> None:
     loader = FastLoader(shapes.AsArray(photos[:4]), 2)
     list(loader)
     text = loader.explain()
     assert "deferred_datasets.py:" in text
     assert "asked for the pixels of 4 images" in text
+    assert "do it to the tensor that the transform gives, or to the whole batch" in text
+    tensors = FastLoader(MeanOfTensor(photos[:4]), 2)
+    list(tensors)
+    assert "do it to the PIL image, before it becomes a tensor" in tensors.explain()
     stats = loader.stats()
     assert (stats["images_opened"], stats["images_deferred"]) == (4, 0)
     assert stats["images_materialised"] == 4

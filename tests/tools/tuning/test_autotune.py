@@ -68,6 +68,29 @@ def tuning(store: Path) -> Tuning:
     return fastload.autotune(store, transform=CHAIN, budget_s=3)
 
 
+@pytest.mark.parametrize("source", ["flat", "classes", "store.zarr"])
+def test_folders_of_every_kind_are_tuned(tmp_path: Path, source: str) -> None:
+    from fastload._tools.tuning.target import target_of
+
+    root = tmp_path / ("flat" if source == "flat" else "classes/one")
+    root.mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (12, 12), (number, 2, 3)).save(root / f"{number}.png")
+    if source == "store.zarr":
+        fastload.pack(tmp_path / "classes", tmp_path / source, encode="raw")
+    target = target_of(tmp_path / source)
+    assert len(target) == 4
+    for dataset in (target.dataset, target.plain):
+        sample = dataset[1]
+        image = sample if source == "flat" else sample[0]
+        assert image.shape == (3, 12, 12)
+
+
+def test_an_empty_folder_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="type next: find"):
+        fastload.autotune(tmp_path, budget_s=1)
+
+
 def test_a_slow_disk_asks_for_more_workers_than_cpus(
     clock: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
