@@ -190,7 +190,8 @@ def pack(
         on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
         remote=_remote.options_of(storage_options),
     )  # fmt: skip
-    if not overwrite and not is_url(path):
+    staged = _turn.is_staging(path)
+    if not overwrite and not staged and not is_url(path):
         parts = _split.paths(path, split)
         done = next(filter(os.path.lexists, parts), None)
         # With work to resume, a part that is complete is not in the way.
@@ -203,7 +204,7 @@ def pack(
             if os.path.realpath(opened.path) == os.path.realpath(path):
                 raise UsageError(f"{path!r} is also the source: expected another destination")
             return _overwrite.replacing(path, functools.partial(begin, staged=True))
-        return begin(path, staged=_turn.is_staging(path))
+        return begin(path, staged=staged)
     except KeyboardInterrupt as stop:
         stop.args = (_how_to_resume(path, split),)
         raise

@@ -246,7 +246,7 @@ def test_windows_ask_for_whole_blocks_once(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.9])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_windows_ask_for_whole_blocks_however_much_is_cached(
     in_memory: str,
     folder: Path,

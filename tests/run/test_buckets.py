@@ -587,7 +587,7 @@ def test_a_store_at_a_url_is_told_the_order_of_this_epoch_and_of_the_next(
 ):
     told = []
 
-    def expect(store, indices, positions, *, length):
+    def expect(store, indices, positions, *, length, blocks):
         told.append((indices[:length].tolist(), indices[length:].tolist()))
 
     monkeypatch.setattr(RemoteStore, "expect", expect)
