@@ -26,6 +26,7 @@ _REMOTE_COLUMNS = (
     ("cold", "bytes", "bytes / data"),
     ("cold", "requests", "requests / image"),
     ("warm", "throughput", "all cached: images/s"),
+    ("local", "of local", "x the local file"),
     ("half", "throughput", "half cached: images/s"),
     ("half", "bytes", "bytes / data"),
     ("half", "requests", "requests / image"),
@@ -109,7 +110,8 @@ def remote(rows: Sequence[Row]) -> str:
         for row in rows
         if row["median"] is not None
     }
-    for loader in dict.fromkeys(loader for loader, _, _ in known):
+    columns = {column[:2] for column in _REMOTE_COLUMNS}
+    for loader in dict.fromkeys(loader for loader, *column in known if tuple(column) in columns):
         cells = [
             report.shown(known[key]["median"]) if (key := (loader, *column[:2])) in known else ""
             for column in _REMOTE_COLUMNS
