@@ -170,12 +170,15 @@ def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path)
             ("fastload-remote", "cold", "throughput", 450.0),
             ("litdata-remote", "cold", "throughput", 300.0),
             ("fastload-remote", "half", "bytes", 0.5),
+            ("fastload-remote", "local", "of local", 0.98),
+            ("fastload-remote, local", "local", "throughput", 4000.0),  # what it is compared with
         )
     ]
     assert documents.fill([*ROWS, *rows], tmp_path)[-1] == tmp_path / "docs" / "remote.md"
     page = (tmp_path / "docs" / "remote.md").read_text()
-    assert "| fastload-remote | 450 |  |  |  |  |  | 0.500 |  |" in page
-    assert "| litdata-remote | 300 |  |  |  |  |  |  |  |" in page
+    assert "| fastload-remote | 450 |  |  |  |  | 0.980 |  | 0.500 |  |" in page
+    assert "| litdata-remote | 300 |  |  |  |  |  |  |  |  |" in page
+    assert "| fastload-remote, local" not in page
 
 
 def test_numbers_of_workers_are_tables_apart() -> None:
