@@ -481,6 +481,10 @@ class BlockFile:
         cells = cells[cells < self.cells]
         self.abandon(cells[self.state[cells] == THERE])
 
+    def has(self, cells: np.ndarray) -> bool:
+        """Whether all of ``cells`` are there."""
+        return bool((self.state[cells] == THERE).all())
+
     @property
     def present(self) -> int:
         """Cells that are there."""

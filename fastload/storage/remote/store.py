@@ -299,10 +299,12 @@ class RemoteStore(Store):
             file = here.files.get(self.files[number])
             if file is None:  # made of records that lie in pieces
                 continue
-            offset, nbytes = spans.offset[mine], spans.nbytes[mine]
-            if blocks:
-                offset, nbytes = self._in_blocks(number, offset)
-            ranges.append((file, cells_of(offset, nbytes)))
+            cells = cells_of(spans.offset[mine], spans.nbytes[mine])
+            # Nothing is fetched or evicted where all is there and stays: then to hold the records
+            # is enough, which are a small part of their blocks.
+            if blocks and not (here.cache.fits and file.has(cells)):
+                cells = cells_of(*self._in_blocks(number, spans.offset[mine]))
+            ranges.append((file, cells))
         return ranges
 
     def _in_blocks(self, number: int, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
