@@ -227,16 +227,11 @@ class _Stages:
             self._settle()
         elif self.outside and self.fill != level:
             self._next()
-        if self.flip:
-            left, right = right, left
-        self.left -= left
-        self.top -= top
-        self.w += left + right
-        self.h += top + bottom
+        self.border(left, top, right, bottom)
         self.outside, self.fill = True, level
 
     def border(self, left: int, top: int, right: int, bottom: int) -> None:
-        """Add a border in which nothing counts: it is erased."""
+        """Add a border of which nothing is said: it is erased, or ``pad`` fills it."""
         if self.flip:
             left, right = right, left
         self.left -= left
