@@ -29,6 +29,7 @@ import fastload.storage.remote.store as store_module
 from fastload import FastLoader, PackedDataset, UsageError
 from fastload.storage import Record, open_writer
 from fastload.storage.base import BLOCK_NBYTES
+from fastload.storage.remote.blocks import CELL
 from object_server import Faults, ObjectServer
 
 TRANSFORM = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToTensor()])
@@ -280,6 +281,39 @@ def test_windows_ask_for_whole_blocks_however_much_is_cached(
         if epoch:
             # In a store so small, the window that is read and the one that is fetched are a share.
             assert found["nbytes"] <= 1.02 * (1 - share) * size + 2 * window * block
+
+
+@pytest.mark.parametrize("share", [1.5, 0.5])
+def test_windows_hold_whole_blocks_only_while_there_is_something_to_fetch(
+    in_memory: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    held = []
+    hold = cache_module.BlockCache.hold
+
+    def counted(self: Any, ranges: Any, *args: Any, **kwargs: Any) -> Any:
+        held.append(max((len(cells) for _, cells in ranges), default=0))
+        return hold(self, ranges, *args, **kwargs)
+
+    for module in (order_module, cache_module, store_module):
+        monkeypatch.setattr(module, "BLOCK_NBYTES", 256 << 10)
+    size = (folder / "raw.lmdb").stat().st_size
+    ran = loader(
+        f"{in_memory}/raw.lmdb",
+        cache_dir=tmp_path,
+        cache_limit=int(share * size),
+        transform=None,
+        batch_size=2,
+        seed=1,
+        shuffle_window=1,
+        prefetch_factor=1,
+    )
+    local = {"transform": None, "batch_size": 2, "seed": 1, "shuffle_window": 1}
+    expected = loader(folder / "raw.lmdb", **local)
+    same(ran, expected)
+    monkeypatch.setattr(cache_module.BlockCache, "hold", counted)
+    same(ran, expected)
+    records = 2 * (SIDE * SIDE * 3 // CELL + 2)
+    assert (max(held) <= records) == (share > 1)
 
 
 def test_stores_that_fit_into_the_cache_only_one_by_one_are_read_in_whole_blocks(
