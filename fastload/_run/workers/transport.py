@@ -215,7 +215,7 @@ class Packer:
             if not isinstance(row, torch.Tensor):
                 if may_lower(row):
                     number = self._number(row.opened, opened, tensors)
-                    sent.append((number, row.operations, row.size, row.mode))
+                    sent.append((number, *row[1:]))
                     continue
                 made = replay(row)
                 assert isinstance(made, torch.Tensor), "a row is a tensor"
@@ -232,9 +232,7 @@ class Packer:
             if one.data is not None:
                 data = len(tensors)
                 tensors.append(torch.frombuffer(bytearray(one.data), dtype=torch.uint8))
-            opened.append(
-                (one.path, data, one.stamp, one.size, one.mode, one.format, one.library, one.stored)
-            )
+            opened.append((one.path, data, *one[2:]))
             known = self._opened[id(one)] = len(self._opened), one
         return known[0]
 

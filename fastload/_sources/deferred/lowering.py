@@ -401,8 +401,9 @@ def lower(recording: Recording) -> Lowered | None:
     """
     if not decodes(recording):
         return None
+    opened, operations = recording.opened, recording.operations
     try:
-        return _lowered(recording)
+        return _lowered(opened.size, opened.mode, _converts(recording), operations)
     except (_Unsupported, KeyError, TypeError, ValueError):
         return None  # an operation or an argument that is not known here
 
@@ -432,11 +433,13 @@ def _converts(recording: Recording) -> bool:
     return known and recording.operations[:1] == (_TO_RGB,)
 
 
-def _lowered(recording: Recording) -> Lowered | None:
-    width, height = recording.opened.size
-    stages, mode = _Stages(width, height), recording.opened.mode
-    operations = recording.operations
-    if _converts(recording):
+# Of small images there are few different crops, so that most of an epoch are found again.
+@functools.lru_cache(1024)
+def _lowered(
+    size: tuple[int, int], mode: str, converts: bool, operations: tuple[Operation, ...]
+) -> Lowered | None:
+    stages = _Stages(*size)
+    if converts:
         operations, mode = operations[1:], "RGB"
     at, count = 0, len(operations)
     while at < count and operations[at][0] not in TABLED:

@@ -6,7 +6,6 @@ so that a worker process can send it in the place of pixels.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal, NamedTuple, TypeAlias
 
 Number: TypeAlias = "int | float"
@@ -42,8 +41,7 @@ class Stored(NamedTuple):
     checksum: int | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """An encoded image, as it was when it was opened. Its body has not been read.
 
     Attributes:
@@ -69,8 +67,7 @@ class Opened:
     stored: Stored | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """What was opened, and what was asked of it, in order.
 
     Attributes:

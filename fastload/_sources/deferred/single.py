@@ -12,7 +12,6 @@ Note [Decoded once]
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -56,7 +55,7 @@ def pixels(recording: Recording) -> np.ndarray | None:
     whole = _is_rgb(recording) and not _after_rgb(recording)
     if kept is not None and whole:
         return kept
-    ended = dataclasses.replace(recording, operations=(*recording.operations, _PIXELS))
+    ended = recording._replace(operations=(*recording.operations, _PIXELS))
     ahead = THREAD.ahead if kept is None else None
     memory = None if ahead is None else ahead.take(ended)
     if memory is None:

@@ -243,7 +243,12 @@ class DeferredTensor(_Deferred):
             _MADE.append(True)
         layout = memory.layout
         shape, strides = shape_and_strides(memory.size, memory.mode, layout.contiguous)
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=layout.dtype)
+        if strides[0] > 1:  # the usual ones, for which torch takes less time if it is given none
+            made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=layout.dtype)
+        else:
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, shape, strides=strides, dtype=layout.dtype
+            )
         made._memory = memory
         return made
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final, TypeAlias
@@ -62,9 +63,38 @@ def _unchanged(*names: str, module: ModuleType = functional) -> Callable[[], boo
 # Draws.
 
 
+class _Scratch(threading.local):
+    """Tensors to draw into: to allocate one takes longer than to draw.
+
+    Attributes:
+        real: float32 (1,).
+        whole: int64 (2,).
+    """
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):  # otherwise they could only be used in this mode
+            self.real = torch.empty(1, dtype=torch.float32, device="cpu")
+            self.whole = torch.empty(2, dtype=torch.int64, device="cpu")
+
+
+_SCRATCH: Final = _Scratch()
+
+
+def _draws_into_scratch() -> bool:
+    """Whether the tensors that a transform would draw are float32 and on the CPU."""
+    # A default device is a mode on this stack.
+    no_mode = not torch._C._len_torch_function_stack()
+    return no_mode and torch.get_default_dtype() is torch.float32 and _fills_alike()
+
+
+def _rand() -> torch.Tensor:
+    """``torch.rand(1)``, to be used before the next draw."""
+    return _SCRATCH.real.uniform_() if _draws_into_scratch() else torch.rand(1)
+
+
 def _happens(p: Any) -> bool:
     """``torch.rand(1) < p``, which torch compares as float32."""
-    drawn = torch.rand(1)
+    drawn = _rand()
     if type(p) is float and drawn.dtype is torch.float32:
         return drawn.item() < _as_float32(p)
     return bool(drawn < p)
@@ -72,7 +102,7 @@ def _happens(p: Any) -> bool:
 
 def _applies(p: Any) -> bool:
     """``not p < torch.rand(1)``, the other comparison that torchvision uses."""
-    drawn = torch.rand(1)
+    drawn = _rand()
     if type(p) is float and drawn.dtype is torch.float32:
         return not _as_float32(p) < drawn.item()
     return not bool(p < drawn)
@@ -84,25 +114,39 @@ def _as_float32(p: float) -> float:
     return value
 
 
+# Ranges of ``torch.randint`` for which all versions of torch take a number from 32 random bits.
+_OF_32_BITS: Final = 1 << 28
+
+
 def _two_below(first: int, second: int) -> tuple[int, int]:
     """``torch.randint(0, first, size=(1,)).item()``, then the same with ``second``."""
-    if not _fills_as_randint():
+    both = first * second
+    if both >= _OF_32_BITS or not _draws_into_scratch():
         one, other = (torch.randint(0, end, size=(1,)).item() for end in (first, second))
         return int(one), int(other)
-    drawn = torch.empty((), dtype=torch.int64)  # one tensor for both is half of the work
-    return int(drawn.random_(0, first).item()), int(drawn.random_(0, second).item())
+    # A number below ``end`` is the remainder of the random bits, and ``end`` divides ``both``: so
+    # one call draws for the two.
+    one, other = _SCRATCH.whole.random_(0, both).tolist()
+    return one % first, other % second
+
+
+_ENDS: Final = ((1, 1), (1, 2), (9, 9), (33, 1000), (65_535, 4096), (3, _OF_32_BITS // 4))
 
 
 @functools.cache
-def _fills_as_randint() -> bool:
-    """Whether ``Tensor.random_`` draws as ``torch.randint`` does: they share their code."""
-    generators = [torch.Generator("cpu").manual_seed(1) for _ in range(2)]
-    for end in (1, 2, 9, 33, 1000, 65_537) * 3:
-        one = torch.randint(0, end, (1,), generator=generators[0], device="cpu")
-        other = torch.empty((), dtype=torch.int64, device="cpu")
-        if one.item() != other.random_(0, end, generator=generators[1]).item():
+def _fills_alike() -> bool:
+    """Whether this version of torch fills a tensor with what ``rand`` and ``randint`` draw."""
+    ours, theirs = (torch.Generator("cpu").manual_seed(1) for _ in range(2))
+    for first, second in _ENDS * 3:
+        drawn = torch.empty(2, dtype=torch.int64, device="cpu")
+        one, other = drawn.random_(0, first * second, generator=ours).tolist()
+        for end, value in ((first, one), (second, other)):
+            if torch.randint(0, end, (1,), generator=theirs, device="cpu").item() != value % end:
+                return False
+        real = torch.empty(1, dtype=torch.float32, device="cpu").uniform_(generator=ours)
+        if real.item() != torch.rand(1, generator=theirs, dtype=real.dtype, device="cpu").item():
             return False
-    return torch.equal(*(generator.get_state() for generator in generators))
+    return torch.equal(ours.get_state(), theirs.get_state())
 
 
 @functools.lru_cache(256)
@@ -116,13 +160,13 @@ def _random_box(
     width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[int, int, int, int] | None:
     """Left, top, width and height of ``RandomResizedCrop``; None: nothing was drawn."""
-    drawn = torch.empty(1)
+    drawn = _SCRATCH.real if _draws_into_scratch() else torch.empty(1)
     if drawn.dtype is not torch.float32:
         return None
     area, logs = height * width, _log(ratio, drawn.device)
     for _ in range(10):
         target_area = area * drawn.uniform_(*scale).item()
-        aspect_ratio = torch.exp(drawn.uniform_(*logs)).item()
+        aspect_ratio = drawn.uniform_(*logs).exp_().item()
         w = round(math.sqrt(target_area * aspect_ratio))
         h = round(math.sqrt(target_area / aspect_ratio))
         if 0 < w <= width and 0 < h <= height:
@@ -175,7 +219,7 @@ _Ranges: TypeAlias = "tuple[tuple[float, float] | None, ...]"
 def _random_factors(ranges: _Ranges) -> tuple[list[int], list[float | None]]:
     """The order and the factors of ``ColorJitter``."""
     order: list[int] = torch.randperm(4).tolist()
-    drawn = torch.empty(1)
+    drawn = _SCRATCH.real if _draws_into_scratch() else torch.empty(1)
     factors = [None if ends is None else drawn.uniform_(*ends).item() for ends in ranges]
     return order, factors
 
