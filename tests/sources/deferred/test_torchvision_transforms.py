@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import io
 import random
 import warnings
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.overrides import TorchFunctionMode
 from torchvision import transforms
 from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
@@ -265,20 +267,49 @@ def test_a_chance_is_compared_as_torch_compares_it(
     near = np.float32(p)
     for value in (near, np.nextafter(near, np.float32(-1)), np.nextafter(near, np.float32(2))):
         drawn = torch.tensor([value])
-        monkeypatch.setattr(torch, "rand", lambda size, drawn=drawn: drawn)
+        monkeypatch.setattr(torchvision_transforms, "_rand", lambda drawn=drawn: drawn)
         assert torchvision_transforms._happens(p) == bool(drawn < p)
         assert torchvision_transforms._applies(p) == (not bool(p < drawn))
 
 
-def test_places_are_drawn_as_randint_draws_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torchvision_transforms._fills_as_randint()
-    drawn = []
+def test_numbers_are_drawn_as_torch_draws_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torchvision_transforms._fills_alike()
+    drawn: list[list[Any]] = []
     for fills in (True, False):
-        monkeypatch.setattr(torchvision_transforms, "_fills_as_randint", lambda fills=fills: fills)
+        monkeypatch.setattr(torchvision_transforms, "_fills_alike", lambda fills=fills: fills)
+        assert torchvision_transforms._draws_into_scratch() is fills
         torch.manual_seed(4)
         drawn.append([torchvision_transforms._two_below(n, 3 * n) for n in range(1, 200)])
+        drawn[-1] += [torchvision_transforms._two_below(n, 1 << 14) for n in (9999, 1 << 14)]
+        drawn[-1] += [torchvision_transforms._rand().item() for _ in range(20)]
+        drawn[-1] += [torchvision_transforms._random_factors(((0.5, 1.5),) * 4)]
         drawn[-1].append(torch.get_rng_state().tolist())
     assert drawn[0] == drawn[1]
+
+
+def test_a_mode_of_the_users_sees_what_is_drawn() -> None:
+    class Counting(TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.seen += func is torch.rand
+            return func(*args, **(kwargs or {}))
+
+    with Counting() as counting:
+        torchvision_transforms._rand()
+    assert counting.seen == 1
+
+
+def test_a_thread_may_draw_first_in_inference_mode() -> None:
+    def draw() -> None:
+        with torch.inference_mode():
+            torchvision_transforms._rand()
+        torchvision_transforms._rand()  # of a tensor made in that mode this would be an error
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(draw).result()
 
 
 def test_torchs_default_dtype_decides_what_is_drawn() -> None:
