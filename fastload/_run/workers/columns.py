@@ -85,8 +85,7 @@ class Columns:
 
     def __call__(self, samples: Any) -> Any:
         """The batch of ``samples``."""
-        changed = default_collate_fn_map != _TORCHS
-        if changed or type(samples) not in (list, tuple) or not samples:
+        if not is_torchs_table() or type(samples) not in (list, tuple) or not samples:
             return torchs.default_collate(samples)  # type: ignore[no-untyped-call]
         return self._column(samples)
 
@@ -125,6 +124,11 @@ class Columns:
                 advise(error, FIXED_SIZE)
             raise
         return stacked
+
+
+def is_torchs_table() -> bool:
+    """Whether the user has not changed how torch collates."""
+    return default_collate_fn_map == _TORCHS
 
 
 def is_pillow(sample: object) -> bool:

@@ -37,6 +37,7 @@ from ..image_counts import Report
 from ..progress import Position, Positions
 from ..stateful import is_stateful
 from .deferral import Deferral
+from .placed_rows import PlacedRows, worth_placing
 from .tasks import Outcome, Task
 from .transport import Message, Packer, sweep, warm_collate
 
@@ -133,6 +134,7 @@ class Fetcher(Dataset[Outcome]):
         self._joined = Joined()
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
+        self._places_rows: bool | None = None  # nobody knows before the first batch
         self.waiting = waiting
         self.deferral = None if self.iterable or self.stateful else deferral
         self._eager = eager
@@ -314,12 +316,15 @@ class Fetcher(Dataset[Outcome]):
         if self.iterable:
             samples, bad, position = self.next_samples(epoch, worker)
         else:
-            samples, bad, missing = self.samples(indices, epoch, repeats, worker)
+            rows = self._rows_of(indices, packer)
+            samples, bad, missing = self.samples(indices, epoch, repeats, worker, rows)
             position = self.position() if self.stateful else None
         if missing or (not len(samples) and (bad or self.iterable)):
             return Made(None, None, None, bad, missing, position)
         fetched_ns = time.perf_counter_ns()
         blocked_ns = waiting.end(begin_ns, fetched_ns)
+        if packer is not None and self._places_rows is None and self.batched:
+            self._places_rows = self._collate_fn is collate and worth_placing(samples)
         batch = self.collate(samples, packer)
         message = None if packer is None or not pack else packer.pack(batch)
         count = len(samples) if self.batched else 1
@@ -341,8 +346,19 @@ class Fetcher(Dataset[Outcome]):
 
     # --- map-style ------------------------------------------------------------------------------
 
+    def _rows_of(self, indices: Any, packer: Packer | None) -> PlacedRows | None:
+        """The rows of the batch, if the samples are copied to them one by one."""
+        if not self._places_rows or packer is None or self._on_error != "raise":
+            return None
+        return packer.rows(len(indices))
+
     def samples(
-        self, wanted: Any, epoch: int, repeats: list[int] | None, worker: int = 0
+        self,
+        wanted: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        worker: int = 0,
+        rows: PlacedRows | None = None,
     ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
         """The samples of a task, the bad ones, and the places to refill.
 
@@ -350,17 +366,18 @@ class Fetcher(Dataset[Outcome]):
             wanted: ``indices`` of the task.
             epoch, repeats: of the task.
             worker: id of this worker.
+            rows: where to copy large tensors to; None: nowhere yet.
         """
         if not self.stateful:
-            return self._samples(wanted, epoch, repeats)
+            return self._samples(wanted, epoch, repeats, rows)
         if self._epoch != epoch:
             self.begin(epoch, worker)
-        made = self._samples(wanted, epoch, repeats)
+        made = self._samples(wanted, epoch, repeats, rows)
         self._position = Position(state=self._state())
         return made
 
     def _samples(
-        self, wanted: Any, epoch: int, repeats: list[int] | None
+        self, wanted: Any, epoch: int, repeats: list[int] | None, rows: PlacedRows | None
     ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
         indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
@@ -377,14 +394,23 @@ class Fetcher(Dataset[Outcome]):
                 pass
         deferral = self.deferral
         if deferral is None or not thread_state.THREAD.deferring:
-            return self._one_by_one(indices, indices, seeds)
+            return self._one_by_one(indices, indices, seeds, rows)
         with deferral.announced(indices) as announced:
-            return self._one_by_one(indices, announced, seeds)
+            return self._one_by_one(indices, announced, seeds, rows)
 
     def _one_by_one(
-        self, indices: Sequence[Any], announced: Iterable[Any], seeds: list[int] | None
+        self,
+        indices: Sequence[Any],
+        announced: Iterable[Any],
+        seeds: list[int] | None,
+        rows: PlacedRows | None,
     ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
         """The samples ``indices``, made in their order as ``announced`` gives them."""
+        if rows is not None:
+            made = [
+                rows.add(self._make_sample(i, index, seeds)) for i, index in enumerate(announced)
+            ]
+            return made, [], []
         if seeds is None and self._on_error == "raise":
             dataset = self.dataset  # the common case, in as few steps as in torch
             return [dataset[index] for index in announced], [], []

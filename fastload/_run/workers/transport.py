@@ -34,6 +34,7 @@ from ..._base.nested import plain
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors
 from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
+from .placed_rows import PlacedRows
 
 if TYPE_CHECKING:
     from ..._sources.deferred.completion import Row, Shape
@@ -132,6 +133,7 @@ class Packer:
         self._recorded: dict[int, _Recorded] = {}
         self._opened: dict[int, tuple[int, Opened]] = {}
         self._leased = False
+        self._placed_rows: PlacedRows | None = None
 
     def has_room(self, nbytes: Sequence[int]) -> bool:
         """Whether ``lease`` has room in the slab for tensors of these sizes, one after the other.
@@ -161,9 +163,23 @@ class Packer:
         """One for the same memory, to pack the batch anew."""
         return Packer(self._given)
 
+    def rows(self, count: int) -> PlacedRows | None:
+        """The rows of a batch of ``count`` samples in the slab; None: there is no slab.
+
+        ``collate`` knows them again.
+        """
+        if self._slab:
+            self._placed_rows = PlacedRows(
+                count, lambda shape, dtype: self._reserve(shape, _contiguous(shape), dtype)
+            )
+        return self._placed_rows
+
     def collate(self, samples: Sequence[Any]) -> Any:
         """torch's default_collate, with the tensors stacked in the slab."""
-        return Columns(self._stack)(samples)
+        try:
+            return Columns(self._stack)(samples)
+        finally:
+            self._placed_rows = None  # which refers to this packer
 
     def pack(self, batch: Any) -> Message:
         """The message that carries ``batch``."""
@@ -239,6 +255,9 @@ class Packer:
     def _stack(
         self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
     ) -> torch.Tensor:
+        placed = None if self._placed_rows is None else self._placed_rows.batch_of(samples)
+        if placed is not None:
+            return placed
         first = samples[0]
         # torch stacks samples that do not fit together, so that its own error is raised.
         if plain(first) and all(

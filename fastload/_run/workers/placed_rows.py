@@ -1,0 +1,112 @@
+"""PlacedRows: large tensors of samples, copied to their batch when each sample is made.
+
+To stack a batch at its end reads all of its samples again, from memory: the processor's caches do
+not hold them any more. A sample that is copied at once is still in the cache, and its memory is
+warm for the next one. Of a batch of 64 photos as float32 that is 40 MB less of memory, too.
+
+Note [What a dataset may do]
+    A sample could be changed after it was returned: by a dataset that fills the same array each
+    time. DataLoader then gives a batch of which all rows are what came last. So the first batch of
+    a process is stacked at its end, and only if all of its tensors have their own memory are the
+    rows of later batches placed early.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+
+from ..._base.nested import plain
+from .columns import SMALL_NBYTES, is_torchs_table
+
+# Bytes of a tensor, from which on it takes longer to stack it later than to look at each sample.
+_LARGE_NBYTES: Final = 1 << 16
+
+_DEEPEST: Final = 3  # containers in containers
+
+Reserve = Callable[[tuple[int, ...], torch.dtype], "torch.Tensor | None"]
+"""Given shape and dtype, an uninitialised contiguous tensor; None: there is no room."""
+
+
+class PlacedRows:
+    """The tensors of one batch, of which ``add`` has seen all samples so far.
+
+    Args:
+        count: samples of the batch.
+        reserve: makes the tensors of the batch.
+    """
+
+    def __init__(self, count: int, reserve: Reserve) -> None:
+        self._count = count
+        self._reserve = reserve
+        self._added = 0
+        # By where a tensor is in a sample: its rows in the batch.
+        self._rows: dict[tuple[object, ...], list[torch.Tensor]] = {}
+        self._batches: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def add(self, sample: Any) -> Any:
+        """The next sample, with rows of the batch in the place of its large tensors."""
+        placed = self._replaced(sample, ())
+        self._added += 1
+        return placed
+
+    def batch_of(self, samples: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The tensor of which ``samples`` are the rows, in their order; None: there is none."""
+        batch, rows = self._batches.get(id(samples[0]), (None, ()))
+        whole = len(samples) == len(rows) and all(map(operator.is_, samples, rows))
+        return batch if whole else None
+
+    def _replaced(self, part: Any, place: tuple[object, ...]) -> Any:
+        kind = type(part)
+        if kind is torch.Tensor:
+            return self._placed(part, place)
+        if len(place) < _DEEPEST:
+            if kind is tuple or kind is list:
+                return kind([self._replaced(one, (*place, i)) for i, one in enumerate(part)])
+            if kind is dict:
+                return {key: self._replaced(one, (*place, key)) for key, one in part.items()}
+        return part
+
+    def _placed(self, tensor: torch.Tensor, place: tuple[object, ...]) -> torch.Tensor:
+        rows = self._rows.get(place)
+        if rows is None:
+            if self._added or not _is_large(tensor, self._count):
+                return tensor
+            batch = self._reserve((self._count, *tensor.shape), tensor.dtype)
+            if batch is None:
+                return tensor
+            rows = self._rows[place] = list(batch.unbind(0))
+            self._batches[id(rows[0])] = batch, rows
+        row = rows[self._added]
+        if tensor.shape != row.shape or tensor.dtype != row.dtype or not plain(tensor):
+            return tensor  # torch has to say what comes of that
+        return row.copy_(tensor)
+
+
+def worth_placing(samples: Sequence[Any]) -> bool:
+    """Whether samples such as these have large tensors, all with their own memory."""
+    found = [
+        tensor.data_ptr()
+        for sample in samples
+        for tensor in _tensors(sample)
+        if _is_large(tensor, len(samples))
+    ]
+    own_memory = len(set(found)) == len(found)
+    return len(samples) > 1 and len(found) >= len(samples) and own_memory and is_torchs_table()
+
+
+def _is_large(tensor: torch.Tensor, count: int) -> bool:
+    nbytes = tensor.numel() * tensor.element_size()
+    return nbytes >= _LARGE_NBYTES and nbytes * count >= SMALL_NBYTES and plain(tensor)
+
+
+def _tensors(part: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    kind = type(part)
+    if kind is torch.Tensor:
+        yield part
+    elif depth < _DEEPEST and kind in (tuple, list, dict):
+        for one in part.values() if kind is dict else part:
+            yield from _tensors(one, depth + 1)
