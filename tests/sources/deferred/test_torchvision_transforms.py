@@ -410,6 +410,22 @@ def test_transforms_can_still_be_scripted() -> None:
     assert torch.equal(scripted(image), image.flip(-1))
 
 
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+def test_a_model_that_calls_torchvision_can_still_be_compiled() -> None:
+    with deferring():
+        pass  # which redirects
+
+    def model(images: torch.Tensor) -> torch.Tensor:
+        small = functional.resize(functional.crop(images, 1, 2, 12, 12), [8, 8])
+        return small + transforms.CenterCrop(8)(images)
+
+    images = torch.rand(1, 3, 16, 16)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(images), model(images))
+    normalized = torch.compile(lambda x: functional.normalize(x, [0.5], [0.5]), backend="eager")
+    assert torch.equal(normalized(images), images * 2 - 1)
+
+
 def test_random_programs_of_settings_agree() -> None:
     chosen = random.Random(5)
     for seed in range(60):
