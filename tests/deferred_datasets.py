@@ -17,6 +17,8 @@ from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader
 from torchvision.transforms import v2
 
+Filter = T.InterpolationMode
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -190,6 +192,24 @@ class SameCrop(Photos):
         if random.random() < 0.5:
             image, mask = F.hflip(image), F.hflip(mask)
         return F.to_tensor(image), torch.as_tensor(np.array(mask), dtype=torch.int64)
+
+
+class InSizes(Photos):
+    """Several sizes of one jittered photo. Now and then one is jittered again, or mirrored."""
+
+    def __getitem__(self, i: int) -> Any:
+        jitter = T.ColorJitter(0.4, 0.4, 0.4, 0.1)
+        image = jitter(Image.open(self.paths[i]).convert("RGB"))
+        w, h = image.size
+        box = random.randint(0, h // 2), random.randint(0, w // 2), h // 2, w // 2
+        views = []
+        for side, filter in ((24, Filter.BICUBIC), (12, Filter.LANCZOS), (24, Filter.BILINEAR)):
+            seen = jitter(image) if random.random() < 0.3 else image
+            view = F.resized_crop(seen, *box, [side, side], filter)
+            if random.random() < 0.3:
+                view = F.hflip(view)
+            views.append(F.to_tensor(view))
+        return *views, F.to_tensor(F.resized_crop(image, *box, [20, 20], Filter.BICUBIC)), i
 
 
 def one_filter(image: Image.Image) -> T.InterpolationMode:

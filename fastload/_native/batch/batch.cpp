@@ -127,12 +127,13 @@ Status BatchJob::decode(int64_t item, int* error) {
   Status status = read(item, clock, &span, &at, error);
   if (status == Status::kOk) {
     if (views_.empty()) {
-      status = make(sample, item, span, sample.kind, clock, at, error);
+      status = make(sample, item, span, sample.kind, clock, at, false, error);
     } else {
       status = make_views(item, span, clock, at, error);
     }
   }
   state.scratch.trim();
+  state.workspace.canvas.trim();
   if (files_->truncated(sample.file, sample.offset, sample.nbytes)) status = Status::kTruncated;
   return status;
 }
@@ -160,6 +161,17 @@ Status BatchJob::read(int64_t item, const Clock& clock, Span* span, int64_t* at,
   return status;
 }
 
+bool BatchJob::begins(const BatchJob& view, int64_t item) const {
+  const Sample& a = samples_[static_cast<size_t>(item)];
+  const Sample& b = view.samples_[static_cast<size_t>(item)];
+  const BatchOutput& out = view.output_;
+  return !view.cache_fill_ && !a.large && a.box_x == b.box_x && a.box_y == b.box_y && a.box_w == b.box_w &&
+         a.box_h == b.box_h && a.resized_w == b.resized_w && a.resized_h == b.resized_h &&
+         a.window_x == b.window_x && a.window_y == b.window_y && a.flip == b.flip && a.filter == b.filter &&
+         output_.order == out.order && output_.scaled == out.scaled &&
+         std::equal(output_.fill, output_.fill + 3, out.fill) && begin_alike(params_, view.params_, item);
+}
+
 Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error) {
   const Sample& sample = samples_[static_cast<size_t>(item)];
   ThreadState& state = thread_state();
@@ -167,7 +179,14 @@ Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, 
   // A header can claim any size. Decoders refuse images above kMaxPixels; leave that to each view, before
   // memory is allocated for the shared region.
   const bool larger = int64_t{sample.source_w} * sample.source_h > kMaxPixels;
-  const Region region = caching || larger ? Region{} : regions_[static_cast<size_t>(item)];
+  const BatchJob* before = this;
+  bool one_canvas = true;
+  for (const auto& view : views_) {
+    one_canvas = one_canvas && before->begins(*view, item);
+    before = view.get();
+  }
+  const bool shared = !caching && !larger && !one_canvas;
+  const Region region = shared ? regions_[static_cast<size_t>(item)] : Region{};
   const RegionTrim trim{&state.region};
   Span source = span;
   Kind kind = sample.kind;
@@ -192,8 +211,11 @@ Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, 
     source = Span{state.region.data(), nbytes, state.region.size()};
     kind = Kind::kRaw;
   }
+  Status made = Status::kUnsupported;  // of the view before
   for (size_t view = 0; view <= views_.size(); ++view) {
     BatchJob& batch = view == 0 ? *this : *views_[view - 1];
+    const bool begun = made == Status::kOk && before->begins(batch, item);
+    before = &batch;
     Sample moved = batch.samples_[static_cast<size_t>(item)];
     if (region.w > 0) {
       moved.source_w = region.w;
@@ -202,15 +224,15 @@ Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, 
       moved.box_y -= region.y;
     }
     *error = 0;
-    const Status status = batch.make(moved, item, source, kind, clock, at, error);
-    batch.note(item, status, *error);
+    made = batch.make(moved, item, source, kind, clock, at, begun, error);
+    batch.note(item, made, *error);
     at = clock.now();
   }
   return Status::kOk;
 }
 
 Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind kind, const Clock& clock,
-                      int64_t at, int* error) {
+                      int64_t at, bool begun, int* error) {
   if (sample.large) return Status::kUnsupported;
   ThreadState& state = thread_state();
   const int64_t w = output_.out_w, h = output_.out_h;
@@ -238,19 +260,22 @@ Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind
   placement.scaled = output_.scaled;
 
   const Target target = placement.target;
-  if (!params_.empty()) begin_stages(params_, item, &state.workspace, &placement);
+  if (!params_.empty() && !begun) begin_stages(params_, item, &state.workspace, &placement);
   state.resampler.measure(clock.on());
   const bool caching = cache_fill_ && cache_fill_->samples[static_cast<size_t>(item)].wanted;
   const RecordOrigin origin{*files_, sample.file, sample.offset, sample.nbytes};
-  Status status = caching ? decode_and_cache(*cache_fill_, static_cast<size_t>(item), origin, span, kind,
-                                             placement, &state)
-                          : decode_span(span, kind, placement, &state);
+  Status status = Status::kOk;
+  if (!begun) {
+    status = caching ? decode_and_cache(*cache_fill_, static_cast<size_t>(item), origin, span, kind,
+                                        placement, &state)
+                     : decode_span(span, kind, placement, &state);
+  }
   const bool augmented = !params_.empty() || !erasing_.fills.empty();
   const int64_t resized = state.resampler.spent_ns();
   int64_t decoded = augmented ? clock.now() : 0;
   state.resampler.measure(false);
   if (status == Status::kOk && !params_.empty() &&
-      !run_stages(params_, item, output_.order, target, &state.workspace, &state.resampler)) {
+      !run_stages(params_, item, output_.order, target, begun, &state.workspace, &state.resampler)) {
     status = Status::kIo;
   }
   if (status == Status::kOk && !erasing_.fills.empty()) {

@@ -13,7 +13,8 @@
 //   ownership      the caller keeps the output arrays alive until the job is done; a job shares its Files
 //
 // Tests: tests/native/test_batch.py, test_pool.py, test_arguments.py, test_sample_params.py,
-// tests/transforms/test_views.py, tests/engine/cache/test_memory.py, tests/loader/test_exactness.py.
+// test_begun_views.py, tests/transforms/test_views.py, tests/engine/cache/test_memory.py,
+// tests/loader/test_exactness.py.
 #pragma once
 
 #include <atomic>
@@ -126,10 +127,14 @@ class BatchJob final : public Job {
   // The status of the sample; for a job with views, kOk once each view has its own status.
   Status decode(int64_t item, int* error);
   Status read(int64_t item, const Clock& clock, Span* span, int64_t* at, int* error);
-  // Decodes the sample from `span` and stores it. `at`: when this step begins.
+  // Decodes the sample from `span` and stores it. `at`: when this step begins. begun: the thread's canvas
+  // holds it after its first crop stage and operations already; nothing is decoded.
   Status make(const Sample& sample, int64_t item, const Span& span, Kind kind, const Clock& clock, int64_t at,
-              int* error);
-  // Makes all views of a sample and sets their statuses. Any result but kOk: no view was made.
+              bool begun, int* error);
+  // Whether sample `item` of `view` begins with what this job leaves in the canvas. See begin_alike().
+  bool begins(const BatchJob& view, int64_t item) const;
+  // Makes all views of a sample and sets their statuses. Any result but kOk: no view was made. A view that
+  // differs from the one before only after the first operations goes on with that one's canvas.
   Status make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error);
   void note(int64_t item, Status status, int error) {
     detail_[item] = error;

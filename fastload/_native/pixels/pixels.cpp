@@ -308,6 +308,7 @@ void Canvas::resize(int width, int height) {
   lay_out(&bytes_[current_], width, height, planes_);
   width_ = width;
   height_ = height;
+  mix_width_ = mix_height_ = 0;
 }
 
 void Canvas::begin_next(int width, int height) {
@@ -324,7 +325,6 @@ void Canvas::swap() {
 }
 
 void Canvas::trim() {
-  mix_width_ = mix_height_ = 0;
   for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &scratch_, &saved_, &sum_}) {
     if (bytes->size() > kKept) bytes->release();
   }

@@ -14,7 +14,7 @@
 //   ownership      a Canvas owns its pixels; the caller owns batches
 //
 // Tests: tests/transforms/ (each operation against torchvision and against _engine/pixels.py),
-// tests/native/test_sample_params.py.
+// tests/native/test_sample_params.py, test_hue.py.
 //
 // Sources of the arithmetic: Pillow, ImageEnhance.py and Blend.c (brightness, contrast, saturation,
 // sharpness), Convert.c (luminance, HSV), Filter.c (kernels), ImageOps.py (solarize, posterize, autocontrast,

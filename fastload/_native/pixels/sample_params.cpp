@@ -139,7 +139,29 @@ void begin_stages(const SampleParams& params, int64_t item, Workspace* workspace
   set_levels(width, &workspace->canvas, false, fill, &placement->target);
 }
 
-bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const Target& target,
+bool begin_alike(const SampleParams& one, const SampleParams& other, int64_t item) {
+  if (one.settings.size() != 1 || other.empty()) return false;
+  const int count = one.settings[0].operations;
+  if (other.settings[0].operations != count) return false;
+  const size_t sample = static_cast<size_t>(item);
+  if (!std::equal(&one.first_size[2 * sample], &one.first_size[2 * sample] + 2,
+                  &other.first_size[2 * sample])) {
+    return false;
+  }
+  for (int k = 0; k < count; ++k) {
+    const size_t in_one = sample * static_cast<size_t>(one.operations) + static_cast<size_t>(k);
+    const size_t in_other = sample * static_cast<size_t>(other.operations) + static_cast<size_t>(k);
+    if (one.codes[in_one] != other.codes[in_other]) return false;
+    const double* values = one.values.data() + in_one * static_cast<size_t>(one.width);
+    const double* others = other.values.data() + in_other * static_cast<size_t>(other.width);
+    for (int i = 0; i < std::max(one.width, other.width); ++i) {
+      if ((i < one.width ? values[i] : 0.0) != (i < other.width ? others[i] : 0.0)) return false;
+    }
+  }
+  return true;
+}
+
+bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const Target& target, bool begun,
                 Workspace* workspace, Resampler* resampler) {
   const size_t count = params.settings.size(), operations = static_cast<size_t>(params.operations);
   Canvas& canvas = workspace->canvas;
@@ -148,6 +170,7 @@ bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const
     const StageSettings& settings = params.settings[f];
     const CropStage& crop = params.crops[static_cast<size_t>(item) * count + f];
     for (int k = 0; k < settings.operations; ++k, ++at) {
+      if (begun && f == 0) continue;
       apply_pixel_op(params.codes[at], params.values.data() + at * static_cast<size_t>(params.width),
                      &canvas);
     }
@@ -168,7 +191,6 @@ bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const
     }
     if (!last) canvas.swap();
   }
-  canvas.trim();
   return true;
 }
 

@@ -72,9 +72,14 @@ struct Workspace {
 // Throws std::bad_alloc.
 void begin_stages(const SampleParams& params, int64_t item, Workspace* workspace, Placement* placement);
 
-// Runs the operations and crop stages after the first one; the last one writes to `target`. False: memory ran
-// out. Throws std::bad_alloc.
-bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const Target& target,
+// Whether sample `item` of two batches, whose first crop stages are the same, is the same up to the second
+// crop stage, and the canvas is still that after `one` has run.
+bool begin_alike(const SampleParams& one, const SampleParams& other, int64_t item);
+
+// Runs the operations and crop stages after the first one; the last one writes to `target`. begun: the canvas
+// holds the image after the first operations already. False: memory ran out. Throws std::bad_alloc. The
+// caller trims the canvas.
+bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const Target& target, bool begun,
                 Workspace* workspace, Resampler* resampler);
 
 // Erases the rectangles of sample `item` in `target`, with `channels` channels and `element` bytes per value.

@@ -497,7 +497,7 @@ def _around(
 
 
 def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
-    """One operation on an image; the mode after it. KeyError for an unknown one."""
+    """One operation on an image; the mode after it."""
     name = operation[0]
     if name == "crop":
         _, x, y, w, h = operation
@@ -508,7 +508,10 @@ def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
         stages.resize(w, h, filter)
         return mode
     given = operation[1:]
-    if name == "flip":
+    code = _CODES.get(name)
+    if code is not None:
+        stages.pixels(code, *map(float, given))
+    elif name == "flip":
         if given[0]:
             stages.pixels(pixels.UPSIDE_DOWN)
         else:
@@ -544,7 +547,7 @@ def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
         if mode == "RGB":  # torchvision leaves other images as they are
             stages.pixels(pixels.HUE, int(given[0] * 255) & 255)
     elif name != "copy":
-        stages.pixels(_CODES[name], *map(float, given))
+        raise _Unsupported
     return mode
 
 

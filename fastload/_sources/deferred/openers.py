@@ -69,15 +69,19 @@ def _allowed(size: tuple[int, int]) -> bool:
     return limit is None or size[0] * size[1] <= limit
 
 
+def _absolute(name: str | bytes) -> str:
+    """The path, from the root of the file system; links and dots may be in it."""
+    path = name if type(name) is str else os.fsdecode(name)
+    return path if path[:1] == "/" else os.path.abspath(path)
+
+
 def _open_path(original: Open, fp: Any) -> Any:
     name = os.fspath(fp)
     try:
         found = os.stat(name)
     except (OSError, ValueError):
         return original(fp)  # which raises as it should
-    path = name if type(name) is str else os.fsdecode(name)
-    if path[0] != "/":
-        path = os.path.abspath(path)
+    path = _absolute(name)
     header = header_table().find(path, found)
     if header is None:
         try:
@@ -151,7 +155,7 @@ def _path_of(fp: io.BufferedReader) -> tuple[str | None, os.stat_result | None]:
     if not isinstance(name, (str, bytes)):
         return None, None
     found = os.fstat(fp.fileno())
-    path = os.path.abspath(os.fsdecode(name))
+    path = _absolute(name)
     try:
         there = os.stat(path)
     except OSError:

@@ -5,20 +5,27 @@ Note [Why the code]
     function object stays, and its ``__code__`` becomes one that calls ours. The original code lives
     on in a new function. Name, defaults, signature, file and line stay as they were, so that
     ``inspect``, tracebacks and ``torch.jit.script`` see the original. The function to call is a
-    constant of the new code: a global would have to be put into the other library's module.
+    global of the other library's module, under a name that no program can write: ``torch.compile``
+    follows globals, and fails at a constant that is a function.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
 
+_NUMBERS = itertools.count()
+
+
+def _called(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("its name is replaced wherever it is called")
+
 
 def _stub(*args: Any, **kwargs: Any) -> Any:
-    call: Any = ...  # this constant is replaced
-    return call(*args, **kwargs)
+    return _called(*args, **kwargs)
 
 
 def redirect(
@@ -41,10 +48,11 @@ def redirect(
     original.__module__ = function.__module__
     original.__dict__.update(function.__dict__)
     signature = inspect.signature(function)
-    consts = tuple(make(original) if value is ... else value for value in _stub.__code__.co_consts)
+    called = f"fastload {next(_NUMBERS)}: {function.__qualname__}"
+    function.__globals__[called] = make(original)
     names = {"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}
     function.__code__ = _stub.__code__.replace(
-        co_consts=consts,
+        co_names=(called,),
         co_name=code.co_name,
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,

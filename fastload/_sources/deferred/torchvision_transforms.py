@@ -301,7 +301,81 @@ def _expansion(
     return (sides, color) if fits(mode, color) else None
 
 
-# v1.
+# Functions of v1, which its transforms call, too, and programs by themselves.
+
+
+def _resize(original: Function) -> Function:
+    unchanged = _unchanged("get_dimensions", "_compute_resized_output_size")
+    on_images = _unchanged("resize", module=pil_functional)
+
+    def resize(
+        img: Any,
+        size: Any,
+        interpolation: Any = InterpolationMode.BILINEAR,
+        max_size: Any = None,
+        antialias: Any = True,
+    ) -> Any:
+        # Without antialias torchvision warns.
+        if waiting(img) and antialias is not False and unchanged() and on_images():
+            filter = _filter(interpolation)
+            wanted = _resized_to(img.size, size, max_size)
+            if filter is not None and wanted is not None:
+                return img if wanted == img.size else img.resize(wanted, filter)
+        return original(img, size, interpolation, max_size, antialias)
+
+    return resize
+
+
+def _filter(interpolation: Any) -> int | None:
+    """Pillow's number of a filter."""
+    if type(interpolation) is InterpolationMode:
+        return int(functional.pil_modes_mapping[interpolation])
+    return interpolation if type(interpolation) is int and 0 <= interpolation <= 5 else None
+
+
+def _resized_to(now: tuple[int, int], size: Any, max_size: Any) -> tuple[int, int] | None:
+    """Width and height of an image of width and height ``now`` after ``functional.resize``."""
+    if type(size) in (tuple, list) and len(size) == 2:
+        both = _height_and_width(size) if max_size is None else None
+    else:
+        side = [size] if type(size) is int else size
+        if type(side) not in (tuple, list) or len(side) != 1 or type(side[0]) is not int:
+            return None
+        if max_size is not None and type(max_size) is not int:
+            return None
+        both = _height_and_width(functional._compute_resized_output_size(now[::-1], side, max_size))
+    return None if both is None else both[::-1]
+
+
+def _crop(original: Function) -> Function:
+    on_images = _unchanged("crop", module=pil_functional)
+
+    def crop(img: Any, top: Any, left: Any, height: Any, width: Any) -> Any:
+        if waiting(img) and on_images():
+            return img.crop((left, top, left + width, top + height))
+        return original(img, top, left, height, width)
+
+    return crop
+
+
+def _center_crop(original: Function) -> Function:
+    unchanged = _unchanged("get_dimensions", "crop")
+    on_images = _unchanged("crop", module=pil_functional)
+
+    def center_crop(img: Any, output_size: Any) -> Any:
+        if waiting(img) and unchanged() and on_images():
+            whole = type(output_size) is int
+            size = _height_and_width((output_size, output_size) if whole else output_size)
+            w, h = img.size
+            if size is not None and size[0] <= h and size[1] <= w:
+                top, left = round((h - size[0]) / 2.0), round((w - size[1]) / 2.0)
+                return img.crop((left, top, left + size[1], top + size[0]))
+        return original(img, output_size)
+
+    return center_crop
+
+
+# Transforms of v1.
 
 
 def _random_crop(original: Function) -> Function:
@@ -555,6 +629,9 @@ def _color_jitter_v2(original: Function) -> Function:
 
 
 _REDIRECTED: Final[list[tuple[Function, Callable[[Function], Function]]]] = [
+    (functional.resize, _resize),
+    (functional.crop, _crop),
+    (functional.center_crop, _center_crop),
     (transforms.RandomCrop.forward, _random_crop),
     (transforms.RandomResizedCrop.forward, _random_resized_crop),
     (

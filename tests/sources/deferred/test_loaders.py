@@ -57,6 +57,7 @@ SHAPES = [
     shapes.Crops,
     shapes.Warped,
     shapes.SameCrop,
+    shapes.InSizes,
     shapes.OwnPil,
     shapes.V2,
     shapes.AsArray,

@@ -162,6 +162,60 @@ def test_v2_transforms_draw_and_record_what_they_do_in_a_structure(name: str) ->
                 assert same(alone, in_tuple), (size, seed)
 
 
+RESIZES: dict[str, tuple[Any, ...]] = {
+    "shorter side": (20,),
+    "shorter side of a list": ([20],),
+    "the side that it has": (36,),
+    "longer side at most": (20, MODE.BICUBIC, 22),
+    "longer side at most that": (20, MODE.BICUBIC, 20),
+    "both sides": ((20, 30), MODE.NEAREST_EXACT),
+    "both sides and a limit": ((20, 30), MODE.BILINEAR, 50),
+    "the sides that it has": ([36, 40],),
+    "a filter of Pillow's": ([9, 50], 1),
+    "no filter of Pillow's": ([9, 50], 9),
+    "without antialias": (12, MODE.BILINEAR, None, False),
+    "with any antialias": (12, MODE.BILINEAR, None, None),
+    "no side": (0,),
+    "a negative side": ((20, -1),),
+    "three sides": ((1, 2, 3),),
+    "a side of NumPy's": (np.int64(20),),
+}
+CROPS: list[Any] = [20, (20,), [20, 31], (36, 40), (37, 20), 50, 0, (-3, 4), 7.0, (2, 3, 4)]
+
+
+def tried(function: Any, *args: Any) -> object:
+    """What ``function`` records, or whether it gives back the same; its error and its warnings."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            made = function(*args)
+            result = "the same" if made is args[0] else recorded(made)
+        except Exception as error:
+            result = type(error), str(error)
+    return result, [str(one.message) for one in warned]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("size", [(40, 36), (36, 40), (33, 33)])
+def test_functions_record_what_torchvision_records(
+    mode: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = [(functional.resize, *given) for given in RESIZES.values()]
+    calls += [(functional.center_crop, given) for given in CROPS]
+    calls += [(functional.crop, *given) for given in ((1, 2, 3, 4), (-3, 2, 50, 4), (0, 0, 0, 0))]
+    calls += [(transforms.Resize(20),), (transforms.Resize([20, 30]),)]
+    calls += [(transforms.CenterCrop(20),)]
+    with deferring():
+        ours = [tried(function, opened(size, mode), *given) for function, *given in calls]
+        theirs = functional.get_dimensions
+        monkeypatch.setattr(functional, "get_dimensions", lambda img: theirs(img))
+        crop = functional.F_pil.crop
+        monkeypatch.setattr(functional.F_pil, "crop", lambda *args: crop(*args))
+        long_way = [tried(function, opened(size, mode), *given) for function, *given in calls]
+    for call, short, long in zip(calls, ours, long_way, strict=True):
+        assert short == long, call
+
+
 def test_a_version_that_draws_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchvision_transforms, "_two_below", lambda first, second: (0, 0))
     transform = transforms.RandomResizedCrop(24)
@@ -385,6 +439,22 @@ def test_transforms_can_still_be_scripted() -> None:
         scripted = torch.jit.script(chain)
     image = torch.arange(48, dtype=torch.uint8).reshape(3, 4, 4)
     assert torch.equal(scripted(image), image.flip(-1))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+def test_a_model_that_calls_torchvision_can_still_be_compiled() -> None:
+    with deferring():
+        pass  # which redirects
+
+    def model(images: torch.Tensor) -> torch.Tensor:
+        small = functional.resize(functional.crop(images, 1, 2, 12, 12), [8, 8])
+        return small + transforms.CenterCrop(8)(images)
+
+    images = torch.rand(1, 3, 16, 16)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(images), model(images))
+    normalized = torch.compile(lambda x: functional.normalize(x, [0.5], [0.5]), backend="eager")
+    assert torch.equal(normalized(images), images * 2 - 1)
 
 
 def test_random_programs_of_settings_agree() -> None:

@@ -1,0 +1,126 @@
+"""Views of a sample that begin alike share that; those that differ in anything do not."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastload._transforms.pixels import operations
+from native_core import arguments, core, encode, open_files, photo
+
+pytestmark = pytest.mark.native
+
+W, H = 40, 30  # of the photo
+FIRST_W, FIRST_H = 24, 20  # after the first crop stage, some of it filled
+OPERATIONS = [operations.BRIGHTNESS, operations.SATURATION]
+VALUES = [[0.7, 0.0], [1.6, 0.0]]
+
+BASE: dict[str, Any] = {
+    "box": [3, 4, 30, 20],
+    "resized": [26, 18],
+    "window": [-2, 1],
+    "flip": 0,
+    "filter": 2,
+    "fill": (1, 2, 3),
+    "first_size": [FIRST_W, FIRST_H],
+    "codes": OPERATIONS,
+    "values": VALUES,
+    "frames": [[0, 0, 20, 16, 10, 9, 0, 0, 0, 10, 9]],
+    "settings": [[2, 2, 0, 0, 0]],
+}
+VIEWS: dict[str, dict[str, Any]] = {
+    "the same": {},
+    "another size": {"frames": [[2, 1, 18, 16, 12, 12, 0, 0, 1, 12, 12]]},
+    "another filter of the size": {"settings": [[2, 3, 0, 0, 0]]},
+    "another place": {"box": [4, 4, 30, 20]},
+    "another box": {"box": [3, 4, 29, 20]},
+    "resized otherwise": {"resized": [25, 18]},
+    "another window": {"window": [-2, 0]},
+    "mirrored": {"flip": 1},
+    "another filter": {"filter": 3},
+    "filled otherwise": {"fill": (200, 2, 3)},
+    "smaller at first": {"first_size": [FIRST_W - 1, FIRST_H]},
+    "another factor": {"values": [[0.7, 0.0], [1.5, 0.0]]},
+    "another operation": {"codes": [operations.BRIGHTNESS, operations.CONTRAST]},
+    "one operation less": {
+        "codes": OPERATIONS[:1],
+        "values": VALUES[:1],
+        "settings": [[1, 2, 0, 0, 0]],
+    },
+    "values that nobody reads": {"values": [[0.7, 0.0, 0.0], [1.6, 0.0, 0.0]]},
+    "a third stage": {
+        "codes": [*OPERATIONS, operations.INVERT],
+        "values": [*VALUES, [0.0, 0.0]],
+        "frames": [
+            [0, 0, 20, 16, 20, 16, 0, 0, 0, 20, 16],
+            [0, 0, 20, 16, 10, 9, 0, 0, 0, 10, 9],
+        ],
+        "settings": [[2, 2, 0, 0, 0], [1, 2, 0, 0, 0]],
+    },
+}
+
+
+def submission(files: Any, view: str) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of core.submit for a view, with its output in the 13th place."""
+    given = {**BASE, **VIEWS[view]}
+    frames = np.array([given["frames"]], np.int32)
+    positional, keywords = arguments(
+        files,
+        [given["box"]],
+        size=[[W, H]],
+        resized=[given["resized"]],
+        window=[given["window"]],
+        flip=given["flip"],
+        filter=given["filter"],
+        fill=given["fill"],
+        out_w=int(frames[0, -1, 9]),
+        out_h=int(frames[0, -1, 10]),
+    )
+    keywords["stages"] = (
+        np.array([given["first_size"]], np.int32),
+        np.array([given["codes"]], np.int32),
+        np.array([given["values"]], np.float64),
+        frames,
+        np.array(given["settings"], np.int32),
+    )
+    return positional, keywords
+
+
+def alone(files: Any, view: str) -> np.ndarray:
+    positional, keywords = submission(files, view)
+    core().submit(*positional, **keywords).wait()
+    assert keywords["status"].tolist() == [0], view
+    made: np.ndarray = positional[12]
+    return made
+
+
+def together(files: Any, views: list[str], region: list[int]) -> list[np.ndarray]:
+    made = [submission(files, view) for view in views]
+    jobs = [core().submit(*given, **named, begin=False) for given, named in made[1:]]
+    positional, keywords = made[0]
+    regions = np.array([region], np.int32)
+    core().submit(*positional, **keywords, views=(jobs, regions)).wait()
+    assert [named["status"].tolist() for _, named in made] == [[0]] * len(views), views
+    return [given[12] for given, _ in made]
+
+
+@pytest.mark.parametrize("format", ["BMP", "JPEG"])
+@pytest.mark.parametrize("region", [[0, 0, 0, 0], [1, 2, 35, 26]])
+def test_views_are_as_they_are_alone_however_they_begin(
+    tmp_path: Path, format: str, region: list[int]
+) -> None:
+    path = tmp_path / "photo"
+    path.write_bytes(encode(photo(W, H), format))
+    files = open_files([path])
+    expected = {view: alone(files, view) for view in VIEWS}
+    different = {view: made.tobytes() for view, made in expected.items()}
+    same = {view for view, made in different.items() if made == different["the same"]}
+    assert same == {"the same", "values that nobody reads", "smaller at first"}
+    for views in itertools.product(VIEWS, repeat=2):
+        for order in (list(views), [views[0], *views]):
+            for view, made in zip(order, together(files, order, region), strict=True):
+                assert np.array_equal(made, expected[view]), (order, view)
