@@ -36,8 +36,8 @@ _RAW = (*_MATRIX, "torch-memmap", "torch-array")
 _PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "litdata", "torch-memmap")
 _FEW = (*_OURS, "threads-simplejpeg", "dali")
 
-# Settings that each loader tries, the most promising first: more of them win by less than the
-# rounds differ.
+# Settings that each loader tries, the most promising first. The gain from more of them is smaller
+# than the difference between rounds.
 _TRIES = 2
 
 

@@ -1,9 +1,9 @@
 """Public training scripts, for the suite scripts: what each of them gives to DataLoader.
 
-Nothing of theirs is here. Classes and functions of a script are imported from a checkout that the
-user made. What stands inside a function that trains, mostly a list of torchvision's transforms, is
-said again in ``make``. Sizes, probabilities and arguments are the defaults of the script, or those
-of its README.
+None of their code is here. Classes and functions of a script are imported from the user's checkout.
+Code inside a function that trains cannot be imported: mostly a list of torchvision's transforms,
+which ``make`` builds again. Sizes, probabilities and arguments are the defaults of the script, or
+those of its README.
 """
 
 from __future__ import annotations

@@ -49,6 +49,9 @@ def concat(
         progress: as for ``pack``.
         options: other arguments of ``pack``, such as ``shards``.
 
+    Returns:
+        A report as of ``pack``.
+
     Raises:
         UsageError, StoreError: as ``pack`` does, or stores that do not fit together.
     """
@@ -64,9 +67,9 @@ def append(
 ) -> PackReport:
     """Add the samples of ``source`` after the records of the store at ``path``.
 
-    A new store is written beside the old one and then replaces it: open readers keep reading the
-    old one, and a kill leaves either the old one or the new one. This takes the time and the disk
-    space of a copy.
+    A new store is written beside the old one and then replaces it. Readers that are open continue
+    to read the old one. If the process is killed, either the old store or the new one is there.
+    This takes the time and the disk space of a copy.
 
     Example:
         >>> append("imgs.lmdb", "more").records
@@ -78,6 +81,10 @@ def append(
         progress: as for ``pack``.
         options: other arguments of ``pack`` for the new images, except shards, shard_nbytes and
             split.
+
+    Returns:
+        A report on the new store, as of ``pack``: ``records`` counts the old records, too;
+        ``skipped`` and ``kept`` are about the new images.
 
     Raises:
         UsageError: a set of shards, or a format of several files (pack into another store, and read

@@ -1,4 +1,4 @@
-"""Reading whole image files for ``pack`` by the native core, with checksums and sizes.
+"""Reads whole image files for ``pack`` in the native core, with checksums and sizes.
 
 One call without the GIL reads many files. Files that the core does not support (formats other than
 JPEG, PNG and BMP) or cannot read are left to Python, which reports what is wrong.

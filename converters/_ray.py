@@ -10,8 +10,8 @@ index of its first record in the store, the store's first key, and where the sha
    so other tasks copy the records of the pieces into the shards.
 
 A finished piece or shard is a folder (``storage/shard_set.py``, ``_url_shards.py``), which a later
-run finds. A task whose machine dies is started again by Ray on another one. Tasks write where all
-machines see it, so nothing but reports travels to this process.
+run finds. If a machine dies, Ray starts its tasks again on another one. Tasks write where all
+machines see it, so only reports travel to this process.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from ._source import Source
 from ._store_source import StoreSource
 from ._url_shards import UrlShardSet
 
-# Pieces are many, so that machines end together and one that dies costs little, and large, so that
-# opening the source does not count. Their number depends on nothing but the records: another run on
-# more machines resumes.
+# Many pieces, so that machines end together and a dead one costs little; but large ones, so that
+# the time to open the source is negligible. Their number depends only on the records, so a run on
+# more machines can resume.
 _PIECES = 512
 _PIECE_LEAST, _PIECE_MOST = 1024, 16384  # records
 _RETRIES = 8  # of a task whose process or machine died

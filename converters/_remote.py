@@ -67,7 +67,7 @@ def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
     Args:
         url: of the file or folder.
         what: the start of the message.
-        options: whose secrets are not shown.
+        options: those of ``url``; the message does not show their secrets.
     """
     try:
         yield

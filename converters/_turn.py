@@ -1,16 +1,16 @@
-"""One process at a time packs to a URL, and what a killed one leaves behind is found again.
+"""One process at a time packs to a URL. The next one finds what a killed process left behind.
 
-Two things say who does:
+Two things say that a process is packing:
 
-    a folder below the system's temporary folder, named by the URL: locked as long as its process
-    lives, so that others of this machine are refused
-    NAME.lock, an object beside the store: created only if it is not there, so that other machines
-    are refused. It holds the mark that lies in the folder.
+    a folder below the system's temporary folder, named by the URL: the process keeps it locked, so
+    others on this machine are refused
+    NAME.lock, an object beside the store: created only if it does not exist, so other machines are
+    refused. It holds the same mark as the folder.
 
-A process that is killed leaves both. The next one on this machine finds the folder unlocked and its
-mark in the object, so nobody has it. On another machine the error names the object to delete. On a
-server that cannot create an object only if it is not there, two that begin in the same moment may
-both go on.
+A killed process leaves both. The next one on this machine finds the folder unlocked and its mark in
+the object, so it may take over. On another machine the error names the object to delete. Some
+servers cannot create an object on condition that it does not exist. There, two processes that begin
+at the same moment may both continue.
 
 The folder is locked by ``flock``: a directory cannot be locked otherwise, and a lock file would be
 left behind.

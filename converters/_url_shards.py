@@ -4,11 +4,11 @@
     NAME.partial/made-.../00007/     a shard: its files, a table of its records, and what its writer
                                      says about it (report.json)
 
-A writer makes its shard in a folder of its own machine and uploads it, the report last: without a
-report a shard does not count. An object appears when all of it was sent, so a process that dies
-leaves whole objects at most, which the next writer of the shard replaces. ``commit`` has the object
-store copy the shards to their names, and uploads the manifest last, which makes the store exist.
-Nothing of a shard travels through the process that commits but the table.
+A writer makes its shard in a folder on its own machine and uploads it, the report last: a shard
+without a report does not count. An object appears only when all of it was sent, so a dead process
+leaves only whole objects, which the next writer of the shard replaces. In ``commit``, the object
+store copies the shards to their names; then the manifest is uploaded, which makes the store exist.
+Of each shard, only the table travels through the process that commits.
 
 One process at a time commits to a URL (``_turn.py``). Folders of tasks that were killed are deleted
 by the next task of the same URL on that machine.

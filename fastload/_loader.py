@@ -77,11 +77,12 @@ class FastLoader(DataLoader[Sample]):
     why:
 
     - Native threads decode and augment whole batches. This needs a dataset that fastload can read
-      itself (a packed store; torchvision's ImageFolder, DatasetFolder, CIFAR, MNIST and its
-      variants, SVHN and STL10; a Subset or ConcatDataset of these) and a transform that it
-      recognises.
+      itself (a packed store; Parquet files; torchvision's ImageFolder, DatasetFolder, CIFAR, MNIST
+      and its variants, SVHN and STL10; Hugging Face and Lance datasets; a Subset or ConcatDataset
+      of these) and a transform that it recognises.
     - For a TensorDataset, the rows of a batch are copied at once.
-    - Every other dataset runs its own code in torch's worker processes, or in this process.
+    - Every other dataset runs its own code in torch's worker processes, or in this process. Images
+      that it opens are decoded in C++ (``defer``).
 
     Example:
         >>> loader = FastLoader("imgs.lmdb", batch_size=256, shuffle=True, transform=train_tf)

@@ -1,7 +1,7 @@
 """The interface of every loader in the benchmark.
 
-One instance lives in a process of its own. ``pack`` may run in another process than ``open``, so
-nothing is kept between the two but the files.
+Each instance has its own process. ``pack`` may run in another process than ``open``, so the two
+share only files.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Loader(abc.ABC):
         needs: modules without which it cannot run.
         user_imports: those of them that a training script imports anyway, for its transforms; not
             counted as the loader's import time.
-        install: what to install for them, where it is not the modules' own names.
-        store: name of its packed form, shared by loaders that read the same one; None where it
-            reads the loose files.
-        reopens: whether closing and opening costs no more than reading an index; where it does
-            (code is compiled again), the cold suite drops the data under the open loader.
+        install: what to install for them, if the packages have other names than the modules.
+        store: name of its packed form, shared by loaders that read the same one; None if it reads
+            the loose files.
+        reopens: whether it can be closed and opened again as fast as an index is read. If not
+            (code is compiled again), the cold suite drops the data while the loader stays open.
         ordered: whether an unshuffled epoch comes in the order of the files.
     """
 
@@ -76,7 +76,7 @@ class Loader(abc.ABC):
         return None
 
     def memory_format(self, work: Workload) -> str:
-        """What it yields; another than ``work.memory_format`` only where its name says so."""
+        """What it yields: ``work.memory_format``, unless its name says otherwise."""
         return work.memory_format
 
     def pack(self, work: Workload, folder: Path) -> None:

@@ -12,7 +12,7 @@ from bench.workload import MEAN, STD, Workload
 
 
 class Dali(Loader):
-    """A pipeline without a GPU (device_id None), batches by way of DLPack or the PyTorch plugin.
+    """A pipeline without a GPU (device_id None), batches through DLPack or the PyTorch plugin.
 
     The decoder's defaults are kept: they are faster than Pillow's choices and a little rougher
     (no smooth chroma upsampling).
@@ -61,7 +61,7 @@ class Dali(Loader):
             yield images, labels.squeeze(1).long()
 
     def _outputs(self) -> Iterator[Batch]:
-        """As the pipeline gives them: each is valid until the next."""
+        """The pipeline's own batches: each is valid until the next one is asked for."""
         if self._plugin:
             for (found,) in self._iterator:
                 yield found["images"], found["labels"]

@@ -1,8 +1,8 @@
 """FFCV, whose own file format is decoded by its C library inside compiled Python.
 
-Its writer would compress the pictures anew; here the bytes of the files are kept, so that all
-loaders decode the same. Its fast layout is channels_last, which torch-trained models may not use;
-both are measured. Batches live in its own buffers and are overwritten later.
+Its own writer would compress the images again. Here it stores the bytes of the files, so that all
+loaders decode the same bytes. It is fastest with channels_last, which not every model uses, so both
+layouts are measured. Batches are in its own buffers and are overwritten later.
 """
 
 from __future__ import annotations

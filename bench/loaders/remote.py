@@ -3,8 +3,8 @@
 The setting says where: ``server`` (its URL, which is the S3 endpoint), ``bucket`` (its folder with
 the packed form), ``cache`` (a folder), ``limit`` of it in bytes (0: all fits).
 
-The others read shards, and shuffle less the larger these are. Theirs have 16 MB, less than they
-advise for large data, as shards of 64 MB would be a handful here.
+The other loaders read shards. The larger the shards, the less they shuffle. Theirs have 16 MB, less
+than they recommend for large data, because of 64 MB there would be only a few here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Threads that run a generator ahead of its consumer: prefetch_generator's, ended at exit.
 
 They are daemon threads, so that an abandoned iterator cannot keep the process alive. But torch
-aborts the process if a daemon thread drops a tensor while the interpreter shuts down. So an exit
-waits for the threads. Whoever starts one tells it to end, in an ``atexit`` function of its own.
+aborts the process if a daemon thread drops a tensor while the interpreter shuts down. So the
+interpreter waits for the threads at exit. The module that starts one also registers an ``atexit``
+function that tells it to end.
 """
 
 from __future__ import annotations

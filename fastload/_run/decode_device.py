@@ -2,9 +2,9 @@
 
 A GPU's decoder rounds differently, and it is not always faster: the CPU may be, with many cores,
 small images or DCT records. So "auto" decodes some of the user's data both ways before the first
-batch of a loader, and uses the GPU if it is clearly faster. The GPU is idle then; in the loop a
-decoder takes some of it from the training step, and the CPU would take nothing. So the GPU is not
-even measured where the CPU is faster than any step. The choice holds for the life of the
+batch of a loader, and uses the GPU if it is clearly faster. The GPU is idle while this is measured.
+In the loop, decoding there slows the training step down, and decoding on the CPU does not. So the
+GPU is not even measured if the CPU is faster than any step. The choice holds for the life of the
 loader; it is saved in ``state_dict`` and in the file of ``tuned``, if there is one. So pixels never
 change in the middle of an epoch.
 """

@@ -212,9 +212,8 @@ def following(
 ) -> np.ndarray:
     """This rank's indices of epoch ``number``, which comes next: int64, in their order.
 
-    Empty where they are not a function of the epoch alone. Nothing is drawn from a generator, and
-    the sampler stays as it is. Only what to keep in a cache may depend on this: the next epoch may
-    be another one.
+    Empty if they are not a function of the epoch alone. This draws from no generator and does not
+    change the sampler. Use it only to decide what a cache keeps: the user may choose another epoch.
     """
     rank = shard or Shard()
     if type(sampler) in SEQUENTIAL:

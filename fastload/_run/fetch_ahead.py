@@ -1,8 +1,8 @@
-"""Fetch-ahead: bytes that are elsewhere are fetched ahead of their batch, in the epoch's order.
+"""Fetch-ahead: fetches bytes from elsewhere ahead of their batch, in the epoch's order.
 
-The order is known, so the next batches are asked for while the engine fills others, as many as make
-up a window of bytes. A batch is submitted to the engine when its own bytes are there: until then
-the producer passes on batches that are ready, and waits only where there are none.
+The order is known. So while the engine fills some batches, this requests the next ones, up to a
+window of bytes. A batch is submitted to the engine when its own bytes are there. Until then the
+producer passes on batches that are ready, and waits only if there are none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .order import Batches
 
 # Enough for a link of 1 GB/s and a latency of 100 ms, twice.
 _WINDOW_NBYTES = 256 << 20
-# Beside the records themselves, as their pieces of the cache are larger.
+# Added to each record, because the pieces of the cache are larger than records.
 _PIECE_NBYTES = 4 << 10
 
 
@@ -28,9 +28,9 @@ class FetchAhead:
     Args:
         store: what is read; ``Store.remote``.
         lookup: indices of the dataset -> record numbers, both int64.
-        order: the batches of the whole epoch, known at the latest with the first one; empty where
-            they are not known: then a batch is fetched when it is submitted.
-        following: gives the indices of the next epoch in its order, int64; empty where they are not
+        order: the batches of the whole epoch, known at the latest with the first one; empty if they
+            are not known: then a batch is fetched when it is submitted.
+        following: gives the indices of the next epoch in its order, int64; empty if they are not
             known yet.
         blocks: the order keeps to whole blocks, so these are fetched.
         ended: whether the epoch was ended, so that nothing is waited for.

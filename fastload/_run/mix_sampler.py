@@ -5,12 +5,12 @@
    samples of a component, exactly if that is a whole number and both ends are multiples of n. This
    depends neither on the batch size nor on the number of ranks, so a checkpoint can be resumed with
    others.
-2. The samples of a component come from one random order of all of them after another. An epoch
-   takes up where the one before ended.
-3. The places of each batch are shuffled, as a transform such as MixUp pairs neighbours.
+2. The samples of a component are read in one random order after another. An epoch continues where
+   the one before ended.
+3. The places of each batch are shuffled, because transforms such as MixUp pair neighbours.
 
-Ranks take whole batches in turn (``block``), where they take single samples of other orders: the
-batches of all ranks are those of one rank.
+Ranks take whole batches in turn (``block``); of other orders they take single samples. So all ranks
+together have the batches of one rank.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _STREAM = 0x6D69_7873
 _PLACES = 0x6D69_7870
 _EPOCH = 0x6D69_7865
 
-# Phases are multiples of it, modulo 1, which are far from each other however many there are: rare
-# components of one weight do not come all at once.
+# Phases are multiples of it, modulo 1. However many there are, they are far from each other, so
+# rare components of equal weight do not come all at once.
 _GOLDEN = (5**0.5 - 1) / 2
 
 

@@ -28,7 +28,7 @@ FORMAT = "fastload.tune"
 VERSION = 1
 
 ENDLESS = 1 << 40
-"""Stands for the length of a dataset that has none."""
+"""The length that is noted for a dataset without one."""
 
 _LOOKED_AT = 1000  # number of records whose sizes are part of a fingerprint
 

@@ -1,7 +1,7 @@
 """Hugging Face datasets: how to recognise them, and how a loader opens them.
 
-This never imports the ``datasets`` package: if the user's program has not imported it, there is
-none of its datasets.
+This never imports the ``datasets`` package: if the user's program has not imported it, no dataset
+can be one of its classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_stream(dataset: object) -> bool:
 
 
 def keeps_loaded_state(dataset: object) -> bool:
-    """Whether it is a ``datasets.IterableDataset``, or over one, which keeps a loaded state.
+    """Whether it is a ``datasets.IterableDataset``, or wraps one, which keeps a loaded state.
 
     Its state is a position within an epoch. Every iteration starts there, until another state is
     loaded; ``load_state_dict(None)`` makes it start at the beginning again.

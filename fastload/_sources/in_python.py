@@ -1,8 +1,8 @@
-"""Samples of a store whose transform Python runs: over deferred images, where that is possible.
+"""Samples of a store whose transform Python runs: over deferred images, if that is possible.
 
-What is in the batch of a loader that defers stays deferred until that completes it. Otherwise the
-samples are completed here, a batch at a time: torch's own DataLoader, and ``dataset[i]``, get plain
-tensors and images.
+A FastLoader that defers gets deferred samples, and completes them when it has the batch. For
+torch's own DataLoader, and for ``dataset[i]``, the samples are completed here, a batch at a time,
+and are plain tensors and images.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Packed stores in a ConcatDataset or a Mix, read as one store.
 
-An engine reads them so already (``source.py``). Where the transform is the user's own code, torch
-asks a ConcatDataset for one sample at a time, and to look up one record takes longer than to run
-most transforms on its deferred image. Here a batch is looked up at once.
+An engine already reads them as one (``source.py``). If the transform is the user's own code, torch
+asks a ConcatDataset for one sample at a time, and looking up one record takes longer than running
+most transforms on its deferred image. Here the records of a whole batch are looked up at once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Joined:
         Args:
             dataset: any.
             indices: positions in it.
-            seeded: the caller seeds each sample. Otherwise a seed of a part's own counts, which is
-                for its record numbers.
+            seeded: the caller seeds each sample. Otherwise a part with its own seed cannot be
+                joined, because that seed goes with the part's own record numbers.
         """
         plain = type(dataset) is ConcatDataset
         mixed = type(dataset) is MixDataset and not dataset.labelled
@@ -49,7 +49,7 @@ class Joined:
             if not seeded and part.draw() is not None:
                 return None
             stores.append(part)
-        # Any of it may be set anew on a part.
+        # The user may have changed any of these since the last call.
         parts = [(one.store, one.transform, one.target_transform, one.fields) for one in stores]
         if not _same(parts, self._parts):
             self._parts, self._made = parts, _joined(stores, dataset.cumulative_sizes)

@@ -36,7 +36,7 @@ class Mix:
     The order is a function of (seed, epoch, weights), with the loader's ``seed``, or 0 without one.
     With ``shuffle=True``, every sample of a component is read once before any is read a second
     time, also from one epoch to the next: a component has one random order after the other, and
-    each epoch goes on where the last one ended.
+    each epoch continues where the last one ended.
 
     Example:
         >>> mix = Mix({"photos.lmdb": 0.7, "drawings.lmdb": 0.3})

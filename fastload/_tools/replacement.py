@@ -58,6 +58,10 @@ def uninstall() -> None:
     """Undo ``install``: every module that refers to the replacement gets torch's DataLoader back.
 
     Loaders created in between stay FastLoaders, and so do classes derived in between.
+
+    Example:
+        >>> fastload.install()
+        >>> fastload.uninstall()
     """
     _rebind(DataLoader, TorchLoader)
 

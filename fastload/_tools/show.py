@@ -106,6 +106,9 @@ def show(
             following ones.
         decode: as for FastLoader.
 
+    Returns:
+        The grid as ``image``, a PIL image, and where each picture is in it (``tiles``).
+
     Raises:
         UsageError: there are no such samples, or the transform does not give one image.
         DataError: a sample cannot be read.

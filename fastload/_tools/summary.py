@@ -86,6 +86,9 @@ def info(path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]]
     Args:
         path: path of a store or a folder of images, an open store, or a list of them.
 
+    Returns:
+        What ``fastload info`` prints, as attributes: ``records``, ``classes``, ``width`` ...
+
     Raises:
         StoreNotFoundError: there is no store.
         StoreError: the store is damaged, or a file is missing.

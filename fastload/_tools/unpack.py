@@ -70,6 +70,9 @@ def unpack(
         workers: number of threads; None: the number of CPUs.
         progress: as for ``pack``.
 
+    Returns:
+        The folder, the number of files and their bytes, and whether there is a ``records.jsonl``.
+
     Raises:
         UsageError: the folder is not empty.
         StoreError: a key points outside the folder, or two records have the same name.

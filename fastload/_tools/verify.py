@@ -70,6 +70,10 @@ def verify(
         workers: number of threads; None: the number of CPUs.
         progress: as for ``pack``; bytes are those read.
 
+    Returns:
+        What is damaged: ``damaged`` lists the records, with path, byte offset and reason;
+        ``columns`` is about labels, names and fields.
+
     Raises:
         StoreNotFoundError: there is no store.
         StoreError: the store itself cannot be opened, so its records are unknown.

@@ -25,7 +25,9 @@ def command() -> None:
 
 
 _FOLDER = click.option(
-    "--cache-dir", type=click.Path(file_okay=False), help="The folder; default: the user's."
+    "--cache-dir",
+    type=click.Path(file_okay=False),
+    help="The folder. [default: fastload in the user's cache folder]",
 )
 
 

@@ -22,20 +22,35 @@ Examples:
 """
 )
 @click.argument("path", type=click.Path())
-@click.option("--transform", metavar="MODULE:OBJECT", help="[default: none, images unchanged]")
+@click.option(
+    "--transform", metavar="MODULE:OBJECT",
+    help="The transform. [default: none, images unchanged]",
+)  # fmt: skip
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False), default="grid.png", show_default=True,
     help="The picture, in the format of its suffix: .png, .jpg, .webp ...",
 )  # fmt: skip
-@click.option("--samples", type=click.IntRange(1), default=8, show_default=True, metavar="N")
-@click.option("--index", "indices", type=int, multiple=True, help="A sample; may be repeated.")
+@click.option(
+    "--samples", type=click.IntRange(1), default=8, show_default=True, metavar="N",
+    help="How many samples, spread evenly.",
+)  # fmt: skip
+@click.option(
+    "--index", "indices", type=int, multiple=True,
+    help="Show this sample instead; may be repeated.",
+)  # fmt: skip
 @click.option(
     "--views", type=click.IntRange(1), default=3, show_default=True, metavar="N",
     help="How often each sample is augmented.",
 )  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--epoch", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--decode", type=click.Choice(get_args(Decode)), default="exact", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="As for FastLoader.")
+@click.option(
+    "--epoch", type=click.IntRange(0), default=0, show_default=True,
+    help="The epoch of the first view; the others show the following ones.",
+)  # fmt: skip
+@click.option(
+    "--decode", type=click.Choice(get_args(Decode)), default="exact", show_default=True,
+    help="As for FastLoader: scaled decodes large JPEGs at a fraction of their size.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the place of each picture as JSON.")
 def command(
     path: str,

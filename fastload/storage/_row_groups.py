@@ -103,7 +103,7 @@ class Part:
             self._error = error
 
     def finished(self) -> None:
-        """Let those go on who wait for it."""
+        """Wake the threads that wait for it."""
         self._done.set()
 
     @property

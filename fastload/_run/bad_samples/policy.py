@@ -104,8 +104,7 @@ class BadSamples:
     Args:
         limit: how many may fail: a number of samples, or a share of the epoch as a float, which
             is at least one sample unless it is 0.
-        length: samples in the epoch; None where it is not known: then the share is of the samples
-            so far.
+        length: samples in the epoch; None if unknown: then the share is that of the samples so far.
     """
 
     def __init__(self, limit: float, length: int | None) -> None:

@@ -1,7 +1,7 @@
-"""Completion: plain tensors and images in the place of deferred ones, wherever they are in a batch.
+"""Completion: replaces deferred tensors and images by plain ones, wherever they are in a batch.
 
-A deferred batch or tensor is filled by the core (``batch.py``); what is not an image of its own is
-left as it is.
+The core fills deferred batches and tensors (``batch.py``). Everything else in a batch is left as it
+is.
 """
 
 from __future__ import annotations

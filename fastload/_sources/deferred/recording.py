@@ -53,7 +53,7 @@ class Opened(NamedTuple):
         size: width and height, from the header.
         mode: Pillow's mode of the image before any conversion: "RGB", "L", "P", "CMYK" ...
         format: Pillow's name: "JPEG", "PNG" ...
-        library: whose decoder the user's code called, and so whose pixels it expects.
+        library: the one that the user's code called, so its decoder's pixels are expected.
         stored: set if it is a record of a store; ``format`` is then empty.
     """
 

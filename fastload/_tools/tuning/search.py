@@ -69,6 +69,10 @@ def autotune(
         approximate: also try decode="scaled", whose pixels differ slightly (docs/transforms.md).
         progress: called with (seconds spent, budget, the setting being measured).
 
+    Returns:
+        The chosen setting and everything that was measured. ``save`` writes the file for
+        ``FastLoader(tuned=...)``.
+
     Raises:
         UsageError: there is nothing to load, or no setting fits into memory.
     """
