@@ -5,6 +5,7 @@
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
     no_leaks     the test leaves no thread, process, shared memory or file descriptor behind
+    short_farewell   torch's DataLoader waits 1 s for workers whose sample raised, instead of 5
     ray          the module, connected to a cluster of two CPUs on this machine
 
 Hypothesis is set up here too: the same examples on every run, more and new ones with --long.
@@ -102,6 +103,10 @@ def pytest_collection_finish() -> None:
     That is some 400,000 objects of torch and others: to go through them takes 0.2 s, and far longer
     in a forked child, which copies each of their pages. Every test for leaks collects twice.
     """
+    _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 
@@ -111,7 +116,10 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "no_leaks" in getattr(item, "fixturenames", ()):
+        _freeze()  # what earlier tests imported and keep, too: the next collections are of this one
     if item.get_closest_marker("gpu") is not None and not _has_cuda():
         _absent("FASTLOAD_REQUIRE_CUDA", "no CUDA device")
     if item.get_closest_marker("native") is not None and not _has_native():
@@ -202,6 +210,14 @@ def no_leaks() -> Iterator[None]:
     left = leaks.wait_for(before, timeout_s=60)
     if left:
         pytest.fail("left behind by the test:\n" + "\n".join(left))
+
+
+@pytest.fixture
+def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's DataLoader waits 5 s for a worker to end if one of its samples raised. Here: 1 s."""
+    from torch.utils.data import _utils
+
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 1.0)
 
 
 def _absent(variable: str, reason: str) -> None:
