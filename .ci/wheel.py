@@ -5,7 +5,8 @@
 The core contains libjpeg-turbo, libdeflate and libwebp: those of this machine, or those that
 `.ci/libraries` has built in the folder that the environment variable LIBRARIES names. auditwheel
 checks that it needs no other library and puts the manylinux tag on, which says the oldest glibc
-that it runs with.
+that it runs with. Without LIBRARIES the core is not compiled a second time: the set-up's is taken,
+as long as the sdist holds the same sources.
 
 The environment gets the wheel and, linked out of .venv instead of downloaded again (torch is 5 GB),
 exactly the distributions that the wheel's metadata asks for: a missing requirement fails here.
