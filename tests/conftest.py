@@ -82,7 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     from fastload._base.machine import cpu
 
-    return min(cpu.available(), MOST_PROCESSES)
+    # One more than there are CPUs: many tests wait, for processes, time limits, connections.
+    return min(cpu.available() + 1, MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
