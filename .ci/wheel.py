@@ -5,7 +5,8 @@
 The core contains libjpeg-turbo, libdeflate and libwebp: those of this machine, or those that
 `.ci/libraries` has built in the folder that the environment variable LIBRARIES names. auditwheel
 checks that it needs no other library and puts the manylinux tag on, which says the oldest glibc
-that it runs with.
+that it runs with. Without LIBRARIES the core is not compiled a second time: the set-up's is taken,
+as long as the sdist holds the same sources.
 
 The environment gets the wheel and, linked out of .venv instead of downloaded again (torch is 5 GB),
 exactly the distributions that the wheel's metadata asks for: a missing requirement fails here.
@@ -52,11 +53,40 @@ def build(folder: Path) -> Path:
         packed.extractall(folder, filter="data")
     (sources,) = folder.iterdir()
     licences(sources / "build" / "licenses")
+    if not LIBRARIES:
+        take_what_is_compiled(sources)
     # Not a wheel that pip has cached.
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--quiet"]
     run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, sources)
     (wheel,) = folder.glob("torch_fastload-*.whl")
     return wheel
+
+
+def take_what_is_compiled(sources: Path) -> None:
+    """Put the core of the set-up where setup.py looks whether there is anything to compile.
+
+    It compiles nevertheless where a source is newer, or was compiled with other switches. The sdist
+    must hold the core's sources to the last byte, or what it would compile to is not known.
+    """
+    for name in ["setup.py", *native_sources(ROOT), *native_sources(sources)]:
+        packed = sources / name
+        if not packed.exists() or packed.read_bytes() != (ROOT / name).read_bytes():
+            raise SystemExit(f"wheel: {name} is not in the sdist as it is here: see MANIFEST.in")
+    for made in ("lib.*/fastload/_native/_core.*.so", "temp.*/flags"):
+        for path in (ROOT / "build").glob(made):
+            copy = sources / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy)  # with its time
+
+
+def native_sources(root: Path) -> list[str]:
+    """What the core is made of, relative to ``root``."""
+    native = root / "fastload" / "_native"
+    return [
+        str(path.relative_to(root))
+        for ending in ("cpp", "h")
+        for path in native.rglob(f"*.{ending}")
+    ]
 
 
 def licences(folder: Path) -> None:

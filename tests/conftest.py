@@ -5,6 +5,7 @@
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
     no_leaks     the test leaves no thread, process, shared memory or file descriptor behind
+    short_farewell   torch's DataLoader waits 1 s for workers whose sample raised, instead of 5
     ray          the module, connected to a cluster of two CPUs on this machine
 
 Hypothesis is set up here too: the same examples on every run, more and new ones with --long.
@@ -81,7 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     from fastload._base.machine import cpu
 
-    return min(cpu.available(), MOST_PROCESSES)
+    # One more than there are CPUs: many tests wait, for processes, time limits, connections.
+    return min(cpu.available() + 1, MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -102,6 +104,10 @@ def pytest_collection_finish() -> None:
     That is some 400,000 objects of torch and others: to go through them takes 0.2 s, and far longer
     in a forked child, which copies each of their pages. Every test for leaks collects twice.
     """
+    _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 
@@ -111,7 +117,10 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "no_leaks" in getattr(item, "fixturenames", ()):
+        _freeze()  # what earlier tests imported and keep, too: the next collections are of this one
     if item.get_closest_marker("gpu") is not None and not _has_cuda():
         _absent("FASTLOAD_REQUIRE_CUDA", "no CUDA device")
     if item.get_closest_marker("native") is not None and not _has_native():
@@ -202,6 +211,14 @@ def no_leaks() -> Iterator[None]:
     left = leaks.wait_for(before, timeout_s=60)
     if left:
         pytest.fail("left behind by the test:\n" + "\n".join(left))
+
+
+@pytest.fixture
+def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's DataLoader waits 5 s for a worker to end if one of its samples raised. Here: 1 s."""
+    from torch.utils.data import _utils
+
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 1.0)
 
 
 def _absent(variable: str, reason: str) -> None:

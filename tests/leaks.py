@@ -35,8 +35,12 @@ class Held:
         ]
 
 
-def snapshot() -> Held:
-    """Return what this process holds now."""
+def snapshot(before: Held | None = None) -> Held:
+    """Return what this process holds now.
+
+    Of shared memory that is all there is, whoever holds it; where ``before`` is given, only what
+    was not there then and is ours: to find out whose it is, the maps of every process are read.
+    """
     # Python's own helper process stays once it is started: start it before anything is counted.
     # Its command line is ours until it has called exec, so it is known by its number.
     resource_tracker.ensure_running()
@@ -45,7 +49,7 @@ def snapshot() -> Held:
     return Held(
         threads=frozenset(f"{t.name} ({t.ident})" for t in threading.enumerate()),
         children=frozenset(child for child in _children() if child.split()[0] != tracker),
-        shared_memory=frozenset(_shared_memory()),
+        shared_memory=_names() if before is None else _ours(_names() - before.shared_memory),
         descriptors=frozenset(_descriptors()),
     )
 
@@ -64,11 +68,11 @@ def wait_for(before: Held, *, timeout_s: float) -> list[str]:
     What comes and goes meanwhile is not left behind: names in /dev/shm are everybody's, and a
     semaphore of a neighbour's has one for the moment in which it is made.
     """
-    left = snapshot().since(before)
+    left = snapshot(before).since(before)
     deadline = time.monotonic() + timeout_s  # behind the first look: there is a second one
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
-        now = set(snapshot().since(before))
+        now = set(snapshot(before).since(before))
         left = [line for line in left if line in now]
     return left
 
@@ -90,18 +94,24 @@ def _children_of(process: str) -> list[str]:
     return [pid for task in tasks for pid in _read(task / "children").split()]
 
 
-def _shared_memory() -> list[str]:
-    """Entries of /dev/shm that are ours, or that nobody outside of our family holds any more."""
-    names = {entry.name for entry in SHM.iterdir()} if SHM.is_dir() else set()
+def _names() -> frozenset[str]:
+    """Entries of /dev/shm, whoever holds them."""
+    return frozenset(entry.name for entry in SHM.iterdir()) if SHM.is_dir() else frozenset()
+
+
+def _ours(names: frozenset[str]) -> frozenset[str]:
+    """Those ``names`` in /dev/shm that are ours, or that nobody outside of our family holds."""
     if not names:
-        return []
+        return names
     family = {str(os.getpid()), *(child.split()[0] for child in _children())}
     others = {p.name for p in Path("/proc").iterdir() if p.name.isdigit()} - family
     # What torch makes says who made it.
-    names = {name for name in names if not _maker(name) & others}
+    names = frozenset(name for name in names if not _maker(name) & others)
     # By inode: a semaphore is made under another name, which its maker's maps keep showing.
     inodes = {name: str(entry) for name in names if (entry := _inode(SHM / name))}
     for process in others:
+        if not inodes:
+            break
         maps = _read(Path("/proc") / process / "maps").splitlines()
         mapped = {
             parts[4]
@@ -109,7 +119,7 @@ def _shared_memory() -> list[str]:
             if len(parts := line.split(None, 5)) > 5 and str(SHM) in parts[5]
         }
         inodes = {name: inode for name, inode in inodes.items() if inode not in mapped}
-    return sorted(inodes)
+    return frozenset(inodes)
 
 
 def _inode(path: Path) -> int:

@@ -32,13 +32,19 @@ follow_imports = silent
 """
 
 
-def mypy(folder: Path, program: Path) -> str:
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where mypy keeps what it has found out: what is imported is read once for all tests."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+def mypy(folder: Path, known: Path, program: Path) -> str:
     """The output of mypy, in a folder without fastload, so that it finds the installed one."""
     pytest.importorskip("mypy", reason="mypy is not installed")
     (folder / "mypy.ini").write_text(CONFIGURATION)
     shutil.copy(program, folder / "program.py")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-error-summary", "program.py"],
+        [sys.executable, "-m", "mypy", "--no-error-summary", f"--cache-dir={known}", "program.py"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -46,16 +52,16 @@ def mypy(folder: Path, program: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_typed_program_passes_and_its_mistakes_are_found(tmp_path: Path) -> None:
-    assert mypy(tmp_path, PROGRAM) == ""
+def test_a_typed_program_passes_and_its_mistakes_are_found(tmp_path: Path, known: Path) -> None:
+    assert mypy(tmp_path, known, PROGRAM) == ""
 
 
-def test_every_public_name_has_a_type(tmp_path: Path) -> None:
+def test_every_public_name_has_a_type(tmp_path: Path, known: Path) -> None:
     names = tmp_path / "names.py"
     names.write_text(
         "import fastload\n" + "".join(f"reveal_type(fastload.{n})\n" for n in fastload.__all__)
     )
-    lines = mypy(tmp_path, names).splitlines()
+    lines = mypy(tmp_path, known, names).splitlines()
     assert len(lines) == len(fastload.__all__)
     assert [line for line in lines if "Revealed type" not in line or line.endswith('"Any"')] == []
 

@@ -89,7 +89,7 @@ def test_a_child_of_a_child_is_seen() -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     deadline = time.monotonic() + 30
-    while len(leaks.snapshot().since(before)) < 3 and time.monotonic() < deadline:
+    while len(leaks.snapshot(before).since(before)) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left_since(before).count("children: ") == 2
     child.communicate(b"\n")

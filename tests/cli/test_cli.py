@@ -171,13 +171,25 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
     ],
 )
 def test_errors_are_one_message_and_a_status(
-    images: Path, tmp_path: Path, arguments: list[str], status: int, message: str
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    message: str,
 ) -> None:
-    given = [str(images) if argument == "IMAGES" else argument for argument in arguments]
-    done = shell(*given, cwd=tmp_path)
-    assert done.returncode == status
-    assert message in done.stderr and "Traceback" not in done.stderr
-    assert done.stdout == ""
+    monkeypatch.chdir(tmp_path)
+    result = run(*(images if argument == "IMAGES" else argument for argument in arguments))
+    assert result.exit_code == status
+    assert message in result.stderr and "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert os.listdir(tmp_path) == ["imgs"]
+
+
+def test_a_process_ends_with_that_status(images: Path, tmp_path: Path) -> None:
+    done = shell("pack", images, "x.xyz", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ending in .lmdb" in done.stderr and "Traceback" not in done.stderr
     assert os.listdir(tmp_path) == ["imgs"]
 
 

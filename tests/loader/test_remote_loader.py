@@ -143,8 +143,15 @@ def in_memory(folder: Path) -> Iterator[str]:
     system.rm("/loader", recursive=True)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.8])
-@pytest.mark.parametrize("seed", [3, None])
+@pytest.mark.parametrize(
+    ("seed", "share"),
+    [
+        (3, 0.5),
+        (None, 0.8),
+        pytest.param(3, 0.8, marks=pytest.mark.long),
+        pytest.param(None, 0.5, marks=pytest.mark.long),
+    ],
+)
 def test_a_later_epoch_reads_no_more_than_what_the_cache_cannot_hold(
     in_memory: str, folder: Path, tmp_path: Path, share: float, seed: int | None
 ) -> None:
@@ -246,7 +253,7 @@ def test_windows_ask_for_whole_blocks_once(
     assert sorted(order) == list(range(RECORDS)) and order != sorted(order)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.0, pytest.param(0.25, marks=pytest.mark.long), 0.5, 0.9])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_windows_ask_for_whole_blocks_however_much_is_cached(
     in_memory: str,
@@ -273,7 +280,7 @@ def test_windows_ask_for_whole_blocks_however_much_is_cached(
     )
     local = {"transform": None, "batch_size": 4, "seed": seed, "shuffle_window": window}
     expected = loader(folder / "raw.lmdb", **local)
-    for epoch in range(4):
+    for epoch in range(3):
         same(ran, expected)
         found = ran.stats()["remote"]
         assert found is not None

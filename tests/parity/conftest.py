@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from torch.utils.data import _utils
 
 
 @pytest.fixture(autouse=True)
-def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's DataLoader waits 5 s for a worker to end if one of its samples raised. Here: 1 s."""
-    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 1.0)
+def _short(short_farewell: None) -> None:
+    """Many of them raise in a worker."""

@@ -79,7 +79,7 @@ loader = FastLoader(sys.argv[1], batch_size=8, shuffle=True, transform=tf, num_w
 @pytest.mark.parametrize("threads", [0, 2])
 def test_ctrl_c_in_a_training_loop_ends_the_process(store, threads, count):
     """Whenever it comes: in next, between epochs, while an iterator is made or let go of."""
-    for attempt in range(count(4, 40)):
+    for attempt in range(count(3, 40)):
         process = forked(
             PREAMBLE.format(threads=threads)
             + "print('ready', flush=True)\n"

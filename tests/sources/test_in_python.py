@@ -302,6 +302,7 @@ def test_a_sample_that_python_cannot_end_is_skipped(store: Path) -> None:
     assert len(loader.stats()["errors"]) == 24 - len(kept)
 
 
+@pytest.mark.usefixtures("short_farewell")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_damaged_record_is_named_and_may_be_skipped(
     tmp_path: Path, photos: Path, workers: int

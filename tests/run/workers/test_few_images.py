@@ -108,6 +108,7 @@ def test_a_users_collate_fn_gets_what_it_can_stack(photos: list[Path]) -> None:
     side_by_side(shapes.Images(photos), batch_size=2, collate_fn=shapes.late, num_workers=2)
 
 
+@pytest.mark.usefixtures("short_farewell")
 def test_the_users_own_except_sees_a_damaged_image(tmp_path: Path) -> None:
     damaged = shapes.write_photos(tmp_path, 16)
     for i in (3, 9):
