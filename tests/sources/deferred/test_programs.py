@@ -26,7 +26,7 @@ def test_a_program_gives_the_same_with_deferred_images(
 ) -> None:
     monkeypatch.setattr(single, "LEAST_PIXELS", 0)  # else the core would make none of these images
 
-    @hypothesis.settings(max_examples=count(200, 10_000))
+    @hypothesis.settings(max_examples=count(500, 10_000))
     @hypothesis.given(deferred_programs.programs(sources))
     def same(program: deferred_programs.Program) -> None:
         eager = deferred_programs.run(program, contextlib.nullcontext())
