@@ -180,6 +180,9 @@ class Counts:
 class Memory(Protocol):
     """Where batches are allocated, such as a ``SlabRing``."""
 
+    def begin_batch(self) -> None:
+        """As ``SlabRing.begin_batch``."""
+
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
     ) -> tuple[torch.Tensor, np.ndarray]:
