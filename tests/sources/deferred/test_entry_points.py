@@ -1,4 +1,4 @@
-"""Places in the table that forked workers share: which image has one, and what was verified there."""
+"""Places in the table that forked workers share: which image has one, what was verified there."""
 
 from __future__ import annotations
 
