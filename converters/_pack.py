@@ -25,6 +25,7 @@ from ..hints import Compression, Encoding, OnPackError
 from ..storage import Store, Writer, open_store, open_writer
 from ..storage._local import is_url
 from ..storage._shards import Sharding
+from ..storage._sidecar import is_manifest
 from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split, _turn
@@ -193,7 +194,7 @@ def pack(
     staged = _turn.is_staging(path)
     if not overwrite and not staged and not is_url(path):
         parts = _split.paths(path, split)
-        done = next(filter(os.path.lexists, parts), None)
+        done = next((part for part in parts if os.path.lexists(part) or is_manifest(part)), None)
         # With work to resume, a part that is complete is not in the way.
         if done is not None and not any(os.path.isdir(f"{part}.partial") for part in parts):
             raise UsageError(
@@ -201,7 +202,7 @@ def pack(
             )
     try:
         if overwrite and _overwrite.needed(path, _split.paths(path, split)):
-            if os.path.realpath(opened.path) == os.path.realpath(path):
+            if os.path.realpath(path) in map(os.path.realpath, opened.paths()):
                 raise UsageError(f"{path!r} is also the source: expected another destination")
             return _overwrite.replacing(path, functools.partial(begin, staged=True))
         return begin(path, staged=staged)

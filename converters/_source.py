@@ -106,6 +106,10 @@ class Source(abc.ABC):
         """A faster reader than ``read``, if the samples are whole files; else None."""
         return None
 
+    def paths(self) -> list[str]:
+        """What it is made of: its path, or those of several stores."""
+        return [self.path]
+
     def where(self, index: int) -> str:
         """The file of a sample, for messages."""
         return self.path

@@ -18,6 +18,7 @@ from ..storage._crc import crc32c
 from ..storage._fetched import fetched_ahead
 from ..storage._read import NOT_REGULAR
 from ..storage.base import TURNED
+from ..storage.concat import ConcatStore
 from ..storage.folder import FolderStore
 from ._gather import Gatherer
 from ._labels import Chosen, numbered, warn_of_others
@@ -49,6 +50,10 @@ class StoreSource(Source):
         self.keys = unique(store.keys(self._everything))
         if self._labels is None:
             warn_of_others(self.path, None, dict.fromkeys(store.fields, ()))
+
+    def paths(self) -> list[str]:
+        """As in ``Source``."""
+        return _paths(self.store)
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""
@@ -267,6 +272,12 @@ class FolderSource(Source):
     def sizes(self) -> np.ndarray:
         """From the files' headers."""
         return self.store.sizes(np.arange(len(self.store)))
+
+
+def _paths(store: Store) -> list[str]:
+    if isinstance(store, ConcatStore):
+        return [path for part in store.stores for path in _paths(part)]
+    return [store.path]
 
 
 def read_file(path: bytes) -> bytes:

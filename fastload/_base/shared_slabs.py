@@ -96,7 +96,7 @@ class SharedRing:
         self.failure = "" if hasattr(os, "memfd_create") else "the system has no memfd_create"
         """Why slabs cannot be used; empty if they can."""
         self.left = False
-        """Whether a batch had tensors that a slab cannot hold."""
+        """Whether a batch of this epoch had tensors that a slab cannot hold."""
 
     def _begin(self) -> None:
         self._slabs: list[_Slab] = []

@@ -37,6 +37,10 @@ _PATIENCE_S = 2e-3
 # A slab that was not needed in so many leases is given back.
 _WINDOW = 32
 
+# Slabs of batches of several tensors are larger than needed by at most 1/8, so that tensors of
+# slightly different sizes share them.
+_CLASSES = 8
+
 
 def _allocate(nbytes: int) -> np.ndarray:
     """Page-aligned private memory of ``nbytes`` bytes, unmapped when the array is freed."""
@@ -54,8 +58,11 @@ def _allocate(nbytes: int) -> np.ndarray:
 class SlabRing:
     """A ring of slabs that grows while the caller keeps batches and shrinks when it drops them.
 
+    A lease is a batch, unless ``begin_batch`` says where the batches begin.
+
     Args:
-        keep: number of free slabs to keep for reuse; what is free beyond that is given back.
+        keep: number of batches for which free slabs are kept for reuse; what is free beyond that is
+            given back.
         patient: where ``keep`` slabs are all in use, wait a moment for one before another is
             allocated. For a ring that another thread than the consumer's leases from: the consumer
             may be about to drop its batch.
@@ -74,7 +81,9 @@ class SlabRing:
     def _begin(self) -> None:
         self._slabs: list[_Slab] = []
         self._leases = 0
-        self._unused = self._keep  # slabs that stayed free in all of the last leases
+        self._leased_nbytes: int | None = None  # in this batch; None: each lease is a batch
+        self._batch_nbytes = 0  # of the largest batch
+        self._divided = False  # whether a batch had several leases
         # Re-entrant: the garbage collector may close an abandoned iterator during a lease.
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -90,6 +99,12 @@ class SlabRing:
     def __reduce__(self) -> tuple[object, ...]:
         # another process has slabs of its own
         return functools.partial(SlabRing, patient=self._patient), (self._keep,)
+
+    def begin_batch(self) -> None:
+        """What is leased from here to the next call are the tensors of one batch."""
+        self._begin_in_a_child()
+        with self._lock:
+            self._leased_nbytes = 0
 
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
@@ -109,7 +124,7 @@ class SlabRing:
         if self._patient:
             self._wait(nbytes)
         with self._lock:
-            view = self._free(nbytes).lease(nbytes)
+            view = self._free(nbytes).lease(nbytes, self._leases)
         storage = torch.from_numpy(view).untyped_storage()
         # set_, not view: like a tensor from torch.stack, this one must be no autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
@@ -140,42 +155,76 @@ class SlabRing:
             return sum(not slab.free() for slab in self._slabs)
 
     def _free(self, nbytes: int) -> _Slab:
-        """A free slab of at least ``nbytes``; frees those that are too small or too many."""
-        largest = max((slab.memory.nbytes for slab in self._slabs), default=0)
+        """A free slab of at least ``nbytes``; frees those that are not needed any more."""
+        self._leases += 1
+        if self._leased_nbytes is not None:
+            self._divided |= self._leased_nbytes > 0
+            self._leased_nbytes += _rounded(nbytes)
+            self._batch_nbytes = max(self._batch_nbytes, self._leased_nbytes)
         free = [slab for slab in self._slabs if slab.free()]
-        # The smaller last batch uses a slab of full size; a larger batch replaces the slabs.
-        fitting = [slab for slab in free if slab.memory.nbytes >= nbytes]
-        dropped = set(map(id, free)) - set(map(id, fitting[: self._keep]))
+        # Of equal ones the one that was used last, so that those that are too many stay unused.
+        found = min(
+            (slab for slab in free if slab.memory.nbytes >= nbytes),
+            key=lambda slab: (slab.memory.nbytes, -slab.leased),
+            default=None,
+        )
+        largest = max((slab.memory.nbytes for slab in self._slabs), default=0)
+        self._give_back(free, found, nbytes, self._keep * max(largest, self._batch_nbytes))
+        if found is None:
+            self.allocations += 1
+            # Where sizes vary, as of padded batches, the next one is often larger. Memory that no
+            # batch has reached costs nothing.
+            found = _Slab(_allocate(_rounded(nbytes) if self._divided else max(nbytes, largest)))
+            self._slabs.append(found)
+        return found
+
+    def _give_back(
+        self, free: list[_Slab], found: _Slab | None, nbytes: int, most_nbytes: int
+    ) -> None:
+        """Give back what is not needed of ``free``, where ``found`` is to be leased for ``nbytes``.
+
+        That is what is too small where each lease is a batch, what no lease needed for a while, and
+        what was used longest ago of more than ``most_nbytes``.
+        """
+        dropped = set[int]()
+        window = max(_WINDOW, 2 * len(self._slabs))
+        for slab in sorted(free, key=lambda slab: (slab is not found, -slab.leased)):
+            slab.free_since = slab.free_since or self._leases
+            most_nbytes -= slab.memory.nbytes
+            small = slab.memory.nbytes < nbytes and not self._divided
+            unused = self._leases - slab.free_since >= window and not self.steady
+            if slab is not found and (most_nbytes < 0 or small or unused):
+                dropped.add(id(slab))
         if dropped:
             self._slabs = [slab for slab in self._slabs if id(slab) not in dropped]
-        self._leases += 1
-        self._unused = min(self._unused, max(0, len(fitting[: self._keep]) - 1))
-        if fitting:
-            if self._leases % _WINDOW == 0 and not self.steady:
-                unused = set(map(id, fitting[1 : 1 + self._unused]))
-                self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
-                self._unused = self._keep
-            return fitting[0]
-        self.allocations += 1
-        # Where sizes vary, as of padded batches, the next one is often larger. Memory that no batch
-        # has reached costs nothing.
-        slab = _Slab(_allocate(max(nbytes, largest)))
-        self._slabs.append(slab)
-        return slab
+
+
+def _rounded(nbytes: int) -> int:
+    """Bytes of a slab for ``nbytes`` of a batch of several tensors."""
+    step = (1 << max(nbytes.bit_length() - 1, 0)) // _CLASSES
+    return -(-nbytes // step) * step if step else nbytes
 
 
 class _Slab:
-    """A piece of memory, with a weak reference to the array that was last leased from it."""
+    """A piece of memory, with a weak reference to the array that was last leased from it.
+
+    Attributes:
+        memory, address: the piece.
+        leased: the number of its last lease.
+        free_since: the number of the lease that first found it free again; 0: none did.
+    """
 
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
         self.address: int = memory.ctypes.data
+        self.leased = self.free_since = 0
         self._lease: weakref.ref[np.ndarray] | None = None
 
     def free(self) -> bool:
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int) -> np.ndarray:
+    def lease(self, nbytes: int, number: int) -> np.ndarray:
         view = self.memory[:nbytes]
+        self.leased, self.free_since = number, 0
         self._lease = weakref.ref(view)
         return view

@@ -24,11 +24,14 @@ def check(config: LoaderConfig, source: Source) -> None:
         return
     reason = None
     if source.tensors:
-        reason = "the dataset holds tensors, and nothing is decoded"
+        reason = "the dataset holds tensors, and nothing is decoded: leave decode_on out"
     elif isinstance(source.plan, Views):
-        reason = "the transform gives several views"
+        reason = "the transform gives several views: leave decode_on out"
     elif source.plan.joint is not None:
-        reason = "joint= moves masks and boxes along, which is done in this process"
+        reason = (
+            "joint= moves masks and boxes along by what this process draws and reads: leave "
+            "decode_on out"
+        )
     elif source.store.remote:
         reason = "the store is at a URL: copy it to a folder that all machines share"
     if reason is not None:

@@ -82,18 +82,20 @@ def verify(
     order = reading_order(opened)
     has_checksums = opened.checksums(np.arange(min(1, len(opened)))) is not None
     threads = workers or available()
-    local = threading.local()
+    local, ended = threading.local(), threading.Event()
     damaged: list[Damage] = []
     done = nbytes = 0
 
     def check(indices: np.ndarray) -> tuple[int, list[Damage]]:
-        return check_records(opened, indices, _decoder_of(opened, local) if decode else None)
+        decoder = _decoder_of(opened, local) if decode else None
+        return check_records(opened, indices, decoder, ended.is_set)
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="fastload-verify")
     ahead: collections.deque[tuple[int, Future[tuple[int, list[Damage]]]]] = collections.deque()
     parts = parts_of(opened, order, 64 if decode else READ_RECORDS)
     with contextlib.ExitStack() as stack:
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        stack.callback(ended.set)  # before: a part of large images takes seconds to decode
         report = stack.enter_context(reporting("verifying", progress))
         if report is not None:
             report(0, len(order), 0)

@@ -12,6 +12,7 @@ from .pack import show, size_of
 Examples:
   fastload concat a.lmdb b.lmdb both.lmdb
   fastload concat 2024.tfrecord 2025.lmdb all.tfrecord --shards 16
+  fastload concat a.lmdb b.lmdb c.lmdb both.lmdb --overwrite
 """
 )
 @click.argument("sources", type=click.Path(), nargs=-1, required=True)
@@ -21,6 +22,10 @@ Examples:
     "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
+@click.option(
+    "--overwrite", is_flag=True,
+    help="Replace a store at DESTINATION, once the new one is complete.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
@@ -28,6 +33,7 @@ def command(
     destination: str,
     shards: int | None,
     shard_nbytes: int | None,
+    overwrite: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -44,6 +50,7 @@ def command(
         destination,
         shards=shards,
         shard_nbytes=shard_nbytes,
+        overwrite=overwrite,
         progress=not (quiet or as_json),
     )
     show(report, quiet=quiet, as_json=as_json)

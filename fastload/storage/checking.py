@@ -64,9 +64,12 @@ def parts_of(store: Store, order: np.ndarray, most: int) -> Iterator[np.ndarray]
 
 
 def check_records(
-    store: Store, indices: np.ndarray, decode: Callable[[int], None] | None
+    store: Store,
+    indices: np.ndarray,
+    decode: Callable[[int], None] | None,
+    ended: Callable[[], bool] = lambda: False,
 ) -> tuple[int, list[Damage]]:
-    """Bytes read, and what is wrong with ``indices``."""
+    """Bytes read, and what is wrong with ``indices``, or with those until ``ended`` is true."""
     expected = store.checksums(indices)
     damaged: list[Damage] = []
     total = 0
@@ -75,6 +78,8 @@ def check_records(
     except DataError:
         together = None  # read one by one, to find the damaged one
     for at, index in enumerate(indices.tolist()):
+        if ended():
+            break
         reason = None
         try:
             data = store.read(indices[at : at + 1])[0] if together is None else together[at]

@@ -87,6 +87,39 @@ def test_batches_of_several_sizes_soon_allocate_nothing():
     assert ring.allocations == 4
 
 
+LARGE, SMALL = 150_000, 28_000
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("sizes", [[SMALL, LARGE], [LARGE, LARGE, *8 * [SMALL]], 5 * [SMALL]])
+def test_batches_of_several_tensors_soon_allocate_nothing_and_keep_no_more(keep, sizes):
+    ring = SlabRing(keep)
+    held = []
+    for number in range(100):
+        ring.begin_batch()
+        held = [*held[-1:], [ring.lease((nbytes,), torch.uint8, (1,))[0] for nbytes in sizes]]
+        if number == 40:
+            allocations = ring.allocations
+    assert ring.allocations == allocations
+    del held
+    gc.collect()
+    ring.begin_batch()
+    ring.lease((1,), torch.uint8, (1,))
+    assert sum(slab.memory.nbytes for slab in ring._slabs) <= keep * sum(sizes) * 9 / 8
+
+
+def test_many_tensors_of_all_sizes_seldom_allocate():
+    """As of images for detection, which are not stacked."""
+    sizes = np.random.default_rng(1).integers(20_000, 600_000, (200, 16)).tolist()
+    ring, held, allocations = SlabRing(2), [], 0
+    for number, batch in enumerate(sizes):
+        ring.begin_batch()
+        held = [ring.lease((nbytes,), torch.uint8, (1,))[0] for nbytes in batch]
+        if number == 99:
+            allocations = ring.allocations
+    assert held and ring.allocations - allocations < 100 * 16 / 20
+
+
 def test_a_slab_that_another_thread_lets_go_of_is_waited_for(monkeypatch):
     monkeypatch.setattr(slabs, "_PATIENCE_S", 30)
     ring = SlabRing(keep=1, patient=True)

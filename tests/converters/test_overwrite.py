@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from fastload.converters import _overwrite, _run, pack
+from fastload.cli import main
+from fastload.converters import _overwrite, _run, concat, pack
 from fastload.errors import UsageError
 from fastload.storage import open_store
 from storage.formats import picture
@@ -72,6 +74,31 @@ def test_no_file_of_an_old_set_of_shards_is_left(
     pack(images, alone / f"a{suffix}", shards=after)
     assert sorted(os.listdir(folder)) == sorted(os.listdir(alone))
     assert len(open_store(folder / f"a{suffix}")) == 12
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord", ".h5"])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (2, None), (None, 2)])
+def test_whatever_is_in_the_way_is_named_with_the_way_to_replace_it(
+    images: Path, tmp_path: Path, suffix: str, before: int | None, after: int | None
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    pack(images, path, shards=before)
+    for again in (pack, concat):
+        given: Any = images if again is pack else [images, images]
+        with pytest.raises(UsageError, match=r"exists: .*, or replace it with overwrite=True"):
+            again(given, path, shards=after)
+    assert not list(tmp_path.glob("*.partial"))
+    assert concat([images, images], path, shards=after, overwrite=True).records == 24
+    assert len(open_store(path)) == 24
+
+
+def test_the_command_concat_replaces_a_store_too(images: Path, tmp_path: Path) -> None:
+    arguments = ["concat", str(images), str(images), str(tmp_path / "a.lmdb")]
+    pack(images, tmp_path / "a.lmdb")
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == 2 and "replace it with --overwrite" in refused.stderr
+    assert CliRunner().invoke(main, [*arguments, "--overwrite"]).exit_code == 0
+    assert len(open_store(tmp_path / "a.lmdb")) == 24
 
 
 def test_where_nothing_is_it_packs_as_without(images: Path, tmp_path: Path) -> None:
@@ -142,6 +169,9 @@ def test_the_source_is_not_overwritten(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "a.lmdb")
     with pytest.raises(UsageError, match="is also the source"):
         pack(tmp_path / "a.lmdb", tmp_path / "a.lmdb", encode="png", overwrite=True)
+    stores = [tmp_path / "a.lmdb", images]
+    with pytest.raises(UsageError, match="is also the source"):
+        concat(stores, tmp_path / "a.lmdb", overwrite=True)
     assert len(open_store(tmp_path / "a.lmdb")) == 12
 
 

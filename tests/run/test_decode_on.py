@@ -172,7 +172,7 @@ def test_a_loop_that_is_left_leaves_nothing(ray: Any, store: Path) -> None:
         ({"decode_on": "spark"}, "expected one of 'ray'"),
         ({"transform": lambda image: image}, "needs one of fastload's engines"),
         ({"engine": "workers"}, "needs one of fastload's engines"),
-        ({"transform": [TRAIN, FLOATS]}, "."),
+        ({"transform": [TRAIN, FLOATS]}, "several views: leave decode_on out"),
     ],
 )
 def test_what_is_not_possible_is_refused_in_words(

@@ -6,6 +6,8 @@ import dataclasses
 import io
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
+from fastload._tools import verify as verify_module
 from fastload._tools.unpack import unpack
 from fastload._tools.verify import verify
 from fastload.converters import pack
@@ -47,6 +50,31 @@ def test_undamaged_store_is_right(row: Row, tmp_path: Path) -> None:
     report = verify(row.make(tmp_path, row.records(COUNT)), decode=True, workers=2)
     assert report.damaged == () and report.records == COUNT and report.checksums
     assert report.nbytes == sum(len(record.data) for record in row.records(COUNT))
+
+
+def test_ctrl_c_does_not_wait_for_the_images_that_were_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stopped, decoded = threading.Event(), threading.Event(), []
+
+    def decode(index: int) -> None:
+        decoded.append(index)
+        if len(decoded) > 64:  # of the second part
+            begun.set()
+            assert stopped.wait(60)
+            time.sleep(0.01)
+
+    def stop(done: int, total: int | None, nbytes: int) -> None:
+        if done:
+            assert begun.wait(60)
+            stopped.set()
+            raise KeyboardInterrupt
+
+    row = next(row for row in ROWS if row.name == "lmdb")
+    monkeypatch.setattr(verify_module, "_decoder_of", lambda *given: decode)
+    with pytest.raises(KeyboardInterrupt):
+        verify(row.make(tmp_path, row.records(192)), decode=True, workers=1, progress=stop)
+    assert len(decoded) < 128
 
 
 def test_empty_store_is_right(row: Row, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._base import randomness
+from ..._base.shared_slabs import SharedRing
+from ..._base.slabs import SlabRing
 from ..._base.trace import Observed
 from ..._sources.collate import images_of, with_images
 from ..._sources.source import Source
@@ -77,8 +79,9 @@ def deliver(
         stage = _stage(config, resources, left, mover)
     if mover is not None:
         made = () if resources.engine is None else resources.engine[1].rings
-        rings = (*made, resources.ring, resources.warm)
-        mover.rings = tuple(ring for ring in rings if ring is not None)
+        filled = None if resources.decoder is None else resources.decoder.memory
+        rings = (*made, resources.ring, resources.warm, filled)
+        mover.rings = tuple(ring for ring in rings if isinstance(ring, (SlabRing, SharedRing)))
     transform = _in_place(config, plan.route) or config.batch_transform
     finisher = _EpochFinisher(config, cursor, plan.progress, inner, mover, stage, transform)
     return Delivery(inner, mover, finisher, plan.stamps)

@@ -171,6 +171,8 @@ class Tasks:
         self._epoch, self._order, self._skip, self._idle = epoch, order, skip, idle
         self._times = times
         self.current = None
+        if self._ring is not None:
+            self._ring.left = False
 
     def __iter__(self) -> TaskIterator:
         # With workers, torch calls iter twice. iter(order) is called when torch would call iter of
@@ -383,6 +385,7 @@ class TaskIterator(Iterator[Task]):
         together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._decoder is not None and outcome.message.recorded:
             self._decoder.opened = True
+            self._decoder.memory.begin_batch()
             if outcome.message.recorded > 1:
                 together = self._decoder.together()
         with together:

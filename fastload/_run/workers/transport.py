@@ -159,6 +159,9 @@ class Packer:
         self._leased = True
         return tensor, self._memory[begin : begin + math.prod(shape) * dtype.itemsize]
 
+    def begin_batch(self) -> None:
+        """Nothing: the slab is for one batch."""
+
     def another(self) -> Packer:
         """One for the same memory, to pack the batch anew."""
         return Packer(self._given)
@@ -290,7 +293,8 @@ class Packer:
                 self._places[id(tensor)] = tensor, place
                 return place
         if nbytes >= _SHARED_NBYTES and tensor.is_shared():  # type: ignore[no-untyped-call]
-            self._unplaced += self._slab
+            # Without room, torch has stacked it there: a later batch is given a larger slab.
+            self._unplaced += self._slab and self._end + nbytes <= len(self._memory)
             return None
         copy = self._reserve(tuple(tensor.shape), strides, tensor.dtype)
         if copy is None:
@@ -350,7 +354,7 @@ def unpack(
     return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy, fill=fill).load()
 
 
-def warm_collate(ring: SlabRing) -> Columns:
+def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
     """torch's default_collate for this process, with large tensors stacked in slabs of ``ring``."""
 
     def stack(
@@ -372,7 +376,13 @@ def warm_collate(ring: SlabRing) -> Columns:
                 return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
         return torch_stack(samples, collate_fn_map=collate_fn_map)
 
-    return Columns(stack)
+    columns = Columns(stack)
+
+    def collate(samples: Any) -> Any:
+        ring.begin_batch()
+        return columns(samples)
+
+    return collate
 
 
 class _BatchPickler(ForkingPickler):

@@ -70,40 +70,60 @@ class Damaged(Exception):
         self.place = place
 
 
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where images are in the table.
+
+    Attributes:
+        numbers: int64 (n,), the place of each; -1: there is none for it.
+        identities: uint64 (n,), a hash of what was opened, never 0.
+    """
+
+    numbers: np.ndarray
+    identities: np.ndarray
+
+
 class EntryPoints:
     """What the core remembers of the JPEGs that were opened: by path and stamp, or by their bytes.
 
+    Two processes may give one place to two images, each unaware of the other. The core then drops
+    entry points that do not fit the file, and a checksum is verified again: what is noted at a
+    place is the identity of the image whose checksum was right.
+
     Attributes:
         table: the core's.
-        verified: uint8, 1 where the checksum of the record at a place was right.
     """
 
     def __init__(self) -> None:
         self.table = new_table(_REMEMBERED)
         # Which image has each place, for this process and those forked from it, as the table is.
-        # Equal tags are harmless: the core compares checksums of the file before it uses an entry
-        # point.
         self._tags = np.frombuffer(mmap.mmap(-1, 4 * _REMEMBERED), np.uint32)
-        # The last one is for those without a place, which are verified each time.
-        self.verified = np.zeros(_REMEMBERED + 1, np.uint8)
+        # The identity of the image at a place whose checksum was right, in this process. The last
+        # one is for those without a place, which are verified each time.
+        self._verified = np.zeros(_REMEMBERED + 1, np.uint64)
 
-    def checked(self, batch: BatchRequest, status: np.ndarray) -> None:
+    def places(self, opened: Sequence[Opened | None]) -> Places:
+        """The places of images; None has none."""
+        hashes = [0 if one is None else _hash(one) for one in opened]
+        return Places(
+            np.array([self._number(found) if found else -1 for found in hashes], np.int64),
+            np.array([found or 1 for found in hashes], np.uint64),
+        )
+
+    def verified(self, places: Places) -> np.ndarray:
+        """uint8 (n,), 1 where this process has found the checksum of the image to be right."""
+        found: np.ndarray = (self._verified[places.numbers] == places.identities).astype(np.uint8)
+        return found
+
+    def checked(self, places: Places, batch: BatchRequest, status: np.ndarray) -> None:
         """Note which checksums of ``batch`` were right: where the core's ``status`` is 0."""
         if batch.check is not None:
-            numbers = batch.records[(batch.check == 1) & (status == 0)]
-            self.verified[numbers[numbers >= 0]] = 1
+            right = (batch.check == 1) & (status == 0) & (places.numbers >= 0)
+            self._verified[places.numbers[right]] = places.identities[right]
 
-    def number(self, opened: Opened) -> int:
-        """The place of an image in the table; -1: there is none left for it."""
-        if opened.stored is not None and opened.stored.kind == RAW and opened.data is not None:
-            return -1  # pixels have no entry points
-        if opened.data is None:
-            found = hash((opened.path, opened.stamp, opened.stored))
-        else:
-            core = _native.load()
-            assert core is not None, "entry points are the core's"
-            found = hash((len(opened.data), core.crc32c(opened.data)))
-        tag = (found >> 32 & 0xFFFFFFFF) | 1
+    def _number(self, found: int) -> int:
+        """The place of the image with this hash; -1: there is none left for it."""
+        tag = (found >> 32) | 1
         for probe in range(_PROBES):
             place = (found + probe) & (_REMEMBERED - 1)
             known = self._tags[place]
@@ -113,6 +133,19 @@ class EntryPoints:
                 self._tags[place] = tag
                 return place
         return -1
+
+
+def _hash(opened: Opened) -> int:
+    """What identifies an image in this process and those forked from it; 0: it has no place."""
+    if opened.data is None:
+        found = hash((opened.path, opened.stamp, opened.stored))
+    elif opened.stored is not None and opened.stored.kind == RAW:
+        return 0  # pixels have no entry points
+    else:
+        core = _native.load()
+        assert core is not None, "entry points are the core's"
+        found = hash((len(opened.data), core.crc32c(opened.data), opened.stored))
+    return found & 0xFFFFFFFFFFFFFFFF or 1
 
 
 @functools.cache
@@ -146,6 +179,9 @@ class Counts:
 
 class Memory(Protocol):
     """Where batches are allocated, such as a ``SlabRing``."""
+
+    def begin_batch(self) -> None:
+        """As ``SlabRing.begin_batch``."""
 
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
@@ -386,16 +422,16 @@ class _GroupJob:
         self.reading = found = reader(opened, cache)
         self.images = tuple(map(id, opened))
         self._points = points = entry_points()
-        numbers = np.array([points.number(one) for one in opened], np.int64)
+        self._places = places = points.places(opened)
         self._status = np.zeros(n, np.int32)
         self._kernel = kernel
         self._batch = BatchRequest(
-            records=numbers,
+            records=places.numbers,
             spans=found.spans,
             kinds=found.kinds,
             sizes=found.sizes,
             checksums=found.checksums,
-            check=found.to_check(points.verified[numbers]),
+            check=found.to_check(points.verified(places)),
             geometry=group.geometry(),
             params=group.params(),
             images=images,
@@ -404,7 +440,7 @@ class _GroupJob:
             cached=None,
             cache_fill=found.fill,
         )
-        self._entries = points.table, numbers
+        self._entries = points.table, places.numbers
         self._filters = group.first_filters()
         self._job: _core.Job
         self._end: Callable[[], object] = self.reading.close
@@ -450,7 +486,7 @@ class _GroupJob:
         if self._scratch is not None:
             images[self.rows] = self._scratch
             self._scratch = None
-        self._points.checked(self._batch, self._status)
+        self._points.checked(self._places, self._batch, self._status)
         declined: list[int] = np.flatnonzero(self._status).tolist()
         return declined
 

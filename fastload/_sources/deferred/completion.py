@@ -81,6 +81,7 @@ class Found:
         if not self:
             return batch
         self.materialise_shared()
+        decoder.memory.begin_batch()
         self._materialise_viewed(decoder)
         with decoder.together():
             filled = {key: fill(decoder, tensor) for key, tensor in self.tensors.items()}

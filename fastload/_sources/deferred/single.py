@@ -169,15 +169,15 @@ class Begun:
         self._memory = memory
         self._found = found = _READ([opened], THREAD.cache) if kept is None else _of_pixels(kept)
         self._points = points = entry_points()
-        number = np.array([points.number(opened) if kept is None else -1], np.int64)
+        self._places = places = points.places([opened if kept is None else None])
         self._status = np.zeros(1, np.int32)
         self._batch = BatchRequest(
-            records=number,
+            records=places.numbers,
             spans=found.spans,
             kinds=found.kinds,
             sizes=found.sizes,
             checksums=found.checksums,
-            check=found.to_check(points.verified[number]),
+            check=found.to_check(points.verified(places)),
             geometry=group.geometry(),
             params=group.params(),
             images=torch.from_numpy(memory),
@@ -192,7 +192,7 @@ class Begun:
             self._status,
             np.zeros(1, np.int32),
             threads=threads,
-            entries=(points.table, number),
+            entries=(points.table, places.numbers),
             cache_fill=found.filling(kernel),
             filters=group.first_filters(),
         )
@@ -212,7 +212,7 @@ class Begun:
             self._job.wait()
         finally:
             self.cancel()
-        self._points.checked(self._batch, self._status)
+        self._points.checked(self._places, self._batch, self._status)
         return None if self._status[0] else self._memory
 
     def cancel(self) -> None:

@@ -18,9 +18,11 @@ from torchvision.transforms import v2
 
 import fastload
 from batches import EVAL, MEAN, STD, TRAIN, same
+from deferred_datasets import Photos, train, write_photos
 from fake_device import FakeDevice
 from fastload import FastLoader, UsageError
 from fastload._base.devices import accelerator
+from fastload._base.devices.mover import PIN_FROM
 from fastload._base.trace import Snapshot
 from fastload._run.bottleneck import verdict
 from fastload._run.workers.columns import SMALL_NBYTES
@@ -176,6 +178,20 @@ def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):
     assert set(devices[0].pins) >= {slab.address for slab in ring._slabs}
     assert mover.staged <= 3  # labels
     assert ring.allocations <= 2 + 1 + 4
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("workers", [0, 2])
+def test_slabs_of_a_users_own_images_are_pinned_where_they_are(devices, tmp_path, workers):
+    photos = Photos(write_photos(tmp_path), train())
+    loader = FastLoader(photos, 7, num_workers=workers, device="cuda")
+    for _ in range(3):
+        for images, _ in loader:
+            assert images.nbytes >= PIN_FROM
+    _, mover = loader._resources.mover
+    ring = loader._resources.decoder.memory
+    assert ring._slabs and set(devices[0].pins) >= {slab.address for slab in ring._slabs}
+    assert mover._largest < PIN_FROM  # only labels are copied once more
 
 
 def test_views_arrive_as_they_would_in_host_memory(store, devices):

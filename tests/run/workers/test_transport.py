@@ -186,6 +186,33 @@ def test_tensors_that_are_shared_already_travel_torchs_way_and_explain_says_so()
     assert "torch's way" in loader.explain()
 
 
+def test_a_batch_that_was_too_large_for_its_slab_is_not_remembered_as_odd():
+    """torch stacks in shared memory what has no room in the slab; the next slab is larger."""
+
+    class Growing(Arrays):
+        def __getitem__(self, i):
+            return torch.zeros(1 << (17 if i < 2 else 19))
+
+    loader = FastLoader(Growing(12), 2, num_workers=1)
+    assert [len(batch[0]) for batch in loader] == [1 << 17, *5 * [1 << 19]]
+    assert "torch's way" not in loader.explain()
+
+
+def test_what_explain_says_of_odd_tensors_is_of_the_last_epoch():
+    class Odd(Arrays):
+        odd = True
+
+        def __getitem__(self, i):
+            return torch.arange(8)[:: 1 + self.odd]
+
+    loader = FastLoader(dataset := Odd(6), 1, num_workers=1, collate_fn=list)
+    list(loader)
+    assert "torch's way" in loader.explain()
+    dataset.odd = False
+    list(loader)
+    assert "torch's way" not in loader.explain()
+
+
 def test_without_memfd_everything_travels_torchs_way(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     loader = FastLoader(Arrays(), 2, num_workers=1)
@@ -214,6 +241,15 @@ def test_large_batches_in_this_process_reuse_their_memory():
     assert len(addresses) <= 3
     kept = list(loader)
     assert_same([int(images[0, 0, 0, 0]) for images, _ in kept], [0, 2, 4, 6, 8, 10])
+
+
+def test_large_batches_of_several_tensors_reuse_their_memory_too():
+    class Several(Arrays):
+        def __getitem__(self, i):
+            return [torch.full((3, side, side), i) for side in (400, 200, 200, 200)]
+
+    addresses = {each.data_ptr() for batch in FastLoader(Several(20), 2) for each in batch}
+    assert len(addresses) <= 8
 
 
 @pytest.mark.parametrize("other", [3, {1, 2}, np.ones((2, 3), np.float32)])
