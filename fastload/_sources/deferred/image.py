@@ -130,6 +130,8 @@ class DeferredImage(Image):
                     real.fp = cast(Any, self._file)  # Pillow could not read on, either
             self._real = real
             self._head = None
+        for name in self.__dict__.keys() - _OWN:  # what the user's code has set
+            setattr(self._real, name, self.__dict__[name])
         return self._real
 
     def _of_pixels(self) -> Image | None:
@@ -167,11 +169,15 @@ class DeferredImage(Image):
         """The real image, for ``function``, which is not recorded.
 
         What was opened stays to be loaded by Pillow, so that it checks arguments first, as ever.
+        Unless it was loaded before, where the user's code would have seen that it is damaged.
         """
         if self._real is not None:
             return self._real
         with cause(f"Image.{function}"):
-            return self.materialise()
+            real = self.materialise()
+            if self._loaded:
+                real.load()
+            return real
 
     def _header(self) -> ImageFile:
         """What ``PIL.Image.open`` gives: the header read, the body not."""
@@ -273,9 +279,10 @@ class DeferredImage(Image):
             if not self._operations and not self._loaded:
                 with cause("Image.info"):
                     return self.materialise().info
-            real = self._made("info")
-            real.load()
-            return real.info
+            with cause("Image.info"):
+                real = self.materialise()
+                real.load()
+                return real.info
         if not self._operations:
             return self._header().info
         return dict(reopen(self._opened).info) if self._keeps_info() else {}
@@ -305,10 +312,7 @@ class DeferredImage(Image):
     @property
     def im(self) -> Any:
         """Pillow's own image object."""
-        real = self._made("im")
-        if self._loaded:
-            real.load()
-        return real.im
+        return self._made("im").im
 
     @im.setter
     def im(self, im: Any) -> None:
@@ -317,10 +321,7 @@ class DeferredImage(Image):
 
     @property
     def _im(self) -> Any:
-        real = self._made("im")
-        if self._loaded:
-            real.load()
-        return real._im
+        return self._made("im")._im
 
     @_im.setter
     def _im(self, im: Any) -> None:
@@ -578,34 +579,26 @@ class DeferredImage(Image):
 
     # Operations in place that depend on whether the body was read.
 
-    def _loaded_if_it_was(self, function: str) -> Image:
-        if self._real is not None:
-            return self._real
-        real = self._made(function)
-        if self._loaded:
-            real.load()
-        return real
-
     def draft(self, mode: str | None, size: Any) -> Any:
         """As Pillow's."""
-        result = self._loaded_if_it_was("draft").draft(mode, size)
+        result = self._made("draft").draft(mode, size)
         self._adopt()
         return result
 
     def verify(self) -> None:
         """As Pillow's."""
-        self._loaded_if_it_was("verify").verify()
+        self._made("verify").verify()
 
     def seek(self, frame: int) -> None:
         """As Pillow's. The first frame is where it is."""
         if frame != 0 or self._real is not None:
-            self._loaded_if_it_was("seek").seek(frame)
+            self._made("seek").seek(frame)
             self._adopt()
 
     def thumbnail(self, *args: Any, **kwargs: Any) -> None:
         """As Pillow's."""
         with cause("Image.thumbnail"):
-            self._loaded_if_it_was("thumbnail").thumbnail(*args, **kwargs)
+            self._made("thumbnail").thumbnail(*args, **kwargs)
         self._adopt()
 
     # Copies of the object.
@@ -615,6 +608,13 @@ class DeferredImage(Image):
 
     def __repr__(self) -> str:
         return Image.__repr__(self)
+
+
+# Its own attributes. Others are the user's.
+_OWN = frozenset(
+    ("_opened", "_operations", "_size", "_mode", "_file", "_class", "_plain_header", "_transparent",
+     "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
+)  # fmt: skip
 
 
 class _Pixels:
