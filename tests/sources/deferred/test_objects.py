@@ -306,8 +306,11 @@ def test_a_batch_has_the_strides_of_torchs(photo: Path, kind: str) -> None:
 
 def test_default_collate_defers(photo: Path) -> None:
     samples = [(F.to_tensor(opened(photo)), {"label": k}) for k in range(2)]
-    images, labels = torch.utils.data.default_collate(samples)
+    with hooks.deferring():
+        images, labels = torch.utils.data.default_collate(samples)
     assert isinstance(images, DeferredBatch)
+    elsewhere, _ = torch.utils.data.default_collate(samples)
+    assert type(elsewhere) is torch.Tensor
     assert torch.equal(labels["label"], torch.tensor([0, 1]))
     views = torch.cat([images, images])
     assert isinstance(views, DeferredBatch)
