@@ -191,6 +191,12 @@ class DeferredImage(Image):
             self._head = head
         return self._head
 
+    def _as_read(self, function: str) -> Image:
+        """What was opened, as far as Pillow would have read it, which may add to its ``info``."""
+        if self._loaded and self._opened.format not in SETTLED:
+            return self._made(function)
+        return self._header()
+
     def _first_load(self) -> None:
         """What loading does to the user's file, and fails at when that is closed."""
         if self._loaded:
@@ -291,7 +297,7 @@ class DeferredImage(Image):
     def palette(self) -> Any:
         """The palette, of images that have one."""
         if self._mode in ("P", "PA"):
-            return (self._header() if not self._operations else self._made("palette")).palette
+            return (self._made if self._operations else self._as_read)("palette").palette
         return None if self._real is None else self._real.palette
 
     @palette.setter
@@ -333,7 +339,7 @@ class DeferredImage(Image):
             if self._real is not None:
                 return getattr(self._real, name)
             if not self._operations:
-                return getattr(self._header(), name)
+                return getattr(self._as_read(name), name)
         kind = self.__class__.__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
@@ -535,7 +541,7 @@ class DeferredImage(Image):
             return self._exif
         if not self._operations:
             if self._exif is None:
-                self._exif = self._header().getexif()
+                self._exif = self._as_read("getexif").getexif()
             return self._exif
         return Image.getexif(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -245,6 +246,19 @@ def test_an_image_passes_for_what_was_opened(photo: Path) -> None:
     assert converted.format is None
     assert converted == Image.open(photo).convert("RGB")
     assert Image.open(photo).convert("RGB") == converted
+
+
+def test_info_that_comes_with_the_pixels_is_there_after_them(tmp_path: Path) -> None:
+    path = tmp_path / "one.webp"
+    Image.new("RGB", (5, 4)).save(path)
+    found = []
+    for context in (contextlib.nullcontext(), hooks.deferring()):
+        with context:
+            image = Image.open(path)
+            F.to_tensor(image)
+            frames = getattr(image, "n_frames", 1)
+            found.append((frames, sorted(map(str, image.info))))
+    assert found[0] == found[1]
 
 
 def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
