@@ -31,8 +31,8 @@ class Files:
         uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) with any non-negative strides: raw
         images; the span of an image is from its first to its last byte. Read in place, so later
         changes are seen.
-    stamps: int64 (n, 3): modification time in ns, bytes and inode that a file must have when it is
-        opened, else it cannot be read: ESTALE. Bytes -1, or None: any.
+    stamps: int64 (n, 3): time of change (ctime) in ns, bytes and inode that a file must have when
+        it is opened, else it cannot be read: ESTALE. Bytes -1, or None: any.
 
     The arrays are held, not copied.
     """

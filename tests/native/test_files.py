@@ -191,7 +191,7 @@ def test_zero_files_are_allowed() -> None:
 @pytest.mark.parametrize("changed", [None, "time", "bytes", "inode", "any"])
 def test_a_file_is_read_only_with_its_stamp(raw: Path, changed: str | None) -> None:
     found = os.stat(raw)
-    stamp = [found.st_mtime_ns, found.st_size, found.st_ino]
+    stamp = [found.st_ctime_ns, found.st_size, found.st_ino]
     if changed in ("time", "bytes", "inode"):
         stamp[["time", "bytes", "inode"].index(changed)] += 1
     elif changed == "any":

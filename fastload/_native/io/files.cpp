@@ -42,14 +42,14 @@ bool clip(size_t size, int64_t offset, int64_t nbytes, size_t* length) {
   return true;
 }
 
-// Whether a file has this modification time in nanoseconds, so many bytes (-1: everything fits), and this
-// inode.
+// Whether a file has this time of change (ctime, which no program can set back) in nanoseconds, so many bytes
+// (-1: everything fits), and this inode.
 bool has_stamp(const struct stat& info, const int64_t* stamp) {
   if (stamp[1] < 0) return true;
 #ifdef __APPLE__
-  const struct timespec& time = info.st_mtimespec;
+  const struct timespec& time = info.st_ctimespec;
 #else
-  const struct timespec& time = info.st_mtim;
+  const struct timespec& time = info.st_ctim;
 #endif
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec == stamp[0] &&
          static_cast<int64_t>(info.st_size) == stamp[1] && static_cast<int64_t>(info.st_ino) == stamp[2];

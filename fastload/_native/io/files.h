@@ -92,8 +92,8 @@ class Files {
   // Path i is paths[ends[i-1], ends[i]), in the file system's encoding. The three arrays and what `memories`
   // point to are borrowed: they must outlive this object. Path offsets are checked at every use. Each array
   // of `memories` replaces a file that `mapped` calls mapped. An arena's memory file comes after the others,
-  // as file number `count`. stamps: for each file its modification time in nanoseconds, its bytes and its
-  // inode: one that has others is not read (kIo, ESTALE). Bytes -1, or nullptr: it may be any. Borrowed, too.
+  // as file number `count`. stamps: for each file its time of change (ctime, ns), its bytes and its inode:
+  // one that has others is not read (kIo, ESTALE). Bytes -1, or nullptr: it may be any. Borrowed, too.
   // Throws std::bad_alloc.
   Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
         std::shared_ptr<const Arena> arena, const std::vector<MappedArray>& memories,

@@ -175,24 +175,19 @@ class Deferral:
             while len(self._states) > self._keep:
                 self._states.popitem(last=False)
         thread = thread_state.THREAD
-        thread.opened = thread.read = thread.small = thread.hits = thread.misses = 0
-        thread.failed = False
-        thread.cache = self._cache
-        thread.arrays = self._arrays
         self.report = Report()
-        try:
-            with switch.deferring(), self._filling():
-                made = make()
-            if not thread.failed:
-                completed = complete(made)
-                self._note(thread.opened)
-                return made, completed
-        except Exception:
-            if not (thread.opened or self._opened):
-                raise
-        finally:
-            thread.cache = None
-        self._note(thread.opened)
+        with thread_state.batch(self._cache, self._arrays) as failed:
+            try:
+                with switch.deferring(), self._filling():
+                    made = make()
+                if not failed():
+                    completed = complete(made)
+                    self._note(thread.opened)
+                    return made, completed
+            except Exception:
+                if not (thread.opened or self._opened or failed()):
+                    raise
+            self._note(thread.opened)
         if self._restores:
             randomness.put(state)
         return None
@@ -252,10 +247,10 @@ class Deferral:
 
     def _find(self, batch: Any) -> Found:
         from ..._sources.deferred.completion import Found, replaced
-        from ..._sources.deferred.thread_state import THREAD
+        from ..._sources.deferred.thread_state import THREAD, may_be_kept
 
         found = Found()
-        if THREAD.opened or self._opened:
+        if THREAD.opened or may_be_kept():
             replaced(batch, found.add)
         return found
 
@@ -287,6 +282,7 @@ class Deferral:
                 self._made.read = True
         if opened and not self._opened:
             self._opened = True
+            thread_state.note_opened()
             if self._made is not None:
                 self._made.opened = True
         self._quiet += 1

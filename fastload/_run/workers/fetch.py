@@ -72,6 +72,18 @@ class Made(NamedTuple):
     report: Report | None = None
 
 
+def _without_kept(made: Made) -> Made:
+    """A batch that was made without deferring, with what its dataset had kept deferred made real.
+
+    Another loader may have run the dataset before. What is sent to another process is real anyway.
+    """
+    if made.samples is None or made.message is not None or not thread_state.may_be_kept():
+        return made
+    from ..._sources.deferred.completion import materialised
+
+    return made._replace(batch=materialised(made.batch))
+
+
 class Fetcher(Dataset[Outcome]):
     """Turns tasks into outcomes. Runs in every worker process, or in this one.
 
@@ -245,9 +257,10 @@ class Fetcher(Dataset[Outcome]):
         deferral = self.deferral
         if self._eager:
             with thread_state.eagerly():
-                return self._make(indices, epoch, repeats, worker, packer, begin_ns)
+                made = self._make(indices, epoch, repeats, worker, packer, begin_ns)
+            return _without_kept(made)
         if deferral is None or not (self._eagerly or deferral.due()):
-            return self._make(indices, epoch, repeats, worker, packer, begin_ns)
+            return _without_kept(self._make(indices, epoch, repeats, worker, packer, begin_ns))
         if self._eagerly or deferral.idle():
             report = Report(again=int(self._eagerly))
             return self._made_eagerly(

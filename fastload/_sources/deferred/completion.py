@@ -6,11 +6,14 @@ is.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+import types
 from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 
 from .batch import BatchDecoder, Filling
@@ -229,6 +232,21 @@ def rows_of(tensor: Any) -> int:
     return len(getattr(tensor, "rows", (tensor,)))
 
 
+def materialised(batch: Any) -> Any:
+    """``batch`` with each deferred object made by itself.
+
+    Raises:
+        What Pillow raises: an image cannot be made.
+    """
+    found = Found()
+    replaced(batch, found.add)
+    if not found:
+        return batch
+    made: dict[int, object] = {key: tensor.materialise() for key, tensor in found.tensors.items()}
+    made |= {key: image.materialise() for key, image in found.images.items()}
+    return replaced(batch, lambda part: made.get(id(part), part))
+
+
 def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
     """``batch`` with ``one(part)`` in the place of each of its parts.
 
@@ -265,14 +283,49 @@ def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
                     new = walk(value, depth, most)
                     if new is not value:
                         part[i] = new
+        elif isinstance(part, (set, frozenset)):
+            members = [walk(each, depth, most) for each in part]
+            if not all(map(operator.is_, members, part)):
+                if isinstance(part, frozenset):
+                    return kind(members)
+                part.clear()
+                part.update(members)
+        elif isinstance(part, np.ndarray):
+            if part.dtype == object and part.size <= most:
+                for i, value in enumerate(part.flat):
+                    new = walk(value, depth, most)
+                    if new is not value:
+                        part.flat[i] = new
+        elif kind is types.MappingProxyType:
+            known = {key: walk(value, depth, most) for key, value in part.items()}
+            if not all(map(operator.is_, known.values(), part.values())):
+                return kind(known)
         elif not isinstance(part, type) and not callable(part):
-            for name, value in list(getattr(part, "__dict__", {}).items()):
+            for name, value in _attributes(part):
                 new = walk(value, depth, _MOST_OWNED)
                 if new is not value:
                     object.__setattr__(part, name, new)
         return part
 
     return walk(batch, 0, math.inf)
+
+
+def _attributes(part: object) -> list[tuple[str, Any]]:
+    """The attributes of an object, those in slots too."""
+    kind: Any = type(part)
+    slots = ((name, getattr(part, name, None)) for name in _slots(kind))
+    return [*getattr(part, "__dict__", {}).items(), *slots]
+
+
+@functools.lru_cache(1024)
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(
+        name
+        for one in kind.__mro__
+        if "__slots__" in vars(one)
+        for name, value in vars(one).items()
+        if isinstance(value, types.MemberDescriptorType)
+    )
 
 
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Tensor))

@@ -41,7 +41,7 @@ from .tensor import (
     record_in_place,
     some_deferred,
 )
-from .thread_state import OF_MODE, Cause, cause, materialised
+from .thread_state import OF_MODE, THREAD, Cause, cause, materialised
 
 __all__ = ["Cause", "deferring", "install", "materialised"]
 
@@ -392,10 +392,12 @@ def _erased(
 def _collate(original: Function) -> Function:
     def collate_tensor_fn(batch: Any, *, collate_fn_map: Any = None) -> Any:
         if some_deferred(batch):
-            stacked = _stack(batch)
+            # Elsewhere nobody completes it: another loader over what a dataset has kept.
+            stacked = _stack(batch) if THREAD.deferring else NotImplemented
             if stacked is not NotImplemented:
                 return stacked
-            batch = [plain(row) for row in batch]
+            with cause("default_collate"):
+                batch = [plain(row) for row in batch]
         return original(batch, collate_fn_map=collate_fn_map)
 
     return collate_tensor_fn

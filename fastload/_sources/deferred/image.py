@@ -130,6 +130,8 @@ class DeferredImage(Image):
                     real.fp = cast(Any, self._file)  # Pillow could not read on, either
             self._real = real
             self._head = None
+        for name in self.__dict__.keys() - _OWN:  # what the user's code has set
+            setattr(self._real, name, self.__dict__[name])
         return self._real
 
     def _of_pixels(self) -> Image | None:
@@ -167,11 +169,15 @@ class DeferredImage(Image):
         """The real image, for ``function``, which is not recorded.
 
         What was opened stays to be loaded by Pillow, so that it checks arguments first, as ever.
+        Unless it was loaded before, where the user's code would have seen that it is damaged.
         """
         if self._real is not None:
             return self._real
         with cause(f"Image.{function}"):
-            return self.materialise()
+            real = self.materialise()
+            if self._loaded:
+                real.load()
+            return real
 
     def _header(self) -> ImageFile:
         """What ``PIL.Image.open`` gives: the header read, the body not."""
@@ -184,6 +190,12 @@ class DeferredImage(Image):
             self._info = head.info
             self._head = head
         return self._head
+
+    def _as_read(self, function: str) -> Image:
+        """What was opened, as far as Pillow would have read it, which may add to its ``info``."""
+        if self._loaded and self._opened.format not in SETTLED:
+            return self._made(function)
+        return self._header()
 
     def _first_load(self) -> None:
         """What loading does to the user's file, and fails at when that is closed."""
@@ -273,9 +285,10 @@ class DeferredImage(Image):
             if not self._operations and not self._loaded:
                 with cause("Image.info"):
                     return self.materialise().info
-            real = self._made("info")
-            real.load()
-            return real.info
+            with cause("Image.info"):
+                real = self.materialise()
+                real.load()
+                return real.info
         if not self._operations:
             return self._header().info
         return dict(reopen(self._opened).info) if self._keeps_info() else {}
@@ -284,7 +297,7 @@ class DeferredImage(Image):
     def palette(self) -> Any:
         """The palette, of images that have one."""
         if self._mode in ("P", "PA"):
-            return (self._header() if not self._operations else self._made("palette")).palette
+            return (self._made if self._operations else self._as_read)("palette").palette
         return None if self._real is None else self._real.palette
 
     @palette.setter
@@ -305,10 +318,7 @@ class DeferredImage(Image):
     @property
     def im(self) -> Any:
         """Pillow's own image object."""
-        real = self._made("im")
-        if self._loaded:
-            real.load()
-        return real.im
+        return self._made("im").im
 
     @im.setter
     def im(self, im: Any) -> None:
@@ -317,10 +327,7 @@ class DeferredImage(Image):
 
     @property
     def _im(self) -> Any:
-        real = self._made("im")
-        if self._loaded:
-            real.load()
-        return real._im
+        return self._made("im")._im
 
     @_im.setter
     def _im(self, im: Any) -> None:
@@ -332,7 +339,7 @@ class DeferredImage(Image):
             if self._real is not None:
                 return getattr(self._real, name)
             if not self._operations:
-                return getattr(self._header(), name)
+                return getattr(self._as_read(name), name)
         kind = self.__class__.__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
@@ -534,7 +541,7 @@ class DeferredImage(Image):
             return self._exif
         if not self._operations:
             if self._exif is None:
-                self._exif = self._header().getexif()
+                self._exif = self._as_read("getexif").getexif()
             return self._exif
         return Image.getexif(self)
 
@@ -578,34 +585,26 @@ class DeferredImage(Image):
 
     # Operations in place that depend on whether the body was read.
 
-    def _loaded_if_it_was(self, function: str) -> Image:
-        if self._real is not None:
-            return self._real
-        real = self._made(function)
-        if self._loaded:
-            real.load()
-        return real
-
     def draft(self, mode: str | None, size: Any) -> Any:
         """As Pillow's."""
-        result = self._loaded_if_it_was("draft").draft(mode, size)
+        result = self._made("draft").draft(mode, size)
         self._adopt()
         return result
 
     def verify(self) -> None:
         """As Pillow's."""
-        self._loaded_if_it_was("verify").verify()
+        self._made("verify").verify()
 
     def seek(self, frame: int) -> None:
         """As Pillow's. The first frame is where it is."""
         if frame != 0 or self._real is not None:
-            self._loaded_if_it_was("seek").seek(frame)
+            self._made("seek").seek(frame)
             self._adopt()
 
     def thumbnail(self, *args: Any, **kwargs: Any) -> None:
         """As Pillow's."""
         with cause("Image.thumbnail"):
-            self._loaded_if_it_was("thumbnail").thumbnail(*args, **kwargs)
+            self._made("thumbnail").thumbnail(*args, **kwargs)
         self._adopt()
 
     # Copies of the object.
@@ -615,6 +614,13 @@ class DeferredImage(Image):
 
     def __repr__(self) -> str:
         return Image.__repr__(self)
+
+
+# Its own attributes. Others are the user's.
+_OWN = frozenset(
+    ("_opened", "_operations", "_size", "_mode", "_file", "_class", "_plain_header", "_transparent",
+     "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
+)  # fmt: skip
 
 
 class _Pixels:

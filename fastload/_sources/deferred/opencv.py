@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import agreement, headers, single
+from . import agreement, headers, single, stamps
 from .recording import Opened, Operation, Recording
+from .stamps import Stamp
 from .thread_state import THREAD
 
 _GRAYSCALE: Final = 0
@@ -133,19 +134,21 @@ def _of_file(path: str, flags: int) -> np.ndarray | None:
         found = os.fstat(descriptor)
         if not S_ISREG(found.st_mode) or found.st_size < LEAST_NBYTES:
             return None
+        if stamps.is_recent(found):
+            with open(descriptor, "rb", closefd=False) as file:
+                return _decoded(None, file.read(), None, flags)
         header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
     finally:
         os.close(descriptor)
     if header is None:
         return None
-    stamp = found.st_mtime_ns, found.st_size, found.st_ino
-    return _decoded(os.path.abspath(path), None, stamp, flags, header)
+    return _decoded(os.path.abspath(path), None, stamps.of(found), flags, header)
 
 
 def _decoded(
     path: str | None,
     data: bytes | None,
-    stamp: tuple[int, int, int] | None,
+    stamp: Stamp | None,
     flags: int,
     header: headers.Header | None = None,
 ) -> np.ndarray | None:

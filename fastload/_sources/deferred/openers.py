@@ -15,11 +15,12 @@ import PIL.Image
 import PIL.JpegImagePlugin
 from PIL.ImageFile import ImageFile
 
-from . import headers
+from . import headers, stamps
 from .header_table import header_table
 from .headers import SETTLED
 from .image import DeferredImage
 from .recording import Opened
+from .stamps import Stamp
 from .thread_state import THREAD
 
 Open = Callable[..., Any]
@@ -81,6 +82,8 @@ def _open_path(original: Open, fp: Any) -> Any:
         found = os.stat(name)
     except (OSError, ValueError):
         return original(fp)  # which raises as it should
+    if stamps.is_recent(found):
+        return _open_recent(original, fp, name)
     path = _absolute(name)
     header = header_table().find(path, found)
     if header is None:
@@ -97,12 +100,29 @@ def _open_path(original: Open, fp: Any) -> Any:
             os.close(descriptor)
         if header is not None:
             header_table().keep(path, found, header)
-    stamp = found.st_mtime_ns, found.st_size, found.st_ino
+    stamp = stamps.of(found)
     if header is not None and _allowed(header.size):
         opened = Opened(path, None, stamp, header.size, header.mode, "JPEG")
         return _deferred(opened, _JPEG, name, None, header.plain)
     image = original(fp)
     return _unless_unusual(image, path, None, stamp, name, None) or image
+
+
+def _open_recent(original: Open, fp: Any, name: Any) -> Any:
+    """Of the path of a file that changed just now. See Note [Files written just now]."""
+    if not os.path.isfile(name):
+        return original(fp)
+    try:
+        with open(name, "rb") as file:
+            data = file.read()
+    except OSError:
+        return original(fp)
+    header = headers.jpeg(lambda count, offset: data[offset : offset + count])
+    if header is not None and _allowed(header.size):
+        opened = Opened(None, data, None, header.size, header.mode, "JPEG")
+        return _deferred(opened, _JPEG, name, None, header.plain)
+    image = original(fp)
+    return _unless_unusual(image, None, data, None, name, None) or image
 
 
 def _open_file(original: Open, fp: Any) -> Any:
@@ -124,7 +144,7 @@ def _open_file(original: Open, fp: Any) -> Any:
             data = fp.read()
         if type(data) is not bytes:
             return original(fp)
-    stamp = None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+    stamp = None if found is None else stamps.of(found)
     header = None
     if path is not None and found is not None:
         header = header_table().find(path, found)
@@ -162,8 +182,7 @@ def _path_of(fp: io.BufferedReader) -> tuple[str | None, os.stat_result | None]:
         return None, None
     if not S_ISREG(found.st_mode) or found.st_dev != there.st_dev:
         return None, None
-    stamp = found.st_mtime_ns, found.st_size, found.st_ino
-    if stamp != (there.st_mtime_ns, there.st_size, there.st_ino):
+    if stamps.of(found) != stamps.of(there) or stamps.is_recent(found):
         return None, None
     return path, found
 
@@ -172,7 +191,7 @@ def _unless_unusual(
     image: Any,
     path: str | None,
     data: bytes | None,
-    stamp: tuple[int, int, int] | None,
+    stamp: Stamp | None,
     filename: Any,
     file: Any,
 ) -> DeferredImage | None:

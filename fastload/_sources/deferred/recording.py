@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from .stamps import Stamp
+
 Number: TypeAlias = "int | float"
 Argument: TypeAlias = "int | float | bool | str | tuple[Argument, ...] | None"
 Operation: TypeAlias = "tuple[str, *tuple[Argument, ...]]"
@@ -48,8 +50,8 @@ class Opened(NamedTuple):
         path: absolute path of the file, or None.
         data: the whole encoded image where it came from no file, or from a part of one that
             ``stored`` does not name; else None.
-        stamp: (mtime in ns, bytes, inode) of the file when it was opened; None without a path, and
-            for a store, which knows its files.
+        stamp: of the file when it was opened (``stamps.py``); None without a path, and for a store,
+            which knows its files.
         size: width and height, from the header.
         mode: Pillow's mode of the image before any conversion: "RGB", "L", "P", "CMYK" ...
         format: Pillow's name: "JPEG", "PNG" ...
@@ -59,7 +61,7 @@ class Opened(NamedTuple):
 
     path: str | None
     data: bytes | None
-    stamp: tuple[int, int, int] | None
+    stamp: Stamp | None
     size: tuple[int, int]
     mode: str
     format: str

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import builtins
 import io
-import os
 
 import PIL.Image
 import torch
 from PIL.ImageFile import ImageFile
 
+from . import stamps
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
 from .recording import Opened, Operation, Recording
 from .records import decoded_record, record_bytes
-from .thread_state import THREAD, eagerly
+from .thread_state import THREAD, eagerly, note_failure
 
 _NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
 
 
 class FileChanged(OSError):
     """A file is no longer what it was when the user's code opened it."""
-
-
-def stamp(path: str | int) -> tuple[int, int, int]:
-    """Modification time in ns, bytes and inode of a file, by path or descriptor."""
-    found = os.stat(path)
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def encoded(opened: Opened) -> bytes:
@@ -42,7 +36,7 @@ def encoded(opened: Opened) -> bytes:
     assert opened.path is not None
     try:
         with builtins.open(opened.path, "rb") as file:
-            before = stamp(file.fileno())
+            before = stamps.of_path(file.fileno())
             data = file.read()
     except OSError as error:
         raise FileChanged(
@@ -94,6 +88,14 @@ def replay(recording: Recording) -> PIL.Image.Image | torch.Tensor:
         FileChanged: the file changed since it was opened.
         Whatever Pillow raises for a damaged body.
     """
+    try:
+        return _replayed(recording)
+    except Exception:
+        note_failure()
+        raise
+
+
+def _replayed(recording: Recording) -> PIL.Image.Image | torch.Tensor:
     operations = recording.operations
     tensor: torch.Tensor | None = None
     if recording.opened.library == "torchvision":

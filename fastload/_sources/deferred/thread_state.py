@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ THREAD = _Thread()
 """Of this thread.
 
 deferring: whether what it opens is deferred; None: nobody has said.
-opened: how many images it opened so. Who reads this and the next three sets them back.
+opened: how many images it opened so, in the batch that it makes, as the next four.
 read: how many images the core decoded for another library.
 arrays: whether images made of arrays are deferred, too.
 small: how often it was asked for the pixels of an image that is too small for the core to gain.
@@ -86,6 +86,63 @@ kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
 cache: of the images that ``single.py`` decodes, with its hits and misses.
 """
+
+_OPENED: list[bool] = []  # not empty once a dataset has, in this process or one that it came of
+
+_FAILED_ELSEWHERE = [0]  # on threads that do not defer
+
+_OF_A_BATCH = ("opened", "arrays", "read", "small", "failed", "cache", "hits", "misses")
+
+
+@contextlib.contextmanager
+def batch(cache: OpenedCache | None, arrays: bool) -> Iterator[Callable[[], bool]]:
+    """In here this thread makes a batch, which is counted by itself.
+
+    It may be within another one, whose dataset iterates over a loader of its own.
+
+    Gives a function that says whether an image could not be made for the user's code so far, on
+    this thread or on one that the user's code gave it to.
+    """
+    before = [(name, getattr(THREAD, name)) for name in _OF_A_BATCH]
+    elsewhere = _FAILED_ELSEWHERE[0]
+    THREAD.opened = THREAD.read = THREAD.small = THREAD.hits = THREAD.misses = 0
+    THREAD.failed = False
+    THREAD.cache, THREAD.arrays = cache, arrays
+    try:
+        yield lambda: THREAD.failed or _FAILED_ELSEWHERE[0] != elsewhere
+    finally:
+        for name, value in before:
+            setattr(THREAD, name, value)
+
+
+def note_opened() -> None:
+    """Note that a dataset has opened images deferred, and may keep some for another loader."""
+    if not _OPENED:
+        _OPENED.append(True)
+
+
+def may_be_kept() -> bool:
+    """Whether a dataset of this process may have kept deferred images of an earlier batch."""
+    return bool(_OPENED)
+
+
+def note_failure() -> None:
+    """Note that an image could not be made for the user's code."""
+    if THREAD.deferring:
+        THREAD.failed = True
+    else:
+        _FAILED_ELSEWHERE[0] += 1
+
+
+def _in_forked_child() -> None:
+    # The user's code forked while it made a sample. Nobody there completes what is deferred, and no
+    # thread makes anything ahead.
+    if THREAD.deferring:
+        THREAD.deferring = None
+    THREAD.ahead = None
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 
 OF_MODE = " of mode "
 """In the name of a cause: no code of the user asked, but the image has no bytes as channels."""
@@ -110,7 +167,7 @@ def cause(function: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        THREAD.failed = True
+        note_failure()
         raise
     finally:
         taken = time.perf_counter_ns() - begin

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 import torchvision.io as tv_io
 
-from . import agreement, headers
+from . import agreement, headers, stamps
 from .operations import Layout
 from .recording import Opened, Operation
 from .redirect import redirect
+from .stamps import Stamp
 from .tensor import DeferredTensor, _Deferred, _Memory
 from .thread_state import THREAD
 
@@ -112,11 +113,13 @@ def _of_path(path: str, wanted: str) -> DeferredTensor | None:
         found = os.fstat(descriptor)
         if not S_ISREG(found.st_mode):
             return None
+        if stamps.is_recent(found):
+            with open(descriptor, "rb", closefd=False) as file:
+                return _of_known(file.read(), wanted)
         header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
     finally:
         os.close(descriptor)
-    stamp = found.st_mtime_ns, found.st_size, found.st_ino
-    return _deferred(header, os.path.abspath(path), None, stamp, wanted)
+    return _deferred(header, os.path.abspath(path), None, stamps.of(found), wanted)
 
 
 def _of_bytes(data: torch.Tensor, wanted: str) -> DeferredTensor | None:
@@ -124,7 +127,10 @@ def _of_bytes(data: torch.Tensor, wanted: str) -> DeferredTensor | None:
         return None
     if data.device.type != "cpu" or data.requires_grad:
         return None
-    known = data.numpy().tobytes()
+    return _of_known(data.numpy().tobytes(), wanted)
+
+
+def _of_known(known: bytes, wanted: str) -> DeferredTensor | None:
     header = headers.jpeg(lambda count, offset: known[offset : offset + count])
     return _deferred(header, None, known, None, wanted)
 
@@ -133,7 +139,7 @@ def _deferred(
     header: headers.Header | None,
     path: str | None,
     data: bytes | None,
-    stamp: tuple[int, int, int] | None,
+    stamp: Stamp | None,
     wanted: str,
 ) -> DeferredTensor | None:
     if header is None or header.mode not in ("RGB", "L") or not agrees():

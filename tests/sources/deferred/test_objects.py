@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -247,6 +248,19 @@ def test_an_image_passes_for_what_was_opened(photo: Path) -> None:
     assert Image.open(photo).convert("RGB") == converted
 
 
+def test_info_that_comes_with_the_pixels_is_there_after_them(tmp_path: Path) -> None:
+    path = tmp_path / "one.webp"
+    Image.new("RGB", (5, 4)).save(path)
+    found = []
+    for context in (contextlib.nullcontext(), hooks.deferring()):
+        with context:
+            image = Image.open(path)
+            F.to_tensor(image)
+            frames = getattr(image, "n_frames", 1)
+            found.append((frames, sorted(map(str, image.info))))
+    assert found[0] == found[1]
+
+
 def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -306,8 +320,11 @@ def test_a_batch_has_the_strides_of_torchs(photo: Path, kind: str) -> None:
 
 def test_default_collate_defers(photo: Path) -> None:
     samples = [(F.to_tensor(opened(photo)), {"label": k}) for k in range(2)]
-    images, labels = torch.utils.data.default_collate(samples)
+    with hooks.deferring():
+        images, labels = torch.utils.data.default_collate(samples)
     assert isinstance(images, DeferredBatch)
+    elsewhere, _ = torch.utils.data.default_collate(samples)
+    assert type(elsewhere) is torch.Tensor
     assert torch.equal(labels["label"], torch.tensor([0, 1]))
     views = torch.cat([images, images])
     assert isinstance(views, DeferredBatch)

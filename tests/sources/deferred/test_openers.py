@@ -48,7 +48,7 @@ def test_a_path_is_remembered_with_its_stamp(photo: Path) -> None:
     opened = recording.opened
     found = photo.stat()
     assert (opened.path, opened.data) == (str(photo), None)
-    assert opened.stamp == (found.st_mtime_ns, found.st_size, found.st_ino)
+    assert opened.stamp == (found.st_ctime_ns, found.st_size, found.st_ino)
     assert (opened.size, opened.mode, opened.format) == ((40, 30), "RGB", "JPEG")
     assert (recording.operations, recording.size, recording.mode) == ((), (40, 30), "RGB")
 

@@ -1,0 +1,293 @@
+"""Datasets that keep, share or hide deferred images, or fail where nobody looks: plain batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import shutil
+import types
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as F
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+import deferred_datasets as shapes
+from fastload import FastLoader
+from fastload._sources.deferred import stamps
+from sides import side_by_side
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return shapes.write_photos(tmp_path_factory.mktemp("photos"), 6)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> list[Path]:
+    paths = shapes.write_photos(tmp_path, 5)
+    shapes.truncate(paths[2])
+    return paths
+
+
+def opened(path: Path) -> Image.Image:
+    return Image.open(path).convert("RGB").resize((20, 24))
+
+
+# Files that are written while they are read.
+
+
+class Unpacking(shapes.Photos):
+    """Copies each image to the same place, with its time, and opens it there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__([folder / f"{i}.bmp" for i in range(6)])
+        self.place = folder / "sample.bmp"
+        for i, path in enumerate(self.paths):
+            Image.new("RGB", (64, 64), (40 * i, 0, 0)).save(path)
+
+    def __getitem__(self, i: int) -> Any:
+        shutil.copystat(self.paths[0], self.paths[i])
+        shutil.copy2(self.paths[i], self.place)
+        return F.to_tensor(Image.open(self.place)), i
+
+
+@pytest.mark.parametrize("recent_ns", [0, stamps.RECENT_NS])
+def test_samples_unpacked_to_one_place_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recent_ns: int
+) -> None:
+    monkeypatch.setattr(stamps, "RECENT_NS", recent_ns)
+    side_by_side(Unpacking(tmp_path), batch_size=6)
+
+
+def test_a_file_that_was_written_just_now_may_go_at_once(
+    tmp_path: Path, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stamps, "RECENT_NS", 60 * 10**9)
+    made = []
+
+    class Temporary(shapes.Photos):
+        def __getitem__(self, i: int) -> Any:
+            made.append(i)
+            path = tmp_path / self.paths[i].name
+            path.write_bytes(self.paths[i].read_bytes())
+            image = opened(path)
+            path.unlink()
+            return F.to_tensor(image), i
+
+    loader = FastLoader(Temporary(photos), 3)
+    images = torch.cat([batch[0] for batch in loader])
+    assert made == list(range(6))  # none of them twice
+    assert torch.equal(images, torch.stack([F.to_tensor(opened(path)) for path in photos]))
+
+
+# What a dataset keeps.
+
+
+class Caching(shapes.Photos):
+    """Opens each image once."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        super().__init__(paths)
+        self.kept: dict[int, Image.Image] = {}
+
+    def __getitem__(self, i: int) -> Any:
+        if i not in self.kept:
+            self.kept[i] = opened(self.paths[i])
+        return F.to_tensor(self.kept[i]), i
+
+
+@pytest.mark.parametrize("defer", [True, False])
+def test_another_loader_over_the_same_dataset_gives_plain_batches(
+    photos: list[Path], defer: bool
+) -> None:
+    dataset = Caching(photos)
+    expected = [batch[0] for batch in FastLoader(dataset, 1)]
+    for images, (other, _) in zip(expected, FastLoader(dataset, 1, defer=defer), strict=True):
+        assert type(other) is torch.Tensor
+        assert torch.equal(other, images)
+
+
+def test_torchs_loader_over_the_same_dataset_gives_plain_batches(photos: list[Path]) -> None:
+    dataset = Caching(photos)
+    expected = [batch[0] for batch in FastLoader(dataset, 2)]
+    for images, (other, _) in zip(expected, DataLoader(dataset, 2), strict=True):
+        assert type(other) is torch.Tensor
+        assert torch.equal(other, images)
+
+
+class Numbers(Dataset[int]):
+    """Opens nothing."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> int:
+        return i
+
+
+class Around(shapes.Photos):
+    """Iterates over another loader while it makes a sample."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = F.to_tensor(opened(self.paths[i]))
+        return image, next(iter(FastLoader(Numbers(), 2)))
+
+
+def test_a_loader_within_a_sample_leaves_the_batch_around_it_plain(photos: list[Path]) -> None:
+    loader = FastLoader(Around(photos), 3)
+    assert {type(batch[0]) for batch in loader} == {torch.Tensor}
+    assert loader.stats()["images_opened"] == len(photos)
+    side_by_side(Around(photos), batch_size=3)
+
+
+# Where batches have them.
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    images: Any
+    labels: list[int]
+
+
+def in_slots(samples: list[Any]) -> Slots:
+    return Slots(default_collate([image for image, _ in samples]), [i for _, i in samples])
+
+
+def in_a_set(samples: list[Any]) -> set[torch.Tensor]:
+    return {image for image, _ in samples}
+
+
+def in_an_array(samples: list[Any]) -> np.ndarray:
+    made = np.empty(len(samples), object)
+    made[:] = [image for image, _ in samples]
+    return made
+
+
+def in_a_proxy(samples: list[Any]) -> Any:
+    return types.MappingProxyType({"images": [image for image, _ in samples]})
+
+
+def parts(batch: Any) -> list[Any]:
+    if isinstance(batch, Slots):
+        return list(batch.images)
+    return list(batch["images"] if isinstance(batch, types.MappingProxyType) else batch)
+
+
+@pytest.mark.parametrize("collate_fn", [in_slots, in_a_set, in_an_array, in_a_proxy])
+def test_a_batch_is_plain_whatever_it_is_in(photos: list[Path], collate_fn: Any) -> None:
+    sums = []
+    for kind in (DataLoader, FastLoader):
+        (batch,) = kind(Caching(photos), 6, collate_fn=collate_fn)
+        if isinstance(batch, Slots):
+            assert type(batch.images) is torch.Tensor
+        assert {type(part) for part in parts(batch)} == {torch.Tensor}
+        sums.append(sorted(float(part.sum()) for part in parts(batch)))
+    assert sums[0] == sums[1]
+
+
+def as_they_are(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def test_an_image_keeps_what_the_users_code_has_set(photos: list[Path]) -> None:
+    class Labelled(shapes.Photos):
+        def __getitem__(self, i: int) -> Any:
+            image: Any = opened(self.paths[i])
+            image.label = i
+            image.info["label"] = i
+            return image
+
+    (batch,) = FastLoader(Labelled(photos), 6, collate_fn=as_they_are)
+    assert [(type(image), image.label, image.info["label"]) for image in batch] == [
+        (Image.Image, i, i) for i in range(6)
+    ]
+
+
+# Elsewhere.
+
+
+def _kind_and_mean(path: Path) -> tuple[str, float]:
+    image = opened(path)
+    return type(image).__name__, float(np.asarray(image).mean())
+
+
+class Pooled(shapes.Photos):
+    """Opens images in processes that it forks."""
+
+    def __getitem__(self, i: int) -> Any:
+        F.to_tensor(opened(self.paths[i]))
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            return pool.map(_kind_and_mean, [self.paths[i]])
+
+
+def test_a_process_that_the_users_code_forks_sees_nothing_of_it(photos: list[Path]) -> None:
+    side_by_side(Pooled(photos[:2]), epochs=1, batch_size=None)
+
+
+class Threaded(shapes.Photos):
+    """Looks at pixels in another thread, and takes zeros where that fails there."""
+
+    def __getitem__(self, i: int) -> Any:
+        try:
+            image = opened(self.paths[i])
+        except OSError:
+            return torch.full((3, 24, 20), -1.0), -1
+        with ThreadPoolExecutor(1) as pool:
+            made = pool.submit(np.array, image)
+        return (torch.zeros(3, 24, 20) if made.exception() else F.to_tensor(made.result())), i
+
+
+class Suspicious(shapes.Photos):
+    """Has a look at an image in steps, and says at which one it failed."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = Image.open(self.paths[i])
+        made: Any = None
+        for step in (
+            lambda: image.load(),
+            lambda: image.load()[0, 0],
+            lambda: dict(image.info),
+            lambda: image.convert("P"),
+        ):
+            try:
+                made = step()
+            except OSError:
+                return [i, made is None]
+        return [i, True]
+
+
+def or_none(samples: list[Any]) -> Any:
+    """A collate_fn that hides what goes wrong."""
+    try:
+        return default_collate(samples)
+    except Exception:
+        return "none"
+
+
+class OfItsSize(shapes.Photos):
+    """Tensors that cannot be stacked."""
+
+    def __getitem__(self, i: int) -> Any:
+        return F.to_tensor(Image.open(self.paths[i]).convert("RGB"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_image_is_noticed_where_dataloader_notices_it(
+    damaged: list[Path], workers: int
+) -> None:
+    side_by_side(Threaded(damaged), epochs=1, batch_size=5, num_workers=workers)
+    side_by_side(Suspicious(damaged), epochs=1, batch_size=5, num_workers=workers)
+    side_by_side(
+        OfItsSize(damaged), epochs=1, batch_size=5, num_workers=workers, collate_fn=or_none
+    )
