@@ -224,7 +224,8 @@ def _conditions(rows: Sequence[Row]) -> str:
         commits = f"commit {machine['commit']}"
     else:
         commits = "commits " + "; ".join(f"{one} ({', '.join(of)})" for one, of in suites.items())
-    threads = " or ".join(map(str, sorted({row["threads"] for row in rows})))
+    *most, last = map(str, sorted({row["threads"] for row in rows}))
+    threads = f"{', '.join(most)} or {last}" if most else last
     text = (
         f"{machine['cpu']}, {machine['cpus']} CPUs, {threads} threads or workers for "
         f"each loader; torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "

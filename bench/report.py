@@ -114,6 +114,8 @@ def markdown(rows: Sequence[Row]) -> str:
     """The tables as Markdown; loaders without a figure are left to the JSON."""
     lines: list[str] = []
     for (suite, variant, metric, unit), group in groups(rows).items():
+        if not best_first(group):
+            continue
         baseline = next((found for found in group if found["loader"] == BASELINE), None)
         peer = best_peer(group)
         lines += [

@@ -48,6 +48,13 @@ def test_the_table_keeps_loaders_without_a_figure() -> None:
     assert "not installed" in shown
 
 
+def test_markdown_has_no_table_without_a_figure() -> None:
+    absent = report.missing(
+        suite="s", variant="v", loader="ffcv", metric="m", unit="images/s", reason="not installed"
+    )
+    assert report.markdown([absent]) == ""
+
+
 def test_markdown_puts_the_best_first() -> None:
     lines = report.markdown([row("torch-pil", [2.0]), row("fastload-lmdb", [6.0])]).splitlines()
     assert lines[4:6] == [
