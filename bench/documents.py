@@ -14,10 +14,13 @@ _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.m
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
 _SCRIPTS = ("<!-- scripts: begin; made from bench/results/scripts.json -->",
             "<!-- scripts: end -->")  # fmt: skip
-_REMOTE = (
-    "<!-- figures of the suite remote: begin -->",
-    "<!-- figures of the suite remote: end -->",
-)
+
+
+def _markers(suite: str) -> tuple[str, str]:
+    """Around the table of one suite."""
+    of = f"<!-- figures of the suite {suite}:"
+    return f"{of} begin -->", f"{of} end -->"
+
 
 # The columns of docs/remote.md: variant, metric, heading.
 _REMOTE_COLUMNS = (
@@ -49,33 +52,48 @@ _FORMS = {
     "LMDB, dct or raw": ("fastload-lmdb-dct", "fastload-lmdb-raw"),
 }
 _CHART = "imagenet-train"  # the README's
+# Suites whose tables are in docs/performance.md or docs/buckets.md only.
+_EXPLAINED = {"cache", "entry-points", "scaled", "buckets"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     """Put ``rows`` into the documents below ``root``, suites by name, and return their paths.
 
-    Rows of the suite scripts go to docs/your-dataset.md, all others to README.md and
-    docs/benchmarks.md, those of the suite remote to docs/remote.md, too. A document for which there
-    are no rows stays as it is.
+    Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
+    of cache, entry-points and scaled to docs/performance.md, all others to README.md and
+    docs/benchmarks.md. Those of the suite remote, of augment's large photos, and of any-dataset's
+    own Datasets have a table in docs/remote.md, docs/performance.md and docs/your-dataset.md, too.
+    A table for which there are no rows stays as it is.
 
     Raises ValueError if a document has no markers.
     """
+    suites: dict[str, list[Row]] = {}
+    for row in rows:
+        suites.setdefault(row["suite"], []).append(row)
+    others = [
+        row for suite in sorted(suites.keys() - _EXPLAINED - {"scripts"}) for row in suites[suite]
+    ]
+    photos = [row for row in suites.get("augment", ()) if row["variant"] == "large"]
+    own = [row for row in suites.get("any-dataset", ()) if row["variant"] in {*_DEFERRED, *_ARRAYS}]
     filled = []
-    public = [row for row in rows if row["suite"] == "scripts"]
-    others = sorted(
-        (row for row in rows if row["suite"] != "scripts"), key=lambda row: str(row["suite"])
-    )
-    behind_a_network = [row for row in others if row["suite"] == "remote"]
-    for name, markers, made in (
-        ("README.md", _README, summary(others) if others else ""),
-        ("docs/benchmarks.md", _DOCUMENT, figures(others) if others else ""),
-        ("docs/remote.md", _REMOTE, remote(behind_a_network) if behind_a_network else ""),
-        ("docs/your-dataset.md", _SCRIPTS, scripts(public) if public else ""),
+    for name, markers, table, its_rows in (
+        ("README.md", _README, summary, others),
+        ("docs/benchmarks.md", _DOCUMENT, figures, others),
+        ("docs/your-dataset.md", _SCRIPTS, scripts, suites.get("scripts")),
+        ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
+        ("docs/performance.md", _markers("entry-points"), entry_points, suites.get("entry-points")),
+        ("docs/performance.md", _markers("augment"), large_photos, photos),
+        ("docs/performance.md", _markers("scaled"), scaled, suites.get("scaled")),
+        ("docs/performance.md", _markers("cache"), caches, suites.get("cache")),
+        ("docs/buckets.md", _markers("buckets"), buckets, suites.get("buckets")),
+        ("docs/your-dataset.md", _markers("any-dataset, deferred"), deferred, own),
+        ("docs/your-dataset.md", _markers("any-dataset, arrays"), arrays, own),
     ):
-        if made:
+        if its_rows and (made := table(its_rows)):
             _between(root / name, *markers, made)
-            filled.append(root / name)
+            if root / name not in filled:
+                filled.append(root / name)
     return filled
 
 
@@ -118,6 +136,180 @@ def remote(rows: Sequence[Row]) -> str:
         ]
         lines.append(f"| {loader} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+_ENTRY_POINTS = {
+    "train": "photos, RandomResizedCrop(224), flip",
+    "eval": "the same photos, Resize(256), CenterCrop(224)",
+    "large": "12 megapixels, RandomResizedCrop(224), flip",
+    "large-scaled": 'the same, `decode="scaled"`',
+    "small": "32x32, padded crops (too small for entry points)",
+}
+
+
+def entry_points(rows: Sequence[Row]) -> str:
+    """One line per workload: CPU time with and without entry points."""
+    lines = [
+        _conditions(rows),
+        "",
+        "| CPU time per image | without, us | with entry points, us | times faster "
+        "| first epoch, CPU time | bytes per image |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for variant, images in _ENTRY_POINTS.items():
+        of = {row["metric"]: row for row in rows if row["variant"] == variant}
+        if not of:
+            continue
+        gain = of["gain of entry points"]
+        without, remembering = (
+            report.shown(of[f"CPU time, {name} entry points"]["median"])
+            for name in ("without", "with")
+        )
+        lines.append(
+            f"| {images} | {without} | {remembering} | {_spread(gain)} "
+            f"| {gain['setting']['first_epoch']:.2f} x | {gain['setting']['bytes_an_image']:,} |"
+        )
+    return "\n".join(lines)
+
+
+def large_photos(rows: Sequence[Row]) -> str:
+    """One line per loader of photos of 12 megapixels: images/s, and times DataLoader."""
+    baseline = next((row for row in rows if row["loader"] == BASELINE), None)
+    lines = [
+        _conditions(rows),
+        "",
+        "| loader | first epoch, images/s | later epochs, images/s | times DataLoader |",
+        "|---|---:|---:|---:|",
+    ]
+    for row in reversed(report.best_first(rows)):
+        times = report.ratio(row, baseline)
+        lines.append(
+            f"| {row['loader']} | {report.first_epoch(row)} | {report.shown(row['median'])} "
+            f"| {'' if times is None else f'{times:.1f}'} |"
+        )
+    return "\n".join(lines)
+
+
+def scaled(rows: Sequence[Row]) -> str:
+    """One line per size: how far scaled pixels are from exact ones."""
+    lines = [
+        _conditions(rows),
+        "",
+        "| to pixels | photos | decoded smaller | median dB | 5th percentile | minimum |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        if row["median"] is None:
+            continue
+        large = row["variant"] == "large"
+        size, step = "224" if large else row["variant"], row["loader"].split(", ")[1]
+        lines.append(
+            f"| {size}, {step} | {'12 megapixels' if large else 'ordinary'} "
+            f"| {row['setting']['decoded_smaller']} of {row['images']} | {row['median']:.1f} "
+            f"| {row['setting']['fifth_percentile']} | {row['min']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def caches(rows: Sequence[Row]) -> str:
+    """One line per workload and cache: the speed of its epochs relative to no cache."""
+    lines = [
+        _conditions(rows),
+        "",
+        "| images | `cache` | first epoch | later epochs | bytes per image |",
+        "|---|---|---:|---:|---:|",
+    ]
+    known = {
+        (row["variant"], row["setting"]["cache"], row["metric"].split()[0]): row for row in rows
+    }
+    for variant, kind in dict.fromkeys(key[:2] for key in known):
+        first, later = (known[variant, kind, epoch] for epoch in ("first", "later"))
+        lines.append(
+            f'| {variant} | `"{kind}"` | {_spread(first)} | {_spread(later)} '
+            f"| {later['setting']['bytes_an_image']:,} |"
+        )
+    return "\n".join(lines)
+
+
+_DEFERRED = {
+    "train": "photos to 224x224: random crop and flip (`train`)",
+    "two-views": "two views of each photo (`two-views`)",
+    "image-and-mask": "a photo and its mask, cropped alike (`image-and-mask`)",
+    "small-jpegs": "32x32 JPEGs, padded crop and flip (`small-jpegs`)",
+}
+_ARRAYS = {
+    "numpy": "Pillow, then NumPy (`numpy`)",
+    "albumentations": "Pillow, then Albumentations (`albumentations`)",
+    "cv2": "OpenCV, then Albumentations (`cv2`)",
+}
+
+
+def deferred(rows: Sequence[Row]) -> str:
+    """One line per Dataset whose images stay deferred: times DataLoader."""
+    return _own(rows, _DEFERRED)
+
+
+def arrays(rows: Sequence[Row]) -> str:
+    """One line per Dataset that turns its images into arrays: times DataLoader."""
+    return _own(rows, _ARRAYS)
+
+
+def _own(rows: Sequence[Row], variants: dict[str, str]) -> str:
+    measured = {
+        (row["variant"], bool(row["setting"]["workers"])): row
+        for row in rows
+        if row["variant"] in variants and row["metric"] == "times DataLoader" and row["median"]
+    }
+    if not measured:
+        return ""
+    lines = [
+        _conditions(list(measured.values()), of="Means of interleaved rounds, 95 % interval."),
+        "",
+        "| times DataLoader on the same Dataset | 0 workers | workers |",
+        "|---|---:|---:|",
+    ]
+    for variant, described in variants.items():
+        cells = [_mean(measured.get((variant, workers))) for workers in (False, True)]
+        if any(cells):
+            lines.append(f"| {described} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _mean(row: Row | None) -> str:
+    if row is None:
+        return ""
+    low, high = row["setting"]["interval_95"]
+    return f"{row['setting']['mean']:.1f} ({low:.1f} to {high:.1f})"
+
+
+_BUCKETS = {
+    "fastload-buckets": "FastLoader, `batch_by=buckets`",
+    "fastload-padded": "FastLoader, a `collate_fn` that pads",
+    "torch-padded": "DataLoader, the same `collate_fn`",
+}
+
+
+def buckets(rows: Sequence[Row]) -> str:
+    """One line per way to make batches of images of several sizes."""
+    lines = [
+        _conditions(rows),
+        "",
+        "| | padding, % of the pixels | images/s |",
+        "|---|---:|---:|",
+    ]
+    known = {(row["loader"], row["metric"]): row for row in rows}
+    for loader, described in _BUCKETS.items():
+        if (loader, "padding") in known:
+            padding, rate = (known[loader, metric] for metric in ("padding", "throughput"))
+            lines.append(
+                f"| {described} | {padding['median']:.1f} | {report.shown(rate['median'])} |"
+            )
+    return "\n".join(lines)
+
+
+def _spread(row: Row) -> str:
+    """A ratio with the smallest and the largest of its rounds."""
+    return f"{row['median']:.2f} ({row['min']:.2f} to {row['max']:.2f})"
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -213,7 +405,7 @@ def _figure(found: Row, *, best: bool = False) -> str:
     return f"{report.first_epoch(found)} / {figure}" if report.raced([found]) else figure
 
 
-def _conditions(rows: Sequence[Row]) -> str:
+def _conditions(rows: Sequence[Row], *, of: str = "Medians of interleaved rounds.") -> str:
     machine, versions = rows[0]["machine"], rows[0]["shared_versions"]
     suites: dict[str, list[str]] = {}  # by commit
     for row in rows:
@@ -229,7 +421,7 @@ def _conditions(rows: Sequence[Row]) -> str:
     text = (
         f"{machine['cpu']}, {machine['cpus']} CPUs, {threads} threads or workers for "
         f"each loader; torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
-        "Medians of interleaved rounds."
+        f"{of}"
     )
     return textwrap.fill(text, 100)
 

@@ -8,6 +8,7 @@ from bench.suites.base import Suite
 from bench.suites.buckets import BucketsSuite
 from bench.suites.cache import Cache
 from bench.suites.cold import Cold
+from bench.suites.entry_points import EntryPoints
 from bench.suites.formats import Formats
 from bench.suites.gpu_decode import GpuDecode
 from bench.suites.gpu_transfer import GpuTransfer
@@ -17,6 +18,7 @@ from bench.suites.never_slower import NeverSlower
 from bench.suites.overhead import Overhead
 from bench.suites.pack import Pack
 from bench.suites.remote import Remote
+from bench.suites.scaled import Scaled
 from bench.suites.scaling import Scaling
 from bench.suites.scripts import Scripts
 from bench.suites.small import SmallImages
@@ -38,6 +40,8 @@ SUITES: dict[str, Suite] = {
         Memory(),
         Cold(),
         Cache(),
+        EntryPoints(),
+        Scaled(),
         BucketsSuite(),
         Remote(),
         Scaling(),

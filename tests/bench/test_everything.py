@@ -18,6 +18,7 @@ from bench.suites import SUITES
 ROOT = Path(__file__).parents[2]
 FACTS: dict[str, Any] = {
     "threads": 2,
+    "images": 1200,
     "machine": {"cpu": "a processor", "cpus": 2, "commit": "abc"},
     "shared_versions": {"torch": "2.4", "pillow": "12.0"},
 }
@@ -148,9 +149,12 @@ def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
         assert "- `ffcv`, imagenet-train float32: not installed: ffcv" in document
 
 
+_PAGES = ("benchmarks", "your-dataset", "remote", "performance", "buckets")
+
+
 def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/benchmarks.md", "docs/your-dataset.md", "docs/remote.md"):
+    for name in ("README.md", *(f"docs/{page}.md" for page in _PAGES)):
         (tmp_path / name).write_text((ROOT / name).read_text())
     results = sorted((ROOT / "bench" / "results").glob("*.json"))
     rows = [found for path in results for found in json.loads(path.read_text())]
@@ -179,6 +183,63 @@ def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path)
     assert "| fastload-remote | 450 |  |  |  |  | 0.980 |  | 0.500 |  |" in page
     assert "| litdata-remote | 300 |  |  |  |  |  |  |  |  |" in page
     assert "| fastload-remote, local" not in page
+
+
+def test_the_page_about_performance_has_a_table_for_each_of_its_suites(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "performance.md"
+    names = ("entry-points", "augment", "scaled", "cache")
+    page.write_text("\n".join(line for name in names for line in documents._markers(name)))
+    for name in ("README.md", "docs/benchmarks.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    gain = {"first_epoch": 1.02, "bytes_an_image": 1750}
+    cached = {"cache": "dct", "bytes_an_image": 154982}
+    smaller = {"decoded_smaller": 3, "fifth_percentile": 44.5}
+    rows = [
+        {**row(loader, value, **setting), "suite": suite, "variant": variant, "metric": metric}
+        for suite, variant, loader, metric, value, setting in (
+            ("entry-points", "eval", "fastload", "CPU time, with entry points", 400.0, gain),
+            ("entry-points", "eval", "fastload", "CPU time, without entry points", 500.0, gain),
+            ("entry-points", "eval", "fastload", "gain of entry points", 1.25, gain),
+            ("augment", "large", "torch-pil", "throughput", 20.0, {}),
+            ("augment", "large", "fastload-folder", "throughput", 190.0, {}),
+            ("augment", "jitter", "fastload-folder", "throughput", 1.0, {}),
+            ("scaled", "large", "fastload-folder, crop", "PSNR", 55.4, smaller),
+            ("cache", "train", "fastload", "first epoch, cache=dct", 0.48, cached),
+            ("cache", "train", "fastload", "later epoch, cache=dct", 2.6, cached),
+        )
+    ]
+    assert documents.fill([*ROWS, *rows], tmp_path)[-1] == page
+    lines = page.read_text().splitlines()
+    photos = "the same photos, Resize(256), CenterCrop(224)"
+    assert f"| {photos} | 500 | 400 | 1.25 (1.25 to 1.25) | 1.02 x | 1,750 |" in lines
+    assert "| fastload-folder | - | 190 | 9.5 |" in lines
+    assert "| 224, crop | 12 megapixels | 3 of 1200 | 55.4 | 44.5 | 55.4 |" in lines
+    text = '| train | `"dct"` | 0.48 (0.48 to 0.48) | 2.60 (2.60 to 2.60) | 154,982 |'
+    assert text in lines
+    assert not any(line.endswith("| 1 | 0.1 |") for line in lines)  # jitter is not about photos
+    assert (
+        "entry points" not in (tmp_path / "docs" / "benchmarks.md").read_text().split("Figures")[1]
+    )
+
+
+def test_the_page_about_buckets_has_a_line_for_each_way(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "buckets.md"
+    page.parent.mkdir()
+    page.write_text("\n".join(documents._markers("buckets")))
+    rows = [
+        {**row(loader, value), "suite": "buckets", "variant": "photos", "metric": metric}
+        for loader, metric, value in (
+            ("fastload-buckets", "padding", 0.0),
+            ("fastload-buckets", "throughput", 1200.0),
+            ("torch-padded", "padding", 39.4),
+            ("torch-padded", "throughput", 150.0),
+        )
+    ]
+    assert documents.fill(rows, tmp_path) == [page]
+    lines = page.read_text().splitlines()
+    assert "| FastLoader, `batch_by=buckets` | 0.0 | 1,200 |" in lines
+    assert "| DataLoader, the same `collate_fn` | 39.4 | 150 |" in lines
 
 
 def test_numbers_of_workers_are_tables_apart() -> None:

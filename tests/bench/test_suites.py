@@ -127,6 +127,24 @@ def test_caches_are_measured_in_the_first_epoch_and_in_later_ones(cache: Path) -
     assert all(row["setting"]["bytes_an_image"] > 0 for row in rows)
 
 
+@pytest.mark.native
+@pytest.mark.parametrize("variant", ["train", "large-scaled"])
+def test_entry_points_are_compared_with_their_absence(cache: Path, variant: str) -> None:
+    without_and_with = rows_of(cache, "entry-points", "--variant", variant)
+    figures = {row["metric"]: row["values"][0] for row in without_and_with}
+    remembers, forgets = (figures[f"CPU time, {name} entry points"] for name in ("with", "without"))
+    assert figures["gain of entry points"] == pytest.approx(forgets / remembers, rel=1e-3)
+    assert without_and_with[0]["setting"]["bytes_an_image"] > 0
+
+
+def test_scaled_pixels_are_compared_with_exact_ones(cache: Path) -> None:
+    rows = rows_of_any(cache, "scaled", "32")
+    assert [row["loader"] for row in rows] == ["fastload-folder, resize", "fastload-folder, crop"]
+    for row in rows:
+        assert 35 < row["min"] <= row["setting"]["fifth_percentile"] + 0.05 <= row["median"] + 0.05
+        assert 0 < row["setting"]["decoded_smaller"] == len(row["values"]) <= row["images"]
+
+
 def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(1 << 20))
@@ -161,6 +179,7 @@ def test_every_suite_has_a_toy_test() -> None:
         "formats",
         "overhead",
         "buckets",
+        "scaled",
     }
     assert set(SUITES) - elsewhere == tested | {
         "pack",
@@ -170,6 +189,7 @@ def test_every_suite_has_a_toy_test() -> None:
         "scaling",
         "cold",
         "cache",
+        "entry-points",
         "remote",
     }
 
