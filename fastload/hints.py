@@ -151,7 +151,8 @@ class Stats(TypedDict):
     """``wait_s`` over ``elapsed_s``."""
     stages_s: dict[str, float]
     """Seconds of work by stage ("read", "decode", "resize", "fetch", "copy" ...), summed over
-    threads and processes, so that the total may exceed ``elapsed_s``. Only stages that ran."""
+    threads and processes, so that the total may exceed ``elapsed_s``. Only stages that ran. "fill"
+    is the time that a batch waits for C++ threads, which decode what a user's Dataset opened."""
     decisions: list[str]
     """What ``num_workers="auto"`` tried and why, in words."""
     padding: int

@@ -87,6 +87,10 @@ class Stamps:
         if self.timeline is not None:
             self.timeline.span(name, begin_ns, end_ns)
 
+    def spent_ns(self, name: str) -> int:
+        """Nanoseconds in stage ``name`` so far."""
+        return self._stages_ns.get(name, 0)
+
     def work(self, stages_ns: Mapping[str, int], times: np.ndarray | None = None) -> None:
         """Add work per stage, in nanoseconds. ``times`` of the samples go to the timeline."""
         stages = self._stages_ns

@@ -80,6 +80,9 @@ def _engine(stages: Mapping[str, float]) -> tuple[Bound, str]:
 
 
 def _dataset(figures: Snapshot) -> tuple[Bound, str]:
+    filling = figures.stages_s.get("fill", 0.0) / figures.wait_s
+    if filling > 0.5:
+        return "decoding", f"for {min(filling, 1):.0%} of that, C++ threads decode its images"
     fetch_s = figures.stages_s.get("fetch", 0.0)
     blocked_s = figures.stages_s.get("blocked", 0.0)
     work_s = fetch_s + figures.stages_s.get("collate", 0.0)

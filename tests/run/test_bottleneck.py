@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms as T
 
 import fastload
+import native_core
 from fake_time import FakeTime
 from fastload import FastLoader, open_store
 from fastload._base.trace import Snapshot
@@ -93,6 +95,37 @@ def test_an_engine_without_a_step_is_bound_by_decoding(store: Path, clock: FakeT
     assert found["mb_per_s"] * 1e6 * found["elapsed_s"] == pytest.approx(nbytes)
 
 
+class Opened(Dataset[torch.Tensor]):
+    """Opens a photo, which is enlarged: decoding takes longer than this code."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.transform = T.Compose([T.Resize((448, 448)), T.ToTensor()])
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.transform(Image.open(self.path).convert("RGB"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_whose_images_are_decoded_in_batches_is_bound_by_decoding(
+    workers: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "photo.jpg"
+    native_core.photo(640, 480, 1).save(path)
+    loader = FastLoader(Opened(path), batch_size=16, num_workers=workers)
+    for _ in loader:
+        pass
+    found = loader.stats()
+    assert found["bound"] == "decoding", found["why"]
+    stages_s = found["stages_s"]
+    assert stages_s["fill"] > stages_s["collate"]
+    assert stages_s["fill"] <= found["wait_s"]
+
+
 def figures(**stages_s: float) -> Snapshot:
     return Snapshot(
         images=100, batches=10, elapsed_s=10, wait_s=6, stages_s=stages_s,
@@ -106,6 +139,8 @@ def test_slow_reads_and_slow_transport_are_named() -> None:
     assert verdict(figures(read=1, dali=5), native=True).bound == "decoding"
     assert verdict(figures(read=1, dali=5), native=True).bound == "decoding"
     assert verdict(figures(fetch=4, collate=1), native=False).bound == "transport"
+    assert verdict(figures(fetch=4, fill=2), native=False).bound == "transport"
+    assert verdict(figures(fetch=4, fill=4), native=False).bound == "decoding"
     assert verdict(figures(fetch=9, blocked=8), native=False).bound == "reading"
 
 

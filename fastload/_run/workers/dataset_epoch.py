@@ -61,6 +61,7 @@ def stream(
     if decoder is not None:
         install()
         decoder.counts = plan.images.made
+        decoder.stamps = plan.stamps
         decoder.cache = _cache(config, resources)
     threaded = config.prefetch_thread and not config.num_workers
     if not (config.num_workers or threaded or plan.refill):

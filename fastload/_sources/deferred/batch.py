@@ -23,6 +23,7 @@ import dataclasses
 import functools
 import math
 import mmap
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -45,6 +46,7 @@ from .recording import Argument, Opened, Operation, Recording
 from .replay import replay
 
 if TYPE_CHECKING:
+    from ..._base.trace import Stamps
     from ..._engine.cache.opened import OpenedCache
     from ..._native import _core
 
@@ -200,6 +202,7 @@ class BatchDecoder:
     Attributes:
         memory: as above.
         counts: how images were made.
+        stamps: of the epoch, for the time that ``Filling.result`` takes; None: it is not measured.
         opened: whether the dataset that it decodes for has opened an image.
         read: whether the core has decoded an image for another library that it calls.
         small: whether it asks for the pixels of small images only, which Pillow decodes as fast.
@@ -211,6 +214,7 @@ class BatchDecoder:
         self.threads = threads
         self.memory = memory
         self.counts = Counts()
+        self.stamps: Stamps | None = None
         self.opened = False
         self.read = False
         self.small = False
@@ -324,10 +328,13 @@ class Filling:
         if self._done:
             return self.tensor
         if self._damaged is None:
+            begin_ns = time.perf_counter_ns()
             try:
                 self._finish()
             except Damaged as damaged:
                 self._damaged = damaged
+            if self._decoder.stamps is not None:
+                self._decoder.stamps.stage("fill", begin_ns)
         if self._damaged is not None:
             raise self._damaged
         self._done = True
