@@ -4,8 +4,8 @@
     fastload pack imagenet/val val.lmdb
     torchrun --nproc-per-node 8 examples/imagenet.py train.lmdb val.lmdb
 
-Each process reads its part of every epoch (``shard=True``). The checkpoint holds where the loader
-is, and the same run on another number of GPUs goes on at the next sample.
+Each process reads its part of every epoch (``shard=True``). The checkpoint has the loader's state:
+the same command resumes at the next sample, also on another number of GPUs.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.1, help="for 256 images a step")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--save-every", type=int, default=1000, help="steps")
-    parser.add_argument("--steps", type=int, help="stop after so many, as if interrupted")
+    parser.add_argument("--steps", type=int, help="stop after this many, as if interrupted")
     args = parser.parse_args()
 
     cuda = torch.cuda.is_available()
@@ -56,37 +56,37 @@ def main() -> None:
     )
     val = FastLoader(args.val, transform=val_tf, **given)
 
-    model = models.get_model(args.model, num_classes=len(train.dataset.classes)).to(device)
-    if ranks > 1:
-        model = nn.parallel.DistributedDataParallel(model)
+    network = models.get_model(args.model, num_classes=len(train.dataset.classes)).to(device)
+    model = nn.parallel.DistributedDataParallel(network) if ranks > 1 else network
     optimizer = torch.optim.SGD(
         model.parameters(), args.lr * args.batch_size * ranks / 256, momentum=0.9, weight_decay=1e-4
     )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(train))
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "train": train}
-    step = 0
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
+    parts = {"model": network, "optimizer": optimizer, "schedule": schedule, "train": train}
+    start = step = 0
     if args.checkpoint.exists():
-        saved = torch.load(args.checkpoint, map_location=device, weights_only=False)
-        step = saved.pop("step")
+        saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
+        start, step = saved.pop("epoch"), saved.pop("step")
         for name, state in saved.items():
             parts[name].load_state_dict(state)
         if first:
             print(f"resumed after step {step}")
 
-    for epoch in range(step // len(train), args.epochs):
+    loss = torch.tensor(float("nan"))  # if the checkpoint was the last step of its epoch
+    for epoch in range(start, args.epochs):
         model.train()
         for images, labels in train:  # after resuming, the rest of the epoch that was interrupted
             loss = nn.functional.cross_entropy(model(images), labels, label_smoothing=0.1)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            schedule.step()
             step += 1
             if first and (step % args.save_every == 0 or step == args.steps):
                 state = {name: part.state_dict() for name, part in parts.items()}
-                torch.save({**state, "step": step}, args.checkpoint)
+                torch.save({**state, "epoch": epoch, "step": step}, args.checkpoint)
             if step == args.steps:
                 return
+        schedule.step()
         accuracy = evaluate(model, val)
         if first:
             print(f"epoch {epoch}: loss {loss.item():.3f}, accuracy {accuracy:.1%}")

@@ -1,4 +1,4 @@
-"""Lightning: a DataModule whose loaders are FastLoaders; Lightning shards, saves and resumes them.
+"""Lightning: a DataModule whose loader is a FastLoader, which Lightning saves and resumes.
 
 python examples/lightning_module.py ./imgs --devices 1
 """
@@ -32,7 +32,16 @@ class Images(lightning.LightningDataModule):
 
     def train_dataloader(self) -> FastLoader:
         # Lightning saves its state_dict in the checkpoint: a stopped epoch resumes where it was.
-        return FastLoader(self.dataset, self.batch_size, shuffle=True, drop_last=True)
+        return FastLoader(
+            self.dataset,
+            self.batch_size,
+            shuffle=True,
+            drop_last=True,
+            seed=0,
+            shard=True,  # each rank reads its part; see use_distributed_sampler below
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+        )
 
 
 class Classifier(lightning.LightningModule):
@@ -69,6 +78,7 @@ def main() -> None:
     trainer = lightning.Trainer(
         max_epochs=args.epochs,
         devices=int(args.devices) if args.devices.isdigit() else args.devices,
+        use_distributed_sampler=False,
         default_root_dir=args.out,
         log_every_n_steps=10,
     )

@@ -58,7 +58,7 @@ def main() -> None:
     parts = {"model": model, "optimizer": optimizer, "train": train}
     first = 0
     if args.checkpoint.exists():
-        saved = torch.load(args.checkpoint, map_location=device, weights_only=False)
+        saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
         first = saved.pop("epoch")
         for name, state in saved.items():
             parts[name].load_state_dict(state)

@@ -61,13 +61,15 @@ def test_every_example_is_run_here() -> None:
     assert [path.name for path in EXAMPLES if f'run("{path.name}"' not in text] == []
 
 
-def test_imagenet_stops_resumes_in_the_epoch_and_reports_accuracy(imgs: Path) -> None:
+def test_imagenet_resumes_at_the_end_and_in_the_middle_of_an_epoch(imgs: Path) -> None:
     folder = imgs.parent
     pack(imgs, folder / "train.lmdb", encode="dct")
-    given = ["train.lmdb", "imgs", *NETWORK, "--epochs", 1, *SMALL]
-    assert run("imagenet.py", *given, "--steps", 3, folder=folder) == ""
+    given = ["train.lmdb", "imgs", *NETWORK, "--epochs", 2, *SMALL]
+    assert run("imagenet.py", *given, "--steps", 4, folder=folder) == ""  # all of epoch 0
+    printed = run("imagenet.py", *given, "--steps", 7, folder=folder)
+    assert printed.startswith("resumed after step 4\nepoch 0: loss nan, accuracy ")
     printed = run("imagenet.py", *given, folder=folder)
-    assert printed.startswith("resumed after step 3\nepoch 0: loss ")
+    assert printed.startswith("resumed after step 7\nepoch 1: loss ")
     assert len(re.findall(r"epoch \d: loss \d+\.\d+, accuracy \d+\.\d%", printed)) == 1
 
 

@@ -241,7 +241,7 @@ READ = {
     "huggingface.md": ["imgs", "food101", "saved", "mymodule.py"],
     "mixing.md": ["imgs", "photos.lmdb", "drawings.lmdb"],
     "packing.md": PACKING,
-    "performance.md": ["imgs", "imgs.lmdb", "train.py"],
+    "performance.md": ["imgs", "imgs.lmdb"],
     "remote.md": ["imgs"],
     "transforms.md": ["imgs", "imgs.lmdb", "train.py", "voc.lmdb", "coco.lmdb"],
     "tuning.md": ["imgs", "imgs.lmdb", "train.py"],

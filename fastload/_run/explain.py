@@ -151,8 +151,9 @@ def _workers(
     config: LoaderConfig, resources: Resources, route: WorkersRoute | TorchRoute
 ) -> list[str]:
     workers = config.num_workers
+    where = f"{workers} process{'es' * (workers != 1)}" if workers else "this process"
     lines = [
-        f"engine: workers (torch's DataLoader machinery, {workers} processes)",
+        f"engine: workers (torch's DataLoader machinery, {where})",
         f"because: {route.reason}",
     ]
     if isinstance(config.dataset, ImageStream):

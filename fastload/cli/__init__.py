@@ -164,7 +164,7 @@ def _message(error: Exception) -> str:
 
 
 def _asks_for_json(given: Sequence[str]) -> bool:
-    return "--json" in given and given[0] != "demo"  # in demo, --json takes a file
+    return "--json" in given
 
 
 def _fail(error: Exception, message: str, status: int, given: Sequence[str]) -> NoReturn:

@@ -56,5 +56,5 @@ def opened(path: str, storage_options: dict[str, str | bool] | None) -> str | St
     from ..storage.remote.options import RemoteOptions
 
     if not is_url(path):
-        raise UsageError(f"--storage-option: expected a URL of a store with it, got {path!r}")
+        raise UsageError(f"--storage-option: expected the URL of a store, got {path!r}")
     return open_store(path, remote=RemoteOptions(storage_options=storage_options))

@@ -87,7 +87,8 @@ def command(
     """Find the fastest workers, batch size and prefetch for SOURCE on this machine.
 
     SOURCE is a store, its URL, a folder of images, or MODULE:OBJECT: a Dataset, a DataLoader,
-    or a function that returns one. The current folder is searched for the module too.
+    or a function that returns one. Importing MODULE, also from the current folder, runs it: a
+    script needs `if __name__ == "__main__":` before its training.
     """
     from .._tools.tuning import autotune, page
 

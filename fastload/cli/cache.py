@@ -54,10 +54,15 @@ def info(cache_dir: str | None, as_json: bool) -> None:
 
 @command.command()
 @_FOLDER
-def clear(cache_dir: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def clear(cache_dir: str | None, as_json: bool) -> None:
     """Delete all objects that no running process uses."""
     folder = RemoteOptions(cache_dir=cache_dir).folder
     deleted, kept = clear_cache(folder)
+    if as_json:
+        found = {"cache_dir": folder, "deleted": deleted, "kept": kept}
+        click.echo(json.dumps(found, indent=1))
+        return
     click.echo(f"{printable(folder)}: {deleted} objects deleted")
     if kept:
         click.echo(f"{kept} objects are in use and were kept")

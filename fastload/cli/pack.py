@@ -160,8 +160,8 @@ def command(
     SOURCE is a folder with one folder per class, as for torchvision's ImageFolder, or a folder of
     images; a CSV, TSV or JSONL list with a column of paths, and optionally of labels and others; a
     store of any format; a URL of one of these, such as s3://...; MNIST's or CIFAR's downloaded
-    files; or a Dataset as module:object. The suffix of DESTINATION determines the format: .lmdb,
-    .h5, .tfrecord ...
+    files; or a Dataset as MODULE:OBJECT. The suffix of DESTINATION, a path or a URL, determines the
+    format: .lmdb, .h5, .tfrecord ...
 
     DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the finished part
     is in DESTINATION.partial; run the same command again to resume. (A single .h5 or .pth file,
@@ -171,7 +171,7 @@ def command(
 
     if dry_run:
         if storage_options is not None:
-            raise click.UsageError("--storage-option: expected no --dry-run with it")
+            raise click.UsageError("--storage-option cannot be used with --dry-run")
         with kept_for_json(as_json):
             estimates = estimate(
                 source,

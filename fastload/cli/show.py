@@ -67,7 +67,8 @@ def command(
     """Draw the images of PATH, a store or a folder of images, as the network will see them.
 
     A row is a sample: the stored image, then the results of the transform. The same seed gives the
-    same picture. The current folder is searched for the transform's module too.
+    same picture. Importing MODULE, also from the current folder, runs it: a script needs
+    `if __name__ == "__main__":` before its training.
     """
     from .._tools.show import show
 

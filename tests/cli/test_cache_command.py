@@ -43,5 +43,6 @@ def test_info_lists_objects_and_clear_deletes_those_not_in_use(
         assert (found["url"], found["nbytes"]) == (url, store.stat().st_size)
         assert 0 < found["cached_nbytes"] < store.stat().st_size
         assert "1 objects are in use and were kept" in ran("clear", "--cache-dir", folder)
-    assert "1 objects deleted" in ran("clear", "--cache-dir", folder)
+    cleared = json.loads(ran("clear", "--cache-dir", folder, "--json"))
+    assert cleared == {"cache_dir": folder, "deleted": 1, "kept": 0}
     assert json.loads(ran("info", "--cache-dir", folder, "--json"))["objects"] == []

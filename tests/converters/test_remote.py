@@ -239,7 +239,7 @@ def test_a_storage_option_needs_a_name_and_a_url(
 ) -> None:
     pack(images, tmp_path / "a.lmdb")
     for words, expected in (
-        (["verify", str(tmp_path / "a.lmdb"), "--storage-option", "a=b"], "expected a URL"),
+        (["verify", str(tmp_path / "a.lmdb"), "--storage-option", "a=b"], "expected the URL"),
         (["verify", "s3://b/a.lmdb", "--storage-option", "secret"], "expected NAME=VALUE"),
     ):
         with pytest.raises(SystemExit) as ended:
