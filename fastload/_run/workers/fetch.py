@@ -29,7 +29,7 @@ from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
 from ..._sources.joined import Joined
-from ..._sources.packed import PackedDataset
+from ..._sources.packed import PackedDataset, fetch_samples
 from ...hints import CheckCrc, OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
@@ -465,7 +465,7 @@ class Fetcher(Dataset[Outcome]):
         if dataset is None:
             samples = self.dataset.__getitems__(indices)
         else:
-            samples = dataset.samples_of(inner, seeds=seeds, check_crc=self._check_crc)
+            samples = fetch_samples(dataset, inner, seeds=seeds, check_crc=self._check_crc)
         return samples
 
     def _make_sample(self, i: int, index: Any, seeds: list[int] | None) -> Any:
