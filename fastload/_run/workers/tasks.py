@@ -242,7 +242,7 @@ class TaskIterator(Iterator[Task]):
         self._decoder = decoder
         self._begun: dict[int, _Begun] = {}
         self.given: dict[int, Task] = {}
-        """Where workers record: tasks by the order in which they were given, until ``forget``."""
+        """Where workers record: tasks by their place in the order, until their batch is given."""
         self._count_given = 0
         self.paused = False
         """Whether to give no task for the moment."""
@@ -318,9 +318,7 @@ class TaskIterator(Iterator[Task]):
 
     def discard(self, outcome: Outcome) -> None:
         """Free the slab of ``outcome``, whose batch is not wanted."""
-        self._discard(outcome.task)
-
-    def _discard(self, number: int) -> None:
+        number = outcome.task
         _open_tasks.pop(number, None)
         self._reserved.pop(number, None)
         self._begun.pop(number, None)
