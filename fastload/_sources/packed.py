@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from .._base import randomness
 from .._base.indices import repeats_within
-from .._base.machine import cpu
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions
@@ -33,7 +32,7 @@ from . import huggingface
 from .augmentation_checks import check_augmentation
 from .collate import ReadyBatch, annotations_of, samples_of
 from .every_view import EveryView
-from .in_python import PythonSamples
+from .in_python import PythonSamples, own_threads
 from .mix import COMPONENT, Mix, MixDataset
 from .streams import ImageStream
 
@@ -220,9 +219,7 @@ class PackedDataset(Dataset[Any]):
                 randomness.seed_all(seeds[i])
             return transform(image)
 
-        threads = 0 if get_worker_info() is not None else cpu.available()
-        check = check_crc != "never"
-        return self._python_samples(self.store, records, make, threads=threads, check=check)
+        return self._python_samples(self.store, records, make, check=check_crc != "never")
 
     def _jointly(
         self, joint: Joint, records: np.ndarray
@@ -290,8 +287,7 @@ class PackedDataset(Dataset[Any]):
             if process == os.getpid() and len(made) == len(plans):
                 if all(engine.makes(plan) for engine, plan in zip(made, plans)):
                     return made
-        # A worker process is one of many, so it decodes on its own thread.
-        threads = 0 if get_worker_info() is not None else cpu.available()
+        threads = own_threads()
         made = [
             make_engine("auto", self.store, plan, EngineOptions(threads=threads, ring=SlabRing(2)))
             for plan in plans

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
-from .._base.machine import cpu
 from ..errors import DataError, DecodeError, UsageError
 from ..storage._column_store import ColumnStore, files_in_memory, likely_label
 from ..storage.base import Spans
@@ -166,14 +165,11 @@ class DecodingCollate:
         if self.stream.decoded:
             return [transform(_rgb(image, at)) for at, image in enumerate(undecoded)]
         store = _BatchStore(undecoded)
-        # A worker process is one of many, so it decodes on its own thread.
-        threads = 0 if get_worker_info() is not None else cpu.available()
         try:
             return self._samples(
                 store,
                 np.arange(len(store), dtype=np.int64),
                 lambda image, i: transform(image),
-                threads=threads,
             )
         except DataError as error:
             at = "" if error.record is None else f"image {error.record} of a batch: "
