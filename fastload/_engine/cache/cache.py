@@ -137,7 +137,7 @@ class Cache:
             self._store = _caches[key] = CachedStore(
                 store, parts, kind, form, prefix, limit, self._options.limit
             )
-        self._store.announce()
+        self._store.file.announce()
         return self._store
 
     def opened(self, images: int) -> OpenedCache:
@@ -146,7 +146,7 @@ class Cache:
             kind, limit = self._options.kind, self._options.limit
             form = {"decoded": PIXELS, "dct": DCT_RECORDS}.get(kind, BYTES)
             self._opened = OpenedCache(kind, form, self._options.nbytes(), limit, images)
-        self._opened.announce()
+        self._opened.file.announce()
         return self._opened
 
     def explain(
