@@ -64,15 +64,16 @@ class WorkerIterator(WrappedIterator[Any]):
         self,
         inner: DataLoader[Outcome],
         tasks: Tasks,
+        *,
         progress: Progress,
         bad: BadSamples,
         stamps: Stamps,
+        images: ImageCounts,
         reported: int | None,
-        ahead: int = 0,
-        refill: Refill | None = None,
-        number: int = 0,
-        lock: threading.Lock | None = None,
-        images: ImageCounts | None = None,
+        ahead: int,
+        refill: Refill | None,
+        number: int,
+        lock: threading.Lock,
     ) -> None:
         iterator = cast(OutcomeIterator, iter(inner))
         self._wrapped: OutcomeIterator = iterator
@@ -86,7 +87,7 @@ class WorkerIterator(WrappedIterator[Any]):
         self._fetcher = inner.dataset
         if ahead:
             pinned = inner.pin_memory and torch.cuda.is_available()
-            make = functools.partial(_make, self._fetcher, lock or threading.Lock(), pinned)
+            make = functools.partial(_make, self._fetcher, lock, pinned)
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
         elif self._tasks.records:
             self._wrapped = Filled(self._wrapped, self._tasks)
@@ -96,7 +97,7 @@ class WorkerIterator(WrappedIterator[Any]):
         self._received = _counter(self._wrapped)
         self._progress = progress
         self._bad = bad
-        self._images = ImageCounts() if images is None else images
+        self._images = images
         self._stamps = stamps
         self._reported = reported
         self._yielded = self._samples = 0
