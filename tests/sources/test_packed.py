@@ -207,3 +207,8 @@ def test_a_forked_child_makes_threads_of_its_own(pngs):
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert len(list(iterator)) == 2
+
+
+def test_its_public_methods_are_those_that_users_call() -> None:
+    public = {name for name in vars(PackedDataset) if not name.startswith("_")}
+    assert public == {"set_epoch", "targets", "samples"}
