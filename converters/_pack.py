@@ -166,10 +166,12 @@ def pack(
             if is_url(source):
                 again, here = functools.partial(again, storage_options=storage_options), None
             return _remote.pack_to(
-                str(destination), functools.partial(again, source), _remote.options_of(here)
+                str(destination),
+                functools.partial(again, source),
+                RemoteOptions(storage_options=here),
             )
         if is_url(source):
-            options_of_source = _remote.options_of(storage_options)
+            options_of_source = RemoteOptions(storage_options=storage_options)
             with _remote.fetched(str(source), chosen, options_of_source) as fetched:
                 return again(fetched, destination)
     elif storage_options is not None:
@@ -189,7 +191,7 @@ def pack(
     begin = functools.partial(
         _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
         on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
-        remote=_remote.options_of(storage_options),
+        remote=RemoteOptions(storage_options=storage_options),
     )  # fmt: skip
     staged = _turn.is_staging(path)
     if not overwrite and not staged and not is_url(path):

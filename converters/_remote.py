@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -49,15 +49,6 @@ if TYPE_CHECKING:
 _JOURNAL = "uploaded"  # names of uploaded files, as JSON, one on each line
 _METADATA = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")  # at the top of a folder
 _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versions apart
-
-
-def options_of(storage_options: Mapping[str, Any] | None) -> RemoteOptions:
-    """How URLs are read, with the default cache.
-
-    Raises:
-        UsageError: no dict of options by name.
-    """
-    return RemoteOptions(storage_options=storage_options)
 
 
 @contextlib.contextmanager

@@ -38,8 +38,7 @@ from ._run.config import (
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
-from ._run.order import windowed
-from ._run.own_sampler import of_groups, of_loader
+from ._run.own_sampler import order_arguments
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation
@@ -402,20 +401,7 @@ class FastLoader(DataLoader[Sample]):
         found = route.find(config)
         self._resources.measurements.native = isinstance(found, EngineRoute)
         self._threads = isinstance(found, EngineRoute) and found.decodes
-        if num_workers == "auto":
-            if decode_on is not None:
-                raise UsageError(
-                    f"decode_on={decode_on!r}: expected a number of num_workers, got 'auto', which "
-                    "adjusts threads of this process"
-                )
-            from ._run import governor as _governor
-
-            governor = self._resources.governor = _governor.for_loader(found, config)
-            num_workers = 1 if governor is None else governor.setting.workers
-        elif num_workers is None:
-            # Rows of tensors are copied in the call to next, so that a batch shows changes made
-            # to the tensors before it.
-            num_workers = cpu.available(device=config.accelerated) if self._threads else 0
+        workers = self._resolved_workers(num_workers, found, config)
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         for name in OURS:
             setattr(self, name, getattr(config, name))
@@ -431,14 +417,7 @@ class FastLoader(DataLoader[Sample]):
         self.memory_limit = memory_limit
         self._timeline = None if trace is None else lasting(trace)
         self._own_order = config.own_order
-        if batch_by is not None and batch_sampler is None:
-            batch_sampler = of_groups(opened, config, shuffle=bool(shuffle))
-            batch_size, shuffle, drop_last = 1, None, False  # torch takes no others with it
-        elif self._own_order and batch_sampler is None:
-            sampler, shuffle = of_loader(opened, shuffle, seed, batch_size, shard=bool(shard))
-            if shuffle_window is not None:
-                sampler = windowed(opened, sampler, shuffle_window)
-        arguments: dict[str, Any] = {
+        arguments = order_arguments(config, batch_size=batch_size, shuffle=shuffle) | {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,
             "pin_memory_device": pin_memory_device,
@@ -450,24 +429,39 @@ class FastLoader(DataLoader[Sample]):
         try:
             super().__init__(
                 opened,
-                batch_size,
-                shuffle,
-                sampler,
-                batch_sampler,
-                num_workers,
-                config.collate_fn,
-                config.pin_memory,
-                drop_last,
-                timeout,
-                worker_init_fn,
-                multiprocessing_context,
-                generator,
+                num_workers=workers,
+                collate_fn=config.collate_fn,
+                pin_memory=config.pin_memory,
+                timeout=timeout,
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                generator=generator,
                 **arguments,
             )
         except ValueError as error:
-            if num_workers < 0 or (num_workers == 0 and (prefetch_factor or persistent_workers)):
-                advise(error, instead_of_workers(num_workers))
+            if workers < 0 or (workers == 0 and (prefetch_factor or persistent_workers)):
+                advise(error, instead_of_workers(workers))
             raise
+
+    def _resolved_workers(
+        self, given: NumWorkers | None, found: route.Route, config: LoaderConfig
+    ) -> int:
+        """How many threads or processes; makes the governor for "auto"."""
+        if given is None:
+            # Rows of tensors are copied in the call to next, so that a batch shows changes made
+            # to the tensors before it.
+            return cpu.available(device=config.accelerated) if self._threads else 0
+        if given != "auto":
+            return given
+        if config.decode_on is not None:
+            raise UsageError(
+                f"decode_on={config.decode_on!r}: expected a number of num_workers, got 'auto', "
+                "which adjusts threads of this process"
+            )
+        from ._run import governor as _governor
+
+        governor = self._resources.governor = _governor.for_loader(found, config)
+        return 1 if governor is None else governor.setting.workers
 
     def _config(self, *, begin: bool = False) -> LoaderConfig:
         """The arguments as they are now: attributes may have been set since ``__init__``.

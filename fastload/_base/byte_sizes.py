@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..errors import UsageError
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?))?B?", re.IGNORECASE)
 
 
@@ -23,6 +25,20 @@ def parse(text: str) -> int | None:
     number, unit, binary = match.groups()
     power = " KMGT".index(unit.upper()) if unit else 0
     return int(float(number) * (1024 if binary else 1000) ** power) or None
+
+
+def argument(name: str, value: object) -> int:
+    """The bytes of the argument ``name``: a number, or text as for ``parse``.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    nbytes = None if isinstance(value, (bool, float)) else parse(str(value))
+    if nbytes is None:
+        raise UsageError(
+            f"{name}: expected bytes or a size such as '8GB' or '512MiB', got {value!r}"
+        )
+    return nbytes
 
 
 def human(nbytes: float) -> str:

@@ -90,6 +90,16 @@ def words(
     return np.stack((even, odd), axis=1)
 
 
+def seeds(seed: int, epoch: int, indices: npt.NDArray[np.int64], stream: int) -> list[int]:
+    """A seed of 63 bits for each of ``indices``, for other generators.
+
+    The arguments are those of ``words``.
+    """
+    high, low = words(seed, epoch, indices, [stream])[0, :, 0]
+    found: list[int] = (high >> np.uint64(1) << _HALF | low).tolist()
+    return found
+
+
 def uniform(
     seed: int, epoch: int, indices: npt.NDArray[np.int64], position: int, count: int
 ) -> npt.NDArray[np.float64]:

@@ -49,18 +49,18 @@ def sample_seeds(
     counters = np.fromiter(map(_counter, indices), np.int64, len(indices))
     if repeats is not None:
         counters += np.asarray(repeats, np.int64) << _REPEAT_BITS
-    return _seeds(seed, epoch, counters, _SAMPLE)
+    return philox.seeds(seed, epoch, counters, _SAMPLE)
 
 
 def batch_seed(seed: int, epoch: int, worker: int, batch: int) -> int:
     """A seed (63 bits) for a batch of an iterable dataset."""
     counter = np.array([(worker << _REPEAT_BITS) + batch], np.int64)
-    return _seeds(seed, epoch, counter, _BATCH)[0]
+    return philox.seeds(seed, epoch, counter, _BATCH)[0]
 
 
 def transform_seed(seed: int, epoch: int, batch: int) -> int:
     """A seed (63 bits) for ``batch_transform`` of a batch."""
-    return _seeds(seed, epoch, np.array([batch], np.int64), _TRANSFORM)[0]
+    return philox.seeds(seed, epoch, np.array([batch], np.int64), _TRANSFORM)[0]
 
 
 @contextlib.contextmanager
@@ -147,9 +147,3 @@ def _counter(index: object) -> int:
         return operator.index(index)  # type: ignore[arg-type]
     except TypeError:
         return zlib.crc32(repr(index).encode())
-
-
-def _seeds(seed: int, epoch: int, counters: np.ndarray, stream: int) -> list[int]:
-    words = philox.words(seed, epoch, counters, [stream])[0, :, 0]
-    seeds: list[int] = ((words[0] >> np.uint64(1) << np.uint64(32)) | words[1]).tolist()
-    return seeds

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from .timeline import Timeline, active
+from .wrapped_iterator import WrappedIterator
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,11 +176,11 @@ class Stamps:
         )
 
 
-class Observed(Iterator[object]):
+class Observed(WrappedIterator[object]):
     """Wraps torch's own iterator and measures how long the consumer waits."""
 
     def __init__(self, iterator: Iterator[object], stamps: Stamps) -> None:
-        self._wrapped = iterator
+        self._wrapped: Iterator[object] = iterator
         self._stamps = stamps
 
     def __next__(self) -> object:
@@ -192,9 +193,6 @@ class Observed(Iterator[object]):
         self._stamps.batch(batch_length(batch), begin)
         return batch
 
-    def __len__(self) -> int:
-        return len(self._wrapped)  # type: ignore[arg-type]
-
     def ready(self) -> bool:
         """Always true, because torch's iterator does not tell."""
         return True
@@ -202,14 +200,6 @@ class Observed(Iterator[object]):
     def close(self) -> None:
         """Drop torch's iterator."""
         self._wrapped = iter(())
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # while this is being copied it is not set yet
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
-
-    def __reduce__(self) -> str | tuple[object, ...]:
-        return self._wrapped.__reduce__()  # raises torch's error: it cannot be pickled
 
 
 def batch_length(batch: object) -> int:

@@ -45,6 +45,12 @@ Images = torch.Tensor | list[torch.Tensor]
 of each tensor."""
 
 
+def one_tensor(images: Images) -> torch.Tensor:
+    """The images that an engine makes with one plan."""
+    assert isinstance(images, torch.Tensor), "one plan gives one tensor"
+    return images
+
+
 class Where(TypedDict):
     """Where a record lies, as errors name it."""
 

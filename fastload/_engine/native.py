@@ -119,7 +119,7 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
 
 
 class Kernel:
-    """What a plan does to images, as the core takes it: the one place that submits batches.
+    """What a plan does to images, as the core takes it. Every batch is submitted here.
 
     Args:
         plan: what to make of each image; random parameters come with each batch.

@@ -32,7 +32,7 @@ from .._base.slabs import SlabRing
 from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..errors import DataError, FastloadError, StoreError, UsageError
-from .base import BatchEngine, Draws, Ticket
+from .base import BatchEngine, Draws, Ticket, one_tensor
 from .image_engine import ImageEngine
 
 _RETRIES = 8
@@ -163,8 +163,8 @@ def fill(engine: list[Any], records: np.ndarray, draws: Draws) -> _Answer:
     """
     mine = _engine(engine[0])
     ticket = mine.submit(records, seed=draws.seed, epoch=draws.epoch, repeats=draws.repeats)
-    images, errors = ticket.settle()
-    assert isinstance(images, torch.Tensor)  # one plan gives one tensor
+    made, errors = ticket.settle()
+    images = one_tensor(made)
     flat = torch.empty(0, dtype=torch.uint8).set_(images.untyped_storage())
     height, width = images.shape[2:]
     return flat.numpy(), (height, width), errors

@@ -18,7 +18,7 @@ from .._transforms.views import Views
 from ..errors import MissingDependencyError, UsageError
 from ..storage.base import Store
 from ..storage.tensors import gathers
-from .base import BatchEngine, Images
+from .base import BatchEngine, one_tensor
 from .image_engine import EngineOptions, ImageEngine
 
 _TORCH = "workers"
@@ -265,18 +265,13 @@ def images_of(
     The arguments and the errors are those of ``BatchEngine.submit`` and ``Ticket.result``.
     """
     if engine.uniform(records):
-        return _tensor(engine.submit(records, seed=seed, epoch=epoch, repeats=repeats).result())
+        return one_tensor(engine.submit(records, seed=seed, epoch=epoch, repeats=repeats).result())
     each = zip(
         np.split(records, len(records)),
         [None] * len(records) if repeats is None else np.split(repeats, len(records)),
         strict=True,
     )
     return [
-        _tensor(engine.submit(one, seed=seed, epoch=epoch, repeats=times).result())[0]
+        one_tensor(engine.submit(one, seed=seed, epoch=epoch, repeats=times).result())[0]
         for one, times in each
     ]
-
-
-def _tensor(images: Images) -> torch.Tensor:
-    assert isinstance(images, torch.Tensor), "one plan gives one tensor"
-    return images

@@ -13,7 +13,7 @@ from .._transforms.plan import Plan
 from .._transforms.views import Views, seed_of
 from ..errors import DataError
 from ..storage.base import Spans
-from .base import BatchEngine, Draws, Images, Ticket, summed
+from .base import BatchEngine, Draws, Ticket, one_tensor, summed
 from .image_engine import BatchRequest, ImageEngine, PillowProcesses, counted
 
 
@@ -100,7 +100,7 @@ class _ViewsTicket(Ticket):
         try:
             for ticket in self._each:
                 made, failed = ticket.settle()
-                images.append(_tensor(made))
+                images.append(one_tensor(made))
                 errors = failed | errors
         except BaseException:
             self.cancel()
@@ -113,8 +113,3 @@ class _ViewsTicket(Ticket):
 
     def stages_ns(self) -> Mapping[str, int]:
         return summed(ticket.stages_ns() for ticket in self._each)
-
-
-def _tensor(images: Images) -> torch.Tensor:
-    assert isinstance(images, torch.Tensor), "a view is one tensor"
-    return images

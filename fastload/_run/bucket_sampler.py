@@ -179,9 +179,7 @@ class BucketSampler(EpochSampler):
 
     def _drawn(self, stream: int) -> int:
         """A seed (63 bits), a function of the sampler's and of the epoch."""
-        words = philox.words(self.seed, self.epoch, np.zeros(1, np.int64), [stream])
-        high, low = words[0, :, 0, 0].tolist()
-        return int(high) >> 1 << 32 | int(low)
+        return philox.seeds(self.seed, self.epoch, np.zeros(1, np.int64), stream)[0]
 
 
 def within(batch_sampler: object) -> BucketSampler | None:
@@ -220,8 +218,7 @@ def _source(dataset: object) -> Source:
 def _by_output(source: Source) -> Groups:
     """A group for each size that comes out of the transform."""
     images = source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
-    plans = source.plan.each if isinstance(source.plan, Views) else (source.plan,)
-    found = [output_sizes(plan, images) for plan in plans]
+    found = [output_sizes(plan, images) for plan in source.plan.each]
     known = [sizes for sizes in found if sizes is not None]
     if len(known) < len(found):
         raise UsageError(

@@ -126,6 +126,7 @@ class LoaderConfig(TorchArguments):
         check_choice("engine", self.engine, get_args(Engine))
         check_choice("check_crc", self.check_crc, get_args(CheckCrc))
         check_choice("decode", self.decode, get_args(Decode))
+        check_choice("decode_device", self.decode_device, get_args(DecodeDevice))
         if self.defer is not None and not isinstance(self.defer, bool):
             raise UsageError(f"defer: expected True, False or None, got {self.defer!r}")
         if self.memory_format not in (torch.contiguous_format, torch.channels_last):

@@ -16,7 +16,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from .._engine.registry import EngineKind
 from .._sources.source import Source
 from .._transforms.plan import Plan
 from ..errors import DataError, FastloadError, UsageError
-from ..hints import DecodeDevice
 from .config import LoaderConfig
 
 if TYPE_CHECKING:
@@ -108,9 +107,6 @@ def check(config: LoaderConfig) -> None:
         MissingDependencyError: engine="dali", and DALI is not installed.
     """
     where, engine = config.decode_device, config.engine
-    if where not in get_args(DecodeDevice):
-        names = ", ".join(map(repr, get_args(DecodeDevice)))
-        raise UsageError(f"decode_device: expected one of {names}, got {where!r}")
     named = registry.is_engine(engine) or registry.is_torch(engine)
     if where != "cpu" and named and not registry.on_device(engine):
         raise UsageError(
@@ -196,7 +192,7 @@ def settle(config: LoaderConfig, choice: Choice | None, source: Source) -> Choic
 
     choice = measure(make, source, config.batch_size or _BATCH, device, levels.nbytes)
     if config.tuned is not None:
-        keep_decoding(config.tuned, config.dataset, dataclasses.asdict(choice))
+        keep_decoding(config.tuned, config.dataset, state_of(choice))
     return choice
 
 
@@ -316,9 +312,9 @@ def _some(source: Source, batch_size: int) -> list[np.ndarray]:
     return [source.lookup(np.ascontiguousarray(batch)) for batch in batches]
 
 
-def state_of(choice: Choice | None) -> dict[str, Any] | None:
+def state_of(choice: Choice) -> dict[str, Any]:
     """``choice`` in the form that ``state_dict`` and a tuning file have."""
-    return None if choice is None else dataclasses.asdict(choice)
+    return dataclasses.asdict(choice)
 
 
 def choice_of(state: Mapping[str, Any] | None) -> Choice | None:

@@ -56,10 +56,12 @@ def stream(
         order = _order.index_batches(config.batch_sampler, whole=plan.refill is not None)
     seed, number = _augmentation(config, cursor, source, progress)
     left_out = _order.skip_batches(order, plan.skip) if plan.resumed else None
-    governor = resources.governor
+    engine = _engine(config, resources, source)
+    # Of the choice, which _engine has settled.
+    rest = delivery.device_plan(config, resources.choice, source)
     return BatchIterator(
         source=source,
-        engine=_engine(config, resources, source),
+        engine=engine,
         order=order,
         sized=cast(Sized, config.index_sampler) if length is None else range(length),
         assemble=functools.partial(
@@ -67,7 +69,7 @@ def stream(
             source,
             config.collate,
             _pinned(config),
-            delivery.device_plan(config, resources.choice, source) is not None,
+            rest is not None,
         ),
         prefetch=_batches_ahead(config, resources, source) if config.num_workers else 0,
         timeout_s=config.timeout,
@@ -80,8 +82,8 @@ def stream(
         on_error=plan.on_error,
         refill=plan.refill,
         bad=plan.bad,
-        governor=governor,
-        rest=delivery.device_plan(config, resources.choice, source),
+        governor=resources.governor,
+        rest=rest,
         following=functools.partial(
             epoch_plan.following,
             config.epoch_sampler,

@@ -116,14 +116,14 @@ class BatchIterator(Iterator[Any]):
         stamps: Stamps,
         progress: Progress,
         left_out: np.ndarray | None,
-        times: np.ndarray | None = None,
+        times: np.ndarray | None,
         on_error: OnError,
         bad: BadSamples,
-        refill: Refill | None = None,
-        governor: Governor | None = None,
-        rest: Plan | None = None,
+        refill: Refill | None,
+        governor: Governor | None,
+        rest: Plan | None,
         following: Callable[[], np.ndarray],
-        blocks: bool = False,
+        blocks: bool,
     ) -> None:
         self._order = order
         self._sized = sized

@@ -17,6 +17,7 @@ import torch
 
 from .._base.timeline import Timeline
 from .._base.trace import Observed, Stamps
+from .._base.wrapped_iterator import WrappedIterator
 from .._sources.source import remote_stores
 from . import engine_epoch, epoch_plan, route
 from .config import LoaderConfig
@@ -58,7 +59,7 @@ class Loader(Protocol):
     def _iteration(self) -> EpochContext: ...
 
 
-class EpochIterator(BatchStream):
+class EpochIterator(WrappedIterator[Any], BatchStream):
     """The batches of one epoch, or of another one that is chosen before the first batch.
 
     It has the attributes of the stream inside, so that the attributes of torch's iterators are
@@ -69,7 +70,7 @@ class EpochIterator(BatchStream):
     """
 
     def __init__(self, context: EpochContext) -> None:
-        self._stream: BatchStream = _ClosedStream()
+        self._wrapped: BatchStream = _ClosedStream()
         self._closed = True
         self._start(context)
 
@@ -83,7 +84,7 @@ class EpochIterator(BatchStream):
         resources, cursor = context.resources, context.cursor
         self._before = resources.outcomes, resources.torch_iterator, cursor.base_seed
         self._states = [generator.get_state() for generator in generators(context.config)]
-        self._stream = _stream(context)
+        self._wrapped = _stream(context)
         self._closed = False
         assert cursor.progress is not None
         self._started = cursor.progress
@@ -95,7 +96,7 @@ class EpochIterator(BatchStream):
             self._fix_epoch()
         if self._closed:  # not asked: it would take this for the end of the epoch
             raise StopIteration
-        return next(self._stream)
+        return next(self._wrapped)
 
     def _fix_epoch(self) -> None:
         """Before the first batch: start again if another epoch was chosen since ``iter``."""
@@ -117,30 +118,19 @@ class EpochIterator(BatchStream):
         for generator, state in zip(generators(context.config), self._states):
             generator.set_state(state)
         try:
-            self._stream = _stream(context)
+            self._wrapped = _stream(context)
             self._closed = False
         finally:
             torch.default_generator.set_state(users_state)
 
-    def __len__(self) -> int:
-        return len(self._stream)
-
     def ready(self) -> bool:
         """As in BatchStream."""
-        return self._stream.ready()
+        return self._wrapped.ready()
 
     def close(self) -> None:
         """As in BatchStream. Worker processes end unless they persist."""
         self._closed = True
-        self._stream.close()
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_stream":  # asked for by copy and pickle before __init__ has run
-            raise AttributeError(name)
-        return getattr(self._stream, name)
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return self._stream.__reduce__()
+        self._wrapped.close()
 
 
 class _ClosedStream(BatchStream):

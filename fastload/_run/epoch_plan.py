@@ -127,18 +127,9 @@ def plan(
     resume, cursor.resume = cursor.resume, None
     if resume is not None and resume.epoch != number:
         resume = None  # another epoch was chosen since the state was loaded
-    if isinstance(route, TorchRoute) and config.on_error != "raise":
-        raise UsageError(
-            f"on_error={config.on_error!r} needs in_order=True and a dataset that is no DataPipe: "
-            "otherwise torch's own iterator runs, which raises every error"
-        )
     shard = config.part()
-    if isinstance(route, TorchRoute) and shard is not None and shard.world_size > 1:
-        raise UsageError(
-            "shard: expected in_order=True and a dataset that is no DataPipe: otherwise torch's "
-            "own iterator runs, which would read every sample on every rank; pass a "
-            "DistributedSampler"
-        )
+    if isinstance(route, TorchRoute):
+        _check_torch(config, shard)
     progress = cursor.at_start(config, number, shard)
     progress.unordered = isinstance(route, TorchRoute)
     on_error = _effective_on_error(config, shard)
@@ -151,26 +142,7 @@ def plan(
             skip = resume.batches
     if progress.length is not None:
         progress.first = 0 if resume is None else resume.first
-        lazy = type(config.sampler) in SEQUENTIAL and not isinstance(route, EngineRoute)
-        if isinstance(config.batch_sampler, BucketSampler):
-            known, padding = config.batch_sampler.part(shard or Shard(), progress.first)
-            progress.length = len(known)
-        elif resume is not None or shard is not None or on_error == "refill" or not lazy:
-            order = _shard.order(config.own_sampler, progress.first)
-            if on_error != "refill" and progress.refilled:
-                order = order[: -progress.refilled]
-            divide = functools.partial(
-                (shard or Shard()).part,
-                first=progress.first,
-                drop_last=config.drop_last,
-                block=getattr(config.sampler, "block", 1),
-            )
-            part, padding = divide(order)
-            known = Batches(part, config.batch_size or 1, config.drop_last)
-            progress.length = len(part)
-            if isinstance(config.sampler, MixSampler):
-                # The same on any number of ranks, none of which could count what others repeat.
-                times, _ = divide(repeats_within(_records(route, order)))
+        known, times, padding = _rest(config, route, progress, resume, shard, on_error)
     elif isinstance(config.epoch_sampler, MixSampler):
         # accelerate divides its batches: the same as above, for the samples that this rank takes.
         order = config.epoch_sampler.permutation()
@@ -205,6 +177,61 @@ def plan(
         images=ImageCounts(),
         _generators=generators(config),
     )
+
+
+def _check_torch(config: LoaderConfig, shard: Shard | None) -> None:
+    """Raise UsageError for what torch's own iterator cannot do."""
+    if config.on_error != "raise":
+        raise UsageError(
+            f"on_error={config.on_error!r} needs in_order=True and a dataset that is no DataPipe: "
+            "otherwise torch's own iterator runs, which raises every error"
+        )
+    if shard is not None and shard.world_size > 1:
+        raise UsageError(
+            "shard: expected in_order=True and a dataset that is no DataPipe: otherwise torch's "
+            "own iterator runs, which would read every sample on every rank; pass a "
+            "DistributedSampler"
+        )
+
+
+def _rest(
+    config: LoaderConfig,
+    route: Route,
+    progress: Progress,
+    resume: Progress | None,
+    shard: Shard | None,
+    on_error: OnError,
+) -> tuple[Batches | None, np.ndarray | None, int]:
+    """What is left for this rank of an order of ours; ``progress`` gets its length.
+
+    Returns:
+        The index batches, or None where the sampler gives them one by one; how often each of their
+        samples came before, or None where this is counted; how many repeat others.
+    """
+    rank = shard or Shard()
+    if isinstance(config.batch_sampler, BucketSampler):
+        batches, padding = config.batch_sampler.part(rank, progress.first)
+        progress.length = len(batches)
+        return batches, None, padding
+    lazy = type(config.sampler) in SEQUENTIAL and not isinstance(route, EngineRoute)
+    if lazy and resume is None and shard is None and on_error != "refill":
+        return None, None, 0
+    order = _shard.order(config.own_sampler, progress.first)
+    if on_error != "refill" and progress.refilled:
+        order = order[: -progress.refilled]
+    divide = functools.partial(
+        rank.part,
+        first=progress.first,
+        drop_last=config.drop_last,
+        block=getattr(config.sampler, "block", 1),
+    )
+    part, padding = divide(order)
+    progress.length = len(part)
+    times = None
+    if isinstance(config.sampler, MixSampler):
+        # The same on any number of ranks, none of which could count what others repeat.
+        times, _ = divide(repeats_within(_records(route, order)))
+    return Batches(part, config.batch_size or 1, config.drop_last), times, padding
 
 
 def following(

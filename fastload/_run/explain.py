@@ -13,7 +13,6 @@ from .._sources.source import Source
 from .._sources.streams import ImageStream
 from .._transforms.plan import Plan
 from .._transforms.sample_params import coverage
-from .._transforms.views import Views
 from ..hints import Engine, Stats
 from . import decode_device, decode_on, pillow_share, scaled_advice
 from .bottleneck import verdict
@@ -68,7 +67,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     ]
     if decoding.why:
         lines.append(f"decode_device: {decoding.why}")
-    views = source.plan.each if isinstance(source.plan, Views) else [source.plan]
+    views = source.plan.each
     layout = "channels_last" if config.channels_last else "contiguous NCHW"
     for number, plan in enumerate(views):
         lines += [f"view {number}:"] * (len(views) > 1)

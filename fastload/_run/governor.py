@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import statistics
 
 from .._base.machine import cpu, memory
 from .._base.trace import Snapshot, Stamps
@@ -114,7 +115,7 @@ class Governor:
         self._seen.append((rate, waiting))
         if len(self._seen) < self._windows:
             return self.setting
-        rate, waiting = (_median(list(each)) for each in zip(*self._seen, strict=True))
+        rate, waiting = map(statistics.median, zip(*self._seen, strict=True))
         self._seen.clear()
         if self._before is not None:
             self._judge(rate, waiting)
@@ -292,12 +293,6 @@ def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:
         windows=1,
         settle=0,
     )
-
-
-def _median(values: list[float]) -> float:
-    """The median of ``values``, without importing NumPy or ``statistics`` for this alone."""
-    values.sort()
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
 
 
 def after_epoch(governor: Governor, figures: Snapshot, *, memory_nbytes: int) -> Setting:

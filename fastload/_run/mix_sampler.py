@@ -119,6 +119,4 @@ class MixSampler(SeededSampler):
 
     def _drawn(self, number: int, stream: int, component: int = 0) -> int:
         """A seed (63 bits), a function of the sampler's and of the arguments."""
-        words = philox.words(self.seed, number, np.array([component], np.int64), [stream])
-        high, low = words[0, :, 0, 0].tolist()
-        return int(high) >> 1 << 32 | int(low)
+        return philox.seeds(self.seed, number, np.array([component], np.int64), stream)[0]

@@ -1,4 +1,4 @@
-"""The sampler of a loader that was given none."""
+"""The order of a loader: its sampler, or batch sampler, where it was given none."""
 
 from __future__ import annotations
 
@@ -10,18 +10,53 @@ from .._sources.mix import MixDataset
 from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
 from .mix_sampler import MixSampler
-from .order import EpochSampler, InOrder, SeededSampler
+from .order import EpochSampler, InOrder, SeededSampler, windowed
 
 
-def of_loader(
-    dataset: Any, shuffle: bool | None, seed: int | None, batch_size: int | None, *, shard: bool
+def order_arguments(
+    config: LoaderConfig, *, batch_size: int | None, shuffle: bool | None
+) -> dict[str, Any]:
+    """The arguments of torch's DataLoader that make the order.
+
+    Args:
+        config: of the loader, with its dataset open.
+        batch_size, shuffle: as given.
+
+    Raises:
+        UsageError: the dataset cannot be shuffled in windows.
+    """
+    order = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "sampler": config.sampler,
+        "batch_sampler": config.batch_sampler,
+        "drop_last": config.drop_last,
+    }
+    if config.batch_sampler is not None:
+        return order
+    if config.batch_by is not None:
+        batches = _of_groups(config, shuffle=bool(shuffle))
+        # torch takes no others with it
+        return {**order, "batch_sampler": batches, "batch_size": 1, "shuffle": None,
+                "drop_last": False}  # fmt: skip
+    if config.own_order:
+        sampler, shuffle = _of_loader(config, batch_size, shuffle)
+        if config.shuffle_window is not None:
+            sampler = windowed(config.dataset, sampler, config.shuffle_window)
+        return {**order, "sampler": sampler, "shuffle": shuffle}
+    return order
+
+
+def _of_loader(
+    config: LoaderConfig, batch_size: int | None, shuffle: bool | None
 ) -> tuple[EpochSampler | None, bool | None]:
-    """The ``sampler`` and ``shuffle`` to pass to torch for a loader that was given no sampler."""
+    """The ``sampler`` and ``shuffle`` for torch."""
+    dataset, seed = config.dataset, config.seed
     if isinstance(dataset, MixDataset):
         # Its order is made by a seed, because each epoch takes up where the last one ended.
         size = batch_size or 1
         return MixSampler(dataset, seed or 0, shuffle=bool(shuffle), batch_size=size), None
-    if shuffle and (shard or seed is not None):
+    if shuffle and (config.shard or seed is not None):
         # All ranks need the same order: without a seed, that of seed 0, as in DistributedSampler.
         return SeededSampler(dataset, seed or 0), None
     if shuffle or seed is None or isinstance(dataset, IterableDataset):
@@ -29,11 +64,11 @@ def of_loader(
     return InOrder(dataset), None
 
 
-def of_groups(dataset: Any, config: LoaderConfig, *, shuffle: bool) -> BucketSampler:
-    """The ``batch_sampler`` to pass to torch for a loader with ``batch_by``."""
+def _of_groups(config: LoaderConfig, *, shuffle: bool) -> BucketSampler:
+    """The ``batch_sampler`` for a loader with ``batch_by``."""
     assert config.batch_by is not None and config.batch_size is not None, "checked by the config"
     return BucketSampler(
-        dataset,
+        config.dataset,
         batch_by=config.batch_by,
         batch_size=config.batch_size,
         batch_pixels=config.batch_pixels,

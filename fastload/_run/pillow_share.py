@@ -152,10 +152,7 @@ def processes(
     options = EngineOptions(
         threads=0, ring=None, channels_last=config.channels_last, check_crc="never"
     )
-    engines = [
-        PythonEngine(store, one, options)
-        for one in (plan.each if isinstance(plan, Views) else [plan])
-    ]
+    engines = [PythonEngine(store, one, options) for one in plan.each]
     return Processes(engines, _context(config), persistent=config.persistent_workers)
 
 

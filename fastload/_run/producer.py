@@ -59,7 +59,7 @@ class Pipeline:
         stamps: Stamps,
         *,
         following: Callable[[], np.ndarray],
-        blocks: bool = False,
+        blocks: bool,
     ) -> None:
         self._engine = engine
         self._filler = filler

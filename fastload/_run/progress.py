@@ -198,7 +198,7 @@ def read(state: Mapping[str, Any]) -> Progress:
         epoch=int(state["epoch"]),
         batches=int(state["batches"]),
         first=int(samples or 0),
-        refilled=int(state.get("refilled", 0)),  # missing in early states of version 1
+        refilled=int(state["refilled"]),
         length=None if samples is None else 0,
         total=state["total"],
         batch_size=state["batch_size"],
@@ -206,10 +206,10 @@ def read(state: Mapping[str, Any]) -> Progress:
         seed=state["seed"],
         generators=[_generator(saved) for saved in state["generators"]],
         sampler=state["sampler"],
-        sampler_epoch=state.get("sampler_epoch"),
+        sampler_epoch=state["sampler_epoch"],
         base_seed=state["base_seed"],
-        workers=[_position(*worker) for worker in state["workers"]],
-        before=[_position(*worker) for worker in state.get("before", ())],
+        workers=[Position(*worker) for worker in state["workers"]],
+        before=[Position(*worker) for worker in state["before"]],
         next_worker=int(state["turn"]),
         order_drawn=bool(state["begun"]),
         grouping=state.get("grouping"),
@@ -231,24 +231,8 @@ def _encoded(generator: torch.Tensor) -> str:
     return base64.b64encode(generator.numpy().tobytes()).decode()
 
 
-def _generator(saved: str | torch.Tensor) -> torch.Tensor:
-    """The state of a generator; a tensor in early states of version 1."""
-    if isinstance(saved, torch.Tensor):
-        return saved
+def _generator(saved: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(saved)), dtype=torch.uint8)
-
-
-def _position(
-    batches: int,
-    state: dict[str, Any] | tuple[str, Any] | None,
-    ended: bool,
-    failed: int = 0,
-    since_state: int = 0,
-) -> Position:
-    """A saved position. Early states of version 1 lack the last two, and hold one (name, state)."""
-    if state is not None and not isinstance(state, dict):
-        state = dict([state])
-    return Position(int(batches), state, bool(ended), int(failed), int(since_state))
 
 
 def positions(progress: Progress | None, workers: int) -> Positions | None:

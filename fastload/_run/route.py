@@ -139,13 +139,9 @@ def _check_left_to_python(config: LoaderConfig, reason: str) -> None:
             "dtype and memory_format need one of fastload's engines, and none can be used: "
             f"{reason}; convert in the transform or in collate_fn"
         )
-    if config.decode_on is not None:
-        raise UsageError(
-            f"decode_on={config.decode_on!r} needs one of fastload's engines, and none can be "
-            f"used: {reason}"
-        )
-    if config.decode != "exact":
-        raise UsageError(
-            f"decode={config.decode!r} needs one of fastload's engines, and none can be used: "
-            f"{reason}"
-        )
+    for name, plain in (("decode_on", None), ("decode", "exact")):
+        value = getattr(config, name)
+        if value != plain:
+            raise UsageError(
+                f"{name}={value!r} needs one of fastload's engines, and none can be used: {reason}"
+            )

@@ -6,9 +6,7 @@ import numpy as np
 
 from .._sources.source import Source
 from .._transforms import sample_params
-from .._transforms.plan import Plan
 from .._transforms.scaled import GAIN, scales
-from .._transforms.views import Views
 from ..errors import DataError, UsageError
 from ..storage.base import RAW
 
@@ -19,7 +17,7 @@ _WORTH_MENTIONING = 0.25  # share of the samples from which it is suggested
 def explain(source: Source) -> list[str]:
     """Lines for ``FastLoader.explain()``: how many images are decoded smaller, or could be."""
     share = _share(source)
-    if any(plan.scaled and not source.tensors for plan in _plans(source)):
+    if any(plan.scaled and not source.tensors for plan in source.plan.each):
         known = "" if share is None else f", about {share:.0%} of the samples"
         return [f"decode: scaled, to 1/2, 1/4 or 1/8 where a JPEG is large enough{known}"]
     if share is None or share < _WORTH_MENTIONING:
@@ -42,7 +40,7 @@ def _share(source: Source) -> float | None:
     if not known.any():
         return None
     shares = []
-    for plan in _plans(source):
+    for plan in source.plan.each:
         drawn = {"seed": 0, "epoch": 0, "indices": records[known]}
         try:
             geometry, _ = sample_params.draw(plan, sizes[known], **drawn)
@@ -50,7 +48,3 @@ def _share(source: Source) -> float | None:
             return None
         shares.append((scales(geometry.box, geometry.resized, plan.filter) > 1).mean())
     return float(np.mean(shares))
-
-
-def _plans(source: Source) -> tuple[Plan, ...]:
-    return source.plan.each if isinstance(source.plan, Views) else (source.plan,)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import IterableDataset
 
 from .._base import callers
@@ -51,8 +52,6 @@ def fingerprint(dataset: object) -> dict[str, str | int]:
 
 def machine() -> dict[str, str | int]:
     """Identifies this machine."""
-    import torch
-
     return {
         "fastload": __version__,
         "cpu": _cpu_name(),

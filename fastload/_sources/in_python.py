@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from .. import _native
 from .._base import randomness
+from .._base.machine import cpu
 from .._base.slabs import SlabRing
 from ..storage.base import Store
 from .deferred.needed import has_tensors, loaded
@@ -33,6 +35,11 @@ Make = Callable[["Image", int], Any]
 """The sample of an image, RGB, and of its position in the batch."""
 
 
+def own_threads() -> int:
+    """Threads of a dataset that decodes itself: only the caller's (0) in one of many workers."""
+    return 0 if get_worker_info() is not None else cpu.available()
+
+
 class PythonSamples:
     """Makes samples. It can be pickled; each process has its own threads."""
 
@@ -40,7 +47,7 @@ class PythonSamples:
         self._made: tuple[int, BatchDecoder] | None = None
 
     def __call__(
-        self, store: Store, records: np.ndarray, make: Make, *, threads: int, check: bool = True
+        self, store: Store, records: np.ndarray, make: Make, *, check: bool = True
     ) -> torch.Tensor | list[Any]:
         """What ``make`` makes of each of ``records`` (int64, in range).
 
@@ -49,7 +56,6 @@ class PythonSamples:
             records: record numbers.
             make: the user's code. It may be called twice for a record, if an image of the batch is
                 damaged, with the global generators in the same states.
-            threads: that decode, 0: the caller's.
             check: whether to verify checksums.
 
         Returns:
@@ -65,7 +71,7 @@ class PythonSamples:
         elif THREAD.deferring is None and _possible():
             state = randomness.get()
             try:
-                completed = self._completed(store, records, make, threads)
+                completed = self._completed(store, records, make)
             except Exception:  # noqa: BLE001 - raised again below, as the user's code raises it
                 completed = None
             if completed is not None:
@@ -79,7 +85,7 @@ class PythonSamples:
         ]
 
     def _completed(
-        self, store: Store, records: np.ndarray, make: Make, threads: int
+        self, store: Store, records: np.ndarray, make: Make
     ) -> torch.Tensor | list[Any] | None:
         """The samples, made of deferred images and completed."""
         from .deferred.completion import Found, replaced
@@ -93,15 +99,15 @@ class PythonSamples:
         samples = _stacked(made)
         found = Found()
         replaced(samples, found.add)
-        completed: torch.Tensor | list[Any] = found.completed(samples, self._decoder(threads))
+        completed: torch.Tensor | list[Any] = found.completed(samples, self._decoder())
         return completed
 
-    def _decoder(self, threads: int) -> BatchDecoder:
+    def _decoder(self) -> BatchDecoder:
         """Of this process: after a fork, there is another one."""
         from .deferred.batch import BatchDecoder
 
         if self._made is None or self._made[0] != os.getpid():
-            self._made = os.getpid(), BatchDecoder(threads, SlabRing(_SLABS))
+            self._made = os.getpid(), BatchDecoder(own_threads(), SlabRing(_SLABS))
         return self._made[1]
 
     def __getstate__(self) -> dict[str, Any]:

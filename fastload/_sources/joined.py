@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset
 from .._transforms.recognise import Unrecognised, recognise
 from ..errors import UsageError
 from .mix import MixDataset
-from .packed import PackedDataset
+from .packed import PackedDataset, augmentation_of
 
 
 class Joined:
@@ -46,7 +46,7 @@ class Joined:
         for part in dataset.datasets:
             if type(part) is not PackedDataset or part.joint is not None:
                 return None
-            if not seeded and part.draw() is not None:
+            if not seeded and augmentation_of(part) is not None:
                 return None
             stores.append(part)
         # The user may have changed any of these since the last call.

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from .._base import randomness
 from .._base.indices import repeats_within
-from .._base.machine import cpu
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions
@@ -33,7 +32,7 @@ from . import huggingface
 from .augmentation_checks import check_augmentation
 from .collate import ReadyBatch, annotations_of, samples_of
 from .every_view import EveryView
-from .in_python import PythonSamples
+from .in_python import PythonSamples, own_threads
 from .mix import COMPONENT, Mix, MixDataset
 from .streams import ImageStream
 
@@ -183,48 +182,7 @@ class PackedDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples ``indices``, decoded as one batch, which the list carries."""
-        return self.samples_of(indices)
-
-    def samples_of(
-        self,
-        indices: Sequence[int],
-        *,
-        seeds: Sequence[int] | None = None,
-        check_crc: CheckCrc = "first",
-    ) -> list[Any]:
-        """The samples ``indices``, for a loader.
-
-        Args:
-            indices: positions; negative ones count from the end.
-            seeds: one for each sample; the global generators are seeded with it before Python
-                transforms that sample. None: as the dataset's own seed says, if it has one.
-            check_crc: as for FastLoader.
-
-        Raises:
-            IndexError: an index is out of range.
-            DataError: a record cannot be read or decoded.
-        """
-        records = np.array([self._position(index) for index in indices], dtype=np.int64)
-        images: torch.Tensor | list[Any]
-        if self.joint is None:
-            images, moved = self._images(records, seeds, check_crc), None
-        else:
-            images, moved = self._jointly(self.joint, records)
-            images = _stacked(images)
-        annotations = annotations_of(
-            self.store, records, self.store.labels, self.target_transform, self.fields, moved
-        )
-        samples = samples_of(images, annotations)
-        if isinstance(images, torch.Tensor):
-            return ReadyBatch(samples, images, annotations)
-        return samples
-
-    def _position(self, index: int) -> int:
-        n = len(self.store)
-        position = operator.index(index)
-        if not -n <= position < n:
-            raise IndexError(f"index {position} is out of range for a dataset of {n} samples")
-        return position % n
+        return fetch_samples(self, indices)
 
     def _images(
         self, records: np.ndarray, seeds: Sequence[int] | None, check_crc: CheckCrc
@@ -237,7 +195,7 @@ class PackedDataset(Dataset[Any]):
         if isinstance(plan, Views):
             views = self._decoded(plan.each, records)
             return [list(sample) for sample in zip(*views, strict=True)]
-        drawn = self.draw()
+        drawn = augmentation_of(self)
         if seeds is not None or drawn is None:
             return self._in_python(records, seeds, check_crc)
         state = randomness.get()
@@ -261,9 +219,7 @@ class PackedDataset(Dataset[Any]):
                 randomness.seed_all(seeds[i])
             return transform(image)
 
-        threads = 0 if get_worker_info() is not None else cpu.available()
-        check = check_crc != "never"
-        return self._python_samples(self.store, records, make, threads=threads, check=check)
+        return self._python_samples(self.store, records, make, check=check_crc != "never")
 
     def _jointly(
         self, joint: Joint, records: np.ndarray
@@ -305,7 +261,7 @@ class PackedDataset(Dataset[Any]):
         self, plans: Sequence[Plan], records: np.ndarray
     ) -> tuple[int, int, np.ndarray | None]:
         """Seed, epoch and repeats of the random numbers for ``records``."""
-        drawn = self.draw()
+        drawn = augmentation_of(self)
         if drawn is not None:
             return *drawn, None
         if not any(plan.random for plan in plans):
@@ -323,11 +279,6 @@ class PackedDataset(Dataset[Any]):
             for view, engine in enumerate(self._engines(plans))
         ]
 
-    def draw(self) -> tuple[int, int] | None:
-        """Seed and epoch of the augmentation; None if torch's generator is used."""
-        epoch = int(self._epoch[0])
-        return None if self.seed is None or epoch == _NO_EPOCH else (self.seed, epoch)
-
     def _engines(self, plans: Sequence[Plan]) -> list[BatchEngine]:
         """The engines of this process."""
         if self._made is not None:
@@ -336,20 +287,13 @@ class PackedDataset(Dataset[Any]):
             if process == os.getpid() and len(made) == len(plans):
                 if all(engine.makes(plan) for engine, plan in zip(made, plans)):
                     return made
-        # A worker process is one of many, so it decodes on its own thread.
-        threads = 0 if get_worker_info() is not None else cpu.available()
+        threads = own_threads()
         made = [
             make_engine("auto", self.store, plan, EngineOptions(threads=threads, ring=SlabRing(2)))
             for plan in plans
         ]
         self._made = os.getpid(), made
         return made
-
-    def replaced(self, **attributes: Any) -> PackedDataset:
-        """A copy with these attributes set and a separate epoch."""
-        other = copy.copy(self)
-        other.__setstate__({**attributes, "_epoch": self._epoch.clone()})
-        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
@@ -363,6 +307,63 @@ class PackedDataset(Dataset[Any]):
         return (
             f"PackedDataset({self.store.path!r}, {len(self)} samples, {len(self.classes)} classes)"
         )
+
+
+def fetch_samples(
+    dataset: PackedDataset,
+    indices: Sequence[int],
+    *,
+    seeds: Sequence[int] | None = None,
+    check_crc: CheckCrc = "first",
+) -> list[Any]:
+    """The samples ``indices`` of ``dataset``, for a loader.
+
+    Args:
+        dataset: has them.
+        indices: positions; negative ones count from the end.
+        seeds: one for each sample; the global generators are seeded with it before Python
+            transforms that sample. None: as the dataset's own seed says, if it has one.
+        check_crc: as for FastLoader.
+
+    Raises:
+        IndexError: an index is out of range.
+        DataError: a record cannot be read or decoded.
+    """
+    store, joint = dataset.store, dataset.joint
+    records = np.array([_position(index, len(store)) for index in indices], dtype=np.int64)
+    images: torch.Tensor | list[Any]
+    if joint is None:
+        images, moved = dataset._images(records, seeds, check_crc), None
+    else:
+        images, moved = dataset._jointly(joint, records)
+        images = _stacked(images)
+    annotations = annotations_of(
+        store, records, store.labels, dataset.target_transform, dataset.fields, moved
+    )
+    samples = samples_of(images, annotations)
+    if isinstance(images, torch.Tensor):
+        return ReadyBatch(samples, images, annotations)
+    return samples
+
+
+def _position(index: int, count: int) -> int:
+    position = operator.index(index)
+    if not -count <= position < count:
+        raise IndexError(f"index {position} is out of range for a dataset of {count} samples")
+    return position % count
+
+
+def augmentation_of(dataset: PackedDataset) -> tuple[int, int] | None:
+    """Seed and epoch of the augmentation; None if torch's generator is used."""
+    epoch = int(dataset._epoch[0])
+    return None if dataset.seed is None or epoch == _NO_EPOCH else (dataset.seed, epoch)
+
+
+def copy_with(dataset: PackedDataset, **attributes: Any) -> PackedDataset:
+    """A copy of ``dataset`` with these attributes and an epoch of its own."""
+    other = copy.copy(dataset)
+    other.__setstate__({**attributes, "_epoch": dataset._epoch.clone()})
+    return other
 
 
 def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:
@@ -492,7 +493,7 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
                 f"the PackedDataset already has another {name}: set it in one place only"
             )
     # A trainer that rebuilds the loader passes values that the dataset already has.
-    return dataset.replaced(**missing) if missing else dataset
+    return copy_with(dataset, **missing) if missing else dataset
 
 
 def _of_mix(dataset: Mix | MixDataset, seed: int | None, given: dict[str, Any]) -> MixDataset:

@@ -25,7 +25,7 @@ from ..storage.base import Store
 from ..storage.tensors import Rows
 from . import arrays, huggingface
 from .mix import COMPONENT, MixDataset
-from .packed import PackedDataset
+from .packed import PackedDataset, augmentation_of
 from .streams import ImageStream
 from .tensor_dataset import tensor_store
 from .unreadable import Unreadable
@@ -218,7 +218,7 @@ def _packed(dataset: PackedDataset) -> Source:
         labels=dataset.store.labels,
         target_transform=dataset.target_transform,
         parts=(dataset.store,),
-        draw=dataset.draw(),
+        draw=augmentation_of(dataset),
         fields=dataset.fields,
     )
 

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
-from .. import _native
-from .._base.machine import cpu
 from ..errors import DataError, DecodeError, UsageError
-from ..storage._column_store import ColumnStore
+from ..storage._column_store import ColumnStore, files_in_memory, likely_label
 from ..storage.base import Spans
 from .collate import Collate, collate
 from .in_python import PythonSamples
+
+if TYPE_CHECKING:
+    from .._native import _core
 
 
 class ImageStream(IterableDataset[Any]):
@@ -61,9 +62,7 @@ class ImageStream(IterableDataset[Any]):
         features = resolved.features
         pictures = [name for name in features if is_feature(features[name], "Image")]
         self.image = chosen_image(features, pictures)
-        classes = [name for name in features if is_feature(features[name], "ClassLabel")]
-        named = [name for name in ("label", "labels") if name in features]
-        self.label = next(iter(named or (classes if len(classes) == 1 else [])), None)
+        self.label = likely_label(features, lambda name: is_feature(features[name], "ClassLabel"))
         rest = [name for name in features if name not in (self.image, self.label)]
         if fields is None:
             chosen = [name for name in rest if name not in pictures]
@@ -166,14 +165,11 @@ class DecodingCollate:
         if self.stream.decoded:
             return [transform(_rgb(image, at)) for at, image in enumerate(undecoded)]
         store = _BatchStore(undecoded)
-        # A worker process is one of many, so it decodes on its own thread.
-        threads = 0 if get_worker_info() is not None else cpu.available()
         try:
             return self._samples(
                 store,
                 np.arange(len(store), dtype=np.int64),
                 lambda image, i: transform(image),
-                threads=threads,
             )
         except DataError as error:
             at = "" if error.record is None else f"image {error.record} of a batch: "
@@ -215,12 +211,8 @@ class _BatchStore(ColumnStore):
         spans = self.spans(indices)
         return Spans(file=indices.astype(np.int32), offset=spans.offset, nbytes=spans.nbytes)
 
-    def _core_files(self, spans: Spans) -> Any:  # the core's Files
-        core = _native.load()
-        if core is None:
-            return None
-        ends, mapped = np.zeros(len(self), np.int64), np.ones(len(self), np.uint8)
-        return core.Files(b"", ends, mapped, memory=dict(enumerate(self._memory)))
+    def _core_files(self, spans: Spans) -> _core.Files | None:
+        return files_in_memory(self._memory)
 
     def _numbers_at(self, name: str, indices: np.ndarray) -> np.ndarray:
         raise NotImplementedError("it has images alone")

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from .._base.import_object import one_line
-from .._sources.packed import PackedDataset, open_dataset
+from .._sources.packed import PackedDataset, copy_with, open_dataset
 from .._sources.source import nested, resolve
 from .._sources.unreadable import Unreadable
 from .._transforms.views import Views
@@ -120,7 +120,7 @@ def show(
         raise UsageError(f"views: expected 1 or more, got {views}")
     opened = open_dataset(dataset, seed=seed, transform=transform)
     if isinstance(opened, PackedDataset):
-        opened = opened.replaced()  # a copy, so that the caller's epoch does not change
+        opened = copy_with(opened)  # a copy, so that the caller's epoch does not change
     indices = _indices(samples, opened)
     # The dataset inside a Subset is not copied, so its epoch is restored afterwards.
     before = [(one, one._epoch.clone()) for one in nested(opened) if isinstance(one, PackedDataset)]

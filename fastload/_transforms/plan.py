@@ -107,6 +107,11 @@ class Plan:
         )
 
     @property
+    def each(self) -> tuple[Plan, ...]:
+        """The plans of all views, as ``Views`` has them: this one."""
+        return (self,)
+
+    @property
     def nbytes(self) -> int | None:
         """Bytes of an output image, or None if that depends on the image."""
         if self.size is None:

@@ -16,11 +16,12 @@ import datetime
 import decimal
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import _native
 from ..errors import StoreError, UsageError
 from ._probe import THREADS, UNKNOWN, UNREADABLE
 from ._read import open_regular, part_of, read_spans
@@ -177,6 +178,29 @@ class ColumnStore(Store):
         # Sizes last: another thread that sees a size must see the kind too.
         self._kinds[rows] = kinds
         self._sizes[rows] = found
+
+
+def likely_label(names: Iterable[str], is_class: Callable[[str], bool]) -> str | None:
+    """The column that may hold the labels: one of a usual name, else the only one of classes.
+
+    Args:
+        names: of the columns.
+        is_class: whether a column has class labels.
+    """
+    names = list(names)
+    classes = [name for name in names if is_class(name)]
+    named = [name for name in ("label", "labels") if name in names]
+    return next(iter(named or (classes if len(classes) == 1 else [])), None)
+
+
+def files_in_memory(arrays: Sequence[np.ndarray]) -> _core.Files | None:
+    """The core's view of ``arrays``, uint8 (n,), in the place of files; None without a core."""
+    core = _native.load()
+    if core is None:
+        return None
+    ends, mapped = np.zeros(len(arrays), np.int64), np.ones(len(arrays), np.uint8)
+    files: _core.Files = core.Files(b"", ends, mapped, memory=dict(enumerate(arrays)))
+    return files
 
 
 def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:

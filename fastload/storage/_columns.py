@@ -90,12 +90,11 @@ class Schema:
     fields: tuple[Field, ...]
 
     @classmethod
-    def of(cls, columns: Columns) -> Schema:
-        """The schema of ``columns``."""
-        labels = columns.labels
+    def of(cls, labels: np.ndarray | None, fields: Mapping[str, FieldColumn]) -> Schema:
+        """The schema of records with these columns."""
         return cls(
             None if labels is None else (labels.dtype.str, labels.shape[1:]),
-            tuple(column.field for column in columns.fields.values()),
+            tuple(column.field for column in fields.values()),
         )
 
     def admit(self, other: Schema) -> None:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _native
 from ..errors import StoreError, UsageError
 from . import _row_groups
 from ._arrow_columns import Images, images_of, numbers_of
-from ._column_store import Column, ColumnStore
+from ._column_store import Column, ColumnStore, files_in_memory, likely_label
 from ._row_groups import RowGroups
 from .base import Field, Located, Spans
 from .column_options import ColumnOptions
@@ -115,13 +114,13 @@ class SchemaStore(ColumnStore):
         return not nulls
 
     def _choose_label(self, names: list[str], arrays: Mapping[str, tuple[int, ...]]) -> str | None:
-        """The column of labels, if there is one: as ``ArrowStore`` chooses it."""
-        classes = [n for n in names if self._features.get(n, {}).get("_type") == "ClassLabel"]
-        named = [name for name in ("label", "labels") if name in names]
-        for name in named[:1] or (classes if len(classes) == 1 else []):
-            if arrays.get(name) == () and self._kind(name).kind in "iuf":
-                return name
-        return None
+        """The column of labels, if there is one."""
+        name = likely_label(
+            names, lambda name: self._features.get(name, {}).get("_type") == "ClassLabel"
+        )
+        if name is None or arrays.get(name) != () or self._kind(name).kind not in "iuf":
+            return None
+        return name
 
     def _kind(self, name: str) -> np.dtype[Any]:
         """The dtype of a column of numbers in its file."""
@@ -184,13 +183,7 @@ class SchemaStore(ColumnStore):
         return Located(spans=spans, kinds=self.kinds(indices), sizes=self.sizes(indices))
 
     def _core_files(self, spans: Spans) -> _core.Files | None:
-        core = _native.load()
-        if core is None:
-            return None
-        memory = spans.memory or ()
-        ends, mapped = np.zeros(len(memory), np.int64), np.ones(len(memory), np.uint8)
-        files: _core.Files = core.Files(b"", ends, mapped, memory=dict(enumerate(memory)))
-        return files
+        return files_in_memory(spans.memory or ())
 
 
 def images_in(

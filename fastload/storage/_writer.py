@@ -54,7 +54,7 @@ class PartialWriter(Writer):
     @property
     def _schema(self) -> Schema | None:
         known = self._partial.chunks or self._columns
-        return Schema.of(known[0]) if known else None
+        return Schema.of(known[0].labels, known[0].fields) if known else None
 
     def _admit(self, batch: Batch) -> Columns:
         """The columns of ``batch``, if its records may follow the existing ones.
@@ -63,7 +63,7 @@ class PartialWriter(Writer):
             UsageError: the records differ from earlier ones in the type of labels or in fields.
         """
         columns = of_batch(batch)
-        schema = Schema.of(columns)
+        schema = Schema.of(columns.labels, columns.fields)
         (self._schema or schema).admit(schema)
         return columns
 

@@ -16,7 +16,7 @@ import numpy as np
 from .. import _native
 from ..errors import MissingDependencyError, UsageError, install
 from ._arrow_columns import images_of, numbers_of
-from ._column_store import Column, ColumnStore
+from ._column_store import Column, ColumnStore, likely_label
 from .base import Field, Spans
 from .folder import PathList
 from .registry import Format
@@ -107,16 +107,14 @@ class ArrowStore(ColumnStore):
         """The column of labels, if there is one."""
         self._labels = None
         self.classes = []
-        classes = [name for name in names if is_feature(features[name], "ClassLabel")]
-        named = [name for name in ("label", "labels") if name in names]
-        for name in named[:1] or (classes if len(classes) == 1 else []):
-            values = self._numbers.get(name)
-            if values is not None and values.ndim == 1 and values.dtype.kind in "iuf":
-                self._labels = self._values_of(name, np.arange(len(self), dtype=np.int64))
-                self._labels.flags.writeable = False
-                self.classes = list(features[name].names or []) if name in classes else []
-                return name
-        return None
+        name = likely_label(names, lambda name: is_feature(features[name], "ClassLabel"))
+        values = None if name is None else self._numbers.get(name)
+        if name is None or values is None or values.ndim != 1 or values.dtype.kind not in "iuf":
+            return None
+        self._labels = self._values_of(name, np.arange(len(self), dtype=np.int64))
+        self._labels.flags.writeable = False
+        self.classes = self.class_names(name)
+        return name
 
     def class_names(self, name: str) -> list[str]:
         """The class names of a ClassLabel column; empty for other columns."""

@@ -40,14 +40,7 @@ class ColumnOptions:
         """``memory_limit`` in bytes; None where it was not given."""
         if self.memory_limit is None:
             return None
-        known = not isinstance(self.memory_limit, (bool, float))
-        nbytes = byte_sizes.parse(str(self.memory_limit)) if known else None
-        if nbytes is None:
-            raise UsageError(
-                "memory_limit: expected bytes or a size such as '2GB' or '512MiB', got "
-                f"{self.memory_limit!r}"
-            )
-        return nbytes
+        return byte_sizes.argument("memory_limit", self.memory_limit)
 
     @property
     def given(self) -> list[str]:

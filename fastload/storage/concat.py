@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import UsageError
 from .base import Field, Spans, Store
 from .held import Held, HeldTogether
+
+_Value = TypeVar("_Value")
 
 
 class ConcatStore(Store):
@@ -84,16 +86,30 @@ class ConcatStore(Store):
             for number, array in store.memory().items()
         }
 
+    def _divided(self, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Each store with some of ``indices``: its number, bool (n,) which, their local numbers."""
+        which = np.searchsorted(self._ends, indices, side="right")
+        for number in np.unique(which).tolist():
+            mine = which == number
+            yield number, mine, indices[mine] - (self._ends[number - 1] if number else 0)
+
     def _gather(
         self, indices: np.ndarray, empty: np.ndarray, part: Callable[[int, np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """Fill ``empty`` (len(indices), ...) with ``part(number of the store, local indices)``."""
-        which = np.searchsorted(self._ends, indices, side="right")
-        for number in np.unique(which):
-            mine = which == number
-            start = self._ends[number - 1] if number else 0
-            empty[mine] = part(int(number), indices[mine] - start)
+        for number, mine, local in self._divided(indices):
+            empty[mine] = part(number, local)
         return empty
+
+    def _gather_values(
+        self, indices: np.ndarray, part: Callable[[Store, np.ndarray], Iterable[_Value]]
+    ) -> list[_Value]:
+        """What ``part(store, local indices)`` gives, in the order of ``indices``."""
+        found: dict[int, _Value] = {}
+        for number, mine, local in self._divided(indices):
+            values = part(self.stores[number], local)
+            found |= zip(np.flatnonzero(mine).tolist(), values, strict=True)
+        return [found[at] for at in range(len(indices))]
 
     def spans(self, indices: np.ndarray) -> Spans:
         return self._placed(indices, [store.spans for store in self.stores])
@@ -126,18 +142,15 @@ class ConcatStore(Store):
         number = int(np.searchsorted(self._first_file, file, side="right")) - 1
         return self.stores[number].shown(file - int(self._first_file[number]))
 
-    def _parts(self, indices: np.ndarray) -> Iterator[tuple[Store, np.ndarray, np.ndarray]]:
+    def _remote_parts(self, indices: np.ndarray) -> Iterator[tuple[Store, np.ndarray, np.ndarray]]:
         """Each remote store with which of ``indices`` are its own, and their local numbers."""
-        which = np.searchsorted(self._ends, indices, side="right")
-        for number in np.unique(which).tolist():
+        for number, mine, local in self._divided(indices):
             if self.stores[number].remote:
-                mine = which == number
-                start = self._ends[number - 1] if number else 0
-                yield self.stores[number], mine, indices[mine] - start
+                yield self.stores[number], mine, local
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         held: list[Held] = []
-        for store, _, local in self._parts(indices):
+        for store, _, local in self._remote_parts(indices):
             part = store.ahead(local, urgency=urgency, blocks=blocks)
             if part is None:
                 for one in held:
@@ -149,7 +162,7 @@ class ConcatStore(Store):
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        for store, mine, local in self._parts(indices):
+        for store, mine, local in self._remote_parts(indices):
             store.expect(local, positions[mine], length=length, blocks=blocks)
 
     def passed(self, position: int) -> None:
@@ -198,12 +211,7 @@ class ConcatStore(Store):
         return self._labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
-        names = np.empty(len(indices), object)
-
-        def part(number: int, local: np.ndarray) -> np.ndarray:
-            return _objects(self.stores[number].keys(local))
-
-        return list(self._gather(indices, names, part))
+        return self._gather_values(indices, lambda store, local: store.keys(local))
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         none = np.empty(0, np.int64)
@@ -241,11 +249,7 @@ class ConcatStore(Store):
         field = self.fields.get(name)
         if field is None or field.kind == "array":
             return super().values(name, indices)
-
-        def part(number: int, local: np.ndarray) -> np.ndarray:
-            return _objects(self.stores[number].values(name, local))
-
-        return list(self._gather(indices, np.empty(len(indices), object), part))
+        return self._gather_values(indices, lambda store, local: store.values(name, local))
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
         field = self.fields[name]
@@ -256,20 +260,13 @@ class ConcatStore(Store):
 
             empty = np.empty((len(indices), *field.shape), field.dtype)
             return self._gather(indices, empty, rows)
-
-        def part(number: int, local: np.ndarray) -> np.ndarray:
-            return _objects(list(self.stores[number].batch(name, local)))
-
-        return list(self._gather(indices, np.empty(len(indices), object), part))
+        return self._gather_values(indices, lambda store, local: store.batch(name, local))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_labels": None, "_joined": {}}
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        def part(number: int, local: np.ndarray) -> np.ndarray:
-            return _objects(self.stores[number].read(local))
-
-        return list(self._gather(indices, np.empty(len(indices), object), part))
+        return self._gather_values(indices, lambda store, local: store.read(local))
 
     def close(self) -> None:
         for store in self.stores:
@@ -321,13 +318,6 @@ def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object
                 f"expected stores with the same {what}, found {_shortly(first)} in "
                 f"{stores[0].path!r} and {_shortly(other)} in {store.path!r}"
             )
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    array = np.empty(len(values), object)
-    for i, value in enumerate(values):  # array[:] = values would unpack lists
-        array[i] = value
-    return array
 
 
 def _label_type(store: Store) -> tuple[str, tuple[int, ...]] | None:

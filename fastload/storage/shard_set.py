@@ -341,8 +341,9 @@ def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
     """
     numbers = [number for number, table in enumerate(tables) if len(table)]
     filled = [tables[number] for number in numbers]
-    for table in filled[1:]:
-        _schema(filled[0]).admit(_schema(table))
+    schemas = [Schema.of(table.labels, table.fields) for table in filled]
+    for table, schema in zip(filled[1:], schemas[1:]):
+        schemas[0].admit(schema)
         _check_sizes(form, path, filled[0], table)
     files = [file for table in tables for file in table.files]
     assert len(files) == len(tables)  # a shard is one file
@@ -362,14 +363,6 @@ def _check_sizes(form: Format, path: str, first: Table, other: Table) -> None:
     sizes = [one.sizes[0].tolist() for one in tables if one.sizes is not None]
     if sizes[0] != sizes[1]:
         raise UsageError(different_sizes(path, *sizes))
-
-
-def _schema(table: Table) -> Schema:
-    labels = table.labels
-    return Schema(
-        None if labels is None else (labels.dtype.str, labels.shape[1:]),
-        tuple(column.field for column in table.fields.values()),
-    )
 
 
 def _digest(lengths: np.ndarray, checksums: np.ndarray) -> str:

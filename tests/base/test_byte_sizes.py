@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastload._base.byte_sizes import human, parse
+from fastload import UsageError
+from fastload._base.byte_sizes import argument, human, parse
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,10 @@ def test_other_text_is_not_a_size(text: str) -> None:
 )
 def test_a_number_is_written_in_a_unit_that_fits(nbytes: int, text: str) -> None:
     assert human(nbytes) == text
+
+
+@pytest.mark.parametrize("value", ["much", 0, -5, True, 2.5, None])
+def test_an_argument_that_is_no_size_is_named(value: object) -> None:
+    with pytest.raises(UsageError, match=f"memory: expected bytes or a size .* got {value!r}"):
+        argument("memory", value)
+    assert argument("memory", 2048) == argument("memory", "2KiB") == 2048

@@ -128,3 +128,11 @@ def test_numbers_are_uniform_in_the_half_open_unit_interval() -> None:
 def test_no_count_and_no_indices_give_empty_arrays() -> None:
     assert philox.uniform(0, 0, np.arange(3), 0, 0).shape == (3, 0)
     assert philox.uniform(0, 0, np.empty(0, np.int64), 0, 5).shape == (0, 5)
+
+
+def test_a_seed_has_63_bits_of_two_words() -> None:
+    indices = np.array([0, 7, 1 << 40], np.int64)
+    drawn = philox.words(3, 2, indices, [9])[0, :, 0].tolist()
+    found = philox.seeds(3, 2, indices, 9)
+    assert found == [(high >> 1) << 32 | low for high, low in zip(*drawn)]
+    assert all(type(seed) is int and 0 <= seed < 1 << 63 for seed in found)

@@ -19,6 +19,7 @@ from torchvision.transforms import v2
 import array_datasets
 import fastload
 from fastload import FastLoader, UsageError, pack
+from fastload._sources.packed import augmentation_of
 from fastload.cli import main
 
 TRAIN = v1.Compose([v1.RandomResizedCrop((40, 48)), v1.ColorJitter(0.4, 0.4), v1.PILToTensor()])
@@ -132,14 +133,14 @@ def test_datasets_are_shown_and_left_as_they_are(photos: Path, store: Path) -> N
             assert found.shape == (40, 48, 3)
         else:
             np.testing.assert_array_equal(found, levels.numpy())
-    assert packed.draw() is None
+    assert augmentation_of(packed) is None
 
 
 def test_the_epoch_below_a_subset_is_left_as_it_is(store: Path) -> None:
     packed = fastload.PackedDataset(store, TRAIN, seed=3)
     packed.set_epoch(4)
     fastload.show(torch.utils.data.Subset(packed, [5, 7]), samples=[0], views=1, epoch=1)
-    assert packed.draw() == (3, 4)
+    assert augmentation_of(packed) == (3, 4)
 
 
 def test_gray_datasets_are_refused_by_name() -> None:

@@ -366,17 +366,6 @@ def test_the_state_is_of_what_json_has(store, make):
     assert all(isinstance(one, str) for one in generators)
 
 
-def test_a_state_with_tensors_of_generators_is_read():
-    loader = FastLoader(range(9), 2, shuffle=True, generator=torch.Generator().manual_seed(1))
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    state["generators"] = [one.get_state() for one in [torch.Generator().manual_seed(1)]]
-    other = FastLoader(range(9), 2, shuffle=True, generator=torch.Generator())
-    other.load_state_dict(state)
-    assert [b.tolist() for b in other] == [b.tolist() for b in iterator]
-
-
 def test_arguments_of_torchdatas_loader_are_taken_by_name():
     loader = FastLoader(
         dataset=range(9),

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sequential
 
 from batches import TRAIN
 from fastload import FastLoader, PackedDataset
+from fastload._sources.packed import augmentation_of
 from sides import assert_same
 
 
@@ -277,7 +278,7 @@ def test_in_order_a_seed_keeps_torchs_sampler_and_its_epoch(store):
     # What trainers do who tell samplers alone.
     loader.sampler.set_epoch(4)
     assert loader.state_dict()["epoch"] == 4
-    assert loader.dataset.draw() == (3, 4)
+    assert augmentation_of(loader.dataset) == (3, 4)
 
 
 def test_of_two_iterators_the_later_one_is_told(store):

@@ -13,6 +13,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torchvision import transforms as v1
 
 from fastload import ChecksumError, FastLoader, Mix, PackedDataset, pack
+from fastload._run.workers import fetch
+from fastload._sources import packed
 from fastload._sources.joined import Joined
 from fastload.storage import open_store
 from sides import assert_same, outcome
@@ -38,13 +40,14 @@ def tar(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many samples each call made."""
     seen: list[int] = []
-    original = PackedDataset.samples_of
+    original = packed.fetch_samples
 
-    def counted(self: PackedDataset, indices: Any, **given: Any) -> Any:
+    def counted(dataset: PackedDataset, indices: Any, **given: Any) -> Any:
         seen.append(len(indices))
-        return original(self, indices, **given)
+        return original(dataset, indices, **given)
 
-    monkeypatch.setattr(PackedDataset, "samples_of", counted)
+    for module in (packed, fetch):
+        monkeypatch.setattr(module, "fetch_samples", counted)
     return seen
 
 

@@ -17,6 +17,7 @@ from torchvision.datasets import ImageFolder
 from batches import EVAL, TRAIN, same
 from fastload import FastLoader, PackedDataset, pack
 from fastload._sources.collate import ReadyBatch, collate
+from fastload._sources.packed import augmentation_of
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def test_it_is_pickled_after_use_without_what_belongs_to_the_process(store):
     data = pickle.dumps(dataset)
     assert len(data) < 100_000
     clone = pickle.loads(data)
-    assert clone.draw() == (1, 4)
+    assert augmentation_of(clone) == (1, 4)
     same(list(DataLoader(clone, batch_size=8)), expected)
 
 
@@ -206,3 +207,8 @@ def test_a_forked_child_makes_threads_of_its_own(pngs):
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert len(list(iterator)) == 2
+
+
+def test_its_public_methods_are_those_that_users_call() -> None:
+    public = {name for name in vars(PackedDataset) if not name.startswith("_")}
+    assert public == {"set_epoch", "targets", "samples"}

@@ -13,6 +13,7 @@ from torchvision.datasets import ImageFolder
 
 from batches import EVAL, TRAIN, same
 from fastload import FastLoader, PackedDataset, UsageError
+from fastload._sources.packed import augmentation_of
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.ToTensor()])
 
@@ -239,7 +240,7 @@ def test_a_loader_tells_the_epoch_to_datasets_within(store):
     for outer in (Subset(dataset, range(4)), ConcatDataset([Subset(dataset, [0, 1])])):
         for epoch in (5, 6):
             FastLoader(outer, batch_size=2).set_epoch(epoch)
-            assert dataset.draw() == (3, epoch)
+            assert augmentation_of(dataset) == (3, epoch)
 
 
 def test_loaders_that_add_a_transform_to_one_dataset_have_epochs_of_their_own(store):
@@ -248,7 +249,11 @@ def test_loaders_that_add_a_transform_to_one_dataset_have_epochs_of_their_own(st
     train.set_epoch(5)
     val.set_epoch(0)
     assert dataset.transform is None
-    assert (train.dataset.draw(), val.dataset.draw(), dataset.draw()) == ((3, 5), (3, 0), None)
+    assert (
+        augmentation_of(train.dataset),
+        augmentation_of(val.dataset),
+        augmentation_of(dataset),
+    ) == ((3, 5), (3, 0), None)
 
 
 def test_without_an_epoch_a_seeded_dataset_is_not_the_same_in_every_epoch(store):

@@ -94,7 +94,7 @@ class Cache:
                 f"cache={cache!r} is for fastload's own engines, and engine={engine!r} reads with "
                 "the dataset's code: leave one of them out"
             )
-        limit = None if cache_limit is None else _nbytes(cache_limit)
+        limit = None if cache_limit is None else byte_sizes.argument("cache_limit", cache_limit)
         return cls(CacheOptions(kind=cache, limit=limit))
 
     @property
@@ -137,7 +137,7 @@ class Cache:
             self._store = _caches[key] = CachedStore(
                 store, parts, kind, form, prefix, limit, self._options.limit
             )
-        self._store.announce()
+        self._store.file.announce()
         return self._store
 
     def opened(self, images: int) -> OpenedCache:
@@ -146,7 +146,7 @@ class Cache:
             kind, limit = self._options.kind, self._options.limit
             form = {"decoded": PIXELS, "dct": DCT_RECORDS}.get(kind, BYTES)
             self._opened = OpenedCache(kind, form, self._options.nbytes(), limit, images)
-        self._opened.announce()
+        self._opened.file.announce()
         return self._opened
 
     def explain(
@@ -184,13 +184,3 @@ def _form(kind: CacheKind, engine: EngineKind) -> int:
     if kind == "decoded":
         return PIXELS
     return DCT_RECORDS if kind == "dct" and engine.no_dct_cache() is None else BYTES
-
-
-def _nbytes(limit: int | str) -> int:
-    """Bytes out of 8000000000, "8GB" or "7.5 GiB". Raises UsageError."""
-    nbytes = None if isinstance(limit, (bool, float)) else byte_sizes.parse(str(limit))
-    if nbytes is None:
-        raise UsageError(
-            f"cache_limit: expected bytes or a size such as '8GB' or '512MiB', got {limit!r}"
-        )
-    return nbytes

@@ -14,9 +14,7 @@ import dataclasses
 import fcntl
 import hashlib
 import mmap
-import os
 import threading
-import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +22,7 @@ import numpy as np
 from ...storage.base import Spans
 from . import memory
 from .prefix import Placed
-from .share import Shared
+from .share import CacheFile
 from .store import FORMS, PIXELS, CacheFill, in_words
 
 _KEY_NBYTES = 16
@@ -64,8 +62,8 @@ class OpenedCache:
 
     Attributes:
         form: what of an image is kept: BYTES, DCT_RECORDS or PIXELS.
-        arena: the records.
-        limit: bytes at most.
+        file: the memory file.
+        limit, arena: of that file.
 
     Args:
         kind: as ``FastLoader(cache=...)``.
@@ -82,32 +80,19 @@ class OpenedCache:
             places *= 2
         self._places = places
         keys_nbytes = places * _KEY_NBYTES
-        self._shared: Shared | None = None
-        if kind == "shm":
-            name = hashlib.blake2b(
-                repr(("opened", memory.flavour(), asked, places)).encode(), digest_size=16
-            ).hexdigest()
-            self._shared = Shared(
-                name,
-                lambda: memory.create(places, limit, keys_nbytes),
-                lambda fd: memory.fits(fd, places, keys_nbytes),
-            )
-            weakref.finalize(self, self._shared.close)
-            self._fd = self._shared.fd
-        else:
-            self._fd = memory.create(places, limit, keys_nbytes)
-        weakref.finalize(self, os.close, self._fd)
-        self.limit = os.fstat(self._fd).st_size
-        self.arena = memory.open_arena(self._fd, lock=kind == "ram")
+        name = repr(("opened", memory.flavour(), asked, places)).encode()
+        self.file = CacheFile(
+            kind,
+            places,
+            limit,
+            lambda: hashlib.blake2b(name, digest_size=16).hexdigest(),
+            keys_nbytes,
+        )
+        self.limit, self.arena = self.file.limit, self.file.arena
         begin = memory.keys_begin(places)
-        self._whole = mmap.mmap(self._fd, begin + keys_nbytes)
+        self._whole = mmap.mmap(self.file.fd, begin + keys_nbytes)
         self._keys = memoryview(self._whole)[begin:]
         self._lock = threading.Lock()
-
-    def announce(self) -> None:
-        """Let other processes find what they may share; again after a fork."""
-        if self._shared is not None:
-            self._shared.announce()
 
     def number(self, key: bytes) -> int:
         """The number of an image; -1: there is none left for it."""
@@ -116,7 +101,7 @@ class OpenedCache:
             return found
         with self._lock:
             # Between processes; it does not exclude other threads of this one.
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            fcntl.lockf(self.file.fd, fcntl.LOCK_EX)
             try:
                 found = self._known(key)
                 if found is None:
@@ -124,7 +109,7 @@ class OpenedCache:
                     self._keys[found * _KEY_NBYTES : (found + 1) * _KEY_NBYTES] = key
                 return found
             finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+                fcntl.lockf(self.file.fd, fcntl.LOCK_UN)
 
     def _probed(self, key: bytes) -> Sequence[int]:
         first = int.from_bytes(key[:8], "little")

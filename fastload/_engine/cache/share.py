@@ -34,9 +34,11 @@ import socket
 import struct
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 from ...storage.base import Store
+from . import memory
 
 _WAIT_S = 10.0
 _STEP_S = 0.005
@@ -44,6 +46,43 @@ _NAMES = 16  # for the turn, in case another user holds some
 _ASK_S = 1.0  # between two questions who owns a name
 _UNKNOWN = 20  # answers that no process listens, after which the name is given up
 _CREDENTIALS = struct.Struct("iII")  # process, user, group: unix(7), SO_PEERCRED
+
+
+class CacheFile:
+    """The memory file of a cache, open as long as this lives.
+
+    Args:
+        kind: as ``FastLoader(cache=...)``: "shm" shares it, "ram" locks what is put there.
+        records: how many it has places for.
+        limit: bytes at most; with "shm" the first process sets it.
+        name: with "shm", gives the name of what is kept: see ``Shared``.
+        keys_nbytes: as for ``memory.create``.
+
+    Attributes:
+        fd: its descriptor.
+        limit: bytes at most.
+        arena: the records.
+    """
+
+    def __init__(
+        self, kind: str, records: int, limit: int, name: Callable[[], str], keys_nbytes: int = 0
+    ) -> None:
+        def create() -> int:
+            return memory.create(records, limit, keys_nbytes)
+
+        self._shared: Shared | None = None
+        if kind == "shm":
+            self._shared = Shared(name(), create, lambda fd: memory.fits(fd, records, keys_nbytes))
+            weakref.finalize(self, self._shared.close)
+        self.fd = create() if self._shared is None else self._shared.fd
+        weakref.finalize(self, os.close, self.fd)
+        self.limit = os.fstat(self.fd).st_size
+        self.arena = memory.open_arena(self.fd, lock=kind == "ram")
+
+    def announce(self) -> None:
+        """Let other processes find what they may share; again after a fork."""
+        if self._shared is not None:
+            self._shared.announce()
 
 
 class Shared:

@@ -9,8 +9,6 @@ DCT record or pixels.
 from __future__ import annotations
 
 import dataclasses
-import os
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import overload
 
@@ -20,7 +18,7 @@ from ...storage.base import Located, Spans, Store
 from ...storage.held import Held
 from . import memory
 from .prefix import Placed, Prefix
-from .share import Shared, fingerprint
+from .share import CacheFile, fingerprint
 
 # What a record is kept as; batch/cache_fill.h numbers them so.
 BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
@@ -53,8 +51,8 @@ class CachedStore(Store):
         inner: the store that is cached, which errors name.
         form: BYTES, DCT_RECORDS or PIXELS.
         prefix: with PIXELS, the operations that were applied to them.
-        arena: the records.
-        limit: bytes at most; with "shm" the first process has set it.
+        file: the memory file.
+        limit, arena: of that file.
 
     Args:
         asked: the limit that the user gave, if any: processes share only with the same one.
@@ -77,27 +75,11 @@ class CachedStore(Store):
         self.mapped, self.indirect = inner.mapped, inner.indirect
         self.remote = inner.remote
         self.kind, self.form, self.prefix = kind, form, prefix
-        self._shared: Shared | None = None
-        if kind == "shm":
-            name = fingerprint(parts, memory.flavour(), asked)
-            self._shared = Shared(
-                name,
-                lambda: memory.create(len(inner), limit),
-                lambda fd: memory.fits(fd, len(inner)),
-            )
-            weakref.finalize(self, self._shared.close)
-            self._fd = self._shared.fd
-        else:
-            self._fd = memory.create(len(inner), limit)
-        weakref.finalize(self, os.close, self._fd)
-        self.limit = os.fstat(self._fd).st_size
-        self.arena = memory.open_arena(self._fd, lock=kind == "ram")
-        self._file = len(inner.files)
-
-    def announce(self) -> None:
-        """Let other processes find what they may share; again after a fork."""
-        if self._shared is not None:
-            self._shared.announce()
+        self.file = CacheFile(
+            kind, len(inner), limit, lambda: fingerprint(parts, memory.flavour(), asked)
+        )
+        self.limit, self.arena = self.file.limit, self.file.arena
+        self._number = len(inner.files)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -105,7 +87,7 @@ class CachedStore(Store):
     @property
     def files(self) -> Sequence[str]:
         """Those of the inner store, and the memory file as this process can open it."""
-        return _OneMore(self.inner.files, f"/proc/self/fd/{self._fd}")
+        return _OneMore(self.inner.files, f"/proc/self/fd/{self.file.fd}")
 
     def memory(self) -> Mapping[int, np.ndarray]:
         return self.inner.memory()
@@ -114,7 +96,7 @@ class CachedStore(Store):
         """As in the contract, at one moment: the whole answer agrees on which records are kept."""
         n = len(indices)
         indices = np.ascontiguousarray(indices, np.int64)
-        file = np.full(n, self._file, np.int32)
+        file = np.full(n, self._number, np.int32)
         offset, nbytes = np.empty(n, np.int64), np.empty(n, np.int64)
         kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
         converted = np.zeros(n, np.uint8)
@@ -180,7 +162,7 @@ class CachedStore(Store):
         )
 
     def shown(self, file: int) -> str:
-        return self.files[file] if file == self._file else self.inner.shown(file)
+        return self.files[file] if file == self._number else self.inner.shown(file)
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         """As in the contract, of records that are not kept."""

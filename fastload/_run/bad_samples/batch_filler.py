@@ -119,8 +119,8 @@ class Filler:
         on_error: OnError,
         refill: Refill | None,
         left_out: np.ndarray | None,
-        times: np.ndarray | None = None,
-        rest: Plan | None = None,
+        times: np.ndarray | None,
+        rest: Plan | None,
     ) -> None:
         self._engine = engine
         self._source = source

@@ -98,6 +98,11 @@ def kept(good: Sequence[int], n: int, actions: Mapping[int, OnErrorName]) -> lis
     return [following[i] for i in wanted]
 
 
+def allowed(limit: float, samples: int) -> float:
+    """How many of ``samples`` may be bad, with ``max_errors=limit``."""
+    return math.ceil(limit * samples) if isinstance(limit, float) else limit
+
+
 class BadSamples:
     """The bad samples of one epoch.
 
@@ -120,14 +125,12 @@ class BadSamples:
         if not entries:
             return
         self.entries += entries
-        allowed = self._limit
-        if isinstance(allowed, float):
-            allowed = math.ceil(allowed * (samples if self._length is None else self._length))
-        if len(self.entries) > allowed:
+        most = allowed(self._limit, samples if self._length is None else self._length)
+        if len(self.entries) > most:
             last = self.entries[-1]
             raise TooManyErrors(
                 f"{len(self.entries)} samples of this epoch could not be read and max_errors="
-                f"{self._limit} allows {allowed}; the last one, sample {last.index!r}: "
+                f"{self._limit} allows {most}; the last one, sample {last.index!r}: "
                 f"{last.error}; stats()['errors'] lists them, a larger max_errors allows more",
                 path=last.file,
             )

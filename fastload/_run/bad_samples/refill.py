@@ -9,11 +9,12 @@ are settled one after the other, however many are in flight.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from . import policy
 
 
 class Refill:
@@ -71,10 +72,7 @@ class Refill:
 
     def hopeless(self, errors: int) -> bool:
         """Whether one batch has more errors than ``max_errors`` allows for the epoch."""
-        allowed = self._limit
-        if isinstance(allowed, float):
-            allowed = math.ceil(allowed * len(self.order()))
-        return errors > allowed
+        return errors > policy.allowed(self._limit, len(self.order()))
 
     def index(self, position: int) -> Any:
         """The index at ``position`` of the order."""

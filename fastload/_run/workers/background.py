@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..._base.wrapped_iterator import WrappedIterator
 from ...errors import UsageError
 from .. import background_thread
 from ..background_thread import EXIT_S, BackgroundThread
@@ -36,7 +37,7 @@ _Item = Task | weakref.ref[Any] | None
 _running: set[_Thread] = set()
 
 
-class Background(Iterator[Outcome]):
+class Background(WrappedIterator[Outcome]):
     """The outcomes of ``tasks``, made ahead by a thread.
 
     Args:
@@ -56,7 +57,7 @@ class Background(Iterator[Outcome]):
         ahead: int,
         wrapped: OutcomeIterator,
     ) -> None:
-        self._wrapped = wrapped
+        self._wrapped: OutcomeIterator = wrapped
         self._tasks = tasks
         self._ahead = ahead
         self._pid = os.getpid()
@@ -94,20 +95,12 @@ class Background(Iterator[Outcome]):
         """Whether ``next`` would not wait."""
         return self._thread.ready()
 
-    def __len__(self) -> int:
-        return len(self._wrapped)
-
     def _submit(self) -> None:
         """Draw the next task, if there is one, and give it to the thread."""
         task = next(self._tasks, None)
         if task is not None:
             self._thread.items.put(task)
             self._in_flight += 1
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # asked for by copy and pickle before __init__ has run
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
 
 
 class _Thread:

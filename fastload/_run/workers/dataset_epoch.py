@@ -71,19 +71,21 @@ def stream(
         outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
     idle = progress.next_worker if plan.resumed else 0
-    outcomes.tasks.begin(progress.epoch, plan.order(config), plan.skip, idle, plan.times)
+    outcomes.tasks.begin(
+        progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times
+    )
     iterator = WorkerIterator(
         outcomes.loader,
         outcomes.tasks,
-        progress,
-        plan.bad,
-        plan.stamps,
-        reported,
-        _AHEAD if threaded else 0,
-        plan.refill,
-        plan.skip,
-        resources.lock(),
-        plan.images,
+        progress=progress,
+        bad=plan.bad,
+        stamps=plan.stamps,
+        images=plan.images,
+        reported=reported,
+        ahead=_AHEAD if threaded else 0,
+        refill=plan.refill,
+        number=plan.skip,
+        lock=resources.lock(),
     )
     if plan.resumed and not config.num_workers:
         iterator.start()

@@ -29,7 +29,7 @@ from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
 from ..._sources.joined import Joined
-from ..._sources.packed import PackedDataset
+from ..._sources.packed import PackedDataset, fetch_samples
 from ...hints import CheckCrc, OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
@@ -46,6 +46,26 @@ from .transport import Message, Packer, sweep, warm_collate
 _MOST_BAD = 10_000
 
 _ENDED = object()  # what ``next`` gives of an iterator that has ended
+
+
+class Wanted(NamedTuple):
+    """A batch that is to be made.
+
+    Attributes:
+        indices, epoch, repeats: as in ``Task``.
+        begin_ns: when its making begins (perf_counter_ns).
+        worker: id of this worker.
+        packer: packs it for another process; None: it stays here.
+        number: of the task; None: there is none.
+    """
+
+    indices: Any
+    epoch: int
+    repeats: list[int] | None
+    begin_ns: int
+    worker: int = 0
+    packer: Packer | None = None
+    number: int | None = None
 
 
 class Made(NamedTuple):
@@ -192,7 +212,11 @@ class Fetcher(Dataset[Outcome]):
         state = randomness.get() if self.seeds and packer is None else None
         begin_ns = time.perf_counter_ns()
         try:
-            made = self.make(task.indices, task.epoch, task.repeats, worker, packer, task, begin_ns)
+            made = self.make(
+                Wanted(
+                    task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number
+                )
+            )
         finally:
             if state is not None:
                 randomness.put(state)
@@ -235,68 +259,38 @@ class Fetcher(Dataset[Outcome]):
                 self._eagerly = False
         return Outcome(task.number, worker, empty=True, again=tuple(made))
 
-    def make(
-        self,
-        indices: Any,
-        epoch: int,
-        repeats: list[int] | None,
-        worker: int,
-        packer: Packer | None,
-        task: Task | None,
-        begin_ns: int,
-    ) -> Made:
-        """Fetch and collate one batch.
-
-        Args:
-            indices, epoch, repeats: of the task.
-            worker: id of this worker.
-            packer: packs the batch for another process; None: it stays here.
-            task: where there is one.
-            begin_ns: now.
-        """
-        deferral = self.deferral
+    def make(self, wanted: Wanted) -> Made:
+        """Fetch and collate one batch."""
+        deferral, packer = self.deferral, wanted.packer
         if self._eager:
             with thread_state.eagerly():
-                made = self._make(indices, epoch, repeats, worker, packer, begin_ns)
+                made = self._make(wanted)
             return _without_kept(made)
         if deferral is None or not (self._eagerly or deferral.due()):
-            return _without_kept(self._make(indices, epoch, repeats, worker, packer, begin_ns))
+            return _without_kept(self._make(wanted))
         if self._eagerly or deferral.idle():
             report = Report(again=int(self._eagerly))
-            return self._made_eagerly(
-                deferral, report, indices, epoch, repeats, worker, packer, begin_ns
-            )
+            return self._made_eagerly(deferral, report, wanted)
         done = deferral.run(
-            None if task is None else task.number,
-            lambda: self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False),
+            wanted.number,
+            lambda: self._make(wanted, pack=False),
             functools.partial(self._completed, deferral, packer),
         )
         if done is None:
-            packer = None if packer is None else packer.another()
-            return self._made_eagerly(
-                deferral, Report(again=1), indices, epoch, repeats, worker, packer, begin_ns
-            )
+            if packer is not None:
+                wanted = wanted._replace(packer=packer.another())
+            return self._made_eagerly(deferral, Report(again=1), wanted)
         made, (batch, message) = done
         return made._replace(batch=batch, message=message, report=deferral.report)  # type: ignore[no-any-return]
 
-    def _made_eagerly(
-        self,
-        deferral: Deferral,
-        report: Report,
-        indices: Any,
-        epoch: int,
-        repeats: list[int] | None,
-        worker: int,
-        packer: Packer | None,
-        begin_ns: int,
-    ) -> Made:
+    def _made_eagerly(self, deferral: Deferral, report: Report, wanted: Wanted) -> Made:
         """The batch made without deferring. What the dataset kept deferred is made here."""
         with thread_state.eagerly():
-            made = self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False)
+            made = self._make(wanted, pack=False)
         if made.samples is None:
             return made._replace(report=report)
         batch = deferral.complete_or_raise(made.batch)
-        message = None if packer is None else packer.pack(batch)
+        message = None if wanted.packer is None else wanted.packer.pack(batch)
         return made._replace(batch=batch, message=message, report=report)
 
     @staticmethod
@@ -310,17 +304,8 @@ class Fetcher(Dataset[Outcome]):
             return deferral.complete(made.batch), None
         return None, packer.pack(deferral.complete_to_send(made.batch, packer))
 
-    def _make(
-        self,
-        indices: Any,
-        epoch: int,
-        repeats: list[int] | None,
-        worker: int,
-        packer: Packer | None,
-        begin_ns: int,
-        *,
-        pack: bool = True,
-    ) -> Made:
+    def _make(self, wanted: Wanted, *, pack: bool = True) -> Made:
+        indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
         waiting = self.waiting
         waiting.begin(begin_ns)
         position: Position | None = None
@@ -465,7 +450,7 @@ class Fetcher(Dataset[Outcome]):
         if dataset is None:
             samples = self.dataset.__getitems__(indices)
         else:
-            samples = dataset.samples_of(inner, seeds=seeds, check_crc=self._check_crc)
+            samples = fetch_samples(dataset, inner, seeds=seeds, check_crc=self._check_crc)
         return samples
 
     def _make_sample(self, i: int, index: Any, seeds: list[int] | None) -> Any:

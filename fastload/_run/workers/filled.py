@@ -16,14 +16,13 @@ How it ends
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
-from typing import Any
 
+from ..._base.wrapped_iterator import WrappedIterator
 from .tasks import Outcome, OutcomeIterator, Task, TaskIterator
-from .torch_iterator import TorchWorkersIterator, has_workers
+from .torch_iterator import TorchWorkersIterator, has_result, has_workers
 
 
-class Filled(Iterator[Outcome]):
+class Filled(WrappedIterator[Outcome]):
     """The outcomes of ``wrapped`` in order, with complete batches.
 
     Args:
@@ -32,7 +31,7 @@ class Filled(Iterator[Outcome]):
     """
 
     def __init__(self, wrapped: OutcomeIterator, tasks: TaskIterator) -> None:
-        self._wrapped = wrapped
+        self._wrapped: OutcomeIterator = wrapped
         self._torch = _with_workers(wrapped)
         self._tasks = tasks
         self._early: collections.deque[tuple[int, Outcome]] = collections.deque()
@@ -53,21 +52,9 @@ class Filled(Iterator[Outcome]):
         self._tasks.given.pop(place, None)
         return outcome
 
-    def __len__(self) -> int:
-        return len(self._wrapped)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # asked for by copy and pickle before __init__ has run
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
-
     def ready(self) -> bool:
         """Whether ``next`` would probably not wait."""
-        if self._early or self._awaited:
-            return True
-        # torch keeps a result that came before its turn as (worker, data) instead of (worker,).
-        known = self._torch._task_info.get(self._torch._rcvd_idx, ())
-        return len(known) == 2 or not self._torch._data_queue.empty()
+        return bool(self._early or self._awaited) or has_result(self._torch)
 
     def _next(self) -> tuple[int, Outcome]:
         """The next outcome that counts, and the place of its task."""

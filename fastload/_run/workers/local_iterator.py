@@ -25,7 +25,7 @@ from ..._base.trace import Clock
 from ..config import LoaderConfig
 from ..epoch_plan import EpochPlan
 from ..progress import Position
-from .fetch import Fetcher
+from .fetch import Fetcher, Wanted
 from .tasks import IndexCounter, drawn
 from .worker_iterator import length_warning
 
@@ -124,7 +124,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
                 filled_ns = self._stamps.spent_ns("fill")
                 begin_ns = time.perf_counter_ns()
                 repeats = None if self._repeats is None else self._repeats.count(indices)
-                made = fetcher.make(indices, progress.epoch, repeats, 0, None, None, begin_ns)
+                made = fetcher.make(Wanted(indices, progress.epoch, repeats, begin_ns))
             finally:
                 if state is not None:
                     randomness.put(state)

@@ -51,7 +51,7 @@ _ONE_WRITE_NBYTES = 16384
 class DirectQueue(_Queue):
     """As multiprocessing's Queue, for Linux."""
 
-    # multiprocessing's own, from Python 3.10 to 3.14.
+    # multiprocessing's own, from Python 3.10 to 3.14. Without one of them it is as its Queue.
     _reader: Connection
     _writer: Connection
     _wlock: Lock
@@ -61,12 +61,20 @@ class DirectQueue(_Queue):
     _closed: bool
     _send_bytes: Callable[[memoryview], None]
 
+    _direct = False
+
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)  # type: ignore[misc] # not among the published types
-        self._poll = functools.partial(_readable, self._reader.fileno())
+        known = all(hasattr(self, name) for name in DirectQueue.__annotations__)
+        if known and hasattr(self._notempty, "_waiters"):
+            self._direct = True
+            self._poll = functools.partial(_readable, self._reader.fileno())
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Send ``obj``, at once where the pipe has room for it."""
+        if not self._direct:
+            super().put(obj, block, timeout)
+            return
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
         data = ForkingPickler.dumps(obj)

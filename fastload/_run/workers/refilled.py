@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
+from ..._base.wrapped_iterator import WrappedIterator
 from ..bad_samples.policy import BadSample
 from ..bad_samples.refill import Refill
 from .tasks import Outcome, OutcomeIterator, Task, TaskIterator
@@ -43,7 +42,7 @@ class _IncompleteBatch:
     awaited: int | None = None
 
 
-class Refilled(Iterator[Outcome]):
+class Refilled(WrappedIterator[Outcome]):
     """The outcomes of ``wrapped`` in order, with every batch refilled to its full size.
 
     Args:
@@ -59,7 +58,7 @@ class Refilled(Iterator[Outcome]):
     def __init__(
         self, wrapped: OutcomeIterator, tasks: TaskIterator, refill: Refill, number: int
     ) -> None:
-        self._wrapped = wrapped
+        self._wrapped: OutcomeIterator = wrapped
         self._tasks = tasks
         self._refill = refill
         self.number = number
@@ -92,14 +91,6 @@ class Refilled(Iterator[Outcome]):
         repeats = dict(zip(positions, task.repeats or [0] * len(positions)))
         self._incomplete = _IncompleteBatch(task, outcome, positions, lost, repeats)
         return None
-
-    def __len__(self) -> int:
-        return len(self._wrapped)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # asked for by copy and pickle before __init__ has run
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
 
     def _complete(self, batch: _IncompleteBatch) -> Outcome:
         """Make the batch again until it has no bad sample."""

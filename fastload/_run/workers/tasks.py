@@ -159,9 +159,10 @@ class Tasks:
         self,
         epoch: int,
         order: Callable[[], Iterable[Any]],
+        *,
         skip: int,
-        idle: int = 0,
-        times: np.ndarray | None = None,
+        idle: int,
+        times: np.ndarray | None,
     ) -> None:
         """Prepare the next iteration: ``order()`` of ``epoch``, without its first ``skip`` items.
 
@@ -179,14 +180,13 @@ class Tasks:
         # the sampler.
         self.current = TaskIterator(
             iter(self._order()),
-            self._epoch,
-            self._skip,
-            self._idle,
-            self._ring,
-            self._repeats,
-            self._keep,
-            self._decoder,
-            self._times,
+            epoch=self._epoch,
+            skip=self._skip,
+            idle=self._idle,
+            ring=self._ring,
+            repeats=IndexCounter(self._times) if self._repeats else None,
+            keep=self._keep,
+            decoder=self._decoder,
         )
         return self.current
 
@@ -218,14 +218,14 @@ class TaskIterator(Iterator[Task]):
     def __init__(
         self,
         order: Iterator[Any],
+        *,
         epoch: int,
         skip: int,
         idle: int,
         ring: SharedRing | None,
-        repeats: bool,
+        repeats: IndexCounter | None,
         keep: bool,
-        decoder: BatchDecoder | None = None,
-        times: np.ndarray | None = None,
+        decoder: BatchDecoder | None,
     ) -> None:
         self._order = order
         self._epoch = epoch
@@ -233,7 +233,7 @@ class TaskIterator(Iterator[Task]):
         self._idle = idle
         self._ring = ring
         self._reserved: dict[int, np.ndarray] = {}  # slabs by task number
-        self._repeats = IndexCounter(times) if repeats else None
+        self._repeats = repeats
         self._stopped = False
         self._keep = keep
         self._inserted: collections.deque[Task] = collections.deque()
@@ -242,7 +242,7 @@ class TaskIterator(Iterator[Task]):
         self._decoder = decoder
         self._begun: dict[int, _Begun] = {}
         self.given: dict[int, Task] = {}
-        """Where workers record: tasks by the order in which they were given, until ``forget``."""
+        """Where workers record: tasks by their place in the order, until their batch is given."""
         self._count_given = 0
         self.paused = False
         """Whether to give no task for the moment."""
@@ -318,9 +318,7 @@ class TaskIterator(Iterator[Task]):
 
     def discard(self, outcome: Outcome) -> None:
         """Free the slab of ``outcome``, whose batch is not wanted."""
-        self._discard(outcome.task)
-
-    def _discard(self, number: int) -> None:
+        number = outcome.task
         _open_tasks.pop(number, None)
         self._reserved.pop(number, None)
         self._begun.pop(number, None)

@@ -34,3 +34,10 @@ class TorchWorkersIterator(Protocol):
 def has_workers(iterator: object) -> TypeGuard[TorchWorkersIterator]:
     """Whether ``iterator`` is torch's over worker processes, or wraps it."""
     return hasattr(iterator, "_workers")
+
+
+def has_result(iterator: TorchWorkersIterator) -> bool:
+    """Whether ``next`` would probably not wait: its result has arrived, or another one."""
+    # torch keeps a result that came before its turn as (worker, data) instead of (worker,).
+    known = iterator._task_info.get(iterator._rcvd_idx, ())
+    return len(known) == 2 or not iterator._data_queue.empty()

@@ -70,7 +70,7 @@ class _Content(NamedTuple):
     """A deferred tensor, as it is sent.
 
     Attributes:
-        facts: kind, shape, strides and dtype, as ``deferral.start`` takes them.
+        facts: kind, shape, strides and dtype, as ``completion.start`` takes them.
         rows: pickled: what was opened that this message has not had yet, as tuples of fields; and
             the rows: for a recording the number of what was opened in this message, operations,
             size and mode; for a tensor that is made already its position in ``tensors``.
@@ -95,7 +95,7 @@ class _Recorded(NamedTuple):
 
 
 Fill: TypeAlias = Callable[..., torch.Tensor]
-"""Called like ``deferral.start`` without its decoder; returns a tensor that is complete later."""
+"""Called like ``completion.start`` without its decoder; returns a tensor that is complete later."""
 
 
 @dataclasses.dataclass(frozen=True)

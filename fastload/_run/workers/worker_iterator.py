@@ -26,6 +26,7 @@ import torch
 
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import Stamps
+from ..._base.wrapped_iterator import WrappedIterator
 from ...errors import UsageError, type_next
 from ..bad_samples.policy import BadSamples
 from ..bad_samples.refill import Refill
@@ -36,12 +37,12 @@ from .fetch import Fetcher
 from .filled import Filled
 from .refilled import Refilled
 from .tasks import Outcome, OutcomeIterator, Task, TaskIterator, Tasks
-from .torch_iterator import TorchWorkersIterator, has_workers
+from .torch_iterator import TorchWorkersIterator, has_result, has_workers
 
 MAIN = 'if __name__ == "__main__":'
 
 
-class WorkerIterator(Iterator[Any]):
+class WorkerIterator(WrappedIterator[Any]):
     """Iterates over the batches of one epoch.
 
     Args:
@@ -63,15 +64,16 @@ class WorkerIterator(Iterator[Any]):
         self,
         inner: DataLoader[Outcome],
         tasks: Tasks,
+        *,
         progress: Progress,
         bad: BadSamples,
         stamps: Stamps,
+        images: ImageCounts,
         reported: int | None,
-        ahead: int = 0,
-        refill: Refill | None = None,
-        number: int = 0,
-        lock: threading.Lock | None = None,
-        images: ImageCounts | None = None,
+        ahead: int,
+        refill: Refill | None,
+        number: int,
+        lock: threading.Lock,
     ) -> None:
         iterator = cast(OutcomeIterator, iter(inner))
         self._wrapped: OutcomeIterator = iterator
@@ -85,7 +87,7 @@ class WorkerIterator(Iterator[Any]):
         self._fetcher = inner.dataset
         if ahead:
             pinned = inner.pin_memory and torch.cuda.is_available()
-            make = functools.partial(_make, self._fetcher, lock or threading.Lock(), pinned)
+            make = functools.partial(_make, self._fetcher, lock, pinned)
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
         elif self._tasks.records:
             self._wrapped = Filled(self._wrapped, self._tasks)
@@ -95,16 +97,13 @@ class WorkerIterator(Iterator[Any]):
         self._received = _counter(self._wrapped)
         self._progress = progress
         self._bad = bad
-        self._images = ImageCounts() if images is None else images
+        self._images = images
         self._stamps = stamps
         self._reported = reported
         self._yielded = self._samples = 0
         workers = max(1, inner.num_workers)
         if (self._fetcher.iterable or self._fetcher.stateful) and not progress.workers:
             progress.workers = [Position() for _ in range(workers)]
-
-    def __len__(self) -> int:
-        return len(self._wrapped)
 
     def __next__(self) -> Any:
         begin = time.perf_counter_ns()
@@ -132,11 +131,7 @@ class WorkerIterator(Iterator[Any]):
         wrapped = self._wrapped
         if isinstance(wrapped, (Background, Filled)):
             return wrapped.ready()
-        if not has_workers(wrapped):
-            return True
-        # torch keeps a result that came before its turn as (worker, data) instead of (worker,).
-        known = wrapped._task_info.get(wrapped._rcvd_idx, ())
-        return len(known) == 2 or not wrapped._data_queue.empty()
+        return not has_workers(wrapped) or has_result(wrapped)
 
     def close(self) -> None:
         """End this epoch. Worker processes end with torch's iterator, unless they persist."""
@@ -216,14 +211,6 @@ class WorkerIterator(Iterator[Any]):
             if self._pid is None:
                 self._fetcher.finish_epoch(self._progress.epoch)
             self._bad.report(self._progress.epoch, self._samples)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # asked for by copy and pickle before __init__ has run
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return self._wrapped.__reduce__()  # torch's iterators raise that they cannot be pickled
 
 
 class _NoOutcomes(Iterator[Outcome]):

@@ -52,14 +52,7 @@ class RemoteOptions:
         limit = self.cache_limit
         if limit is None:
             return None
-        nbytes = None if isinstance(limit, (bool, float)) else byte_sizes.parse(str(limit))
-        if str(limit).strip() == "0":
-            return 0
-        if nbytes is None:
-            raise UsageError(
-                f"cache_limit: expected bytes or a size such as '8GB' or '512MiB', got {limit!r}"
-            )
-        return nbytes
+        return 0 if str(limit).strip() == "0" else byte_sizes.argument("cache_limit", limit)
 
     @property
     def folder(self) -> str:
@@ -68,11 +61,6 @@ class RemoteOptions:
             return os.path.abspath(os.path.expanduser(os.fspath(self.cache_dir)))
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         return os.path.join(base, "fastload")
-
-    @property
-    def given(self) -> bool:
-        """Whether any option was given."""
-        return any(value is not None for value in dataclasses.astuple(self))
 
     def secrets(self) -> tuple[str, ...]:
         """Values that must not be shown: those of options whose name is not known to be harmless.

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="queues are torch's there")
 if sys.platform == "linux":
-    from fastload._run.workers.queues import with_direct_queues
+    from fastload._run.workers.queues import DirectQueue, with_direct_queues
 
 PIPE_NBYTES = 1 << 16
 
@@ -136,3 +136,13 @@ def test_another_context_is_left_as_it_is():
     given = multiprocessing.get_context("spawn")
     assert with_direct_queues(given).get_start_method() == "spawn"
     assert type(given.Queue()) is multiprocessing.queues.Queue
+
+
+def test_where_multiprocessings_queue_has_other_attributes_it_is_used_as_it_is(monkeypatch):
+    monkeypatch.setitem(DirectQueue.__annotations__, "_renamed", "int")
+    messages = with_direct_queues(None).Queue()
+    sent = [b"short", bytes(3 * PIPE_NBYTES), 1]
+    for one in sent:
+        messages.put(one)
+    assert received(messages, len(sent)) == sent
+    assert messages._poll.__func__ is type(messages._reader).poll
