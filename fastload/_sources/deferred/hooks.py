@@ -7,7 +7,9 @@ which goes to the original at once. So a thread that does not defer sees only wh
 
 from __future__ import annotations
 
+import copy
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +22,11 @@ import torch.utils.data._utils.collate as torch_collate
 import torchvision.transforms._functional_pil as pil_functional
 import torchvision.transforms._functional_tensor as functional_tensor
 import torchvision.transforms.functional as functional
+import torchvision.transforms.v2._utils as v2_utils
 import torchvision.transforms.v2.functional as functional_v2
 import torchvision.transforms.v2.functional._geometry as v2_geometry
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
 from . import torch_blur, torch_resize
@@ -33,6 +37,8 @@ from .redirect import redirect
 from .switch import deferring, install
 from .tensor import (
     LEAST_SIDE,
+    DeferredBatch,
+    DeferredRow,
     DeferredTensor,
     DeferredTVImage,
     _Deferred,
@@ -417,6 +423,45 @@ def _pad_image(original: Function) -> Function:
     return pad
 
 
+def _get_fill(original: Function) -> Function:
+    """A value of a dict by type, where v2 looks up ``type(image)``."""
+
+    def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
+        if inpt_type is DeferredImage and PIL.Image.Image in fill_dict:
+            inpt_type = _class_of_input()
+        return original(fill_dict, _STOOD_FOR.get(inpt_type, inpt_type))
+
+    return get_fill
+
+
+_STOOD_FOR: dict[type, type] = {
+    DeferredTensor: torch.Tensor,
+    DeferredBatch: torch.Tensor,
+    DeferredRow: torch.Tensor,
+    DeferredTVImage: tv_tensors.Image,
+}
+
+
+def _class_of_input() -> type:
+    """The class that the image which is transformed stands for: that of a file is another one."""
+    frame = sys._getframe(3)  # of the transform that asks for a fill
+    image = frame.f_locals.get("inpt", frame.f_locals.get("image"))
+    return image.__class__ if type(image) is DeferredImage else PIL.Image.Image
+
+
+def _to_dtype_by_type(original: Function) -> Function:
+    """v2.ToDtype, which looks up ``type(image)`` in a dict of dtypes."""
+
+    def transform(self: Any, inpt: Any, params: Any) -> Any:
+        kind = _STOOD_FOR.get(type(inpt))
+        if kind is not None and isinstance(self.dtype, dict) and kind in self.dtype:
+            self = copy.copy(self)
+            self.dtype = {**self.dtype, type(inpt): self.dtype[kind]}
+        return original(self, inpt, params)
+
+    return transform
+
+
 def _on_real_images(function: Function, kernel: Function) -> Function:
     """A kernel that is not recorded: it gets the real image, and makes others like that."""
 
@@ -459,6 +504,9 @@ def _collate(original: Function) -> Function:
     return collate_tensor_fn
 
 
+# Before torchvision 0.21 it had another name.
+_TO_DTYPE: Function = getattr(v2.ToDtype, "transform", None) or v2.ToDtype._transform
+
 _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (PIL.Image.blend, _blend),
     (PIL.ImageEnhance.Brightness.__init__, _enhancer("black")),
@@ -481,6 +529,8 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (functional_v2.resize_image, _resize_levels),
     (functional_tensor.pad, _pad_tensor),
     (v2_geometry._pad_with_scalar_fill, _pad_image),
+    (v2_utils._get_fill, _get_fill),
+    (_TO_DTYPE, _to_dtype_by_type),
     (torch_collate.collate_tensor_fn, _collate),
 ]
 

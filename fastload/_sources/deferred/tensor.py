@@ -319,6 +319,7 @@ class DeferredTensor(_Deferred):
             made = torch.Tensor._make_wrapper_subclass(
                 cls, shape, strides=strides, dtype=layout.dtype
             )
+        _without_data(made)
         made._memory = memory
         return made
 
@@ -435,6 +436,7 @@ class DeferredBatch(_Deferred):
         stacked = (count, *shape)
         strides = _stacked_strides(shape, row_strides, count, dtype)
         made = torch.Tensor._make_wrapper_subclass(cls, stacked, strides=strides, dtype=dtype)
+        _without_data(made)
         made.rows = rows
         made.row_strides = row_strides
         made._real = None
@@ -523,6 +525,7 @@ class DeferredRow(_Deferred):
             strides=_contiguous_strides((c, height, width)),
             dtype=dtype,
         )
+        _without_data(made)
         made.batch = batch
         made.place = place
         made.box = box
@@ -661,6 +664,11 @@ def some_deferred(tensors: Sequence[object]) -> bool:
 
 
 _CPU = torch.device("cpu")
+
+
+def _without_data(tensor: torch.Tensor) -> None:
+    """Have torch raise where C++ takes the address of what is not there, as ``to_dlpack`` does."""
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
 
 
 def plain(value: torch.Tensor) -> torch.Tensor:

@@ -441,3 +441,62 @@ def test_a_stack_says_whether_one_of_its_tensors_is_deferred(photo: Path) -> Non
     assert not tensor.some_deferred([])
     assert tensor.some_deferred([plain, deferred])
     assert tensor.some_deferred([torch.stack([deferred, deferred])])
+
+
+FILLS: dict[Any, Any] = {Image.Image: (1, 2, 3), tv_tensors.Image: 7, torch.Tensor: 9, "others": 5}
+FILLED: list[Callable[[], Any]] = [
+    lambda: v2.Pad(3, fill=dict(FILLS)),
+    lambda: v2.RandomCrop(90, pad_if_needed=True, fill=dict(FILLS)),
+    lambda: v2.RandomZoomOut(dict(FILLS), p=1.0),
+    lambda: v2.RandomRotation((30, 30), expand=True, fill=dict(FILLS)),
+    lambda: v2.RandomAffine((20, 20), fill=dict(FILLS)),
+    lambda: v2.RandomPerspective(p=1.0, fill=dict(FILLS)),
+    lambda: v2.RandAugment(fill=dict(FILLS)),
+    lambda: v2.ElasticTransform(fill=dict(FILLS)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FILLED)))
+def test_a_fill_by_type_is_that_of_what_a_deferred_object_stands_for(
+    photo: Path, number: int
+) -> None:
+    for file in (False, True):
+        if file:
+            FILLS[JpegImageFile] = (4, 5, 6)
+        made: list[list[Any]] = []
+        for context in (contextlib.nullcontext(), hooks.deferring()):
+            torch.manual_seed(number)
+            transform = FILLED[number]()
+            with context, open(photo, "rb") as opened:
+                image = Image.open(opened)
+                values = [
+                    image,
+                    image.convert("RGB"),
+                    v2.functional.to_image(image),
+                    F.pil_to_tensor(image),
+                ]
+                made.append([np.asarray(transform(value)) for value in values])
+        FILLS.pop(JpegImageFile, None)
+        for ours, theirs in zip(*made, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_dtype_by_type_is_that_of_what_a_deferred_object_stands_for(photo: Path) -> None:
+    transforms = [
+        v2.ToDtype({tv_tensors.Image: torch.float32, "others": torch.uint8}, scale=True),
+        v2.ToDtype({torch.Tensor: torch.float16, "others": None}),
+        v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}),
+    ]
+    hooks.materialised()
+    for transform in transforms:
+        for make in (v2.functional.to_image, F.pil_to_tensor):
+            expected = transform(make(Image.open(photo).convert("RGB")))
+            with hooks.deferring():
+                found = transform(make(Image.open(photo).convert("RGB")))
+            assert found.dtype == expected.dtype
+            assert hooks.materialised() == []
+            assert torch.equal(found.materialise(), expected)
+    with hooks.deferring(), pytest.raises(ValueError, match="No dtype was specified for type"):
+        v2.ToDtype({tv_tensors.Mask: torch.int64})(
+            v2.functional.to_image(Image.open(photo).convert("RGB"))
+        )
