@@ -224,8 +224,8 @@ def _marked(x: Any) -> Any:
     return x.transpose(Image.Transpose.ROTATE_90)
 
 
-def _thumbnail(x: Any, size: Any) -> Any:
-    x.thumbnail(size)
+def _thumbnail(x: Any, size: Any, gap: Any) -> Any:
+    x.thumbnail(size, reducing_gap=gap)
     return x
 
 
@@ -363,7 +363,11 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     step(_pixel),
     step(_written, at=st.integers(0, 50)),
     step(_marked),
-    step(_thumbnail, size=st.tuples(positive, positive)),
+    step(
+        _thumbnail,
+        size=st.tuples(st.one_of(positive, st.floats(1, 50)), positive),
+        gap=st.sampled_from([2.0, 1, 1.5, None]),
+    ),
     step(_pasted, at=st.integers(-5, 20)),
     step(_left),
     step(_closed),
@@ -471,6 +475,12 @@ def _shaped(x: Any) -> Any:
     return [getattr(x, name) for name in asked], [getattr(x, name)() for name in called], str(x)
 
 
+def _part(x: Any, whole: bool) -> Any:
+    y = x[..., 1:9, 2:8]
+    (x if whole else y).add_(1)
+    return y if whole else x
+
+
 def _batch(x: Any) -> Any:
     y = torch.stack([x, x.clone()])
     x.add_(1)
@@ -547,6 +557,22 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: F.to_pil_image(x)),
     step(lambda x: F.resize(x, [6, 7], antialias=True)),
     step(lambda x: v2.Resize((6, 7))(x)),
+    step(
+        lambda x, s, i, a: F2.resize(x, s, i, antialias=a),
+        s=st.sampled_from([8, [8], [7, 9], [50, 3], [1, 5], None]),
+        i=st.sampled_from(["bilinear", "bicubic", "nearest", 2, v1.InterpolationMode.BICUBIC]),
+        a=st.sampled_from([True, True, False, None]),
+    ),
+    step(lambda x, s: F2.resize(x, s, max_size=40), s=st.sampled_from([8, 39, [7, 9], 40])),
+    step(lambda x: v2.RandomResizedCrop(9)(x)),
+    step(lambda x: v1.RandomCrop(7)(x)),
+    step(lambda x, t: F.crop(x, *t), t=st.tuples(small, small, positive, positive)),
+    step(lambda x, t: F2.crop(x, *t), t=st.tuples(*[st.integers(0, 20)] * 4)),
+    step(lambda x, s: F2.center_crop(x, s), s=st.sampled_from([5, [7, 9], [60, 3]])),
+    step(lambda x: F2.vertical_flip(x)),
+    step(lambda x, d: x.flip(d), d=st.sampled_from([-1, [-2], (1, 2), 0])),
+    step(lambda x: x[:, :, 1:]),
+    step(_part, whole=st.booleans()),
     step(lambda x: F.hflip(x)),
     step(lambda x: F.erase(x, 1, 2, 3, 4, torch.tensor([0.5])[:, None, None])),
     step(lambda x: v1.RandomErasing(p=1)(x)),

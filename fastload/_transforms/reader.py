@@ -219,7 +219,7 @@ class Reader:
                 f"{kind} with interpolation {name!r}, antialias={transform.antialias} on a tensor; "
                 "bilinear and bicubic with antialias are recognised"
             )
-        if not _in_integers(name):
+        if not resizes_in_integers(name):
             raise Stop(f"{kind} on a tensor, which torch resizes in floating point on this machine")
         return _TORCH_FILTERS[name]
 
@@ -361,8 +361,8 @@ def _filter(kind: str, transform: Transform) -> int:
     return _FILTERS[name]
 
 
-def _in_integers(name: str) -> bool:
-    """Whether torchvision resizes uint8 tensors in integers on this machine."""
+def resizes_in_integers(name: str) -> bool:
+    """Whether torchvision's v2 resizes uint8 tensors in integers here, with the filter ``name``."""
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2.functional import _geometry as theirs
 

@@ -74,7 +74,8 @@ def made(engine: str, store: FolderStore, plan: Plan, index: int, seed: int) -> 
 
 # Before torchvision 0.20 not on processors with AVX-512 either: such chains are left to Python.
 in_integers = pytest.mark.skipif(
-    not reader._in_integers("bilinear"), reason="torchvision resizes tensors in floating point here"
+    not reader.resizes_in_integers("bilinear"),
+    reason="torchvision resizes tensors in floating point here",
 )
 
 

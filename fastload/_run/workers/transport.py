@@ -464,7 +464,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The strides of a tensor that fills a block of memory; None if it has gaps or overlaps."""
     if tensor.is_contiguous():
-        return _contiguous(tuple(tensor.shape))
+        return tuple(tensor.stride())  # which of a side of one are anything
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
         if size > 1 and stride != expected:

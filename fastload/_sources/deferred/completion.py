@@ -182,7 +182,7 @@ def parts_of(
 ) -> tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Row] | None]:
     """Type, shape, strides and dtype of what a deferred tensor stands for, and its rows.
 
-    The rows are None where it is materialised already.
+    The rows are None where it is materialised already, and where it has to be by itself.
     """
     from .tensor import DeferredBatch, DeferredRow, DeferredTVImage
 
@@ -199,7 +199,9 @@ def parts_of(
 
         kind = tv_tensors.Image
     recording = tensor.recording
-    return kind, shape, strides, dtype, None if recording is None else [recording]
+    if recording is None or tensor.has_gaps:
+        return kind, shape, strides, dtype, None
+    return kind, shape, strides, dtype, [recording]
 
 
 def start(

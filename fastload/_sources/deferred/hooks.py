@@ -7,7 +7,9 @@ which goes to the original at once. So a thread that does not defer sees only wh
 
 from __future__ import annotations
 
+import copy
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,23 +20,32 @@ import PIL.ImageOps
 import torch
 import torch.utils.data._utils.collate as torch_collate
 import torchvision.transforms._functional_pil as pil_functional
+import torchvision.transforms._functional_tensor as functional_tensor
 import torchvision.transforms.functional as functional
+import torchvision.transforms.v2._utils as v2_utils
 import torchvision.transforms.v2.functional as functional_v2
+import torchvision.transforms.v2.functional._geometry as v2_geometry
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
-from . import torch_blur
+from . import torch_blur, torch_resize
 from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting, within_limit
 from .operations import channels, dtype_name
 from .recording import Operation
 from .redirect import redirect
 from .switch import deferring, install
 from .tensor import (
+    LEAST_SIDE,
+    DeferredBatch,
+    DeferredRow,
     DeferredTensor,
     DeferredTVImage,
     _Deferred,
     _stack,
+    holds_levels,
     of_image,
+    padded,
     pending,
     plain,
     record,
@@ -60,7 +71,8 @@ def redirect_all() -> None:
             registry[kind] = make(registry[base])
     for function, registry in _KERNEL_REGISTRY.items():
         image = registry.get(tv_tensors.Image)
-        if image is not None and not function.__name__.startswith("get_"):
+        asks = function.__name__.startswith("get_")
+        if image is not None and not asks and function not in _MADE_OF_RECORDED:
             registry.setdefault(DeferredTVImage, _on_real_images(function, image))
 
 
@@ -270,7 +282,7 @@ def _normalize(marked: bool) -> Callable[[Function], Function]:
             if pending(tensor) and not (marked and tensor._memory.size == (1, 1)):
                 memory = tensor._memory
                 operation = _normalization(mean, std, channels(memory.mode), memory.layout.dtype)
-                if operation is not None:
+                if operation is not None and (memory.alone or not inplace):
                     if inplace:
                         record_in_place(tensor, operation)
                         if marked or not isinstance(tensor, DeferredTVImage):
@@ -351,7 +363,7 @@ def _erase(original: Function) -> Function:
     def erase(img: Any, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: Any = False) -> Any:
         if pending(img):
             values = _erased(img, i, j, h, w, v)
-            if values is not None:
+            if values is not None and (img._memory.alone or not inplace):
                 operation: Operation = ("erase", i, j, h, w, values)
                 if inplace:
                     return record_in_place(img, operation)
@@ -359,6 +371,95 @@ def _erase(original: Function) -> Function:
         return original(img, i, j, h, w, v, inplace)
 
     return erase
+
+
+def _resize_levels(original: Function) -> Function:
+    def resize_image(
+        image: Any,
+        size: Any,
+        interpolation: Any = functional.InterpolationMode.BILINEAR,
+        max_size: Any = None,
+        antialias: Any = True,
+    ) -> Any:
+        if pending(image) and antialias is True and holds_levels(image):
+            name = torch_resize.filter_of(interpolation)
+            memory = image._memory
+            contiguous = torch_resize.contiguous_after(
+                memory.layout.contiguous, memory.gaps is not None
+            )
+            if name is not None and contiguous is not None:
+                w, h = torch_resize.size_after(memory.size, size, max_size)
+                if (w, h) == memory.size:
+                    return image
+                if min(w, h) >= LEAST_SIDE:
+                    return record(image, ("resize_levels", w, h, name, contiguous))
+        return original(image, size, interpolation, max_size, antialias)
+
+    return resize_image
+
+
+def _pad_tensor(original: Function) -> Function:
+    def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
+        if pending(img) and padding_mode == "constant" and type(fill) in (int, float, type(None)):
+            sides = sides_of(tuple(padding) if type(padding) is list else padding)
+            if sides is not None:
+                left, top, right, bottom = sides
+                made = padded(img, (left, right, top, bottom), fill or 0)
+                if made is not None:
+                    return made
+        return original(img, padding, fill, padding_mode)
+
+    return pad
+
+
+def _pad_image(original: Function) -> Function:
+    def pad(image: Any, torch_padding: Any, fill: Any, padding_mode: Any) -> Any:
+        if pending(image) and padding_mode == "constant" and type(fill) in (int, float):
+            made = padded(image, torch_padding, fill)
+            if made is not None:
+                return made
+        return original(image, torch_padding, fill, padding_mode)
+
+    return pad
+
+
+def _get_fill(original: Function) -> Function:
+    """A value of a dict by type, where v2 looks up ``type(image)``."""
+
+    def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
+        if inpt_type is DeferredImage and PIL.Image.Image in fill_dict:
+            inpt_type = _class_of_input()
+        return original(fill_dict, _STOOD_FOR.get(inpt_type, inpt_type))
+
+    return get_fill
+
+
+_STOOD_FOR: dict[type, type] = {
+    DeferredTensor: torch.Tensor,
+    DeferredBatch: torch.Tensor,
+    DeferredRow: torch.Tensor,
+    DeferredTVImage: tv_tensors.Image,
+}
+
+
+def _class_of_input() -> type:
+    """The class that the image which is transformed stands for: that of a file is another one."""
+    frame = sys._getframe(3)  # of the transform that asks for a fill
+    image = frame.f_locals.get("inpt", frame.f_locals.get("image"))
+    return image.__class__ if type(image) is DeferredImage else PIL.Image.Image
+
+
+def _to_dtype_by_type(original: Function) -> Function:
+    """v2.ToDtype, which looks up ``type(image)`` in a dict of dtypes."""
+
+    def transform(self: Any, inpt: Any, params: Any) -> Any:
+        kind = _STOOD_FOR.get(type(inpt))
+        if kind is not None and isinstance(self.dtype, dict) and kind in self.dtype:
+            self = copy.copy(self)
+            self.dtype = {**self.dtype, type(inpt): self.dtype[kind]}
+        return original(self, inpt, params)
+
+    return transform
 
 
 def _on_real_images(function: Function, kernel: Function) -> Function:
@@ -403,6 +504,9 @@ def _collate(original: Function) -> Function:
     return collate_tensor_fn
 
 
+# Before torchvision 0.21 it had another name.
+_TO_DTYPE: Function = getattr(v2.ToDtype, "transform", None) or v2.ToDtype._transform
+
 _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (PIL.Image.blend, _blend),
     (PIL.ImageEnhance.Brightness.__init__, _enhancer("black")),
@@ -422,6 +526,11 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (functional.normalize, _normalize(marked=False)),
     (functional.convert_image_dtype, _convert_dtype),
     (functional.erase, _erase),
+    (functional_v2.resize_image, _resize_levels),
+    (functional_tensor.pad, _pad_tensor),
+    (v2_geometry._pad_with_scalar_fill, _pad_image),
+    (v2_utils._get_fill, _get_fill),
+    (_TO_DTYPE, _to_dtype_by_type),
     (torch_collate.collate_tensor_fn, _collate),
 ]
 
@@ -430,6 +539,18 @@ _TENSORS: list[tuple[type, type]] = [
     (DeferredTensor, torch.Tensor),
     (DeferredTVImage, tv_tensors.Image),
 ]
+# Kernels of v2 that only cut, mirror and resize, so that what they call is recorded.
+_MADE_OF_RECORDED: frozenset[Function] = frozenset(
+    (
+        functional_v2.crop,
+        functional_v2.center_crop,
+        functional_v2.horizontal_flip,
+        functional_v2.vertical_flip,
+        functional_v2.resize,
+        functional_v2.resized_crop,
+        functional_v2.pad,
+    )
+)
 _KERNELS: list[tuple[Function, list[tuple[type, type]], Callable[[Function], Function]]] = [
     (functional_v2.normalize, _TENSORS, _normalize(marked=True)),
     (functional_v2.to_dtype, _TENSORS, _to_dtype),

@@ -116,8 +116,6 @@ class DeferredImage(Image):
                 real = self._of_pixels() or cast(Image, replay(self.recording or self._never()))
                 if self._info is not None:
                     real.info = self._info
-                if self._exif is not None:
-                    real._exif = self._exif
             else:
                 real = self._header()
                 if self._array is not None and self._opened.format in SETTLED:
@@ -128,6 +126,8 @@ class DeferredImage(Image):
                     real.__exit__(None, None, None)
                 elif not self._loaded and getattr(self._file, "closed", False):
                     real.fp = cast(Any, self._file)  # Pillow could not read on, either
+            if self._exif is not None:
+                real._exif = self._exif
             self._real = real
             self._head = None
         for name in self.__dict__.keys() - _OWN:  # what the user's code has set
@@ -248,11 +248,15 @@ class DeferredImage(Image):
         return self._mode
 
     @property
-    def format(self) -> str | None:  # type: ignore[override]
+    def format(self) -> str | None:
         """The file's format for what was opened; None for what came of it."""
         if self._real is not None:
             return self._real.format
         return None if self._operations else self._opened.format
+
+    @format.setter
+    def format(self, format: str | None) -> None:
+        self._made("format").format = format
 
     @property
     def format_description(self) -> str | None:  # type: ignore[override]
@@ -406,11 +410,16 @@ class DeferredImage(Image):
         reducing_gap: float | None = None,
     ) -> Image:
         """As Pillow's."""
-        if self._real is None and reducing_gap is None and self._mode in RESIZED:
+        if self._real is None and self._mode in RESIZED:
             if resample is None:
                 resample = PIL.Image.Resampling.BICUBIC
             wanted = _size(size)
-            if wanted is not None and isinstance(resample, int) and resample in _RESAMPLING:
+            if (
+                wanted is not None
+                and isinstance(resample, int)
+                and resample in _RESAMPLING
+                and _in_one_step((0, 0, *self._size) if box is None else box, wanted, reducing_gap)
+            ):
                 inner = None if box is None else _box_within(box, self._size)
                 whole = box is None or inner == (0, 0, *self._size)
                 if whole and wanted == self._size:
@@ -505,7 +514,8 @@ class DeferredImage(Image):
             pixels = self._pixels()
             if pixels is None:
                 return self.materialise().__array_interface__
-        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data}
+        # A copy, as Pillow gives: ``torch.from_numpy`` writes to what is read-only for NumPy.
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.tobytes()}
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         """As Pillow's."""
@@ -601,10 +611,25 @@ class DeferredImage(Image):
             self._made("seek").seek(frame)
             self._adopt()
 
-    def thumbnail(self, *args: Any, **kwargs: Any) -> None:
+    def thumbnail(
+        self,
+        size: Any,
+        resample: Any = PIL.Image.Resampling.BICUBIC,
+        reducing_gap: Any = 2.0,
+    ) -> None:
         """As Pillow's."""
+        if self._real is None and self._operations:  # else it may be decoded in another size
+            asked = _Asked(self._size, self._mode)
+            Image.thumbnail(cast(Any, asked), size, resample, reducing_gap)
+            if asked.resize_with is None:
+                return
+            resized = self.resize(*asked.resize_with)
+            if waiting(resized):
+                self._operations, self._size = resized._operations, resized._size
+                self._array = None
+                return
         with cause("Image.thumbnail"):
-            self._made("thumbnail").thumbnail(*args, **kwargs)
+            self._made("thumbnail").thumbnail(size, resample, reducing_gap)
         self._adopt()
 
     # Copies of the object.
@@ -621,6 +646,43 @@ _OWN = frozenset(
     ("_opened", "_operations", "_size", "_mode", "_file", "_class", "_plain_header", "_transparent",
      "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
 )  # fmt: skip
+
+
+class _Asked:
+    """Stands in for an image, to see how Pillow's ``thumbnail`` resizes it.
+
+    Attributes:
+        resize_with: the arguments of ``resize``; None: it does not.
+    """
+
+    def __init__(self, size: tuple[int, int], mode: str) -> None:
+        self.size = self._size = size
+        self.width, self.height = size
+        self.mode = self._mode = mode
+        self.readonly = 1
+        self.resize_with: tuple[Any, ...] | None = None
+
+    @property
+    def im(self) -> _Asked:
+        """What has its mode."""
+        return self
+
+    @im.setter
+    def im(self, im: object) -> None:
+        pass  # of the resized image, which is this one, too
+
+    def draft(self, mode: Any, size: Any) -> None:
+        """As of an image that is no file."""
+
+    def load(self) -> None:
+        """Older versions of Pillow load it."""
+
+    def resize(
+        self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
+    ) -> _Asked:
+        """Note the arguments."""
+        self.resize_with = size, resample, box, reducing_gap
+        return self
 
 
 class _Pixels:
@@ -746,7 +808,7 @@ def _table(lut: Any, bands: int) -> tuple[int, ...] | None:
     return first if table == first * bands else table
 
 
-_NUMBERS = frozenset({int, float})
+_NUMBERS = frozenset({int, float, bool})  # ``level > 9 and 255`` is a bool or an int
 _MOST = 1 << 31  # of a level before it is clipped
 
 
@@ -773,6 +835,19 @@ def _box_within(box: Any, size: tuple[int, int]) -> tuple[float, ...] | None:
     left, top, right, bottom = found
     inside = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
     return found if inside else None
+
+
+def _in_one_step(box: Any, size: tuple[int, int], reducing_gap: Any) -> bool:
+    """Whether Pillow resizes the box without reducing it by a whole number first."""
+    if reducing_gap is None:
+        return True
+    corners = _floats(box, 4)
+    if type(reducing_gap) not in (int, float) or not reducing_gap >= 1 or corners is None:
+        return False
+    left, top, right, bottom = corners
+    w, h = size
+    across, down = (right - left) / w / reducing_gap, (bottom - top) / h / reducing_gap
+    return bool(max(across, down) < 2)
 
 
 def _method(method: Any) -> tuple[str, int] | None:

@@ -65,6 +65,12 @@ TABLED: Final = frozenset(
     )
 )  # fmt: skip
 
+# Those that move what is in a tensor, which is the same before its values are looked up.
+_MOVING: Final = frozenset(("part", "mirror", "resize_levels"))
+
+# resample.h's numbers of v2's filters of uint8 tensors.
+_LEVEL_FILTERS: Final = {"bilinear": 6, "bicubic": 7}
+
 _MOST_WARPED = 1e9  # of the numbers of an affine or perspective map
 _LONGEST = 65_535  # pixels of a side that the core resizes
 _MOST_PIXELS = 1 << 28  # of an image between two stages
@@ -208,14 +214,17 @@ class _Stages:
         self.steps[-1] = (box_x, box_y, box_w, box_h, to_w, to_h, left, top, flip, w, h)
 
     def resize(self, w: int, h: int, filter: int) -> None:
-        """As Pillow, which copies an image that has the size already."""
+        """As Pillow, which copies an image that has the size already.
+
+        ``filter``: resample.h's number.
+        """
         if (w, h) == (self.w, self.h):
             return
         if w < 1 or h < 1:
             raise _Unsupported
         self._settle()
         self.resized_w, self.resized_h = self.w, self.h = w, h
-        self.filter = _FILTERS[filter]
+        self.filter = filter
 
     def pad(self, left: int, top: int, right: int, bottom: int, level: Fill) -> None:
         """Add a border of ``level``."""
@@ -313,9 +322,9 @@ _MIRRORED: Final = _PIXEL_BY_PIXEL | {pixels.CONTRAST, pixels.EQUALIZE, pixels.A
 
 _KNOWN: Final = frozenset(
     (
-        *TABLED, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand", "window",
-        "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "kernel_blur", "kernel",
-        "filter", "point", "hue", "copy", "erase", "border",
+        *TABLED, *_MOVING, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand",
+        "window", "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "kernel_blur",
+        "kernel", "filter", "point", "hue", "copy", "erase", "border",
     )
 )  # fmt: skip
 
@@ -446,9 +455,18 @@ def _lowered(
         mode = _on_image(stages, mode, operations[at])
         at += 1
     end = at
-    while end < count and operations[end][0] in TABLED:
+    table: list[Operation] = []
+    last = max((k for k in range(at, count) if operations[k][0] in _FOLLOWING), default=at)
+    while end < count:
+        operation = operations[end]
+        if operation[0] in TABLED:
+            table.append(operation)
+        elif operation[0] in _MOVING or (operation[0] == "border" and end < last):
+            _on_tensor(stages, mode, operation, table)
+        else:
+            break
         end += 1
-    if end == at:
+    if not table:
         return None
     erased: list[tuple[int, int, int, int]] = []
     values: list[Argument] = []
@@ -475,10 +493,51 @@ def _lowered(
         tuple(stages.fills),
         1 if mode == "L" else 3,
         mode,
-        operations[at:end],
+        tuple(table),
         tuple(erased),
         tuple(values),
     )
+
+
+def _on_tensor(
+    stages: _Stages, mode: str, operation: tuple[Any, ...], before: Sequence[Operation]
+) -> None:
+    """One of ``_MOVING``, done to the levels. ``before``: what gave the tensor its values."""
+    name, *given = operation
+    if name == "part":
+        stages.crop(*given)
+    elif name == "resize_levels":
+        w, h, filter, _ = given
+        if mode != "RGB" or not _LEVELS.issuperset(name for name, *_ in before):
+            raise _Unsupported
+        stages.resize(w, h, _LEVEL_FILTERS[filter])
+    elif name == "border":
+        *sides, value = given
+        level = border_level(before, value)
+        if level is None:
+            raise _Unsupported
+        left, top, right, bottom = sides
+        stages.pad(left, top, right, bottom, (level, level, level))
+    elif given[0]:
+        stages.pixels(pixels.UPSIDE_DOWN)
+    else:
+        stages.mirror()
+
+
+def border_level(before: Sequence[Operation], value: float) -> int | None:
+    """The level whose value is ``value`` in a tensor that ``before`` made; None: not known."""
+    names = {name for name, *_ in before}
+    if names <= _LEVELS:
+        return int(value)
+    return 0 if names <= _UNIT and value == 0 else None
+
+
+# Operations that give a tensor of levels, and one of values from 0 to 1.
+_LEVELS: Final = frozenset(("to_image", "contiguous"))
+_UNIT: Final = frozenset(("to_tensor", "contiguous"))
+
+# What may follow a border only if that is a border of the image.
+_FOLLOWING: Final = (TABLED | _MOVING) - {"contiguous"}
 
 
 def _around(
@@ -505,7 +564,7 @@ def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
         return mode
     if name == "resize":
         _, w, h, filter = operation
-        stages.resize(w, h, filter)
+        stages.resize(w, h, _FILTERS[filter])
         return mode
     given = operation[1:]
     code = _CODES.get(name)

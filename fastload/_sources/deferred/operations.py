@@ -300,6 +300,20 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "border": TensorOperation(  # left, top, right, bottom, value: what is stored there
         _border, lambda before, *border: Layout(before.dtype, contiguous=True), _bordered
     ),
+    "part": TensorOperation(  # a box: x, y, w, h
+        lambda tensor, x, y, w, h: tensor[:, y : y + h, x : x + w],
+        size=lambda before, x, y, w, h: (w, h),
+    ),
+    "mirror": TensorOperation(  # upside down, or left to right
+        lambda tensor, vertical: tensor.flip(-2 if vertical else -1)
+    ),
+    "resize_levels": TensorOperation(  # v2's of uint8: w, h, filter, whether it ends contiguous
+        lambda tensor, w, h, name, contiguous: functional_v2.resize_image(
+            tensor, [h, w], functional.InterpolationMode(name), antialias=True
+        ),
+        lambda before, w, h, name, contiguous: Layout(before.dtype, contiguous),
+        lambda before, w, h, name, contiguous: (w, h),
+    ),
     "mul": TensorOperation(lambda tensor, by: tensor.mul(by)),
     "div": TensorOperation(lambda tensor, by: tensor.div(by), _quotient),
     "add": TensorOperation(lambda tensor, by: tensor.add(by)),

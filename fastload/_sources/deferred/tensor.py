@@ -13,6 +13,12 @@ Note [Filled by rows]
     are views. A deferred image that is copied to one is noted there, with a border of the batch's
     value if there is nothing else in that row. Anything else makes the whole batch real, and the
     views are then views of that.
+
+Note [Parts]
+    A part of a tensor, ``x[..., 2:9, 3:9]``, shares its memory. What gives new values of a part is
+    recorded, as are those of ``x``. What changes either of them in place makes ``x``, and the part
+    is then a view of it. So does a second part: to decode an image once and to cut is less work
+    than to decode it for each part.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -29,6 +36,7 @@ from torchvision import tv_tensors
 from torchvision.tv_tensors._torch_function_helpers import _must_return_subclass
 
 from . import single
+from .lowering import TABLED, border_level
 from .operations import (
     TENSOR_OPERATIONS,
     Layout,
@@ -43,6 +51,7 @@ from .thread_state import cause
 
 Handler: TypeAlias = "Callable[..., Any]"
 Box: TypeAlias = "tuple[int, int, int, int]"
+Strides: TypeAlias = "tuple[int, int, int]"
 
 BATCHES: contextvars.ContextVar[Callable[[DeferredBatch], torch.Tensor] | None] = (
     contextvars.ContextVar("fastload deferred batches", default=None)
@@ -59,18 +68,18 @@ _MADE: list[bool] = []  # not empty once there was a deferred tensor in this pro
 
 
 class _Memory:
-    """What several tensors share: what was recorded, or the real tensor."""
+    """What several tensors share: what was recorded, or the real tensor.
 
-    __slots__ = ("layout", "mode", "opened", "operations", "real", "size")
+    Attributes:
+        gaps: the strides, in elements, where there are gaps between the rows; None: there are none.
+        whole: what this is a part of, and the box x, y, w, h; None: it is no part. See Note
+            [Parts].
+        has_part: whether something is a part of it.
+    """
 
-    @property
-    def look(self) -> tuple[Size, str, Layout]:
-        """What shape, dtype and strides depend on."""
-        return self.size, self.mode, self.layout
-
-    def recording(self) -> Recording:
-        """What was recorded, as it is now."""
-        return Recording(self.opened, self.operations, self.size, self.mode)
+    __slots__ = (
+        "_real", "gaps", "has_part", "layout", "mode", "opened", "operations", "size", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -85,7 +94,53 @@ class _Memory:
         self.size = size
         self.mode = mode
         self.layout = layout
-        self.real: torch.Tensor | None = None
+        self.gaps: Strides | None = None
+        self.whole: tuple[_Memory, Box] | None = None
+        self.has_part = False
+        self._real: torch.Tensor | None = None
+
+    @property
+    def look(self) -> tuple[Size, str, Layout, Strides | None]:
+        """What shape, dtype and strides depend on."""
+        return self.size, self.mode, self.layout, self.gaps
+
+    @property
+    def strides(self) -> Strides:
+        """In elements."""
+        return self.gaps or shape_and_strides(self.size, self.mode, self.layout.contiguous)[1]
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other memory shows what is changed in this one."""
+        return self.whole is None and not self.has_part
+
+    @property
+    def real(self) -> torch.Tensor | None:
+        """The real tensor; None: it is not made yet."""
+        if self._real is None and self.whole is not None:
+            memory, box = self.whole
+            whole = memory.real
+            if whole is not None:
+                self._real = _cut(whole, box)
+        return self._real
+
+    def make(self) -> torch.Tensor:
+        """The real tensor. It is made once."""
+        real = self.real
+        if real is None:
+            if self.whole is not None:
+                memory, box = self.whole
+                real = _cut(memory.make(), box)
+            else:
+                recording = self.recording()
+                made = single.tensor(recording, self.layout)
+                real = cast(torch.Tensor, replay(recording)) if made is None else made
+            self._real = real
+        return real
+
+    def recording(self) -> Recording:
+        """What was recorded, as it is now."""
+        return Recording(self.opened, self.operations, self.size, self.mode)
 
     def then(self, operation: Operation) -> _Memory:
         """New memory: this after one more operation."""
@@ -98,6 +153,20 @@ class _Memory:
             self.mode,
             self.layout if after is None else after(self.layout, *operation[1:]),
         )
+
+    def part(self, box: Box) -> _Memory:
+        """A part of this memory: the box x, y, w, h."""
+        part = self.then(("part", *box))
+        if part.strides != self.strides:
+            part.gaps = self.strides
+        part.whole = self, box
+        self.has_part = True
+        return part
+
+
+def _cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    x, y, w, h = box
+    return tensor[:, y : y + h, x : x + w]
 
 
 class _Deferred(torch.Tensor):
@@ -243,12 +312,14 @@ class DeferredTensor(_Deferred):
             _MADE.append(True)
         layout = memory.layout
         shape, strides = shape_and_strides(memory.size, memory.mode, layout.contiguous)
-        if strides[0] > 1:  # the usual ones, for which torch takes less time if it is given none
+        strides = memory.gaps or strides
+        if strides[0] > 1 and memory.gaps is None:  # the usual ones: torch is faster without them
             made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=layout.dtype)
         else:
             made = torch.Tensor._make_wrapper_subclass(
                 cls, shape, strides=strides, dtype=layout.dtype
             )
+        _without_data(made)
         made._memory = memory
         return made
 
@@ -265,12 +336,12 @@ class DeferredTensor(_Deferred):
             FileChanged: the file changed since it was opened.
             Whatever Pillow raises for a damaged body.
         """
-        memory = self._memory
-        if memory.real is None:
-            recording = memory.recording()
-            made = single.tensor(recording, memory.layout)
-            memory.real = cast(torch.Tensor, replay(recording)) if made is None else made
-        return memory.real
+        return self._memory.make()
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there are gaps between its rows, which belong to another tensor."""
+        return self._memory.gaps is not None
 
     def as_subclass(self, kind: Any) -> Any:
         """As of any tensor: another one of the same memory."""
@@ -365,6 +436,7 @@ class DeferredBatch(_Deferred):
         stacked = (count, *shape)
         strides = _stacked_strides(shape, row_strides, count, dtype)
         made = torch.Tensor._make_wrapper_subclass(cls, stacked, strides=strides, dtype=dtype)
+        _without_data(made)
         made.rows = rows
         made.row_strides = row_strides
         made._real = None
@@ -453,6 +525,7 @@ class DeferredRow(_Deferred):
             strides=_contiguous_strides((c, height, width)),
             dtype=dtype,
         )
+        _without_data(made)
         made.batch = batch
         made.place = place
         made.box = box
@@ -593,6 +666,11 @@ def some_deferred(tensors: Sequence[object]) -> bool:
 _CPU = torch.device("cpu")
 
 
+def _without_data(tensor: torch.Tensor) -> None:
+    """Have torch raise where C++ takes the address of what is not there, as ``to_dlpack`` does."""
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+
 def plain(value: torch.Tensor) -> torch.Tensor:
     """The tensor itself, materialised if it is deferred."""
     return value.materialise() if isinstance(value, _Deferred) else value
@@ -608,8 +686,7 @@ def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
 
 def _strides(row: torch.Tensor) -> tuple[int, ...]:
     if isinstance(row, DeferredTensor) and row._memory.real is None:
-        memory = row._memory
-        return shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)[1]
+        return row._memory.strides
     return tuple(plain(row).stride())
 
 
@@ -640,8 +717,8 @@ def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
                 made = value.materialise()
             wrappers[id(made)] = value
             return made
-        if type(value) in (list, tuple):
-            return type(value)(real(part) for part in value)
+        if isinstance(value, (list, tuple)):
+            return _with_parts(value, [real(part) for part in value])
         if type(value) is dict:
             return {key: real(part) for key, part in value.items()}
         return value
@@ -649,6 +726,15 @@ def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     result = func(*real(tuple(args)), **real(dict(kwargs)))
     # What works in place returns the tensor that it was given.
     return wrappers.get(id(result), result) if isinstance(result, torch.Tensor) else result
+
+
+def _with_parts(container: Any, parts: list[Any]) -> Any:
+    """A list or tuple like ``container``, with these parts; itself, if they are the same."""
+    if all(map(operator.is_, parts, container)):
+        return container
+    if isinstance(container, list):
+        return parts
+    return type(container)(*parts) if hasattr(container, "_fields") else tuple(parts)
 
 
 def _name(func: Callable[..., Any]) -> str:
@@ -684,7 +770,10 @@ def record(tensor: DeferredTensor, operation: Operation, marked: bool = False) -
 
 
 def record_in_place(tensor: DeferredTensor, operation: Operation) -> DeferredTensor:
-    """The same tensor after an operation that changes neither shape nor dtype."""
+    """The same tensor after an operation that changes neither shape nor dtype.
+
+    Its memory must be ``alone``.
+    """
     memory = tensor._memory
     memory.operations = memory.then(operation).operations
     return tensor
@@ -727,8 +816,9 @@ def _is_contiguous(tensor: Any, **kwargs: Any) -> Any:
 
 
 def _contiguous_already(tensor: DeferredTensor) -> bool:
+    memory = tensor._memory
     c, h, w = tensor.shape
-    return tensor._memory.layout.contiguous or c == 1 or h * w == 1
+    return memory.gaps is None and (memory.layout.contiguous or c == 1 or h * w == 1)
 
 
 def _requires_grad(tensor: Any, requires_grad: Any = True) -> Any:
@@ -788,6 +878,8 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
         if not dtype.is_floating_point and torch.get_default_dtype() != torch.float32:
             return NotImplemented
         if in_place:
+            if not tensor._memory.alone:
+                return NotImplemented
             return _unmarked(record_in_place(tensor, (name, other)))
         return record(tensor, (name, other))
 
@@ -833,9 +925,9 @@ def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
         recordings.append(memory.recording())
     if len(looks) != 1:
         return None
-    ((size, mode, layout),) = looks
+    ((size, mode, layout, gaps),) = looks
     shape, strides = shape_and_strides(size, mode, layout.contiguous)
-    return DeferredBatch._of(tuple(recordings), shape, layout.dtype, (strides,))
+    return DeferredBatch._of(tuple(recordings), shape, layout.dtype, (gaps or strides,))
 
 
 def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
@@ -922,7 +1014,73 @@ def _unbind(batch: Any, dim: Any = 0) -> Any:
     return tuple(DeferredRow(batch, place) for place in range(len(batch.rows)))
 
 
+def _part(tensor: DeferredTensor, index: Any) -> Any:
+    """A part of a tensor. See Note [Parts]."""
+    memory = tensor._memory
+    if memory.has_part or not _movable(tensor):
+        return NotImplemented
+    box = _box(index, tensor._shape())
+    if box is None or min(box[2:]) < LEAST_SIDE:
+        return NotImplemented
+    return DeferredTensor._of(memory.part(box))
+
+
+LEAST_SIDE = 2  # of what is cut, mirrored or resized: strides of a side of one mean nothing
+
+
+def _movable(tensor: DeferredTensor) -> bool:
+    """Whether the core cuts and mirrors it: nothing but a border of the image is over it yet."""
+    c, h, w = tensor._shape()
+    if c == 1 or min(h, w) < LEAST_SIDE:
+        return False
+    before: list[Operation] = []
+    for operation in tensor._memory.operations:
+        name = operation[0]
+        if name == "erase":
+            return False
+        if name == "border" and border_level(before, cast(float, operation[-1])) is None:
+            return False
+        if name in TABLED:
+            before.append(operation)
+    return True
+
+
+def holds_levels(tensor: DeferredTensor) -> bool:
+    """Whether it is a tensor of an RGB image's levels, cut, mirrored or resized."""
+    memory = tensor._memory
+    if memory.mode != "RGB" or memory.layout.dtype != torch.uint8 or not _movable(tensor):
+        return False
+    names = [name for name, *_ in memory.operations]
+    return "to_image" in names and _MOVED.issuperset(names[names.index("to_image") :])
+
+
+_MOVED = frozenset(("to_image", "contiguous", "part", "mirror", "resize_levels", "border"))
+
+
+def padded(tensor: DeferredTensor, sides: Sequence[Any], value: Any) -> DeferredTensor | None:
+    """The tensor with a border: left, right, top, bottom; None: that is not recorded."""
+    if not any(sides):
+        return None
+    made = _pad(tensor, list(sides), "constant", value)
+    return made if isinstance(made, DeferredTensor) else None
+
+
+def _flip(tensor: Any, *dims: Any, **kwargs: Any) -> Any:
+    if kwargs.keys() == {"dims"} and not dims:
+        dims, kwargs = (kwargs["dims"],), {}
+    if len(dims) == 1 and type(dims[0]) in (tuple, list):
+        dims = tuple(dims[0])
+    if not _pending(tensor) or kwargs or len(dims) != 1 or not _movable(tensor):
+        return NotImplemented
+    (dim,) = dims
+    if type(dim) is not int or dim not in (-1, -2, 1, 2):
+        return NotImplemented
+    return record(tensor, ("mirror", dim in (-2, 1)))
+
+
 def _get(tensor: Any, index: Any) -> Any:
+    if _pending(tensor):
+        return _part(tensor, index)
     if _row_to_fill(tensor):
         row, part = tensor, index
     elif _to_fill(tensor):
@@ -943,7 +1101,7 @@ def _get(tensor: Any, index: Any) -> Any:
 def _box(index: Any, shape: tuple[int, ...]) -> Box | None:
     """The box x, y, w, h that an index takes of (channels, h, w); None: it takes anything else."""
     indices = index if type(index) is tuple else (index,)
-    if indices[:1] == (Ellipsis,):
+    if indices and indices[0] is Ellipsis:
         indices = (slice(None),) * (len(shape) + 1 - len(indices)) + indices[1:]
     if len(indices) > len(shape):
         return None
@@ -961,7 +1119,7 @@ def _box(index: Any, shape: tuple[int, ...]) -> Box | None:
 
 
 def _set(tensor: Any, index: Any, value: Any) -> Any:
-    row = _get(tensor, index)
+    row = NotImplemented if _pending(tensor) else _get(tensor, index)
     if row is NotImplemented or _copy(row, value) is NotImplemented:
         return NotImplemented
     return None
@@ -1023,6 +1181,8 @@ def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
     yield tensor.zero_, lambda batch: _fill(batch, 0)
     yield tensor.unbind, _unbind
     yield torch.unbind, _unbind
+    yield tensor.flip, _flip
+    yield torch.flip, _flip
     yield tensor.__getitem__, _get
     yield tensor.__setitem__, _set
     yield tensor.copy_, _copy

@@ -182,6 +182,9 @@ def test_torchscript_still_compiles_redirected_functions() -> None:
     image = torch.rand(3, 4, 5)
     expected = F.normalize(image, [0.5] * 3, [0.25] * 3)
     assert torch.equal(scripted(image, [0.5] * 3, [0.25] * 3), expected)
+    levels = torch.arange(180, dtype=torch.uint8).reshape(3, 6, 10)
+    expected = v2.functional.resize_image(levels, [4, 5])
+    assert torch.equal(torch.jit.script(v2.functional.resize_image)(levels, [4, 5]), expected)
 
 
 def test_plain_tensors_and_images_go_the_usual_way_within_the_block() -> None:

@@ -16,6 +16,7 @@ import torch
 import torchvision.transforms.functional as F
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 import deferred_datasets as shapes
 from fastload import FastLoader
@@ -215,6 +216,18 @@ def test_an_image_keeps_what_the_users_code_has_set(photos: list[Path]) -> None:
 
 
 # Elsewhere.
+
+
+class Exported(shapes.Photos):
+    """Hands a tensor to another library, below torch's Python functions."""
+
+    def __getitem__(self, i: int) -> Any:
+        return from_dlpack(to_dlpack(F.to_tensor(opened(self.paths[i])))), i
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_tensor_that_is_exported_is_made_first(photos: list[Path], workers: int) -> None:
+    side_by_side(Exported(photos), epochs=1, batch_size=3, num_workers=workers)
 
 
 def _kind_and_mean(path: Path) -> tuple[str, float]:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -98,6 +98,11 @@ def test_the_operations_of_a_training_transform_are_those_of_the_contract(photo:
     assert torch.equal(replay(found.recording), found.materialise())
 
 
+def thumbnail(image: Any, *arguments: Any) -> Any:
+    image.thumbnail(*arguments)
+    return image
+
+
 RECORDED: list[Callable[[Any], Any]] = [
     lambda x: x.convert("L"),
     lambda x: x.copy(),
@@ -106,7 +111,11 @@ RECORDED: list[Callable[[Any], Any]] = [
     lambda x: x.crop((1.4, 2.5, 9.5, 30.1)),
     lambda x: x.resize((9, 8)),
     lambda x: x.resize((9, 8), 1, box=(1.5, 2, 30, 40)),
+    lambda x: x.resize((30, 20), 2, reducing_gap=2.0),
     lambda x: ImageOps.fit(x, (20, 20)),
+    lambda x: thumbnail(x, (40, 40)),
+    lambda x: thumbnail(x.crop((0, 0, 20, 60)), (40.5, 30.9), Image.Resampling.LANCZOS, None),
+    lambda x: thumbnail(x, (400, 300)),
     *[lambda x, m=m: x.transpose(m) for m in Image.Transpose],
     lambda x: x.rotate(90, expand=True),
     lambda x: x.rotate(33, Image.Resampling.BILINEAR, expand=True, fillcolor=(1, 2, 3)),
@@ -120,6 +129,7 @@ RECORDED: list[Callable[[Any], Any]] = [
     lambda x: x.filter(ImageFilter.Kernel((3, 3), [1, 2.5, 3] * 3, 11, 4)),
     lambda x: x.point(lambda level: 2 * level - 60.5),
     lambda x: x.point([min(255, level + 40) for level in range(256)] * len(x.getbands())),
+    lambda x: x.point(lambda level: level > 99 and 255),
     lambda x: F.gaussian_blur(x, [3, 5], 0.7),
     lambda x: v2.GaussianBlur(5)(x),
     lambda x: v1.ColorJitter(0.5, 0.5, 0.5, 0.2)(x),
@@ -175,6 +185,7 @@ TENSORS: list[Callable[[Any], Any]] = [
     lambda x: v2.RandomErasing(p=1, value=[0.1, 0.2, 0.3])(v2.functional.to_image(x)),
     lambda x: v2.ToPureTensor()(tv_tensors.Image(x)),
     lambda x: F.to_tensor(x.convert("L")),
+    lambda x: tv_tensors.Image(F.pil_to_tensor(x)),
 ]
 
 
@@ -197,6 +208,24 @@ def test_a_tensor_is_recorded_and_gives_torchs_values(photo: Path, number: int) 
     assert type(real) is type(expected)
     assert real.stride() == expected.stride()
     assert torch.equal(real, expected)
+
+
+def test_a_thumbnail_is_pillows_however_it_is_made(photo: Path) -> None:
+    for size in ((3, 9), (20, 20), (39, 80), (80, 60), (33, 1), (0, 5), (-1, 5)):
+        for gap in (2.0, 1.0, None, 0.5):
+            outcomes: list[Any] = []
+            for context in (contextlib.nullcontext(), hooks.deferring()):
+                for convert in (False, True):
+                    with context, open(photo, "rb") as file:
+                        image = Image.open(file)
+                        image.info["mark"] = 1
+                        image = image.convert("RGB") if convert else image
+                        try:
+                            thumbnail(image, size, Image.Resampling.BICUBIC, gap)
+                            outcomes.append((image.size, image.info, image.format, image.tobytes()))
+                        except (ValueError, ZeroDivisionError) as error:
+                            outcomes.append((type(error), str(error)))
+            assert outcomes[:2] == outcomes[2:]
 
 
 def test_two_views_share_one_image_and_nothing_else(photo: Path) -> None:
@@ -259,6 +288,48 @@ def test_info_that_comes_with_the_pixels_is_there_after_them(tmp_path: Path) -> 
             frames = getattr(image, "n_frames", 1)
             found.append((frames, sorted(map(str, image.info))))
     assert found[0] == found[1]
+
+
+def test_what_is_written_to_exif_stays_when_the_image_is_decoded(tmp_path: Path) -> None:
+    for name in ("a.jpg", "a.png", "a.webp"):
+        Image.new("RGB", (20, 10), "red").save(tmp_path / name)
+        found = []
+        for context in (contextlib.nullcontext(), hooks.deferring()):
+            with context:
+                image = Image.open(tmp_path / name)
+                image.getexif()[0x0112] = 6
+                image.getpixel((3, 3))
+                found.append((dict(image.getexif()), ImageOps.exif_transpose(image).size))
+        assert found[0] == found[1] == ({0x0112: 6}, (10, 20))
+
+
+def test_an_image_can_be_given_another_format(photo: Path) -> None:
+    image = opened(photo).convert("RGB")
+    image.format = "PNG"
+    assert image.format == "PNG"
+    assert image == Image.open(photo).convert("RGB")
+
+
+class Views(NamedTuple):
+    """Two tensors, by name."""
+
+    one: Any
+    other: Any
+
+
+def test_tensors_in_a_named_tuple_are_taken_as_torch_takes_them(photo: Path) -> None:
+    def program(path: Path) -> list[torch.Tensor]:
+        with Image.open(path) as image:
+            value = F.to_tensor(image)
+        views = Views(value, value * 2)
+        several = type("List", (list,), {})(views)
+        return [torch.cat(views), torch.stack(views, 1), torch.cat(several), torch.vstack(views)]
+
+    expected = program(photo)
+    with hooks.deferring():
+        found = program(photo)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
@@ -370,3 +441,62 @@ def test_a_stack_says_whether_one_of_its_tensors_is_deferred(photo: Path) -> Non
     assert not tensor.some_deferred([])
     assert tensor.some_deferred([plain, deferred])
     assert tensor.some_deferred([torch.stack([deferred, deferred])])
+
+
+FILLS: dict[Any, Any] = {Image.Image: (1, 2, 3), tv_tensors.Image: 7, torch.Tensor: 9, "others": 5}
+FILLED: list[Callable[[], Any]] = [
+    lambda: v2.Pad(3, fill=dict(FILLS)),
+    lambda: v2.RandomCrop(90, pad_if_needed=True, fill=dict(FILLS)),
+    lambda: v2.RandomZoomOut(dict(FILLS), p=1.0),
+    lambda: v2.RandomRotation((30, 30), expand=True, fill=dict(FILLS)),
+    lambda: v2.RandomAffine((20, 20), fill=dict(FILLS)),
+    lambda: v2.RandomPerspective(p=1.0, fill=dict(FILLS)),
+    lambda: v2.RandAugment(fill=dict(FILLS)),
+    lambda: v2.ElasticTransform(fill=dict(FILLS)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FILLED)))
+def test_a_fill_by_type_is_that_of_what_a_deferred_object_stands_for(
+    photo: Path, number: int
+) -> None:
+    for file in (False, True):
+        if file:
+            FILLS[JpegImageFile] = (4, 5, 6)
+        made: list[list[Any]] = []
+        for context in (contextlib.nullcontext(), hooks.deferring()):
+            torch.manual_seed(number)
+            transform = FILLED[number]()
+            with context, open(photo, "rb") as opened:
+                image = Image.open(opened)
+                values = [
+                    image,
+                    image.convert("RGB"),
+                    v2.functional.to_image(image),
+                    F.pil_to_tensor(image),
+                ]
+                made.append([np.asarray(transform(value)) for value in values])
+        FILLS.pop(JpegImageFile, None)
+        for ours, theirs in zip(*made, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_dtype_by_type_is_that_of_what_a_deferred_object_stands_for(photo: Path) -> None:
+    transforms = [
+        v2.ToDtype({tv_tensors.Image: torch.float32, "others": torch.uint8}, scale=True),
+        v2.ToDtype({torch.Tensor: torch.float16, "others": None}),
+        v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}),
+    ]
+    hooks.materialised()
+    for transform in transforms:
+        for make in (v2.functional.to_image, F.pil_to_tensor):
+            expected = transform(make(Image.open(photo).convert("RGB")))
+            with hooks.deferring():
+                found = transform(make(Image.open(photo).convert("RGB")))
+            assert found.dtype == expected.dtype
+            assert hooks.materialised() == []
+            assert torch.equal(found.materialise(), expected)
+    with hooks.deferring(), pytest.raises(ValueError, match="No dtype was specified for type"):
+        v2.ToDtype({tv_tensors.Mask: torch.int64})(
+            v2.functional.to_image(Image.open(photo).convert("RGB"))
+        )

@@ -149,7 +149,7 @@ def test_an_image_that_is_asked_for_twice_is_decoded_once(
     with hooks.deferring():
         image = Image.open(photo)
         array = np.asarray(image)
-        assert np.asarray(image).ctypes.data == array.ctypes.data
+        same(np.asarray(image), array)
         assert image.getpixel((5, 6)) == tuple(array[6, 5])
         assert image.copy().tobytes() == array.tobytes()
     assert decoded == [True]
@@ -180,6 +180,19 @@ def test_what_is_written_to_a_copy_does_not_show_in_another_view(photo: Path) ->
         pasted.paste((1, 2, 3), (0, 0, 50, 50))
         again = np.asarray(image.crop((0, 0, 60, 60)))
     same(again, np.asarray(Image.open(photo).crop((0, 0, 60, 60))))
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")
+def test_what_torch_writes_to_an_array_does_not_show_in_another(photo: Path) -> None:
+    for box in ((0, 0, 150, 110), (3, 4, 90, 80)):
+        expected = np.asarray(Image.open(photo).convert("RGB").crop(box))
+        with hooks.deferring():
+            image = Image.open(photo).convert("RGB")
+            view = image.crop(box)
+            torch.from_numpy(np.asarray(view)).zero_()
+            torch.from_numpy(np.asarray(image)).zero_()
+            same(np.asarray(view), expected)
+            same(np.asarray(image.crop(box)), expected)
 
 
 def test_small_images_are_left_to_pillow(photo: Path, decoded: list[bool]) -> None:

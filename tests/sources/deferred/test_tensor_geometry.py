@@ -1,0 +1,329 @@
+"""Crops, flips and v2's resizes of deferred tensors: torch's values, strides and shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import io, tv_tensors
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F2
+
+import deferred_datasets as shapes
+from fastload import FastLoader
+from fastload._base.slabs import SlabRing
+from fastload._sources.deferred import hooks, torch_resize
+from fastload._sources.deferred.batch import BatchDecoder
+from fastload._sources.deferred.completion import fill
+from fastload._sources.deferred.lowering import lower
+from fastload._sources.deferred.tensor import DeferredTensor, DeferredTVImage
+from fastload._transforms.reader import resizes_in_integers
+from sides import side_by_side
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.filterwarnings("ignore:.*TorchCodec:DeprecationWarning"),
+]
+
+Mode = v2.InterpolationMode
+
+needs_integers = pytest.mark.skipif(
+    not (resizes_in_integers("bilinear") and resizes_in_integers("bicubic")),
+    reason="torchvision resizes tensors in floating point here",
+)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("photos")
+    paths = shapes.write_photos(folder, 20)
+    return [path for path in paths if path.suffix == ".jpg" and opened(path, None).mode == "RGB"]
+
+
+def opened(path: Path, mode: str | None = "RGB") -> Image.Image:
+    return Image.open(path).convert(mode)
+
+
+def made(tensor: DeferredTensor) -> torch.Tensor:
+    """What the core fills it with."""
+    return fill(BatchDecoder(0, SlabRing(1)), tensor).result()
+
+
+FINISH = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(shapes.MEAN, shapes.STD)]
+CHAINS: dict[str, list[Any]] = {
+    "train": [v2.ToImage(), v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), *FINISH],
+    "bicubic": [v2.PILToTensor(), v2.RandomResizedCrop(24, interpolation=Mode.BICUBIC),
+                v2.RandomVerticalFlip(), *FINISH],
+    "eval": [v2.ToImage(), v2.Resize(40), v2.CenterCrop(32), *FINISH, v2.ToPureTensor()],
+    "floats": [v2.PILToTensor(), *FINISH, v2.RandomCrop(30), v2.RandomHorizontalFlip()],
+    "levels": [v2.ToImage(), v2.Resize((36, 40)), v2.RandomCrop(32)],
+    "flipped first": [v2.ToImage(), v2.RandomHorizontalFlip(1.0), v2.Resize((33, 31)),
+                      v2.RandomVerticalFlip(1.0), v2.CenterCrop((20, 22)),
+                      v2.Resize(17, max_size=60)],
+    "v1": [v1.ToTensor(), v1.RandomCrop(32), v1.RandomHorizontalFlip(), v1.RandomVerticalFlip(),
+           v1.Normalize(shapes.MEAN, shapes.STD), v1.RandomErasing(p=1.0)],
+    "padded": [v2.ToImage(), v2.RandomCrop(60, padding=4, pad_if_needed=True), v2.Pad(2, fill=7),
+               v2.Resize((33, 30)), *FINISH],
+    "padded, v1": [v1.ToTensor(), v1.RandomCrop(60, padding=4, pad_if_needed=True), *FINISH[1:]],
+}  # fmt: skip
+
+
+@needs_integers
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_on_tensors_gives_data_loaders_batches(photos: list[Path], name: str) -> None:
+    chain = v1.Compose(CHAINS[name])
+    for workers in (0, 1):
+        side_by_side(
+            shapes.Photos(photos, chain), batch_size=4, shuffle=True, num_workers=workers, epochs=3
+        )
+    loader = FastLoader(shapes.Photos(photos, chain), 4)
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    assert stats["images_materialised"] == 0
+    assert stats["images_deferred"] == len(photos)
+    assert "slower" not in loader.explain()  # nothing was left to Pillow
+
+
+class Read(shapes.Photos):
+    """Reads with torchvision.io."""
+
+    def __getitem__(self, i: int) -> Any:
+        return self.transform(io.decode_image(str(self.paths[i]), io.ImageReadMode.RGB)), i
+
+
+@needs_integers
+def test_a_chain_on_what_torchvision_reads_gives_data_loaders_batches(photos: list[Path]) -> None:
+    chain = v2.Compose(
+        [v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+    )
+    side_by_side(Read(photos, chain), batch_size=4, shuffle=True)
+    loader = FastLoader(Read(photos, chain), 4)
+    for _ in loader:
+        pass
+    assert loader.stats()["images_materialised"] == 0
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "crop": lambda x: F2.crop(x, 3, 4, 30, 20),
+    "crop of rows": lambda x: F2.crop(x, 3, 0, 30, x.shape[2]),
+    "crop of all": lambda x: F2.crop(x, 0, 0, x.shape[1], x.shape[2]),
+    "v1": lambda x: F.crop(x, 3, 4, 30, 20),
+    "indices": lambda x: x[:, 2:-3, :9],
+    "ellipsis": lambda x: x[..., 5:30],
+    "centre": lambda x: F2.center_crop(x, [31, 22]),
+    "flip": lambda x: F2.horizontal_flip(x),
+    "upside down": lambda x: F2.vertical_flip(x.contiguous()),
+    "torch.flip": lambda x: torch.flip(x, dims=(1,)).flip([2]),
+    "beyond": lambda x: F2.crop(x, -3, -4, 30, 20),
+    "pad": lambda x: F2.pad(x, [1, 2, 3, 4], fill=5),
+    "pad and flip": lambda x: F2.resize(F.hflip(F.pad(x, [1, 2], 300 - 255)), [20, 21]),
+    "pad of a part": lambda x: F2.pad(x[:, 3:20, 4:30], 2)[:, 1:],
+    "large centre": lambda x: F2.center_crop(x, [120, 40]).float(),
+    "resize": lambda x: F2.resize(x, [20, 33]),
+    "larger": lambda x: F2.resize(x, [99, 120], interpolation=Mode.BICUBIC),
+    "one side": lambda x: F2.resize(x, [x.shape[1], 20]),
+    "same": lambda x: F2.resize(x, list(x.shape[1:])),
+    "contiguous": lambda x: F2.resize(x.contiguous(), [20, 33]),
+    "cropped": lambda x: F2.resized_crop(x, 2, 3, 40, 30, [24, 25]),
+    "cropped rows": lambda x: F2.resized_crop(x, 2, 0, 40, x.shape[2], [24, 25]),
+    "contiguous crop": lambda x: F2.resized_crop(x.contiguous(), 2, 3, 40, 30, [24, 25]),
+    "twice": lambda x: F2.resize(F2.center_crop(F2.resize(x, [40, 44]), [30, 30]), [20, 20]),
+    "a part of a part": lambda x: x[:, 1:40, 1:40][:, 5:30, 9:20],
+    "float": lambda x: F2.center_crop(x, [20, 20]).float() / 255,
+    "contiguous part": lambda x: x[:, 3:20, 4:30].contiguous(),
+    "clone of a part": lambda x: x[:, 3:20, 4:30].clone(),
+    "flip of a part": lambda x: x[:, 3:20, 4:30].flip(-1),
+    "normalised": lambda x: F2.normalize(x[:, 3:20, 4:30].float(), [0.5], [0.2]).flip(-2)[:, :9],
+    "stack": lambda x: torch.stack([x[:, 3:20, 4:30]] * 2),
+    "stack of contiguous": lambda x: torch.stack([x.contiguous()[:, 3:20, 4:30]] * 2),
+}
+
+
+@needs_integers
+@pytest.mark.parametrize("mode", ["pil_to_tensor", "to_image"])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_recorded_and_has_torchs_values_and_strides(
+    photos: list[Path], name: str, mode: str
+) -> None:
+    call, make = CALLS[name], getattr(F2, mode)
+    for path in photos[:4]:
+        expected = call(make(opened(path)))
+        hooks.materialised()
+        with hooks.deferring():
+            found = call(make(opened(path)))
+        assert hooks.materialised() == []
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        assert isinstance(found, tv_tensors.Image) == isinstance(expected, tv_tensors.Image)
+        if isinstance(found, DeferredTensor):
+            assert found.recording is not None
+            assert lower(found.recording) is not None
+            assert found.stride() == expected.stride()
+            assert found.is_contiguous() == expected.is_contiguous()
+        result = made(found)
+        assert type(result) is type(expected)
+        assert result.stride() == expected.stride()
+        assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("name", ["crop", "centre", "indices", "a part of a part"])
+def test_a_part_that_is_asked_for_values_is_torchs(photos: list[Path], name: str) -> None:
+    expected = CALLS[name](F.pil_to_tensor(opened(photos[0])))
+    with hooks.deferring():
+        found = CALLS[name](F.pil_to_tensor(opened(photos[0])))
+    real = found.materialise()
+    assert real.stride() == expected.stride()
+    assert real.storage_offset() == expected.storage_offset()
+    assert torch.equal(real, expected)
+
+
+IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "the whole, recorded": lambda whole, part: whole.mul_(2),
+    "the part, recorded": lambda whole, part: part.mul_(2),
+    "the whole, its values": lambda whole, part: whole.clamp_(0.2, 0.4),
+    "the part, its values": lambda whole, part: part.clamp_(0.2, 0.4),
+    "normalised": lambda whole, part: F.normalize(part, [0.5], [0.2], inplace=True),
+    "the whole erased": lambda whole, part: F.erase(
+        whole, 3, 3, 20, 20, torch.tensor([[[0.5]]]), inplace=True
+    ),
+    "the part erased": lambda whole, part: F.erase(
+        part, 3, 3, 2, 2, torch.tensor([[[0.5]]]), inplace=True
+    ),
+    "assigned": lambda whole, part: whole.__setitem__((0, 5, 6), 7),
+    "assigned to the part": lambda whole, part: part.__setitem__(0, 7),
+    "with an operator": lambda whole, part: part.__iadd__(1),
+    "another part": lambda whole, part: whole[:, 3:8, 4:9].fill_(3),
+    "nothing": lambda whole, part: None,
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_part_and_the_whole_share_their_memory(photos: list[Path], name: str) -> None:
+    def program() -> list[torch.Tensor]:
+        whole = F.to_tensor(opened(photos[0]))
+        part = whole[:, 2:20, 3:30]
+        inner = part[:, 1:9, 1:9]
+        doubled = part * 2
+        IN_PLACE[name](whole, part)
+        return [whole, part, inner, doubled, part * 3, torch.stack([inner, inner])]
+
+    expected = program()
+    with hooks.deferring():
+        found = program()
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(made(one) if type(one) is not torch.Tensor else one, other)
+
+
+def test_a_second_part_makes_the_whole(photos: list[Path]) -> None:
+    with hooks.deferring():
+        whole = F.to_tensor(opened(photos[0]))
+        first = whole[:, :9, :9]
+        assert isinstance(first, DeferredTensor)
+        assert first.recording is not None
+        second = whole[:, 9:18, :9]
+        assert type(second) is torch.Tensor
+    assert first.recording is None
+    assert first.data_ptr() == whole.data_ptr()
+    assert second.data_ptr() > first.data_ptr()
+
+
+class Parts(shapes.Photos):
+    """Crops that nothing makes anew."""
+
+    def __getitem__(self, i: int) -> Any:
+        return v2.CenterCrop(20)(F.pil_to_tensor(opened(self.paths[i])))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_part_that_is_a_batch_has_its_strides(photos: list[Path], workers: int) -> None:
+    side_by_side(Parts(photos), batch_size=None, num_workers=workers)
+    side_by_side(Parts(photos), batch_size=3, collate_fn=shapes.as_they_are, num_workers=workers)
+
+
+def test_what_only_torch_computes_stays_torchs(photos: list[Path]) -> None:
+    calls: list[Callable[[Any], Any]] = [
+        lambda x: F2.resize(x, [20, 20], antialias=False),
+        lambda x: F2.resize(x, [20, 20], interpolation=Mode.NEAREST),
+        lambda x: F2.resize(x.float(), [20, 20]),
+        lambda x: F2.resize(x / 255, [20, 20]),
+        lambda x: F.resize(x, [20, 20]),
+        lambda x: F2.resize(x, [1, 20]),
+        lambda x: F2.resize(x[:1], [20, 20]),
+        lambda x: F2.pad(x, [0, 0, 0, 0]),
+        lambda x: F2.pad(x, [-1, 2, 3, 4]),
+        lambda x: F2.pad(x, 3, padding_mode="reflect"),
+        lambda x: F2.pad(x, 3, fill=[1, 2, 3]),
+        lambda x: F.pad(x, 3, padding_mode="edge"),
+        lambda x: F2.normalize(F2.pad(x / 255, 3), [0.5], [0.2])[:, 5:],
+        lambda x: x[:, ::2],
+        lambda x: x[:, 3],
+        lambda x: x[:, 3:3],
+        lambda x: x[np.array([2, 0])],
+        lambda x: x[[2, 1, 0], 3:9],
+        lambda x: x[x > 100],
+        lambda x: x[None, :, 3:9],
+        lambda x: x[(x > 9).numpy()],
+        lambda x: x.flip(0),
+        lambda x: x.flip(-1, -2),
+        lambda x: F2.erase(x, 1, 2, 3, 4, torch.zeros(1, 1, 1))[:, :5],
+    ]
+    for call in calls:
+        expected = call(F.pil_to_tensor(opened(photos[0])))
+        with hooks.deferring():
+            found = call(F.pil_to_tensor(opened(photos[0])))
+        found = found if type(found) is torch.Tensor else found.materialise()
+        assert found.stride() == expected.stride()
+        assert torch.equal(found, expected)
+
+
+def test_a_gray_image_is_torchs(photos: list[Path]) -> None:
+    for call in CALLS.values():
+        expected = call(F.to_tensor(opened(photos[0]).convert("L")))
+        with hooks.deferring():
+            found = call(F.to_tensor(opened(photos[0]).convert("L")))
+        result = found if type(found) is torch.Tensor else found.materialise()
+        assert result.stride() == expected.stride()
+        assert torch.equal(result, expected)
+
+
+@needs_integers
+def test_a_marked_image_stays_marked(photos: list[Path]) -> None:
+    with hooks.deferring():
+        image = F2.to_image(opened(photos[0]))
+        for transform in (v2.Resize(20), v2.RandomCrop(10), v2.RandomHorizontalFlip(1.0)):
+            image = transform(image)
+            assert isinstance(image, DeferredTVImage)
+    assert [name for name, *_ in image.recording.operations][-3:] == [
+        "resize_levels", "part", "mirror"
+    ]  # fmt: skip
+
+
+def test_wrong_sizes_are_torchvisions_errors(photos: list[Path]) -> None:
+    for size, most in (([20, 20], 30), (20, 10)):
+        outcomes = []
+        for deferring in (False, True):
+            image = hooks.deferring() if deferring else None
+            with pytest.raises(ValueError) as caught:
+                if image is None:
+                    F2.resize(F.pil_to_tensor(opened(photos[0])), size, max_size=most)
+                else:
+                    with image:
+                        F2.resize(F.pil_to_tensor(opened(photos[0])), size, max_size=most)
+            outcomes.append(str(caught.value))
+        assert outcomes[0] == outcomes[1]
+
+
+def test_how_a_result_lies_is_found_by_looking() -> None:
+    for contiguous in (False, True):
+        for gaps in (False, True):
+            assert torch_resize.contiguous_after(contiguous, gaps) is not None
+    assert torch_resize.filter_of("nearest") is None
+    assert torch_resize.filter_of(3) is None
+    assert torch_resize.filter_of(["bilinear"]) is None
