@@ -96,7 +96,8 @@ def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
 
 def _read(path: str, chosen: Chosen) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The rows of a list, the name of the column of paths, and the paths."""
-    rows = _read_jsonl(path) if path.endswith(SUFFIXES[2:]) else _read_csv(path)
+    as_json = path.endswith(SUFFIXES[2:])
+    rows = _read_jsonl(path) if as_json else _read_csv(path)
     if not rows:
         raise StoreError("expected a list of images, found no line with one", path=path)
     names = list(rows[0])
@@ -107,7 +108,8 @@ def _read(path: str, chosen: Chosen) -> tuple[list[dict[str, Any]], str, list[st
             f"with image_column={names[0]!r}",
             path=path,
         )
-    return rows, column, [_text(row, column, number, path) for number, row in enumerate(rows)]
+    files = [_text(row, column, number, path) for number, row in enumerate(rows)]
+    return rows if as_json else _with_numbers(rows, but=column), column, files
 
 
 def _read_csv(path: str) -> list[dict[str, Any]]:
@@ -121,12 +123,25 @@ def _read_csv(path: str) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         if None in row or None in row.values():
             raise StoreError(f"line {number + 2} has not as many values as the first", path=path)
-    columns = {name: _numbers([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    return rows
+
+
+def _with_numbers(rows: list[dict[str, Any]], *, but: str) -> list[dict[str, Any]]:
+    """``rows`` of text with numbers in the columns that hold nothing else.
+
+    ``but``: the column of paths, in which 007 is the name of a file.
+    """
+    columns = {
+        name: [row[name] for row in rows] if name == but else _numbers([row[name] for row in rows])
+        for name in rows[0]
+    }
     return [{name: columns[name][i] for name in columns} for i in range(len(rows))]
 
 
 def _numbers(values: list[str]) -> Sequence[str | int | float]:
     """``values`` as ints or floats if every one is such a number."""
+    if any("_" in value for value in values):  # a name such as 1_000, which Python takes as 1000
+        return values
     for convert in (int, float):
         try:
             return [convert(value) for value in values]

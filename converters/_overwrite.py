@@ -82,10 +82,15 @@ def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
             os.rmdir(folder)
         raise
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
+    aside = {name: f"old-{name}" for name in map(os.path.basename, places)}
+    names = [name for name in names if name not in aside.values()]  # of a run that was killed
     for name in names:
         place = os.path.join(parent, name)
         if os.path.isdir(place) and not os.path.islink(place):  # a rename cannot replace it
-            os.rename(place, os.path.join(folder, f"old-{name}"))
+            old_place = os.path.join(folder, aside[name])
+            if os.path.isdir(old_place):
+                shutil.rmtree(old_place)
+            os.rename(place, old_place)
         os.replace(os.path.join(folder, name), place)
     for left in set(old) - {os.path.join(parent, name) for name in names}:
         os.remove(left)

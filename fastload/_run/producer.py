@@ -99,7 +99,11 @@ class Pipeline:
         self._owner = weakref.ref(owner, self._tasks.put)
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
         # can always be ended.
-        self._results = background_thread.start(self._produce())
+        try:
+            self._results = background_thread.start(self._produce())
+        except RuntimeError:  # the system grants no more threads
+            self._release()
+            raise
 
     def use_threads(self, threads: int) -> None:
         """Fill the batches submitted from now on with so many threads."""

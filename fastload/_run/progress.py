@@ -193,6 +193,16 @@ def read(state: Mapping[str, Any]) -> Progress:
             f"load_state_dict: expected what FastLoader.state_dict() of version {_VERSION} "
             f"returned, got {found}"
         )
+    try:
+        return _read(state)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise UsageError(
+            f"load_state_dict: the state is damaged ({type(error).__name__}: {error}): use another "
+            "checkpoint"
+        ) from error
+
+
+def _read(state: Mapping[str, Any]) -> Progress:
     samples = state["samples"]
     return Progress(
         epoch=int(state["epoch"]),
@@ -232,7 +242,7 @@ def _encoded(generator: torch.Tensor) -> str:
 
 
 def _generator(saved: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(base64.b64decode(saved)), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(base64.b64decode(saved, validate=True)), dtype=torch.uint8)
 
 
 def positions(progress: Progress | None, workers: int) -> Positions | None:

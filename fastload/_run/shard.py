@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import IterableDataset, SequentialSampler
 
 from .._base import callers
+from .._sources.augmentation_checks import is_integer
 from ..errors import UsageError
 from .order import InOrder, SeededSampler
 
@@ -105,9 +106,16 @@ def resolve(shard: bool | DeviceMesh, rank: int | None, world_size: int | None) 
                 "iterating, start with torchrun, or pass rank and world_size"
             )
         return found
-    if not 0 <= rank < world_size:
-        raise UsageError(f"expected 0 <= rank < world_size, got {rank=} and {world_size=}")
-    return Shard(rank, world_size)
+    return _checked(rank, world_size)
+
+
+def _checked(rank: int, world_size: int) -> Shard:
+    """Raises UsageError unless there is such a rank."""
+    if not (is_integer(rank) and is_integer(world_size) and 0 <= rank < world_size):
+        raise UsageError(
+            f"expected integers, 0 <= rank < world_size, got {rank=} and {world_size=}"
+        )
+    return Shard(int(rank), int(world_size))
 
 
 def distributed() -> Shard | None:
@@ -153,6 +161,7 @@ def _position(mesh: DeviceMesh) -> Shard:
 
 def _environment() -> Shard | None:
     try:
-        return Shard(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     except (KeyError, ValueError):
         return None
+    return _checked(rank, world_size)

@@ -84,7 +84,7 @@ class Field:
             if min(shape, default=0) < 0 or len(shape) > 16:
                 raise ValueError(f"a shape of {shape}")
             return cls(name, kind, None if dtype is None else np.dtype(str(dtype)), shape)
-        except (KeyError, TypeError, SyntaxError) as error:  # the last of a dtype
+        except (KeyError, TypeError, OverflowError, SyntaxError) as error:  # the last of a dtype
             raise ValueError(f"not a field: {str(value)[:200]}") from error
 
     def decode(self, value: bytes) -> Any:

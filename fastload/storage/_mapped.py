@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,8 @@ _COMPRESSED = (
     (b"(\xb5/\xfd", "zstd"),
 )
 
+
+_MOST_MAPPED = 16  # files of a scanner
 
 Mapped: TypeAlias = mmap.mmap | bytes
 """The content of a mapped file; empty bytes for an empty file."""
@@ -50,6 +53,31 @@ def map_file(path: str) -> Mapped:
                 f"expected an uncompressed file, found {name}: decompress it first", path=path
             )
     return data
+
+
+class MappedFiles:
+    """The contents of files by number, for scanners that read one file after the other.
+
+    A few are mapped at a time. Each map holds a descriptor, and a dataset in a thousand shards
+    would take all that a process may have.
+
+    Args:
+        paths: of the files.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._maps: dict[int, Mapped] = {}
+
+    def __getitem__(self, file: int) -> Mapped:
+        """As ``map_file``."""
+        found = self._maps.pop(file, None)
+        if found is None:
+            if len(self._maps) == _MOST_MAPPED:
+                del self._maps[next(iter(self._maps))]  # used longest ago
+            found = map_file(self._paths[file])
+        self._maps[file] = found
+        return found
 
 
 class Watch:

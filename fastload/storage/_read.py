@@ -48,6 +48,28 @@ def read_regular(path: str, limit: int) -> bytes:
         return file.read(nbytes)
 
 
+def read_range(descriptor: int, nbytes: int, offset: int, *, path: str, record: int) -> bytes:
+    """``nbytes`` bytes of an open file from ``offset`` on, which belong to a record.
+
+    Raises:
+        StoreError: they cannot be read, or are not all there; it names ``path`` and ``record``.
+    """
+    try:
+        data = os.pread(descriptor, nbytes, offset)
+    except OSError as error:
+        raise StoreError(
+            f"the record cannot be read: {error.strerror}", path=path, record=record
+        ) from error
+    if len(data) != nbytes:
+        raise StoreError(
+            f"expected {nbytes} bytes, found {len(data)}: the file was truncated",
+            path=path,
+            record=record,
+            offset=offset,
+        )
+    return data
+
+
 def bytes_of(array: np.ndarray, offset: int, nbytes: int) -> bytes:
     """The bytes of a record in one of ``Store.memory``; of a raw image its packed pixels."""
     if array.ndim == 1:
@@ -110,22 +132,14 @@ def read_spans(
                     opened = file
                 if nbytes < 0:
                     nbytes = os.fstat(descriptor).st_size - offset
-                wanted = nbytes if limit is None else min(nbytes, limit)
-                data = os.pread(descriptor, wanted, offset)
             except OSError as error:
                 raise StoreError(
                     f"the record cannot be read: {error.strerror}",
                     path=store.shown(file),
                     record=index,
                 ) from error
-            if len(data) != wanted:
-                raise StoreError(
-                    f"expected {wanted} bytes, found {len(data)}: the file was truncated",
-                    path=store.shown(file),
-                    record=index,
-                    offset=offset,
-                )
-            yield data
+            wanted = nbytes if limit is None else min(nbytes, limit)
+            yield read_range(descriptor, wanted, offset, path=store.shown(file), record=index)
     finally:
         if descriptor >= 0:
             os.close(descriptor)

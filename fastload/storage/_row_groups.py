@@ -192,8 +192,7 @@ class RowGroups:
                 self._nbytes += nbytes
                 heapq.heappush(self._queue, (urgency, next(self._count), part))
                 if self._threads < THREADS:
-                    self._threads += 1
-                    threading.Thread(target=self._work, name="fastload-row-groups").start()
+                    self._start_thread()
             elif ahead and not part.pins and self._pinned + part.nbytes > limit // 2:
                 return None
             if not part.pins:
@@ -264,6 +263,13 @@ class RowGroups:
             if not idle:
                 return
             self._remove(max(idle, key=lambda one: (one.reader.next_use(one.key[1]), -one.used)))
+
+    def _start_thread(self) -> None:
+        self._threads += 1
+        try:
+            threading.Thread(target=self._work, name="fastload-row-groups").start()
+        except RuntimeError:  # the system grants no more: who waits for a part decodes it
+            self._threads -= 1
 
     def _work(self) -> None:
         """Decode what was asked for, until there is nothing more."""

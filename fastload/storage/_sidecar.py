@@ -39,6 +39,8 @@ _MAX_HEADER = 1 << 28
 _SPOT_CHECKS = 32  # records that are read if the ends of a file have changed
 _MAX_CHECKED = 1 << 28  # bytes of each
 _COLUMNS = ("file", "offset", "nbytes", "labels", "sizes", "kinds", "crc32c")
+# What reading a damaged header raises. JSON has infinite numbers too; a dtype may be bad syntax.
+_DAMAGE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, SyntaxError)
 
 
 def sidecar_of(path: str) -> str:
@@ -164,7 +166,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
         table = _table(path, header, arrays)
         if isinstance(mapped, mmap.mmap):
             table = dataclasses.replace(table, watch=Watch(mapped, place))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except _DAMAGE as error:
         raise StoreError(
             f"the sidecar is damaged or was not written by this version of fastload ({error}): "
             "copy the store again or pack the store again",
@@ -214,7 +216,7 @@ def listed_in(place: str) -> list[str]:
         names = [str(name) for name, *_ in _header(data, len(data))[0]["files"]]
         if any(os.path.isabs(name) or ".." in name.split("/") for name in names):
             raise ValueError("a data file outside of the folder")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except _DAMAGE as error:
         raise StoreError(f"the sidecar is damaged ({error})", path=place) from error
     return names
 
@@ -258,7 +260,7 @@ def is_manifest(path: str) -> bool:
     try:
         files = _header(memoryview(data), size)[0]["files"]
         return [name for name, *_ in files] != [os.path.basename(path)]
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except _DAMAGE:
         return True  # damaged: reading it raises the error
 
 

@@ -155,6 +155,36 @@ def test_a_run_that_was_killed_before_the_swap_completes_it(
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.parametrize("suffix", [".zarr", ".n5"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_run_that_was_killed_while_folders_changed_places_leaves_nothing(
+    images: Path,
+    fewer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    moment: str,
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    path = tmp_path / f"a{suffix}"
+    pack(fewer, path)
+    with monkeypatch.context() as patch:
+        name = "replace" if moment == "before" else "remove"
+        patch.setattr(_overwrite.os, name, kill)
+        if moment == "after":
+            patch.setattr(_overwrite, "sync_folder", kill)
+        with pytest.raises(Killed):
+            pack(images, path, overwrite=True)
+    assert pack(images, path, overwrite=True).records == 12
+    assert len(open_store(path)) == 12
+    assert sorted(os.listdir(tmp_path)) == [path.name, "fewer", "imgs"]
+
+
 def test_a_folder_that_is_no_store_is_not_lost(images: Path, tmp_path: Path) -> None:
     mine = tmp_path / "a.zarr"
     mine.mkdir()

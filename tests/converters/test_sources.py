@@ -893,3 +893,13 @@ def test_estimate_measures_every_encoding_and_writes_nothing(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="cannot resize"):
         estimate(path, tmp_path / "b.lmdb", encode="keep", resize=8)
     assert os.listdir(tmp_path) == ["a.lmdb"]
+
+
+def test_paths_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
+    for index, name in enumerate(["007", "1_0"]):
+        (tmp_path / name).write_bytes(picture(index, 8, 8))
+    (tmp_path / "l.csv").write_text("path,label\n007,1_000\n1_0,2_000\n")
+    pack(tmp_path / "l.csv", tmp_path / "a.lmdb")
+    store = open_store(tmp_path / "a.lmdb")
+    assert store.keys(np.arange(2)) == ["007", "1_0"]
+    assert store.classes == ["1_000", "2_000"]

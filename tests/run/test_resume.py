@@ -405,6 +405,26 @@ def test_what_is_no_state_is_refused():
             loader.load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": None},
+        {"samples": "many"},
+        {"generators": ["no base64"]},
+        {"generators": [""]},
+        {"workers": [5]},
+        {"batches": float("inf")},
+    ],
+)
+def test_a_damaged_state_is_refused(change):
+    loader = FastLoader(range(9), 2)
+    with pytest.raises(UsageError, match="the state is damaged"):
+        loader.load_state_dict({**loader.state_dict(), **change})
+    with pytest.raises(UsageError, match="the state is damaged"):
+        loader.load_state_dict({"version": 1})
+    assert_same([len(batch) for batch in loader], [2, 2, 2, 2, 1])  # it was not touched
+
+
 @pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="in_order came with torch 2.6")
 def test_batches_without_an_order_have_no_state():
     loader = FastLoader(range(9), 2, num_workers=1, in_order=False)

@@ -89,6 +89,9 @@ def test_ranks_are_taken_from_torchruns_environment(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert torch.cat(list(loader)).tolist() == [2, 5, 8]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="rank=2 and world_size=2"):
+        len(loader)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,9 @@ def test_ranks_are_taken_from_torchruns_environment(monkeypatch):
         ({"rank": 0}, "together"),
         ({"rank": 2, "world_size": 2}, "0 <= rank < world_size"),
         ({"rank": -1, "world_size": 2}, "0 <= rank < world_size"),
+        ({"rank": "0", "world_size": 2}, "expected integers"),
+        ({"rank": 0.5, "world_size": 2}, "expected integers"),
+        ({"rank": 0, "world_size": 0}, "0 <= rank < world_size"),
     ],
 )
 def test_ranks_that_cannot_be_are_refused(arguments, message):

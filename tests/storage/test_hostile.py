@@ -21,7 +21,9 @@ from fastload._printable import printable
 from fastload._tools.verify import verify
 from fastload.cli import main
 from fastload.errors import DataError, StoreError, UsageError
-from fastload.storage import Record, open_writer
+from fastload.storage import Record, _sidecar, open_writer
+from fastload.storage._crc import crc32c
+from fastload.storage._fields import Field
 from fastload.storage.formats._pickle_shape import check_shape
 from storage.formats import pixels, records
 
@@ -356,6 +358,49 @@ def test_wrong_types_in_descriptions_are_errors_of_ours(tmp_path: Path) -> None:
                     except DataError as error:
                         assert str(tmp_path) in str(error)
             file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("files", 0, 1), float("inf")),
+        (("files", 0, 2), float("nan")),
+        (("arrays", 0, 1), "(1"),
+        (("arrays", 0, 1), "i4,("),
+        (("arrays", 0, 2), [float("inf")]),
+        (("fields",), [{"name": "n", "kind": "array", "dtype": "<f4", "shape": [float("inf")]}]),
+    ],
+)
+def test_values_that_only_the_header_of_a_sidecar_can_have(
+    tmp_path: Path, where: tuple[Any, ...], value: Any
+) -> None:
+    path = written(tmp_path / "a.tar")
+    file = tmp_path / "a.tar.fastload"
+    data = file.read_bytes()
+    head = _sidecar._HEAD
+    magic, version, _, nbytes, _ = head.unpack_from(data)
+    described = json.loads(data[head.size : head.size + nbytes])
+    inner = described
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    text = json.dumps(described).encode()
+    arrays = data[-(-(head.size + nbytes) // 64) * 64 :]
+    padding = bytes(-(head.size + len(text)) % 64)
+    total = head.size + len(text) + len(padding) + len(arrays)
+    start = head.pack(magic, version, crc32c(text), len(text), total)
+    file.write_bytes(start + text + padding + arrays)
+    with pytest.raises(StoreError, match="the sidecar is damaged"):
+        open_store(path)
+
+
+def test_names_and_shapes_that_are_infinite_are_errors_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a field"):
+        Field.from_json({"name": "n", "kind": "array", "dtype": "<f4", "shape": [float("inf")]})
+    images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    torch.save({"images": images, "keys": [float("inf"), 1]}, tmp_path / "a.pth")
+    with pytest.raises(StoreError, match="names as texts"):
+        open_store(tmp_path / "a.pth").keys(np.arange(2))
 
 
 @pytest.mark.parametrize("suffix", ["n5", "zarr", "h5", "pth", "lmdb"])

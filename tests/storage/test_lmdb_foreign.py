@@ -176,3 +176,20 @@ def test_dali_reads_the_same_images_and_labels(tmp_path: Path, dali: None) -> No
     assert [images.at(i).tobytes() for i in range(12)] == store.read(np.arange(12))
     assert [labels.at(i).tolist() for i in range(12)] == [[label] for label in store.labels]
     assert Image.open(io.BytesIO(images.at(0).tobytes())).size == (8, 6)
+
+
+def test_raw_datums_that_a_truncated_file_has_lost_are_an_error(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (20, 3, 40, 40), np.uint8)
+    items = {
+        b"%02d" % i: datum(p.tobytes(), i, p.shape, encoded=False) for i, p in enumerate(pixels)
+    }
+    path = write(tmp_path / "a.lmdb", items)
+    store = open_store(path)
+    with open(path, "r+b") as file:
+        file.truncate(16 * 4096)
+    with pytest.raises(StoreError, match="the file was truncated") as caught:
+        store.read(np.arange(20))
+    assert caught.value.path == str(path) and caught.value.record is not None
+    path.unlink()
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.read(np.arange(20))

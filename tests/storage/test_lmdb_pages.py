@@ -111,6 +111,20 @@ def test_page_numbers_in_a_loop_are_refused(tmp_path: Path) -> None:
         pages.walk(tree)
 
 
+def test_a_branch_page_without_entries_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.lmdb"
+    make(path, {i.to_bytes(8, "big"): b"v" * 200 for i in range(2000)})
+    tree = Pages(str(path)).subtree(b"tree")
+    assert tree is not None and tree.depth >= 2
+    data = bytearray(path.read_bytes())
+    lower = tree.root * 4096 + 12  # where the page's entries end: none are left
+    data[lower : lower + 2] = (16).to_bytes(2, "little")
+    path.write_bytes(data)
+    pages = Pages(str(path))
+    with pytest.raises(StoreError, match="branch page"):
+        pages.find(tree, (5).to_bytes(8, "big"))
+
+
 @pytest.mark.parametrize("nbytes", [0, 100, 511, 4095, 4096, 8191])
 def test_file_cut_within_its_first_pages_is_refused(tmp_path: Path, nbytes: int) -> None:
     path = tmp_path / "x.lmdb"

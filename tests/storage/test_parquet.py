@@ -739,3 +739,27 @@ def test_a_closed_store_leaves_nothing_in_memory(path: Path, groups: RowGroups) 
     del store
     take(groups, Counted(), 0)
     assert groups.nbytes == 100
+
+
+def test_where_the_system_grants_no_thread_who_waits_decodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Reader:
+        def decode(self, key: Any) -> Decoded:
+            return Decoded(key, 1)
+
+        def next_use(self, rows: Any) -> float:
+            return float("inf")
+
+    def refuse(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    groups, reader = RowGroups(1 << 20), Reader()
+    with monkeypatch.context() as patch:
+        patch.setattr(_row_groups.threading.Thread, "start", refuse)
+        for number in range(2 * _row_groups.THREADS):
+            part = groups.pin(reader, ("image", number), 1)
+            assert part is not None and groups.wait(part) == ("image", number)
+            groups.unpin(part)
+    part = groups.pin(reader, ("image", -1), 1)
+    assert part is not None and part.wait(60)  # by a thread again

@@ -3,9 +3,11 @@ file begins with FILE, a record has its number and length before and > behind it
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import pickle
+import resource
 import shutil
 import struct
 from collections.abc import Mapping, Sequence
@@ -488,3 +490,25 @@ def test_a_journal_that_cannot_be_cut_is_closed(
     with pytest.raises(OSError, match="by now"):
         _partial.Partial(str(tmp_path / "x.lmdb"), {})
     assert [file.closed for file in opened] == [True]
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tfrecord", ".rec"])
+def test_more_shards_than_files_may_be_open_are_scanned_and_read(
+    tmp_path: Path, suffix: str
+) -> None:
+    given = [
+        dataclasses.replace(one, fields={"text": f"Text {i}"}) for i, one in enumerate(records(80))
+    ]
+    with open_writer(tmp_path / f"a{suffix}", classes=CLASSES, shards=80, total=80) as writer:
+        writer.append(given)
+    os.remove(tmp_path / f"a{suffix}.fastload")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 40, limits[1]))
+    try:
+        store, everything = open_store(tmp_path / f"a-*{suffix}"), np.arange(80)
+        assert store.read(everything) == [record.data for record in given]
+        for name, field in store.fields.items():
+            if field.kind != "array":
+                assert len(store.values(name, everything[::-1])) == 80
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

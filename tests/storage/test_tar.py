@@ -357,3 +357,17 @@ def test_dali_reads_ours(tmp_path: Path, dali: None) -> None:
     images, labels = read().run()
     assert [images.at(i).tobytes() for i in range(12)] == [record.data for record in given]
     assert [int(labels.at(i).tobytes()) for i in range(12)] == [record.label for record in given]
+
+
+def test_members_that_a_truncated_archive_has_lost_are_an_error(tmp_path: Path) -> None:
+    entries = [(f"{i}.{end}", data) for i in range(6) for end, data in
+               (("jpg", picture(i, 8, 8)), ("txt", b"x" * 3000))]  # fmt: skip
+    path = tar(tmp_path / "a.tar", entries)
+    store = open_store(path)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(StoreError, match="expected 3000 bytes") as caught:
+        store.values("txt", np.arange(6))
+    assert caught.value.path == str(path) and caught.value.record is not None
+    path.unlink()
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.values("txt", np.arange(6))

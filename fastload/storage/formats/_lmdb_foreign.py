@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import StoreError
 from .._fields import Blobs
+from .._read import open_regular, read_range
 from .._signatures import image_format
 from ..base import ENCODED, RAW
 from ..table import Indirect, Table, constant
@@ -93,16 +94,22 @@ def _with_datums(table: Table, pages: Pages) -> Table:
 
 def _read_datums(path: str, found: np.ndarray, indices: np.ndarray) -> list[bytes]:
     """The images of Datum messages, raw pixels as RGB, row by row."""
-    out = []
-    with open(path, "rb", buffering=0) as file:
+    out: list[bytes] = []
+    try:
+        file = open_regular(path)
+    except OSError as error:
+        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
+    try:
         for index in indices.tolist():
             channels, height, width, offset, _, nbytes, encoded, _ = found[index].tolist()
-            data = os.pread(file.fileno(), nbytes, offset)
+            data = read_range(file, nbytes, offset, path=path, record=index)
             if not encoded:
                 planes = np.frombuffer(data, np.uint8).reshape(channels, height, width)
                 rgb = planes[::-1] if channels == 3 else np.repeat(planes, 3, axis=0)
                 data = rgb.transpose(1, 2, 0).tobytes()
             out.append(data)
+    finally:
+        os.close(file)
     return out
 
 

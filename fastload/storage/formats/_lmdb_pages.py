@@ -185,6 +185,8 @@ class Pages:
         page = tree.root
         for level in range(tree.depth):
             nodes, _ = self._nodes(np.array([page], np.uint64), leaf=level == tree.depth - 1)
+            if not len(nodes) and level < tree.depth - 1:
+                raise self._bad(f"expected entries on the branch page {page}, found none")
             lo, hi, flags, _ = self._fields(nodes)
             low, high = 0, len(nodes)  # the first node whose key is greater than `key`
             if level < tree.depth - 1:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import StoreError
 from .._fields import Blobs, FieldColumn, field_column, label_column
-from .._mapped import map_file
+from .._mapped import Mapped, MappedFiles
 from .._read import open_regular
 from ..base import ENCODED
 from ..table import Table
@@ -31,7 +31,8 @@ def scan(files: Sequence[str]) -> Table:
     Raises:
         StoreError: a file is damaged, or holds something else.
     """
-    parts = [_File(path) for path in files]
+    data = MappedFiles(files)
+    parts = [_File(path, data, number) for number, path in enumerate(files)]
     counts = [len(part.header) for part in parts]
     header = np.concatenate([part.header for part in parts])
     labels, ragged = _labels(parts, header)
@@ -53,9 +54,9 @@ def scan(files: Sequence[str]) -> Table:
 class _File:
     """One file, walked."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, files: MappedFiles, number: int) -> None:
         self.path = path
-        self.data = map_file(path)
+        self._files, self._number = files, number
         found = frames(self.data, path)
         self.header = headers(self.data, found, path)
         before = HEADER.itemsize + 4 * self.header["flag"].astype(np.int64)
@@ -74,6 +75,11 @@ class _File:
                     record=record,
                     offset=int(found.frame[record]),
                 )
+
+    @property
+    def data(self) -> Mapped:
+        """Its content."""
+        return self._files[self._number]
 
 
 def pack_id2(kind: int, width: int, height: int) -> int:

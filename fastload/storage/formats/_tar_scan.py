@@ -12,8 +12,8 @@ import numpy as np
 
 from ...errors import StoreError, UsageError
 from .._fields import RESERVED, Blobs, Field, FieldColumn, Strings, label_column
-from .._mapped import map_file
-from .._read import open_regular
+from .._mapped import MappedFiles
+from .._read import open_regular, read_range
 from ..base import DCT, ENCODED, RAW
 from ..folder import SPLITS
 from ..table import Table
@@ -69,18 +69,34 @@ class MemberStrings(Strings):
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
         """As in ``Strings``."""
-        found = []
-        opened: dict[int, int] = {}
+        found = [self._nothing] * len(indices)
+        files, offsets, lengths = (place[indices] for place in self._places)
+        opened, descriptor = -1, -1
         try:
-            for file, offset, nbytes in zip(*(place[indices].tolist() for place in self._places)):
+            # One archive after the other: a store may have more of them than files may be open.
+            for at in np.argsort(files, kind="stable").tolist():
+                file, nbytes, record = int(files[at]), int(lengths[at]), int(indices[at])
                 if nbytes < 0:
-                    found.append(self._nothing)
                     continue
-                if file not in opened:
-                    opened[file] = open_regular(self._files[file])
-                found.append(os.pread(opened[file], nbytes, offset))
+                name = self._files[file]
+                if file != opened:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        opened, descriptor = -1, -1
+                    try:
+                        descriptor = open_regular(name)
+                    except OSError as error:
+                        raise StoreError(
+                            f"the archive cannot be read: {error.strerror}",
+                            path=name,
+                            record=record,
+                        ) from error
+                    opened = file
+                found[at] = read_range(
+                    descriptor, nbytes, int(offsets[at]), path=name, record=record
+                )
         finally:
-            for descriptor in opened.values():
+            if descriptor >= 0:
                 os.close(descriptor)
         return found
 
@@ -101,9 +117,9 @@ class _Scan:
     """
 
     def __init__(self, files: Sequence[str]) -> None:
-        self._data = [map_file(path) for path in files]
+        self._data = MappedFiles(files)
         self._files = list(files)
-        archives = [members(data, path) for data, path in zip(self._data, files)]
+        archives = [members(self._data[number], path) for number, path in enumerate(files)]
         self._extensions, self._extension = _merged(archives)
         counts = [len(archive.stem) for archive in archives]
         self._file = np.repeat(np.arange(len(files), dtype=np.int32), counts)

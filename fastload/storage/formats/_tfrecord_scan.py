@@ -22,7 +22,7 @@ from .._fields import (
     label_column,
     numbered_keys,
 )
-from .._mapped import Mapped, map_file
+from .._mapped import Mapped, MappedFiles
 from ..base import DCT, ENCODED, RAW
 from ..table import Table
 from . import _example
@@ -53,7 +53,8 @@ def scan(files: Sequence[str]) -> Table:
     Raises:
         StoreError: a file is damaged, or holds no images.
     """
-    parts = [_File(path) for path in files]
+    data = MappedFiles(files)
+    parts = [_File(path, data, number) for number, path in enumerate(files)]
     names = _names(parts)
     # Allocated as a whole, because joining parts would take a third of the time.
     found, first = _example.Found.none(sum(map(len, parts)), len(names)), 0
@@ -66,10 +67,15 @@ def scan(files: Sequence[str]) -> Table:
 class _File:
     """One file, walked."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, files: MappedFiles, number: int) -> None:
         self.path = path
-        self.data = map_file(path)
+        self._files, self._number = files, number
         self.begin, self.length = frames(self.data, path)
+
+    @property
+    def data(self) -> Mapped:
+        """Its content."""
+        return self._files[self._number]
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -200,12 +206,12 @@ class _Scan:
 
     def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
         """The values of a feature with one value in each of ``rows``."""
-        found, parts = self._found, [part.data for part in self._parts]
+        found, parts = self._found, self._parts
         begin = found.offset[rows, column]
         end = begin + found.nbytes[rows, column]
         files = self._file[rows].tolist()
         return [
-            bytes(parts[file][at:stop])
+            bytes(parts[file].data[at:stop])
             for file, at, stop in zip(files, begin.tolist(), end.tolist(), strict=True)
         ]
 

@@ -192,7 +192,7 @@ def _keys(path: str, count: int) -> Blobs:
         return numbered_keys(count)
     try:
         return Blobs.of([encode_text(key if type(key) is str else str(int(key))) for key in keys])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise StoreError(f"expected names as texts: {error}", path=path) from error
 
 

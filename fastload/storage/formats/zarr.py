@@ -153,7 +153,8 @@ def _column(path: str, name: str) -> np.ndarray | None:
         found = _by_library(path, name)
         check_stored(os.path.join(path, *name.split("/")), found.shape, found.dtype.itemsize)
         try:
-            array = np.asarray(found[...])
+            # The library makes a list of all chunks, also of an array without a number.
+            array = np.asarray(found[...]) if found.size else np.empty(found.shape, found.dtype)
         except Exception as error:  # codecs raise anything on damaged data
             raise StoreError(f"zarr cannot read {name!r}: {error}", path=path) from error
     return array.astype(array.dtype.newbyteorder("<"))
