@@ -1,25 +1,29 @@
 #!/bin/sh
 # tests/gpu and the benchmark suites that need a CUDA device, into one JSON with device and versions.
 #
-#   sh bench/gpu.sh [--wheels FOLDER] [--out FILE] [--photos DATA] [--small DATA] [--part PART]
+#   sh bench/gpu.sh [--wheels FOLDER] [--out FILE] [--photos DATA] [--small DATA] [--part PART[,PART...]]
 #   PYTHON=python3.12 sh bench/gpu.sh --collect FOLDER
 #   sh bench/gpu.sh --join FOLDER
+#   sh bench/gpu.sh --report PARTS [--out FILE]
 #
 # Uses .venv-gpu, which it makes. GPU_VENV=FOLDER takes an environment that is there already and
 # installs nothing. DALI is that for CUDA 13, as torch's own wheels are (torch.version.cuda);
 # CUDA=12 takes that for CUDA 12.
 #
-# --wheels  installs out of that folder, offline, beside what $PYTHON has: torch and torchvision, with
-#           the NumPy and Pillow that they need. It needs neither pip nor a compiler there.
+# --wheels  installs what is in that folder and not installed yet, offline, beside what $PYTHON has:
+#           torch and torchvision, with the NumPy and Pillow that they need. It needs neither pip nor
+#           a compiler there. DALI's wheels may come later, with another command.
 # --collect fills such a folder on a machine with a network, a compiler and the same version of
 #           Python: the core with libjpeg in it, the libraries, what the tests and suites need; and
-#           puts all of it into FOLDER/pieces as files of at most 50 MiB. MORE="NAME ..." adds
-#           packages.
-# --join    makes FOLDER's wheels of FOLDER/pieces again.
-# --part    runs one of: tests, tests-FILE (callers, cuda, decode, required, stress, transfer),
-#           transfer-jpeg, transfer-dct, transfer-raw, photos, photos-uint8, small. The others'
-#           results stay in FILE.parts, and FILE is made of what is there: for machines with a limit
-#           on commands.
+#           puts all of it into FOLDER/pieces as files of at most 40 MiB (PIECE): first.tar.* with all that
+#           most parts need, dali.tar.* with DALI. MORE="NAME ..." adds packages to the first,
+#           HAS="NAME ..." leaves out what the other machine's Python has.
+# --join    makes FOLDER's wheels of those in FOLDER/pieces that are whole.
+# --part    runs these alone: tests, tests-FILE (callers, cuda, decode, required, stress, transfer),
+#           transfer-jpeg, transfer-dct, transfer-raw, photos, photos-uint8, small. decode and the
+#           last three need DALI. The others' results stay in FILE.parts, and FILE is made of what is
+#           there: for machines with a limit on commands.
+# --report  makes FILE of a folder of parts, without a GPU: put together what several runs left.
 # ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. LIMIT (500) is the most seconds that a
 # suite or a file of tests may take; BUDGET, the most that the whole command may take, installing
 # included (none by default). What fails or never ends hides no other's results: FILE says how each
@@ -30,17 +34,18 @@ START=$(date +%s)
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 PARTS="tests transfer-jpeg transfer-dct transfer-raw photos photos-uint8 small"
-WHEELS='' COLLECT='' JOIN='' PHOTOS='' SMALL='' OUT=$PWD/bench/results/local/gpu.json
+WHEELS='' COLLECT='' JOIN='' REPORT='' PHOTOS='' SMALL='' OUT=$PWD/bench/results/local/gpu.json
 from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
     case $1 in
     --wheels) WHEELS=$(from_here "$2") && shift 2 ;;
     --collect) COLLECT=$(from_here "$2") && shift 2 ;;
     --join) JOIN=$(from_here "$2") && shift 2 ;;
+    --report) REPORT=$(from_here "$2") && shift 2 ;;
     --out) OUT=$(from_here "$2") && shift 2 ;;
     --photos) PHOTOS=$(from_here "$2") && shift 2 ;;
     --small) SMALL=$(from_here "$2") && shift 2 ;;
-    --part) PARTS=$2 && shift 2 ;;
+    --part) PARTS=$(echo "$2" | tr , ' ') && shift 2 ;;
     *) echo "gpu: expected one of the options above, got $1 (see the head of $0)" >&2 && exit 2 ;;
     esac
 done
@@ -57,43 +62,59 @@ case ${CUDA:-13} in
 *) LIBRARIES="nvidia-dali-cuda130 nvidia-nvjpeg>=13.2" EXTRAS=test,dali-cuda13 ;;
 esac
 # What fastload, tests/gpu and the suites import beyond what stands at --wheels.
-NEEDED="$LIBRARIES lmdb google-crc32c h5py opencv-python-headless click rich tqdm pip setuptools
-    wheel pytest>=9 pytest-timeout hypothesis psutil"
+NEEDED="lmdb google-crc32c h5py click rich tqdm pip setuptools wheel pytest>=9 pytest-timeout
+    hypothesis psutil"
+
+# What the core may link to: what every Linux with glibc has.
+ANYWHERE='linux-vdso|ld-linux|/lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so'
 
 collect() {
-    mkdir -p "$COLLECT"
     rm -rf "$COLLECT"/*.whl "$COLLECT/pieces"
     made=$(mktemp -d)
     trap 'rm -rf "$made"' EXIT
+    mkdir -p "$COLLECT/pieces" "$made/first" "$made/dali"
     "$PYTHON" -m venv "$made/venv"
     pip="$made/venv/bin/python -m pip"
     $pip install -q setuptools wheel pybind11
-    FASTLOAD_REQUIRE_NATIVE=1 $pip wheel -q --no-deps --no-build-isolation -w "$COLLECT" .
-    "$made/venv/bin/python" -m zipfile -e "$COLLECT"/fastload-*.whl "$made/fastload"
-    if ldd "$made"/fastload/fastload/_native/_core*.so | grep -q libjpeg; then
-        echo "gpu: expected a libjpeg.a that can be linked into the core, found only libjpeg.so," \
-            "which the other machine may lack: install libjpeg's development package" >&2
+    FASTLOAD_REQUIRE_NATIVE=1 $pip wheel -q --no-deps --no-build-isolation -w "$made/first" .
+    "$made/venv/bin/python" -m zipfile -e "$made/first"/*.whl "$made/fastload"
+    linked=$(ldd "$made"/fastload/fastload/_native/_core*.so | grep -vE "$ANYWHERE" || true)
+    if [ -n "$linked" ]; then
+        echo "gpu: expected libraries that can be linked into the core (libjpeg.a, libdeflate.a," \
+            "libwebp.a), found only these, which the other machine may lack: install their" \
+            "development packages" "$linked" >&2
         exit 1
     fi
-    $pip wheel -q --no-deps -w "$COLLECT" prefetch_generator
-    # shellcheck disable=SC2086
-    $pip download -q --only-binary=:all: -d "$COLLECT" $NEEDED ${MORE:-}
-    rm -f "$COLLECT"/numpy-*.whl # torch's and torchvision's own stay as they are there
-    mkdir "$COLLECT/pieces"
-    (cd "$COLLECT" && tar -cf - ./*.whl) | split -b 50m - "$COLLECT/pieces/wheels.tar."
-    (cd "$COLLECT/pieces" && sha256sum wheels.tar.* >SHA256)
+    $pip wheel -q --no-deps -w "$made/first" prefetch_generator
+    # shellcheck disable=SC2086 # both in one command: one version of each
+    $pip download -q --only-binary=:all: -d "$made/first" $NEEDED $LIBRARIES ${MORE:-}
+    mv "$made"/first/nvidia_*.whl "$made/dali"
+    for name in numpy ${HAS:-}; do # torch's and torchvision's own stay as they are there
+        rm -f "$made/first/$(echo "$name" | tr '.-' '__')"-*.whl
+    done
+    for tar in first dali; do
+        (cd "$made/$tar" && tar -cf - ./*.whl) | split -b "${PIECE:-40m}" - "$COLLECT/pieces/$tar.tar."
+    done
+    (cd "$COLLECT/pieces" && sha256sum -- *.tar.* >SHA256)
     ls -l "$COLLECT/pieces"
 }
 
 join() {
-    (cd "$JOIN/pieces" && sha256sum -c --quiet SHA256 >&2)
-    cat "$JOIN"/pieces/wheels.tar.* | tar -xf - -C "$JOIN"
+    (cd "$JOIN/pieces" && sha256sum -c --quiet --ignore-missing SHA256 >&2)
+    for tar in first dali; do
+        names=$(sed -n "s/^[0-9a-f]*  \($tar\.tar\.[a-z]*\)\$/\1/p" "$JOIN/pieces/SHA256")
+        for name in $names; do
+            [ -e "$JOIN/pieces/$name" ] || { echo "gpu: $name is not here yet" && continue 2; }
+        done
+        # shellcheck disable=SC2086
+        (cd "$JOIN/pieces" && cat $names) | tar -xf - -C "$JOIN"
+    done
     ls "$JOIN"
 }
 
 # Offline: the wheels, and beside them what $PYTHON sees. No compiler is asked for: the core comes
 # out of fastload's wheel into the tree, which is installed as it stands.
-install_wheels() {
+make_environment() {
     "$PYTHON" -m venv --without-pip "$VENV"
     "$PY" - "$("$PYTHON" -c 'import sys; print("\n".join(p for p in sys.path if p.endswith("-packages")))')" <<'SEEN'
 import sys, sysconfig
@@ -105,48 +126,60 @@ SEEN
 import sys, zipfile
 from pathlib import Path
 
-(wheel,) = Path(sys.argv[1]).glob("fastload-*.whl")
+(wheel,) = Path(sys.argv[1]).glob("*fastload-*.whl")
 with zipfile.ZipFile(wheel) as files:
     for name in files.namelist():
         if name.startswith("fastload/_native/_core") and name.endswith(".so"):
             files.extract(name)
 CORE
-    for wheel in "$WHEELS"/*.whl; do
-        case $wheel in */fastload-*) ;; *) set -- "$@" "$wheel" ;; esac
-    done
+}
+install_wheels() {
     # pip runs out of its wheel: neither environment need have one.
-    pip="$PY $(echo "$WHEELS"/pip-*.whl)/pip install -q --no-index --no-deps"
-    $pip "$@"
-    FASTLOAD_NO_NATIVE=1 $pip --no-build-isolation -e .
+    pip="$PY $(echo "$WHEELS"/pip-*.whl)/pip install -q --no-index --no-deps --no-compile"
+    set --
+    for wheel in "$WHEELS"/*.whl; do
+        case $wheel in *fastload-*) continue ;; esac
+        grep -qxF "$(basename "$wheel")" "$VENV/wheels" || set -- "$@" "$wheel"
+    done
+    [ $# = 0 ] || $pip "$@"
+    for wheel; do basename "$wheel"; done >>"$VENV/wheels"
 }
 
-[ -z "$COLLECT" ] || { collect && exit 0; }
-[ -z "$JOIN" ] || { join && exit 0; }
+# As commands of their own: in a list with && or ||, set -e would not end them.
+if [ -n "$COLLECT" ]; then
+    collect
+    exit
+fi
+if [ -n "$JOIN" ]; then
+    join
+    exit
+fi
+[ -z "$REPORT" ] || exec "$PYTHON" -m bench.gpu_report "$REPORT" "$OUT"
 VENV=${GPU_VENV:-$PWD/.venv-gpu}
 PY=$VENV/bin/python
-if [ -z "${GPU_VENV:-}" ] && [ ! -e "$VENV/ready" ]; then
-    if [ -n "$WHEELS" ]; then
-        install_wheels
-    else
-        "$PYTHON" -m venv "$VENV"
-        FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e ".[$EXTRAS]"
+if [ -z "${GPU_VENV:-}" ] && [ -n "$WHEELS" ]; then
+    if [ ! -e "$VENV/ready" ]; then
+        make_environment
+        : >"$VENV/wheels"
     fi
+    install_wheels
+    [ -e "$VENV/ready" ] || FASTLOAD_NO_NATIVE=1 $pip --no-build-isolation -e .
+    touch "$VENV/ready"
+elif [ -z "${GPU_VENV:-}" ] && [ ! -e "$VENV/ready" ]; then
+    "$PYTHON" -m venv "$VENV"
+    FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e ".[$EXTRAS]"
     touch "$VENV/ready"
 fi
 if [ -n "${LD_LIBRARY_PATH:-}" ]; then # else an older toolkit's nvJPEG would be found first
     SITE=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     export LD_LIBRARY_PATH="$SITE/nvidia/cu13/lib:$SITE/nvidia/nvjpeg/lib:$LD_LIBRARY_PATH"
 fi
-"$PY" -c 'import fastload._native as n, sys; sys.exit(n.load() is None)' || {
-    echo "gpu: expected fastload's native core in $VENV, found none; nothing was run" >&2
-    exit 1
-}
-"$PY" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || {
-    echo "gpu: expected a CUDA device, found none; nothing was run" >&2
-    exit 1
-}
 FOUND=$OUT.parts
 mkdir -p "$FOUND"
+"$PY" -m bench.gpu_report --here "$FOUND"
+echo "gpu: begins $(($(date +%s) - START)) s after the command"
+# What a log holds when its process is killed is what was printed until then.
+export PYTHONUNBUFFERED=1
 # A loader that does not answer within so many seconds is left out of its suite.
 export BENCH_ANSWER_S="${BENCH_ANSWER_S:-150}"
 # run NAME COMMAND...: within the time limit; what it prints and how it ends are kept. Ended by

@@ -1,26 +1,26 @@
 """The parts of a run of bench/gpu.sh as one JSON: results, failures, and what never ended.
 
+    python -m bench.gpu_report --here PARTS
     python -m bench.gpu_report PARTS FILE
 
-PARTS holds for each part NAME.status (its exit status and its seconds), NAME.log (what it printed)
-and what it made: NAME.xml of tests, NAME.json of a suite. FILE is made of what is there, so it can
-be made again after each part. Exits with 0 where every part ended well and no test was skipped
-but for want of a second device.
+The first notes in PARTS what machine this is, and fails where fastload's core or a CUDA device is
+missing. The second needs neither: PARTS may come from another machine, or from several. PARTS has
+for each part NAME.status (its exit status and its seconds), NAME.log (what it printed) and what it
+made: NAME.xml of tests, NAME.json of a suite. FILE is made of what is there, so it can be made
+again after each part. Exits with 0 where every part ended well and no test was skipped but for want
+of a second device.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
 from pathlib import Path
 from typing import Any
-
-import torch
-
-from bench import machine
 
 ONE_DEVICE = "needs two CUDA devices"
 """Why a test of several devices is skipped on a machine with one."""
@@ -28,19 +28,46 @@ ONE_DEVICE = "needs two CUDA devices"
 _SUITES = {"gpu-transfer", "gpu-decode"}
 _TIMED_OUT = {124, 137}
 _TAIL = 3000  # characters of the log of a part that failed
+_MACHINE = "machine"  # the file of PARTS that says what machine it was
+
+# pytest's line for a test, with -v; without an outcome where the test never ended.
+_LINE = re.compile(
+    r"(tests/gpu/\S+?::.+?)(?: (PASSED|FAILED|ERROR|SKIPPED)(?: \((.*)\))?)? *(?:\[ *\d+%\])?"
+)
 
 
-def report(parts: Path) -> dict[str, Any]:
-    """The contents of the folder ``parts``, with the device and the versions."""
+def here() -> dict[str, Any]:
+    """What machine this is. Raises RuntimeError where the parts cannot run on it."""
+    import torch
+
+    from bench import machine
+    from fastload import _native
+
+    if _native.load() is None:
+        raise RuntimeError(f"expected fastload's native core in {sys.prefix}, found none")
+    if not torch.cuda.is_available():
+        raise RuntimeError("expected a CUDA device, found none")
+    torch.ones(8, device="cuda").sum().item()  # it works, too
     return {
-        "device": _device(),
+        "device": torch.cuda.get_device_name(),
+        "devices": torch.cuda.device_count(),
         "cuda": torch.version.cuda,
         "driver": _driver(),
         "libraries": _libraries(),
         "machine": machine.describe(),
         "versions": machine.versions(),
-        "parts": {path.stem: _part(path) for path in sorted(parts.glob("*.status"))},
-        "tests": _tests(sorted(parts.glob("*.xml"))),
+    }
+
+
+def report(parts: Path) -> dict[str, Any]:
+    """The contents of the folder ``parts``."""
+    noted = parts / _MACHINE
+    known: dict[str, Any] = json.loads(noted.read_text()) if noted.exists() else {}
+    statuses = sorted(parts.glob("*.status"))
+    return {
+        **known,
+        "parts": {path.stem: _part(path) for path in statuses},
+        "tests": _tests([path for path in statuses if path.stem.startswith("tests-")]),
         "rows": [row for path in sorted(parts.glob("*.json")) for row in _rows(path)],
     }
 
@@ -67,27 +94,49 @@ def _part(path: Path) -> dict[str, Any]:
     return part
 
 
-def _tests(paths: list[Path]) -> dict[str, Any]:
-    """Figures of JUnit files: a part whose process died has none, or half of one."""
-    passed, failed, skipped = 0, dict[str, str](), dict[str, int]()
-    for path in paths:
+def _tests(statuses: list[Path]) -> dict[str, Any]:
+    """Figures of test files: of JUnit's results, or of the log where a process died before them."""
+    tests: dict[str, Any] = {"passed": 0, "failed": {}, "skipped": {}}
+    for status in statuses:
+        path = status.with_suffix(".xml")
         try:
             cases = list(tree.parse(path).getroot().iter("testcase"))
-        except tree.ParseError as error:
-            failed[path.stem] = f"its results cannot be read: {error}"
+        except (OSError, tree.ParseError) as error:
+            if path.exists():
+                tests["failed"][path.stem] = f"its results cannot be read: {error}"
+            _from_log(status.with_suffix(".log"), tests)
             continue
         for case in cases:
             name = f"{case.get('classname')}::{case.get('name')}"
             bad = [found for kind in ("failure", "error") for found in case.findall(kind)]
             left = case.find("skipped")
             if bad:
-                failed[name] = str(bad[0].get("message"))[:500]
+                tests["failed"][name] = str(bad[0].get("message"))[:500]
             elif left is not None:
-                reason = str(left.get("message"))
-                skipped[reason] = skipped.get(reason, 0) + 1
+                _skipped(tests, str(left.get("message")))
             else:
-                passed += 1
-    return {"passed": passed, "failed": failed, "skipped": skipped}
+                tests["passed"] += 1
+    return tests
+
+
+def _from_log(path: Path, tests: dict[str, Any]) -> None:
+    """Add what pytest's output says of each test."""
+    log = path.read_text(errors="replace") if path.exists() else ""
+    for line in log.splitlines():
+        found = _LINE.fullmatch(line)
+        if found is None:
+            continue
+        name, outcome, reason = found.groups()
+        if outcome == "PASSED":
+            tests["passed"] += 1
+        elif outcome == "SKIPPED":
+            _skipped(tests, reason or "no reason is in the log")
+        else:
+            tests["failed"][name] = "it did not end" if outcome is None else "see its log"
+
+
+def _skipped(tests: dict[str, Any], reason: str) -> None:
+    tests["skipped"][reason] = tests["skipped"].get(reason, 0) + 1
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -96,10 +145,6 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     except ValueError:
         return []  # the part was killed while it wrote; its status says so
     return rows
-
-
-def _device() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
 
 
 def _driver() -> str:
@@ -115,13 +160,21 @@ def _libraries() -> dict[str, str]:
     libraries = {}
     for found in importlib.metadata.distributions():
         name = found.metadata["Name"] or ""
-        if name.startswith(("nvidia-dali", "nvidia-nvimgcodec", "nvidia-nvjpeg")):
+        if name.startswith(("nvidia-dali", "nvidia-nvimgcodec", "nvidia-nvjpeg", "triton")):
             libraries[name] = found.version
     return libraries
 
 
 def main(arguments: list[str]) -> int:
     """As at the top of this file."""
+    if arguments[0] == "--here":
+        try:
+            found = here()
+        except RuntimeError as error:  # torch's errors of CUDA too
+            print(f"gpu: {error}; nothing was run", file=sys.stderr)
+            return 1
+        (Path(arguments[1]) / _MACHINE).write_text(json.dumps(found, indent=1) + "\n")
+        return 0
     parts, out = map(Path, arguments)
     content = report(parts)
     out.write_text(json.dumps(content, indent=1) + "\n")

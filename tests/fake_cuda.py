@@ -236,7 +236,7 @@ class OnFakeCuda(cuda.Cuda):
 
     def hand_over(self, mark: Any, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.Tensor, "record_stream", lambda tensor, s: s.recorded(tensor))
+            patch.setattr(torch.Tensor, "record_stream", _record_stream)
             super().hand_over(mark, tensors)
 
     def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
@@ -253,6 +253,12 @@ class OnFakeCuda(cuda.Cuda):
 
     def memory(self) -> dict[str, float]:
         return {}
+
+
+def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
+    if tensor.layout != torch.strided or tensor.is_nested:  # as torch says
+        raise NotImplementedError("Could not run 'aten::record_stream' with arguments from ...")
+    stream.recorded(tensor)
 
 
 @contextlib.contextmanager

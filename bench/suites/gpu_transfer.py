@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import torch
@@ -19,6 +20,7 @@ from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant, imagenet
 from bench.workload import MEAN, STD, Workload
 from fastload import FastLoader, PackedDataset, pack
+from fastload._base.machine import cpu
 
 _STEPS = 500
 """Fed steps that are timed, at least, over all rounds."""
@@ -88,17 +90,20 @@ class GpuTransfer(Suite):
         batch = 8 if options.toy else case.batch
         steps = 2 if options.toy else -(-_STEPS // options.rounds)
         device = torch.device("cuda", torch.cuda.current_device())
+        # Not all CPUs: as FastLoader does by itself, where batches go to a device.
+        threads = min(options.threads, cpu.available(device=True))
         network = resnet50()
-        shares, alone = speeds(
+        measured = speeds(
             store,
             torch.compile(network) if case.compiled else network,
             device,
             batch=batch,
             steps=steps,
             rounds=options.rounds,
-            threads=options.threads,
+            threads=threads,
         )
         facts = {**self.facts(work, options), "batch": batch, "device": _device()}
+        facts["threads"] = threads
         return [
             row(
                 suite=self.name,
@@ -106,12 +111,27 @@ class GpuTransfer(Suite):
                 loader=case.loader,
                 metric="speed of a step",
                 unit="of its speed on a batch that is there",
-                values=shares,
+                values=measured.shares,
                 setting={"steps": steps, "untimed": _UNTIMED, "compiled": case.compiled},
-                step_ms=round(1000 * statistics.median(alone), 3),
+                step_ms=round(1000 * statistics.median(measured.alone), 3),
+                explain=measured.explain,
                 **facts,
             )
         ]
+
+
+class Speeds(NamedTuple):
+    """What ``speeds`` found.
+
+    Attributes:
+        shares: by round, the speed of a fed step as a share of that of a step on a batch there.
+        alone: by round, seconds of a step without a loader.
+        explain: what the loader says of itself, line by line.
+    """
+
+    shares: list[float]
+    alone: list[float]
+    explain: list[str]
 
 
 def _packed(case: Case, work: Workload, options: Options) -> Path:
@@ -135,14 +155,11 @@ def speeds(
     rounds: int,
     threads: int,
     size: int = 224,
-) -> tuple[list[float], list[float]]:
+) -> Speeds:
     """By round: the speed of a fed step as a share of that of a step on a batch that is there.
 
     In each round both are measured in turn, so that both meet the same clocks. The first
     ``_UNTIMED`` steps of each measurement are not timed.
-
-    Returns:
-        The shares, and the seconds of a step without a loader.
     """
     transform = v1.Compose(
         [
@@ -176,7 +193,9 @@ def speeds(
     for _ in range(rounds):
         alone.append(_seconds(step, there, steps, device))
         shares.append(alone[-1] / _seconds(step, fed, steps, device))
-    return shares, alone
+    stats = loader.stats()
+    told = [f"{name}: {stats[name]}" for name in ("bound", "why", "wait_share", "stages_s")]
+    return Speeds(shares, alone, [*loader.explain().splitlines(), *told])
 
 
 def _step(network: torch.nn.Module, device: torch.device) -> Step:

@@ -74,6 +74,60 @@ def tensors(batch: object) -> list[torch.Tensor]:
     return found
 
 
+def all_tensors(batch: object) -> list[torch.Tensor]:
+    """The tensors in ``batch``, those inside objects that move themselves included.
+
+    For what concerns memory, not structure: nothing is copied, and a tensor may come twice.
+    """
+    found = list[torch.Tensor]()
+    _look(batch, found, {})
+    return found
+
+
+def _look(part: Any, found: list[torch.Tensor], seen: dict[int, object]) -> None:
+    """Append the tensors in ``part``; ``seen`` keeps by their ids the objects looked at.
+
+    Not a function within ``all_tensors``: that would be in a circle with itself, which keeps what
+    was found until the next garbage collection.
+    """
+    if isinstance(part, torch.Tensor):
+        found.append(part)
+        return
+    if part is None or isinstance(part, (str, bytes, int, float, type)) or id(part) in seen:
+        return
+    seen[id(part)] = part
+    if isinstance(part, Mapping):
+        inner = list(part.values())
+    elif isinstance(part, (tuple, MutableSequence)) and not isinstance(part, bytearray):
+        inner = list(part)
+    else:
+        inner = []
+    if dataclasses.is_dataclass(part):
+        inner += [getattr(part, field.name, None) for field in dataclasses.fields(part)]
+    elif callable(getattr(part, "to", None)):
+        inner += getattr(part, "__dict__", {}).values()
+    for other in inner:
+        _look(other, found, seen)
+
+
+def memory_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that hold the values and the structure of ``tensor``; often itself.
+
+    A sparse or nested tensor has no memory of its own: torch refuses to record a stream on it.
+    """
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:  # a wrapper, such as a jagged tensor
+        names, _ = flatten()
+        return [part for name in names for part in memory_of(getattr(tensor, name))]
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor.values()] if tensor.is_nested else [tensor]
+
+
 def plain(tensor: torch.Tensor) -> bool:
     """Whether bytes, shape and strides describe the tensor completely."""
     return (

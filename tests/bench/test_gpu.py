@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +20,7 @@ import torch
 from bench import gpu_report
 from bench.process import Failed, Process
 from bench.suites import gpu_transfer
+from fastload._version import DISTRIBUTION, __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,10 +97,11 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
         return float(len(times))
 
     monkeypatch.setattr(gpu_transfer, "time", SimpleNamespace(perf_counter=clock))
-    shares, alone = gpu_transfer.speeds(
+    found = gpu_transfer.speeds(
         store, network, torch.device("cpu"), batch=2, steps=3, rounds=2, threads=1, size=16
     )
-    assert shares == [1.0, 1.0] and alone == [1 / 3, 1 / 3]  # by the clock above
+    assert found.shares == [1.0, 1.0] and found.alone == [1 / 3, 1 / 3]  # by the clock above
+    assert any(line.startswith("wait_share: ") for line in found.explain)
     whole = gpu_transfer._UNTIMED + 3
     assert times == [n for k in range(6) for n in (whole * k + 8, whole * (k + 1))]
     there = network.seen[0]
@@ -131,6 +137,7 @@ def test_what_fails_or_never_ends_hides_no_other_part(tmp_path: Path) -> None:
     python.write_text(
         f"""#!/bin/sh
 case "$*" in
+*--here*) echo '{"device": "a GPU"}' >"$4/machine" ;;
 *bench.gpu_report*) [ ! -e "$3/small.status" ] || exec {sys.executable} "$@" ;;
 *test_decode.py*) kill -SEGV $$ ;;
 *test_transfer.py*)
@@ -161,6 +168,7 @@ esac
     assert ended.pop("tests-transfer") == "with 1"
     assert ended.pop("transfer-jpeg") == "at its time limit"
     assert set(ended.values()) == {"well"}
+    assert found["device"] == "a GPU"
     assert found["parts"]["tests-transfer"]["log"] == "one thing was wrong\n"
     skipped = {gpu_report.ONE_DEVICE: 1}
     assert found["tests"] == {"passed": 1, "failed": {"t::b": "no copy"}, "skipped": skipped}
@@ -175,7 +183,8 @@ def test_a_budget_ends_the_whole_command_and_a_file_of_tests_is_a_part(
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        f'#!/bin/sh\ncase "$*" in *bench.gpu_report*) exec {sys.executable} "$@" ;; esac\n'
+        '#!/bin/sh\ncase "$*" in *--here*) ;;\n'
+        f'*bench.gpu_report*) exec {sys.executable} "$@" ;; esac\n'
     )
     python.chmod(0o755)
     env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "BUDGET": budget}
@@ -186,6 +195,114 @@ def test_a_budget_ends_the_whole_command_and_a_file_of_tests_is_a_part(
     assert {name: part["ended"] for name, part in found["parts"].items()} == {"tests-stress": ended}
     done = subprocess.run([*command, "--part", "tests-none"], env=env, capture_output=True)
     assert done.returncode == 2 and b"no part is called tests-none" in done.stderr
+
+
+FAKE_PYTHON = f"""#!/bin/sh
+case "$1 $2" in
+"-m venv") for last; do :; done; mkdir -p "$last/bin"; cp "$0" "$last/bin/python" ;;
+"-c "*) echo /there/site-packages ;;
+"- $WHEELS") exec {sys.executable} "$@" ;;
+"- "*) cat >/dev/null ;;
+*) echo "$@" >>"$CALLS" ;;
+esac
+"""
+"""Makes environments of itself, runs what takes the core out of a wheel, and notes the rest."""
+
+
+def test_wheels_are_installed_once_as_they_come_and_the_core_out_of_fastloads(
+    tmp_path: Path,
+) -> None:
+    wheels, tree, calls = tmp_path / "wheels", tmp_path / "tree", tmp_path / "calls"
+    (tree / "bench").mkdir(parents=True)
+    shutil.copy(ROOT / "bench" / "gpu.sh", tree / "bench")
+    python = tmp_path / "python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    wheels.mkdir()
+    ours = f"{DISTRIBUTION.replace('-', '_')}-{__version__}-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(wheels / ours, "w") as wheel:  # its name is the distribution's
+        wheel.writestr("fastload/_native/_core.cpython-312.so", "the core")
+        wheel.writestr("fastload/__init__.py", "")
+    pip = wheels / "pip-1-py3-none-any.whl"
+    pip.touch()
+
+    def installed() -> list[str]:
+        calls.write_text("")
+        env = {**os.environ, "PYTHON": str(python), "WHEELS": str(wheels), "CALLS": str(calls)}
+        env.pop("LD_LIBRARY_PATH", None)
+        command = ["sh", "bench/gpu.sh", "--wheels", wheels, "--part", "small,photos"]
+        subprocess.run(command, cwd=tree, env=env, check=True, timeout=60)
+        lines = calls.read_text().splitlines()
+        begun = [line.split()[5] for line in lines if " bench run " in line]
+        assert begun == ["small", "photos"]
+        begin = f"{pip}/pip install -q --no-index --no-deps --no-compile "
+        return [line.removeprefix(begin) for line in lines if line.startswith(begin)]
+
+    assert installed() == [str(pip), "--no-build-isolation -e ."]
+    assert (tree / "fastload/_native/_core.cpython-312.so").read_text() == "the core"
+    assert not (tree / "fastload/__init__.py").exists()
+    assert installed() == []
+    later = wheels / "nvidia_dali-2-py3-none-any.whl"
+    later.touch()
+    assert installed() == [str(later)]
+    assert installed() == []
+
+
+def test_pieces_are_joined_where_all_of_a_kind_are_there(tmp_path: Path) -> None:
+    pieces = tmp_path / "wheels" / "pieces"
+    pieces.mkdir(parents=True)
+    for kind, nbytes in [("first", 10), ("dali", 30_000)]:
+        (tmp_path / f"{kind}.whl").write_bytes(random.Random(1).randbytes(nbytes))
+        tar = subprocess.run(
+            ["tar", "-cf", "-", f"{kind}.whl"], cwd=tmp_path, check=True, capture_output=True
+        ).stdout
+        for number, begin in enumerate(range(0, len(tar), 25_000)):
+            (pieces / f"{kind}.tar.a{'ab'[number]}").write_bytes(tar[begin : begin + 25_000])
+    sums = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(pieces.iterdir())
+    ]
+    assert len(sums) == 3
+    (pieces / "SHA256").write_text("".join(sums))
+    last = (pieces / "dali.tar.ab").rename(tmp_path / "later")
+
+    def join() -> set[str]:
+        command = ["sh", ROOT / "bench" / "gpu.sh", "--join", pieces.parent]
+        subprocess.run(command, check=True, timeout=60, capture_output=True)
+        return {path.name for path in pieces.parent.glob("*.whl")}
+
+    assert join() == {"first.whl"}
+    last.rename(pieces / "dali.tar.ab")
+    assert join() == {"first.whl", "dali.whl"}
+    assert (pieces.parent / "dali.whl").read_bytes() == (tmp_path / "dali.whl").read_bytes()
+    (pieces / "dali.tar.ab").write_bytes(b"something else")
+    with pytest.raises(subprocess.CalledProcessError):
+        join()
+
+
+def test_of_tests_that_never_ended_the_log_says_how_far_they_came(tmp_path: Path) -> None:
+    (tmp_path / "tests-cuda.status").write_text("137 200")
+    (tmp_path / "tests-cuda.log").write_text(
+        """collecting ... collected 5 items
+tests/gpu/test_cuda.py::test_one PASSED                                  [ 20%]
+tests/gpu/test_cuda.py::test_two[a b-None] FAILED                        [ 40%]
+tests/gpu/test_cuda.py::test_three SKIPPED (needs two CUDA devices)      [ 60%]
+tests/gpu/test_cuda.py::test_four PASSED                                 [ 80%]
+tests/gpu/test_cuda.py:75: AssertionError
+tests/gpu/test_cuda.py::test_five 
+"""  # noqa: W291 - as pytest leaves the line
+    )
+    (tmp_path / "machine").write_text('{"device": "a GPU", "cuda": "13.0"}')
+    found = gpu_report.report(tmp_path)
+    assert (found["device"], found["cuda"]) == ("a GPU", "13.0")
+    assert found["tests"] == {
+        "passed": 2,
+        "failed": {
+            "tests/gpu/test_cuda.py::test_two[a b-None]": "see its log",
+            "tests/gpu/test_cuda.py::test_five": "it did not end",
+        },
+        "skipped": {gpu_report.ONE_DEVICE: 1},
+    }
 
 
 @pytest.mark.parametrize("skipped", [gpu_report.ONE_DEVICE, "nvidia-dali is not installed"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +312,42 @@ def test_files_stay_until_the_images_made_of_them_are_complete(store: Path) -> N
     decoder.graph.take(unwanted._work)
     assert not unwanted._work.inputs  # nothing is made of them
     decoder.release(decoder)
+
+
+def test_a_spoiled_pipeline_ends_before_the_next_one_is_built(folder: Path) -> None:
+    """It has threads, and on a GPU memory; nothing else may keep it until a garbage collection."""
+    dataset = ImageFolder(str(folder), transform=UINT8[0])
+    loader = FastLoader(dataset, 4, engine="dali", seed=1, num_workers=1, on_error="skip")
+    list(loader)
+    graph = loader._resources.engine[1].graph
+    spoiled = weakref.ref(graph._pipe)
+    path = folder / "x" / "05.jpg"
+    path.write_bytes(_damaged(jpeg(size=(85, 75))))
+    gc.disable()
+    try:
+        list(loader)
+        assert graph.builds == 2 and graph._pipe is not None
+        assert spoiled() is None
+    finally:
+        gc.enable()
+
+
+def test_a_pipeline_ends_with_its_engine(store: Path) -> None:
+    """Where a GPU is tried for decode_device="auto", each try would keep its memory there."""
+    loader = FastLoader(store, 4, transform=UINT8[0], engine="dali", num_workers=1, seed=1)
+    next(iter(loader))
+    decoder = pickle.loads(pickle.dumps(loader._resources.engine[1]))
+    decoder.acquire(loader)
+    ticket = decoder.submit(np.arange(4), seed=1, epoch=0)
+    ticket.settle()
+    pipeline = weakref.ref(decoder.graph._pipe)
+    gc.disable()
+    try:
+        decoder.release(loader)
+        del ticket, decoder
+        assert pipeline() is None
+    finally:
+        gc.enable()
 
 
 def test_what_dali_makes_of_an_error_is_decoded_again(folder: Path, monkeypatch: Any) -> None:

@@ -103,6 +103,23 @@ def test_pinned_batches_are_torchs_and_the_callers_copies_are_whole(
         assert torch.equal(moved.cpu(), expected[number])
 
 
+def test_sparse_batches_are_whole_and_the_callers_own() -> None:
+    """torch records no stream on a sparse tensor, only on what it is made of."""
+
+    def sparse(samples: list[tuple[torch.Tensor]]) -> torch.Tensor:
+        return (torch.stack([row for (row,) in samples]) + 1).to_sparse()
+
+    loader = loader_of(collate_fn=sparse)
+    found = []
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            assert batch.is_cuda and batch.is_sparse
+            late()
+            found.append(right(batch._values().view(ROWS, LENGTH) - 1, number))
+            del batch
+    assert len(found) == 16 and torch.stack(found).all().item()
+
+
 # --- the loop -------------------------------------------------------------------------------------
 
 
@@ -242,11 +259,18 @@ def test_one_graph_is_replayed_while_batches_come() -> None:
     assert [s.item() for s in sums] == [2.0 * sum(range(64 * i, 64 * i + 64)) for i in range(8)]
 
 
+def _runtime() -> Any:
+    """CUDA's runtime, as torch has loaded it: among the process's own names, or by its path."""
+    runtime = ctypes.CDLL(None)
+    if hasattr(runtime, "cudaStreamCreateWithFlags"):
+        return runtime
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return ctypes.CDLL(next(line.split()[-1] for line in maps if "/libcudart" in line))
+
+
 def _own_stream() -> tuple[torch.cuda.ExternalStream, Callable[[], None]]:
     """A stream that is the caller's own, and what destroys it."""
-    runtime, handle = ctypes.CDLL(None), ctypes.c_void_p()
-    if not hasattr(runtime, "cudaStreamCreateWithFlags"):
-        pytest.skip("CUDA's runtime is not among the process's own names")
+    runtime, handle = _runtime(), ctypes.c_void_p()
     assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1) == 0
     stream = torch.cuda.ExternalStream(handle.value)
 

@@ -129,3 +129,15 @@ def test_memory_of_the_device_stays_flat(store: Path, count: Callable[[int, int]
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= allocated
     assert free - torch.cuda.mem_get_info()[0] < 32 << 20
+
+
+def test_a_graph_is_captured_while_batches_are_decoded(store: Path) -> None:
+    """DALI's threads call CUDA meanwhile, which only this mode of capturing allows."""
+    static, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
+    iterator = iter(on_gpu(store, 4, transform=TRAIN))
+    next(iterator)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        doubled = static * 2
+    graph.replay()
+    assert doubled.sum().item() == 16
+    assert len(list(iterator)) == 5

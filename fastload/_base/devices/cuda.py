@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ...errors import UsageError
-from .. import callers
+from .. import callers, nested
 from .accelerator import Mark
 
 Pinning = Literal["register", "allocate"]
@@ -91,6 +91,14 @@ def _refused(how: Pinning, nbytes: int, error: str) -> None:
         f"{what}. Check the limit on locked memory (ulimit -l) and how much memory is free",
         stacklevel=callers.stacklevel(),
     )
+
+
+def _record(tensors: Iterable[torch.Tensor], stream: torch.cuda.Stream) -> None:
+    """Let torch's allocator wait for ``stream`` before it reuses the memory of ``tensors``."""
+    for tensor in tensors:
+        for part in nested.memory_of(tensor):
+            if part.device == tensor.device:  # a nested tensor's sizes may be on the host
+                part.record_stream(stream)
 
 
 class _CudaMark:
@@ -266,10 +274,10 @@ class Cuda:
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """As in the contract. ``follow`` does not order the stream that the memory belongs to."""
-        tensor.record_stream(self._side)
+        _record([tensor], self._side)
         if self._caller is not None:
             self._side.wait_stream(self._caller)  # the work that fills it may still run there
-            tensor.record_stream(self._caller)
+            _record([tensor], self._caller)
 
     def mark(self, *, timed: bool = False) -> Mark:
         """As in the contract."""
@@ -280,9 +288,7 @@ class Cuda:
         assert isinstance(mark, _CudaMark)
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark.event)
-        for tensor in tensors():
-            if self._holds(tensor):
-                tensor.record_stream(current)
+        _record([tensor for tensor in tensors() if self._holds(tensor)], current)
 
     def random_state(self) -> torch.Tensor:
         """As in the contract."""

@@ -23,6 +23,7 @@ import dataclasses
 import importlib
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -172,19 +173,14 @@ class Graph:
         """``work`` will not be taken. From any thread, without waiting."""
         work.wanted = False
 
-    def close(self) -> None:
-        """End the pipeline's threads and free its memory; it is built again when needed."""
-        with self._lock:
-            self._waiting.clear()
-            self._running.clear()
-            self._shut()
-
     # Default arguments: when the interpreter ends, the module's names may be gone before this runs.
     def __del__(
         self, getpid: Callable[[], int] = os.getpid, kept: list[object] = _of_the_parent
     ) -> None:
         if self._pipe is not None and getpid() != self._pid:
             kept.append(self._pipe)
+        else:
+            self._shut()  # before the batches' files go: DALI reads them in place
 
     def _shut(self) -> None:
         pipe, self._pipe = self._pipe, None
@@ -203,7 +199,7 @@ class Graph:
                 self._shut()
             if self._pipe is None:
                 self._most = max(n, self._most)
-                self._pipe = _pipeline(self._build, self._most, self._next)
+                self._pipe = _pipeline(self._build, self._most, _source_of(self))
                 self.builds += 1
             # Takes as many from _next as it has places for. That ends its "epoch": reset.
             self._pipe.schedule_run()
@@ -221,7 +217,21 @@ class Graph:
 
     def _finish_first(self) -> None:
         """Wait for the batch that was started first."""
-        work, pipe = self._running.popleft(), self._pipe
+        work = self._running.popleft()
+        work.failure = self._taken(work)
+        if work.failure is not None:
+            self._waiting.extendleft(reversed(self._running))
+            self._running.clear()
+            self._shut()
+        _settle(work)
+
+    def _taken(self, work: Work) -> BaseException | None:
+        """Take the outputs of ``work`` from the pipeline; returns why there are none.
+
+        The error has no traceback: its frames would keep the spoiled pipeline, with its threads and
+        its memory on the GPU, beside the one that is built next.
+        """
+        pipe = self._pipe
         assert pipe is not None, "a batch is running"
         try:
             images, found = pipe.share_outputs(cuda_stream=self._stream)
@@ -230,17 +240,27 @@ class Graph:
                 work.found = np.array(found.as_array())
             pipe.release_outputs()
         except _FAILURES as error:
-            work.failure = error
-            self._waiting.extendleft(reversed(self._running))
-            self._running.clear()
-            self._shut()
-        _settle(work)
+            return error.with_traceback(None)
+        return None
 
     def _as_tensor(self, images: _Outputs) -> torch.Tensor:
         if self._stream is None:
             return from_dlpack(images.as_tensor())
         with on_stream(self._stream):
             return from_dlpack(images.as_tensor())
+
+
+def _source_of(graph: Graph) -> Callable[[], tuple[object, ...]]:
+    """``graph._next`` for a pipeline of its own, which ends with it: no circle keeps both."""
+    owner = weakref.ref(graph)
+
+    def source() -> tuple[object, ...]:
+        graph = owner()
+        if graph is None:
+            raise StopIteration
+        return graph._next()
+
+    return source
 
 
 def _settle(work: Work) -> None:

@@ -211,7 +211,7 @@ class Delivery(Iterator[Any], Generic[_Note]):
                 del pending  # its traceback refers to this frame: a cycle that keeps inner alive
         batch, mark = pending.batch, pending.mark
         if self._mover is not None and mark is not None:
-            self._mover.accelerator.hand_over(mark, lambda: nested.tensors(batch))
+            self._mover.accelerator.hand_over(mark, lambda: nested.all_tensors(batch))
         self._stamps.handed(pending.samples, begin)
         return batch
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import gc
 import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,11 @@ import torch
 from hypothesis import strategies as st
 from torchvision import transforms as v1
 
-from deliveries import Pageable, Slabs, delivery, in_order
+from deliveries import Pageable, Plain, Slabs, delivery, in_order
 from fake_cuda import FakeCuda, OnFakeCuda, Stream, fake_cuda
 from fake_device import raw
 from fastload import FastLoader, UsageError
+from fastload._base import nested
 
 LEVELS = v1.Compose([v1.RandomResizedCrop(96), v1.PILToTensor()])
 ONE = torch.device("cuda", 1)
@@ -114,3 +119,99 @@ def test_no_batch_while_a_graph_is_captured() -> None:
         cuda.capturing = False
         assert len(train(cuda, iterator, 9)) <= 7
         cuda.synchronize()
+
+
+class Own:
+    """An object that moves itself, as a tokenizer's batches do."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+        self.itself: object = self
+
+    def to(self, device: torch.device) -> Own:
+        return self
+
+
+@dataclasses.dataclass
+class Fields:
+    x: torch.Tensor
+
+
+def test_every_tensor_of_a_batch_is_recorded_whatever_it_is_in() -> None:
+    x = [torch.full((3,), float(i)) for i in range(7)]
+    packed = torch.nn.utils.rnn.pack_sequence([x[0], x[1]])
+    batch = {
+        "packed": packed,
+        "own": [Own(x[2]), Own(x[3])],
+        "user": collections.UserDict(data=(x[4], "text")),
+        "fields": Fields(x[5]),
+        "plain": x[6],
+    }
+    found = {tensor.data_ptr() for tensor in nested.all_tensors(batch)}
+    assert found == {t.data_ptr() for t in [packed.data, packed.batch_sizes, *x[2:]]}
+    with fake_cuda() as cuda:
+        inner = Slabs(3)
+        iterator, _ = delivery(inner, OnFakeCuda(ONE), finisher=_Giving(inner, batch))
+        recorded: list[torch.Tensor] = []
+        cuda.default[1].recorded = recorded.append  # type: ignore[method-assign]
+        assert next(iterator) is batch
+        assert {tensor.data_ptr() for tensor in recorded} == found
+
+
+class _Giving(Plain):
+    """Gives ``given`` for every batch."""
+
+    def __init__(self, inner: Slabs, given: Any) -> None:
+        super().__init__(inner)
+        self.given = given
+
+    def finish(self, item: Any, moved: Any, number: int) -> Any:
+        return self.given
+
+
+def _nested(layout: torch.layout) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(2)], layout=layout)
+
+
+EYE = torch.eye(4)
+MADE: dict[str, Callable[[], torch.Tensor]] = {
+    "coo": EYE.to_sparse,
+    "csr": EYE.to_sparse_csr,
+    "csc": EYE.to_sparse_csc,
+    "bsr": lambda: EYE.to_sparse_bsr((2, 2)),
+    "bsc": lambda: EYE.to_sparse_bsc((2, 2)),
+    "nested": lambda: _nested(torch.strided),
+    "jagged": lambda: _nested(torch.jagged),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize("kind", MADE)
+def test_sparse_and_nested_tensors_are_handed_over(kind: str) -> None:
+    """torch records streams on dense memory only, and refuses other tensors."""
+    tensor = MADE[kind]()
+    with fake_cuda() as cuda:
+        device = OnFakeCuda(ONE)
+        recorded: list[torch.Tensor] = []
+        cuda.default[1].recorded = recorded.append  # type: ignore[method-assign]
+        device.hand_over(device.mark(), lambda: [tensor])
+        recorded = [part for part in recorded if part.numel()]  # without a jagged one's lengths
+        (values,) = [part for part in recorded if part.is_floating_point()]
+        assert values.sum() == 4  # all of them
+        assert len(recorded) == {"nested": 1, "coo": 2, "jagged": 2}.get(kind, 3)
+        cuda.synchronize()
+
+
+def test_what_was_found_in_a_batch_is_not_kept() -> None:
+    """Not until a garbage collection either: memory of a device is scarce."""
+    batch = {"own": [Own(torch.ones(3))], "x": (torch.ones(2),)}
+    kept = [weakref.ref(tensor) for tensor in nested.all_tensors(batch)]
+    gc.disable()
+    try:
+        assert len(nested.all_tensors(batch)) == 2
+        batch["own"][0].itself = None
+        batch.clear()
+        assert [tensor() for tensor in kept] == [None, None]
+    finally:
+        gc.enable()
