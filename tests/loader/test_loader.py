@@ -32,7 +32,8 @@ from torchvision.transforms import v2
 import fastload
 import leaks
 from batches import EVAL, MEAN, STD, TRAIN, same
-from fastload import FastLoader, PackedDataset, UsageError, pack
+from fastload import FastLoader, PackedDataset, UsageError, _loader, pack
+from fastload._run.config import ARGUMENTS
 
 # --- the same as DataLoader ---------------------------------------------------------------------
 
@@ -658,3 +659,16 @@ def test_a_dtype_may_be_given_by_its_name(store):
         loader = FastLoader(store, transform=EVAL, dtype=name)
         assert loader.dtype is torch.float16
         assert next(iter(loader))[0].dtype is torch.float16
+
+
+def test_every_argument_reaches_the_config(store, monkeypatch):
+    class Given(Exception):
+        """Raised with what LoaderConfig was given."""
+
+    def config(**given):
+        raise Given(given)
+
+    monkeypatch.setattr(_loader, "LoaderConfig", config)
+    with pytest.raises(Given) as raised:
+        FastLoader(store)
+    assert set(ARGUMENTS) <= raised.value.args[0].keys()
