@@ -34,7 +34,11 @@ Examples:
 """
 )
 @click.argument("source")
-@click.option("--transform", metavar="MODULE:OBJECT", help="Transform, if SOURCE is a path.")
+@click.option(
+    "--transform", metavar="MODULE:OBJECT",
+    help="Transform, if SOURCE is a path. [default: random crop of 224 pixels, flip, normalise; no "
+    "crop for small images]",
+)  # fmt: skip
 @click.option(
     "--step", metavar="MODULE:FUNCTION",
     help="Called with each batch: measures the training loop instead of the loader alone.",

@@ -43,7 +43,7 @@ class Comparison:
         spread = f"{self.low:.2f} to {self.high:.2f}"
         text = f"{self.ratio:.2f} x ({spread}): {figures}"
         if not self.differs:
-            text = f"no difference: {figures}, {self.ratio:.2f} x ({spread})"
+            text = f"no clear difference: {figures}, {self.ratio:.2f} x ({spread})"
         if self.kind != "FastLoader":
             text += f"; but the loop ran over {self.kind}, not over FastLoader"
         return text
