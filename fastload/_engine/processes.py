@@ -247,11 +247,11 @@ class _Team:
         self._threads: list[threading.Thread] = []
         self._stopped = False
         told, self._tell = context.Pipe(duplex=False)
-        _keep(self._tell)
+        _ends.add(self._tell)
         try:
             for number in range(count):
                 ours, theirs = context.Pipe()
-                _keep(ours)
+                _ends.add(ours)
                 process = context.Process(  # type: ignore[attr-defined] # every context has it
                     target=serve,
                     args=(theirs, told, engines),
@@ -590,15 +590,6 @@ class _Finisher:
 # The ends of pipes that this process holds. While another process has a copy of one, the pipe stays
 # open when this process ends.
 _ends: weakref.WeakSet[Connection] = weakref.WeakSet()
-_registered = False
-
-
-def _keep(end: Connection) -> None:
-    global _registered
-    _ends.add(end)
-    if not _registered:
-        os.register_at_fork(after_in_child=_close_copies)
-        _registered = True
 
 
 def _close_copies() -> None:
@@ -606,3 +597,6 @@ def _close_copies() -> None:
         if not end.closed:
             end.close()
     _ends.clear()
+
+
+os.register_at_fork(after_in_child=_close_copies)

@@ -79,7 +79,7 @@ class WorkerIterator(WrappedIterator[Any]):
         self._wrapped: OutcomeIterator = iterator
         self._pid = None
         if has_workers(iterator):
-            _end_only_in_this_process(iterator)
+            _alive.add(iterator)  # a forked child must not end them
             self._pid = os.getpid()
         assert tasks.current is not None, "torch's iterator has called iter(tasks)"
         self._tasks: TaskIterator = tasks.current
@@ -236,22 +236,16 @@ def _counter(wrapped: OutcomeIterator) -> Callable[[], int | None]:
 
 # torch's iterators with workers that belong to this process.
 _alive: weakref.WeakSet[TorchWorkersIterator] = weakref.WeakSet()
-_registered = False
-
-
-def _end_only_in_this_process(iterator: TorchWorkersIterator) -> None:
-    """Prevent a forked child from ending the parent's workers when it drops ``iterator``."""
-    global _registered
-    _alive.add(iterator)
-    if not _registered:
-        os.register_at_fork(after_in_child=_abandon)
-        _registered = True
 
 
 def _abandon() -> None:
+    """Prevent a forked child from ending the parent's workers when it drops their iterator."""
     # Marked as shut down: shutting down would use events and queues that the parent shares.
     for iterator in list(_alive):
         iterator._shutdown = True
+
+
+os.register_at_fork(after_in_child=_abandon)
 
 
 def length_warning(dataset: object, reported: int, yielded: int, workers: int = 0) -> str:
