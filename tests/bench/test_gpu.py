@@ -137,7 +137,7 @@ def test_what_fails_or_never_ends_hides_no_other_part(tmp_path: Path) -> None:
     python.write_text(
         f"""#!/bin/sh
 case "$*" in
-*--here*) echo '{"device": "a GPU"}' >"$4/machine" ;;
+*--here*) echo '{{"device": "a GPU"}}' >"$4/machine" ;;
 *bench.gpu_report*) [ ! -e "$3/small.status" ] || exec {sys.executable} "$@" ;;
 *test_decode.py*) kill -SEGV $$ ;;
 *test_transfer.py*)
