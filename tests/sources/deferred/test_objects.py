@@ -364,6 +364,19 @@ def test_a_type_that_is_compared_is_that_of_a_tensor(photo: Path) -> None:
     assert not isinstance(torch.zeros(1), DeferredTensor)
 
 
+def test_a_closed_image_has_pillows_errors(photo: Path) -> None:
+    errors = []
+    for context in (contextlib.nullcontext(), hooks.deferring()):
+        with context:
+            image = Image.open(photo).convert("RGB")
+            image.close()
+            for arguments in ({"fillcolor": [4, 5, 6]}, {"expand": True}):
+                with pytest.raises((TypeError, ValueError)) as caught:
+                    image.rotate(90, **arguments)
+                errors.append((caught.type, str(caught.value)))
+    assert errors[:2] == errors[2:]
+
+
 def test_copies_of_the_object_are_real(photo: Path) -> None:
     image = opened(photo).convert("RGB")
     assert type(copy.deepcopy(image)) is Image.Image
