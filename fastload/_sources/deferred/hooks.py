@@ -37,8 +37,6 @@ from .redirect import redirect
 from .switch import deferring, install
 from .tensor import (
     LEAST_SIDE,
-    DeferredBatch,
-    DeferredRow,
     DeferredTensor,
     DeferredTVImage,
     _Deferred,
@@ -429,17 +427,11 @@ def _get_fill(original: Function) -> Function:
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
         if inpt_type is DeferredImage and PIL.Image.Image in fill_dict:
             inpt_type = _class_of_input()
-        return original(fill_dict, _STOOD_FOR.get(inpt_type, inpt_type))
+        elif issubclass(inpt_type, _Deferred):
+            inpt_type = inpt_type.stands_for
+        return original(fill_dict, inpt_type)
 
     return get_fill
-
-
-_STOOD_FOR: dict[type, type] = {
-    DeferredTensor: torch.Tensor,
-    DeferredBatch: torch.Tensor,
-    DeferredRow: torch.Tensor,
-    DeferredTVImage: tv_tensors.Image,
-}
 
 
 def _class_of_input() -> type:
@@ -453,10 +445,11 @@ def _to_dtype_by_type(original: Function) -> Function:
     """v2.ToDtype, which looks up ``type(image)`` in a dict of dtypes."""
 
     def transform(self: Any, inpt: Any, params: Any) -> Any:
-        kind = _STOOD_FOR.get(type(inpt))
-        if kind is not None and isinstance(self.dtype, dict) and kind in self.dtype:
-            self = copy.copy(self)
-            self.dtype = {**self.dtype, type(inpt): self.dtype[kind]}
+        if isinstance(inpt, _Deferred) and isinstance(self.dtype, dict):
+            kind = type(inpt).stands_for
+            if kind in self.dtype:
+                self = copy.copy(self)
+                self.dtype = {**self.dtype, type(inpt): self.dtype[kind]}
         return original(self, inpt, params)
 
     return transform

@@ -588,7 +588,8 @@ class DeferredImage(Image):
     def close(self) -> None:
         """As Pillow's: nothing can be asked of it afterwards."""
         if self._real is None and self._operations:
-            self._real = PIL.Image.new(self._mode, (1, 1))  # of which only the error is wanted
+            # Of which only the error is wanted, or another one that the size leads to.
+            self._real = PIL.Image.new(self._mode, self._size)
         elif self._real is None:
             self._real = self._head or _unread(self)
         self._real.close()

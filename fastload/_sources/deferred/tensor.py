@@ -169,8 +169,21 @@ def _cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
     return tensor[:, y : y + h, x : x + w]
 
 
-class _Deferred(torch.Tensor):
+class _Kind(torch._C._TensorMeta):
+    """The class of such classes: programs compare ``type(x) == torch.Tensor``."""
+
+    stands_for: type[torch.Tensor]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.stands_for
+
+    __hash__ = type.__hash__  # in a set or a dict they are others
+
+
+class _Deferred(torch.Tensor, metaclass=_Kind):
     """What the two kinds of tensor without values have in common."""
+
+    stands_for = torch.Tensor
 
     def materialise(self) -> torch.Tensor:
         """The real tensor. It is made once."""
@@ -369,6 +382,8 @@ class DeferredTensor(_Deferred):
 
 class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
     """The same, as torchvision's v2 transforms mark an image."""
+
+    stands_for = tv_tensors.Image
 
     @staticmethod
     def __new__(cls, recording: Recording) -> DeferredTVImage:

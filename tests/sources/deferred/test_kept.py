@@ -215,6 +215,21 @@ def test_an_image_keeps_what_the_users_code_has_set(photos: list[Path]) -> None:
     ]
 
 
+def by_type(samples: list[Any]) -> Any:
+    """A collate_fn that compares types."""
+    images, labels = zip(*samples, strict=True)
+    if type(images[0]) == torch.Tensor:  # noqa: E721 - as programs write it
+        return torch.stack(images), list(labels)
+    return samples
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_fn_that_compares_types_finds_tensors(photos: list[Path], workers: int) -> None:
+    side_by_side(
+        shapes.Photos(photos), epochs=1, batch_size=3, collate_fn=by_type, num_workers=workers
+    )
+
+
 # Elsewhere.
 
 

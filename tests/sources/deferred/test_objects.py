@@ -347,6 +347,36 @@ def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
     assert found.materialise().info == expected.info
 
 
+def test_a_type_that_is_compared_is_that_of_a_tensor(photo: Path) -> None:
+    with hooks.deferring():
+        value = F.to_tensor(Image.open(photo))
+        marked = v2.functional.to_image(Image.open(photo))
+        batch = torch.stack([value, value])
+        row = value.new_zeros((2, *value.shape))[0]
+    for one in (value, batch, row):
+        assert type(one) == torch.Tensor  # noqa: E721 - as programs write it
+        assert torch.Tensor == type(one)  # noqa: E721
+        assert type(one) in (list, torch.Tensor)
+        assert type(one) != tv_tensors.Image  # noqa: E721
+    assert type(marked) == tv_tensors.Image  # noqa: E721
+    assert type(marked) != torch.Tensor  # noqa: E721
+    assert {type(value), torch.Tensor} - {torch.Tensor}
+    assert not isinstance(torch.zeros(1), DeferredTensor)
+
+
+def test_a_closed_image_has_pillows_errors(photo: Path) -> None:
+    errors = []
+    for context in (contextlib.nullcontext(), hooks.deferring()):
+        with context:
+            image = Image.open(photo).convert("RGB")
+            image.close()
+            for arguments in ({"fillcolor": [4, 5, 6]}, {"expand": True}):
+                with pytest.raises((TypeError, ValueError)) as caught:
+                    image.rotate(90, **arguments)
+                errors.append((caught.type, str(caught.value)))
+    assert errors[:2] == errors[2:]
+
+
 def test_copies_of_the_object_are_real(photo: Path) -> None:
     image = opened(photo).convert("RGB")
     assert type(copy.deepcopy(image)) is Image.Image
