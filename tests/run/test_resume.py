@@ -397,6 +397,7 @@ def test_a_sampler_with_a_state_of_its_own_is_given_it():
     [
         ({"seed": 2}, "another seed"),
         ({"dataset": range(8)}, "another number of samples"),
+        ({"shuffle": False}, "another order: expected shuffled, got ascending"),
     ],
 )
 def test_a_state_of_another_loader_is_refused(changed, message):
