@@ -156,7 +156,7 @@ class Progress:
                 "total": self.total,
                 "batch_size": self.batch_size,
                 "world_size": self.world_size,
-                "seed": self.seed,
+                "seed": None if self.seed is None else int(self.seed),  # of numpy: no JSON
                 "order": self.order,
                 "generators": [_encoded(state) for state in self.generators],
                 "sampler": self.sampler,
