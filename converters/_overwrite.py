@@ -2,13 +2,16 @@
 complete.
 
 Until then it lies in ``NAME-overwriting.SUFFIX.partial``, where the next run finds and resumes it.
-One file replaces another atomically. A store of several files is incomplete while they are renamed,
-but after a kill every new file is either in that folder or in its place.
+One file replaces another atomically. A store of several files is incomplete while they are renamed.
+If a run is killed meanwhile, the next one moves those files back, finds the store finished, and
+starts the renames again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,6 +22,8 @@ from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ._remote import in_order
 from ._report import PackReport
+
+_RENAMES = "renames.json"  # which files are being moved to their places
 
 
 def staged(path: str) -> str:
@@ -73,6 +78,7 @@ def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
     """
     folder, parent = os.path.dirname(staged(path)), os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
+    _take_back(folder, parent)
     try:
         report = run(staged(path))
         places = [os.path.join(parent, os.path.basename(part.path)) for part in report.parts]
@@ -83,7 +89,13 @@ def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
         raise
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
     aside = {name: f"old-{name}" for name in map(os.path.basename, places)}
-    names = [name for name in names if name not in aside.values()]  # of a run that was killed
+    others = {*aside.values(), f"{_RENAMES}.new"}  # of a run that was killed
+    names = [name for name in names if name not in others]
+    _note(folder, names)
+    for place in places:
+        if place + SIDECAR in old and not os.path.lexists(place):
+            os.remove(place + SIDECAR)  # of shards: a mixture of old and new ones is no store
+            old.remove(place + SIDECAR)
     for name in names:
         place = os.path.join(parent, name)
         if os.path.isdir(place) and not os.path.islink(place):  # a rename cannot replace it
@@ -92,11 +104,49 @@ def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
                 shutil.rmtree(old_place)
             os.rename(place, old_place)
         os.replace(os.path.join(folder, name), place)
+    sync_folder(parent)
+    os.remove(os.path.join(folder, _RENAMES))
     for left in set(old) - {os.path.join(parent, name) for name in names}:
         os.remove(left)
-    sync_folder(parent)
     shutil.rmtree(folder)
     parts = zip(report.parts, places, strict=True)
     return dataclasses.replace(
         report, parts=tuple(dataclasses.replace(part, path=place) for part, place in parts)
     )
+
+
+def _note(folder: str, names: Sequence[str]) -> None:
+    """Write down, durably, which of the files in ``folder`` are about to be moved."""
+    journal = os.path.join(folder, _RENAMES)
+    known = [(name, os.stat(os.path.join(folder, name)).st_ino) for name in names]
+    with open(journal + ".new", "w", encoding="utf-8") as file:
+        json.dump(known, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(journal + ".new", journal)
+    sync_folder(folder)
+
+
+def _take_back(folder: str, parent: str) -> None:
+    """Undo the renames of a run that was killed before the last one."""
+    journal = os.path.join(folder, _RENAMES)
+    try:
+        with open(journal, encoding="utf-8", errors="surrogateescape") as file:
+            known = [(str(name), int(inode)) for name, inode in json.load(file)]
+    except FileNotFoundError:
+        return
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(
+            f"the list of renames is damaged: move what you need from {folder!r}, delete it, and "
+            "run again",
+            path=journal,
+        ) from error
+    left = set(os.listdir(folder))
+    if any(name in left for name, _ in known):  # else all were in their places
+        for name, inode in known:
+            place = os.path.join(parent, os.path.basename(name))
+            with contextlib.suppress(FileNotFoundError):
+                if name not in left and os.lstat(place).st_ino == inode:  # and no later file
+                    os.rename(place, os.path.join(folder, os.path.basename(name)))
+        sync_folder(parent)
+    os.remove(journal)

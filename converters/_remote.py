@@ -301,7 +301,7 @@ def _uploaded(folder: str) -> list[str] | None:
 
 
 def in_order(folder: str) -> list[str]:
-    """The files below ``folder``, what makes a store exist last.
+    """The files of the finished stores below ``folder``, what makes a store exist last.
 
     That is the manifest of shards, and the metadata of a folder; the sidecar of a single file comes
     before it.
@@ -312,6 +312,8 @@ def in_order(folder: str) -> list[str]:
         for name in names
         if name not in (_JOURNAL, OWNER)
     ]
+    # A run may have been killed between the last rename of a store and the end of its partial.
+    found = [name for name in found if not name.split(os.sep)[0].endswith(".partial")]
 
     def turn(name: str) -> int:
         if name.count("/") == 1 and os.path.basename(name) in _METADATA:

@@ -145,13 +145,17 @@ class EpochCursor:
         sampler = config.sampler
         # With a batch_sampler of the user's, batch_size is None and the sampler is never asked.
         ours = isinstance(sampler, SeededSampler) or type(sampler) in SEQUENTIAL
-        total = None
+        total: int | None = None
+        order: str | None = None
         if ours and (config.batch_sampler is None or config.batch_size is not None):
-            known = isinstance(sampler, EpochSampler)
-            total = sampler.length(epoch) if known else len(sampler)  # type: ignore[arg-type, union-attr]
+            if isinstance(sampler, EpochSampler):
+                total, order = sampler.length(epoch), sampler.words()
+            else:
+                total = len(sampler)  # type: ignore[arg-type]
         grouping = None
         if isinstance(config.batch_sampler, BucketSampler):
             total, grouping = config.batch_sampler.length(epoch), config.batch_sampler.grouping()
+            order = None
         stateful = stateful_sampler(config)
         return Progress(
             epoch=epoch,
@@ -160,6 +164,7 @@ class EpochCursor:
             batch_size=config.batch_size,
             world_size=shard.world_size if shard else replicas(config),
             seed=config.seed,
+            order=order,
             generators=[generator.get_state() for generator in generators(config)],
             sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
             sampler_epoch=known_sampler_epoch(config),

@@ -297,6 +297,8 @@ def _check_same(resume: Progress, now: Progress, *, iterable: bool) -> None:
         "seed": (resume.seed, now.seed),
         "number of samples": (resume.total, now.total),
     }
+    if resume.order is not None:
+        facts["order"] = resume.order, now.order
     if now.length is None and resume.order_drawn and not iterable:
         # Only the sampler knows its order, so what it gave is counted in batches.
         facts["batch_size"] = resume.batch_size, now.batch_size

@@ -58,6 +58,10 @@ class MixSampler(SeededSampler):
     def length(self, epoch: int) -> int:
         return sum(self.mix.counts(epoch))
 
+    def words(self) -> str:
+        """As in ``EpochSampler``."""
+        return "a mix, shuffled" if self.shuffle else "a mix, not shuffled"
+
     def permutation(self, first: int = 0) -> np.ndarray:
         """The order of this epoch: int64 (length,). Places are shuffled in blocks from ``first``.
 

@@ -92,6 +92,10 @@ class EpochSampler(Sampler[int]):
         """How many indices ``epoch`` has."""
         return len(self.data_source)
 
+    def words(self) -> str:
+        """How the order is made."""
+        return "ascending"
+
     @property
     def next_epoch(self) -> int:
         """The epoch that begins next, as far as this sampler knows."""
@@ -148,6 +152,10 @@ class SeededSampler(EpochSampler):
         super().__init__(data_source)
         self.seed = seed
         self.windows = windows
+
+    def words(self) -> str:
+        """As in ``EpochSampler``."""
+        return "shuffled" if self.windows is None else f"shuffle_window={self.windows.size}"
 
     def permutation(self, first: int = 0) -> np.ndarray:
         """The order of this epoch: int64 (len,).

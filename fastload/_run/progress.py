@@ -85,6 +85,7 @@ class Progress:
             and epoch.
         total: samples of the whole order, over all ranks.
         batch_size, world_size, seed: of this iteration.
+        order: how the order is made, in words; None: by the user's sampler.
         generators: states of torch's generators before the epoch drew from them.
         sampler: state of the user's sampler at that time, if it has one.
         sampler_epoch: epoch of the user's sampler, such as a DistributedSampler.
@@ -109,6 +110,7 @@ class Progress:
     batch_size: int | None = None
     world_size: int = 1
     seed: int | None = None
+    order: str | None = None
     generators: list[torch.Tensor] = dataclasses.field(default_factory=list)
     sampler: Any = None
     sampler_epoch: int | None = None
@@ -154,7 +156,8 @@ class Progress:
                 "total": self.total,
                 "batch_size": self.batch_size,
                 "world_size": self.world_size,
-                "seed": self.seed,
+                "seed": None if self.seed is None else int(self.seed),  # of numpy: no JSON
+                "order": self.order,
                 "generators": [_encoded(state) for state in self.generators],
                 "sampler": self.sampler,
                 "sampler_epoch": self.sampler_epoch,
@@ -214,6 +217,7 @@ def _read(state: Mapping[str, Any]) -> Progress:
         batch_size=state["batch_size"],
         world_size=int(state["world_size"]),
         seed=state["seed"],
+        order=state.get("order"),  # missing in early states of version 1
         generators=[_generator(saved) for saved in state["generators"]],
         sampler=state["sampler"],
         sampler_epoch=state["sampler_epoch"],

@@ -169,6 +169,12 @@ class Blobs(Strings):
     def check(self, count: int, name: str, path: str | None) -> None:
         """As in ``Strings``."""
         ends = self.ends
+        if ends.ndim != 1 or ends.dtype.kind != "i" or self.data.ndim != 1:
+            raise StoreError(
+                f"the table of {name} is damaged: expected a list of ends, found {ends.dtype} "
+                f"{ends.shape} for data {self.data.shape}",
+                path=path,
+            )
         last = int(ends[-1]) if len(ends) else 0
         first = int(ends[0]) if len(ends) else 0
         if (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import random
 
 import numpy as np
@@ -386,6 +387,7 @@ def test_a_sampler_with_a_state_of_its_own_is_given_it():
     [
         ({"seed": 2}, "another seed"),
         ({"dataset": range(8)}, "another number of samples"),
+        ({"shuffle": False}, "another order: expected shuffled, got ascending"),
     ],
 )
 def test_a_state_of_another_loader_is_refused(changed, message):
@@ -403,6 +405,11 @@ def test_what_is_no_state_is_refused():
     for state in ({}, {"version": 99}, None):
         with pytest.raises(UsageError, match=r"FastLoader\.state_dict"):
             loader.load_state_dict(state)
+
+
+def test_a_state_with_a_seed_of_numpy_is_json():
+    loader = FastLoader(range(9), 2, shuffle=True, seed=np.int64(3))
+    assert json.loads(json.dumps(loader.state_dict()))["seed"] == 3
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fastload.cli import main
 from fastload.errors import DataError, StoreError, UsageError
 from fastload.storage import Record, _sidecar, open_writer
 from fastload.storage._crc import crc32c
-from fastload.storage._fields import Field
+from fastload.storage._fields import Blobs, Field
 from fastload.storage.formats._pickle_shape import check_shape
 from storage.formats import pixels, records
 
@@ -392,6 +392,20 @@ def test_values_that_only_the_header_of_a_sidecar_can_have(
     file.write_bytes(start + text + padding + arrays)
     with pytest.raises(StoreError, match="the sidecar is damaged"):
         open_store(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "ends"),
+    [
+        (np.zeros(3, np.uint8), np.array(3)),
+        (np.zeros(3, np.uint8), np.array([[3]])),
+        (np.zeros(3, np.uint8), np.array([3.0])),
+        (np.array(0, np.uint8), np.array([0])),
+    ],
+)
+def test_ends_of_texts_that_are_no_list_are_refused(data: np.ndarray, ends: np.ndarray) -> None:
+    with pytest.raises(StoreError, match="expected a list of ends"):
+        Blobs(data, ends).check(1, "keys", None)
 
 
 def test_names_and_shapes_that_are_infinite_are_errors_of_ours(tmp_path: Path) -> None:
