@@ -384,6 +384,7 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
     """The same, as torchvision's v2 transforms mark an image."""
 
     stands_for = tv_tensors.Image
+    _image: torch.Tensor | None = None  # once it is materialised
 
     @staticmethod
     def __new__(cls, recording: Recording) -> DeferredTVImage:
@@ -408,10 +409,13 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
 
     def materialise(self) -> torch.Tensor:
         """As of any deferred tensor; it shares the memory of those that are not marked."""
-        return cast(torch.Tensor, super().materialise().as_subclass(tv_tensors.Image))
+        real = super().materialise()
+        if self._image is None:  # else it may require gradients
+            self._image = cast(torch.Tensor, real.as_subclass(tv_tensors.Image))
+        return self._image
 
     def _real_or_none(self) -> torch.Tensor | None:
-        return self._memory.real
+        return self._memory.real if self._image is None else self._image
 
 
 class DeferredBatch(_Deferred):

@@ -530,3 +530,15 @@ def test_a_dtype_by_type_is_that_of_what_a_deferred_object_stands_for(photo: Pat
         v2.ToDtype({tv_tensors.Mask: torch.int64})(
             v2.functional.to_image(Image.open(photo).convert("RGB"))
         )
+
+
+@pytest.mark.parametrize("kind", [DeferredTensor, DeferredTVImage])
+def test_gradients_that_a_tensor_requires_stay_required(photo: Path, kind: type) -> None:
+    made = F.to_tensor if kind is DeferredTensor else v2.functional.to_image
+    with hooks.deferring():
+        values = v2.functional.to_dtype(made(opened(photo)), torch.float32, scale=True)
+        assert type(values) is kind
+        assert values.requires_grad_() is values
+        assert values.requires_grad and values.is_leaf
+        values.mul(3).sum().backward()
+        assert torch.equal(values.grad, torch.full((3, 60, 80), 3.0))
