@@ -193,7 +193,7 @@ def large_photos(rows: Sequence[Row]) -> str:
 def scaled(rows: Sequence[Row]) -> str:
     """One line per size: how far scaled pixels are from exact ones."""
     lines = [
-        _conditions(rows),
+        _conditions(rows, figures="Each sample once."),
         "",
         "| to pixels | photos | decoded smaller | median dB | 5th percentile | minimum |",
         "|---|---|---:|---:|---:|---:|",
@@ -263,7 +263,7 @@ def _own(rows: Sequence[Row], variants: dict[str, str]) -> str:
     if not measured:
         return ""
     lines = [
-        _conditions(list(measured.values()), of="Means of interleaved rounds, 95 % interval."),
+        _conditions(list(measured.values()), figures="Means of interleaved rounds, 95 % interval."),
         "",
         "| times DataLoader on the same Dataset | 0 workers | workers |",
         "|---|---:|---:|",
@@ -405,7 +405,7 @@ def _figure(found: Row, *, best: bool = False) -> str:
     return f"{report.first_epoch(found)} / {figure}" if report.raced([found]) else figure
 
 
-def _conditions(rows: Sequence[Row], *, of: str = "Medians of interleaved rounds.") -> str:
+def _conditions(rows: Sequence[Row], *, figures: str = "Medians of interleaved rounds.") -> str:
     machine, versions = rows[0]["machine"], rows[0]["shared_versions"]
     suites: dict[str, list[str]] = {}  # by commit
     for row in rows:
@@ -417,11 +417,13 @@ def _conditions(rows: Sequence[Row], *, of: str = "Medians of interleaved rounds
     else:
         commits = "commits " + "; ".join(f"{one} ({', '.join(of)})" for one, of in suites.items())
     *most, last = map(str, sorted({row["threads"] for row in rows}))
-    threads = f"{', '.join(most)} or {last}" if most else last
+    if most:
+        last = f"{', '.join(most)} or {last}"
+    threads = "1 thread or worker" if last == "1" else f"{last} threads or workers"
     text = (
-        f"{machine['cpu']}, {machine['cpus']} CPUs, {threads} threads or workers for "
-        f"each loader; torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
-        f"{of}"
+        f"{machine['cpu']}, {machine['cpus']} CPUs, {threads} for each loader; "
+        f"torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
+        f"{figures}"
     )
     return textwrap.fill(text, 100)
 
