@@ -14,6 +14,7 @@ _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.m
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
 _SCRIPTS = ("<!-- scripts: begin; made from bench/results/scripts.json -->",
             "<!-- scripts: end -->")  # fmt: skip
+_ENCODINGS = ("<!-- figures of the encodings: begin -->", "<!-- figures of the encodings: end -->")
 
 
 def _markers(suite: str) -> tuple[str, str]:
@@ -52,6 +53,14 @@ _FORMS = {
     "LMDB, dct or raw": ("fastload-lmdb-dct", "fastload-lmdb-raw"),
 }
 _CHART = "imagenet-train"  # the README's
+# Which encoding to choose: its line, and the loader that reads it.
+_CHOICES = {
+    "torch's DataLoader on the folder": BASELINE,
+    "FastLoader on the folder": "fastload-folder",
+    "LMDB, JPEGs kept (`--encode keep`)": "fastload-lmdb",
+    "LMDB, `--encode dct`": "fastload-lmdb-dct",
+    "LMDB, raw pixels (photos with `--resize 256`)": "fastload-lmdb-raw",
+}
 # Suites whose tables are in docs/performance.md or docs/buckets.md only.
 _EXPLAINED = {"cache", "entry-points", "scaled", "buckets"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
@@ -62,8 +71,9 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
     Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
     of cache, entry-points and scaled to docs/performance.md, all others to README.md and
-    docs/benchmarks.md. Those of the suite remote, of augment's large photos, and of any-dataset's
-    own Datasets have a table in docs/remote.md, docs/performance.md and docs/your-dataset.md, too.
+    docs/benchmarks.md. Those of the suite remote, of augment's large photos, of the encodings, and
+    of any-dataset's own Datasets have a table in docs/remote.md, docs/performance.md and
+    docs/your-dataset.md, too.
     A table for which there are no rows stays as it is.
 
     Raises ValueError if a document has no markers.
@@ -82,6 +92,7 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
         ("docs/benchmarks.md", _DOCUMENT, figures, others),
         ("docs/your-dataset.md", _SCRIPTS, scripts, suites.get("scripts")),
         ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
+        ("docs/performance.md", _ENCODINGS, encodings, others),
         ("docs/performance.md", _markers("entry-points"), entry_points, suites.get("entry-points")),
         ("docs/performance.md", _markers("augment"), large_photos, photos),
         ("docs/performance.md", _markers("scaled"), scaled, suites.get("scaled")),
@@ -136,6 +147,56 @@ def remote(rows: Sequence[Row]) -> str:
         ]
         lines.append(f"| {loader} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def encodings(rows: Sequence[Row]) -> str:
+    """One line per way to keep photos and small images; nothing unless all of it was measured.
+
+    Raw photos are those of the suite raw-train, resized when they are packed.
+    """
+    known = {
+        (row["suite"], row["variant"], row["loader"], row["metric"]): row
+        for row in rows
+        if row["median"] is not None
+    }
+    shown: list[Row] = []
+
+    def figure(suite: str, variant: str, loader: str, metric: str = "throughput") -> str:
+        row = known.get((suite, variant, loader, metric))
+        if row is None:
+            return ""
+        shown.append(row)
+        return f"{row['median']:.2f}" if metric == "size" else report.shown(row["median"])
+
+    lines = []
+    for store, loader in _CHOICES.items():
+        raw = loader == "fastload-lmdb-raw"
+        photos, small = (
+            (("raw-train", "float32"), ("small-images", "raw"))
+            if raw
+            else (("imagenet-train", "float32"), ("small-images", "jpeg"))
+        )
+        sizes = [figure("pack", kind, loader, "size") for kind in ("photos", "small")]
+        cells = [
+            store,
+            figure(*photos, loader),
+            figure(*small, loader),
+            "width x height x 3 bytes" if raw else ", ".join(filter(None, sizes)) or "1",
+            figure("pack", "photos", loader, "pack"),
+        ]
+        if not (cells[1] and cells[2]):
+            return ""
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(
+        [
+            _conditions(shown),
+            "",
+            "| images/s in later epochs | photos, 224x224 crops | 32x32 images "
+            "| size, times the JPEGs: photos, 32x32 | packed, photos/s |",
+            "|---|---:|---:|---:|---:|",
+            *lines,
+        ]
+    )
 
 
 _ENTRY_POINTS = {
@@ -408,7 +469,7 @@ def _figure(found: Row, *, best: bool = False) -> str:
 def _conditions(rows: Sequence[Row], *, figures: str = "Medians of interleaved rounds.") -> str:
     machine, versions = rows[0]["machine"], rows[0]["shared_versions"]
     suites: dict[str, list[str]] = {}  # by commit
-    for row in rows:
+    for row in [row for row in rows if row["median"] is not None] or rows:
         known = suites.setdefault(row["machine"]["commit"], [])
         if row["suite"] not in known:
             known.append(row["suite"])
