@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX, next_sidecar_of, read_sidecar, sidecar_of, write_sidecar
 from ..storage._writer import KEPT
 from ..storage.concat import ConcatStore
+from ._alone import alone
 from ._pack import pack
 from ._report import PackReport
 from ._store_source import StoreSource
@@ -105,7 +104,7 @@ def append(
                 f"expected no {name} when appending to a store of one file, got "
                 f"{options[name]!r}: pack the new images into another store with it"
             )
-    with _alone(path):
+    with alone(path):
         return _append(path, source, progress, options)
 
 
@@ -165,38 +164,6 @@ def _noted(stores: Sequence[Store]) -> dict[str, Any]:
             ]  # a value may list several already
         found[name] = values[0]
     return found
-
-
-@contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
-    """Hold the lock on appending to ``path``: two processes would lose the records of one.
-
-    A kill leaves the empty lock file, which the next run deletes.
-    """
-    name = f"{os.path.splitext(path)[0]}{_MARK}-lock"
-    while True:
-        try:
-            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise UsageError(
-                f"{path!r} has to be replaced by a larger store, but its folder cannot be "
-                f"written ({error.strerror}): make it writable, or append to a copy elsewhere"
-            ) from error
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UsageError(
-                    f"{path!r}: another process is appending to this store: wait until it is done"
-                ) from error
-            if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
-                try:
-                    yield
-                finally:
-                    os.remove(name)
-                return
-        finally:  # if its owner deleted the file that was opened here, try again
-            os.close(lock)
 
 
 def _replace(new: str, path: str, format: str) -> None:

@@ -20,6 +20,7 @@ from ..errors import StoreError, UsageError
 from ..storage import find_by_suffix, open_store
 from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX as SIDECAR
+from ._alone import alone
 from ._remote import in_order
 from ._report import PackReport
 
@@ -74,8 +75,14 @@ def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
     """Call ``run`` with another path, and move the stores that it writes there to their places.
 
     Raises:
-        UsageError: a folder in the way is not a store.
+        UsageError: a folder in the way is not a store, or another process replaces the store.
     """
+    with alone(path):
+        return _replacing(path, run)
+
+
+def _replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
+    """``replacing`` while no other process does."""
     folder, parent = os.path.dirname(staged(path)), os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     _take_back(folder, parent)

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ..errors import (
 )
 from ..storage import find_by_suffix, open_store
 from ..storage._sidecar import SUFFIX as SIDECAR
+from ..storage._sidecar import is_manifest
 from ..storage.folder import IMAGE_SUFFIXES
 from ..storage.remote.options import RemoteOptions
 from ..storage.remote.store import RemoteStore
@@ -46,7 +47,7 @@ from ._turn import OWNER, Turn, scratch
 if TYPE_CHECKING:
     import fsspec
 
-_JOURNAL = "uploaded"  # names of uploaded files, as JSON, one on each line
+_JOURNAL = "uploaded"  # name, size and mtime of uploaded files, as JSON, one on each line
 _METADATA = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")  # at the top of a folder
 _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versions apart
 
@@ -271,33 +272,68 @@ def _pack_and_upload(
     for taken in (path, path + SIDECAR) if uploaded is None else ():
         with asking(url, "it cannot be written", options):
             exists = system.exists(taken)
+        if exists and _unfinished(url, system, path, options):
+            raise UsageError(
+                f"{url!r} is what an upload left that did not finish, and the store that it "
+                f"uploaded is not on this machine: delete {url!r} and run again"
+            )
         if exists:
             raise UsageError(f"{url!r} exists: delete it or choose another name")
-    report = run(os.path.join(folder, os.path.basename(path)))
+    staged = os.path.join(folder, os.path.basename(path))
+    try:
+        report = run(staged)
+    except UsageError as error:
+        if not (os.path.lexists(staged) or is_manifest(staged)):
+            raise
+        also = f", and {url!r}" if uploaded else ""
+        raise UsageError(
+            f"{url!r}: an earlier run, with other settings or another source, packed a store whose "
+            f"upload did not finish: use the same to resume, or delete {folder!r}{also} to start "
+            "again"
+        ) from error
     parent = os.path.dirname(path)
     with asking(url, f"the finished store lies in {folder!r} and cannot be uploaded", options):
         with open(os.path.join(folder, _JOURNAL), "a", encoding="utf-8") as journal:
             for name in in_order(folder):
-                if name in (uploaded or ()):
+                entry = _entry(folder, name)
+                if entry in (uploaded or ()):
                     continue
                 system.makedirs(os.path.dirname(f"{parent}/{name}"), exist_ok=True)
                 system.put_file(os.path.join(folder, name), f"{parent}/{name}")
-                journal.write(json.dumps(name) + "\n")
+                journal.write(json.dumps(entry) + "\n")
                 journal.flush()
+    os.unlink(os.path.join(folder, _JOURNAL))  # first: it says that the store is not all there
     for name in set(os.listdir(folder)) - {OWNER}:  # which is needed until the turn ends
         done = os.path.join(folder, name)
         shutil.rmtree(done) if os.path.isdir(done) else os.unlink(done)
     return report
 
 
-def _uploaded(folder: str) -> list[str] | None:
-    """What an interrupted upload of a finished store has uploaded; None: there was none."""
+def _unfinished(
+    url: str, system: fsspec.AbstractFileSystem, path: str, options: RemoteOptions
+) -> bool:
+    """Whether the folder at ``path`` is a store that lacks the file that is uploaded last."""
+    format_ = find_by_suffix(path)
+    if format_ is None or not format_.folders:
+        return False
+    with asking(url, "it cannot be written", options):
+        return system.isdir(path) and not any(system.exists(f"{path}/{name}") for name in _METADATA)
+
+
+def _entry(folder: str, name: str) -> list[Any]:
+    """A file of a finished store in the journal: another store may get the same names later."""
+    status = os.stat(os.path.join(folder, name))
+    return [name, status.st_size, status.st_mtime_ns]
+
+
+def _uploaded(folder: str) -> list[Any] | None:
+    """The entries of what an interrupted upload has uploaded; None: there was none."""
     try:
         with open(os.path.join(folder, _JOURNAL), encoding="utf-8") as journal:
             lines = journal.read().splitlines()
     except FileNotFoundError:
         return None
-    return [json.loads(line) for line in lines if line.endswith('"')]
+    return [json.loads(line) for line in lines if line.endswith("]")]
 
 
 def in_order(folder: str) -> list[str]:

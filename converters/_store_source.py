@@ -203,11 +203,13 @@ def unique(keys: list[str]) -> list[str]:
     if len(set(keys)) == len(keys):
         return keys
     seen: set[str] = set()
+    following: dict[str, int] = {}  # those below were taken when the key came last
     names: list[str] = []
     for key in keys:
-        name, number = key, 2
+        name, number = key, following.get(key, 2)
         while name in seen:
             name, number = f"{key}#{number}", number + 1
+        following[key] = number
         seen.add(name)
         names.append(name)
     return names

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
-import operator
 import os
 import time
 import weakref
@@ -38,10 +38,10 @@ from ._run.config import (
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
-from ._run.own_sampler import order_arguments
+from ._run.own_sampler import order_arguments, samplers_of_copy
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
-from ._sources.augmentation_checks import check_augmentation
+from ._sources.augmentation_checks import check_augmentation, epoch_number
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import has_url, is_remote, open_dataset
 from ._sources.streams import ImageStream
@@ -493,13 +493,9 @@ class FastLoader(DataLoader[Sample]):
         the last call decides. Without any call, every iteration is the next epoch.
 
         Raises:
-            UsageError: ``epoch`` is not an integer.
+            UsageError: ``epoch`` is not an integer below 2**62.
         """
-        try:
-            number = operator.index(epoch)
-        except TypeError as error:
-            raise UsageError(f"set_epoch: expected an integer, got {epoch!r}") from error
-        self._cursor.set_epoch(self._config(), number)
+        self._cursor.set_epoch(self._config(), epoch_number(epoch))
 
     def __len__(self) -> int:
         """Batches per epoch; with ``shard=True``, those of this rank."""
@@ -635,6 +631,19 @@ class FastLoader(DataLoader[Sample]):
     def __getstate__(self) -> dict[str, Any]:
         # Resources and cursor leave out threads, processes and iterators by themselves.
         return {**self.__dict__, "_iterator": None, "_adapter": None}
+
+    def __copy__(self) -> FastLoader[Sample]:
+        """A loader of the same dataset, with the same arguments, that counts its own epochs.
+
+        As with torch's DataLoader, iterating over one does not change the other. The copy's first
+        epoch is the one that would come next here.
+        """
+        made = type(self).__new__(type(self))
+        state = self.__getstate__() | samplers_of_copy(self.sampler, self.batch_sampler)
+        for name in {"_cursor", "_resources"} & state.keys():
+            state[name] = copy.copy(state[name])
+        vars(made).update(state)
+        return made
 
     # --- reports ----------------------------------------------------------------------------------
 

@@ -325,6 +325,9 @@ def choice_of(state: Mapping[str, Any] | None) -> Choice | None:
         choice = Choice(**state)
         if choice.device not in ("cpu", "gpu"):
             raise ValueError(f"device {choice.device!r}")
+        rates = choice.cpu_images_per_s, choice.gpu_images_per_s, choice.hw_decoder_load
+        if not all(isinstance(rate, (int, float)) and rate >= 0 for rate in rates):
+            raise ValueError(f"rates {rates}")
     except (TypeError, ValueError) as error:
         raise UsageError(
             "decode_device: expected the choice that a FastLoader saved, got something else "

@@ -23,6 +23,7 @@ from torch.utils.data import (
 
 from .._base import philox
 from .._base.indices import as_indices, repeats_within
+from .._sources.augmentation_checks import epoch_number
 from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from ..errors import UsageError
@@ -65,9 +66,12 @@ class EpochSampler(Sampler[int]):
 
         The dataset's augmentation depends on the epoch, and a trainer that rebuilt the loader calls
         only the sampler's ``set_epoch``.
+
+        Raises:
+            UsageError: ``epoch`` is not an integer below 2**62.
         """
-        set_epoch_of(nested(self.data_source), epoch)
-        self.epoch = epoch
+        self.epoch = epoch_number(epoch)
+        set_epoch_of(nested(self.data_source), self.epoch)
         self._chosen = True
 
     def begin(self, epoch: int) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset
 
 from .._sources.mix import MixDataset
 from .bucket_sampler import BucketSampler
@@ -45,6 +46,20 @@ def order_arguments(
             sampler = windowed(config.dataset, sampler, config.shuffle_window)
         return {**order, "sampler": sampler, "shuffle": shuffle}
     return order
+
+
+def samplers_of_copy(sampler: object, batch_sampler: object) -> dict[str, Any]:
+    """The attributes ``sampler`` and ``batch_sampler`` for a copy of the loader that has these.
+
+    Ours keep the epoch, so the copy gets its own. Others are shared, as torch does.
+    """
+    other = copy.copy(sampler) if isinstance(sampler, EpochSampler) else sampler
+    batches = batch_sampler
+    if isinstance(batch_sampler, EpochSampler):
+        batches = copy.copy(batch_sampler)
+    elif type(batch_sampler) is BatchSampler and batch_sampler.sampler is sampler:
+        batches = BatchSampler(other, batch_sampler.batch_size, batch_sampler.drop_last)  # type: ignore[arg-type]
+    return {"sampler": other, "batch_sampler": batches}
 
 
 def _of_loader(

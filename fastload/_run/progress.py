@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import operator
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
+from .._sources.augmentation_checks import epoch_number
 from ..errors import UsageError
 
 
@@ -208,15 +210,15 @@ def read(state: Mapping[str, Any]) -> Progress:
 def _read(state: Mapping[str, Any]) -> Progress:
     samples = state["samples"]
     return Progress(
-        epoch=int(state["epoch"]),
-        batches=int(state["batches"]),
-        first=int(samples or 0),
-        refilled=int(state["refilled"]),
+        epoch=epoch_number(state["epoch"]),
+        batches=_count(state["batches"]),
+        first=_count(samples or 0),
+        refilled=_count(state["refilled"]),
         length=None if samples is None else 0,
-        total=state["total"],
-        batch_size=state["batch_size"],
-        world_size=int(state["world_size"]),
-        seed=state["seed"],
+        total=None if state["total"] is None else _count(state["total"]),
+        batch_size=None if state["batch_size"] is None else _count(state["batch_size"]),
+        world_size=_count(state["world_size"]),
+        seed=None if state["seed"] is None else operator.index(state["seed"]),
         order=state.get("order"),  # missing in early states of version 1
         generators=[_generator(saved) for saved in state["generators"]],
         sampler=state["sampler"],
@@ -224,10 +226,17 @@ def _read(state: Mapping[str, Any]) -> Progress:
         base_seed=state["base_seed"],
         workers=[Position(*worker) for worker in state["workers"]],
         before=[Position(*worker) for worker in state["before"]],
-        next_worker=int(state["turn"]),
+        next_worker=_count(state["turn"]),
         order_drawn=bool(state["begun"]),
         grouping=state.get("grouping"),
     )
+
+
+def _count(saved: SupportsIndex) -> int:
+    number = operator.index(saved)
+    if not 0 <= number < 1 << 62:
+        raise ValueError(f"a count of {number}")
+    return number
 
 
 def mix_of(state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import threading
@@ -134,6 +135,15 @@ class Resources:
         if self.fetch_lock is None or self.fetch_lock[0] != os.getpid():
             self.fetch_lock = os.getpid(), threading.Lock()
         return self.fetch_lock[1]
+
+    def __copy__(self) -> Resources:
+        """Those of a copy of the loader: only the cache is shared."""
+        return Resources(
+            Measurements(native=self.measurements.native),
+            cache=self.cache,
+            governor=copy.deepcopy(self.governor),
+            choice=self.choice,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads, processes, shared memory and streams cannot be pickled; the copy makes its own.

@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from .._base.machine import cpu
 from .._base.whole_file import whole_file
 from .._version import __version__
 from ..errors import DataError
-from ..hints import NumWorkers
+from ..hints import CacheKind, Decode, NumWorkers
+from ..storage._read import read_regular
 from .config import LoaderConfig
 from .point import Point
 
@@ -31,6 +32,7 @@ VERSION = 1
 ENDLESS = 1 << 40
 """The length that is noted for a dataset without one."""
 
+_MOST_NBYTES = 64 << 20  # a search writes some kilobytes
 _LOOKED_AT = 1000  # number of records whose sizes are part of a fingerprint
 
 
@@ -78,12 +80,14 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         DataError: it is not one, or of a version that this fastload does not support.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(read_regular(os.fspath(path), _MOST_NBYTES))
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"format {content['format']!r} version {content['version']!r}")
-        Point(**content["chosen"])
-        dict(content["machine"]), dict(content["dataset"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _check(Point(**content["chosen"]))
+        for name in ("machine", "dataset"):
+            if not isinstance(content[name], dict):
+                raise ValueError(f"{name}: a {type(content[name]).__name__}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"expected a file that `fastload autotune` wrote: {type(error).__name__}: {error}; "
             "tune again",
@@ -91,6 +95,22 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         ) from error
     found: dict[str, Any] = content
     return found
+
+
+def _check(point: Point) -> None:
+    """Raise ValueError for a setting that no search has found."""
+    for field in dataclasses.fields(Point):
+        value = getattr(point, field.name)
+        if type(value).__name__ != field.type:
+            raise ValueError(f"{field.name}: expected {field.type}, found {value!r}")
+    known = {"cache": ("", *get_args(CacheKind)), "decode": get_args(Decode)}
+    for name, allowed in known.items():
+        if getattr(point, name) not in allowed:
+            raise ValueError(f"{name}: expected one of {allowed}, found {getattr(point, name)!r}")
+    least = {"num_workers": 0, "batch_size": 1, "prefetch_factor": 1}
+    for name, at_least in least.items():
+        if not at_least <= getattr(point, name) < 1 << 31:
+            raise ValueError(f"{name}: found {getattr(point, name)}")
 
 
 def complete(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import operator
+from typing import SupportsIndex
 
 from ..errors import UsageError
+
+_MOST_EPOCHS = 1 << 62  # they are counted in int64
 
 
 def check_seed(seed: object) -> None:
@@ -29,6 +32,17 @@ def check_augmentation(seed: object, transform: object, target_transform: object
         raise UsageError(
             f"target_transform: expected a callable that takes a label, got {target_transform!r}"
         )
+
+
+def epoch_number(epoch: SupportsIndex) -> int:
+    """``epoch`` as an int. Raises UsageError for no integer, or one that is too large to count."""
+    try:
+        number = operator.index(epoch)
+    except TypeError as error:
+        raise UsageError(f"set_epoch: expected an integer, got {epoch!r}") from error
+    if not -_MOST_EPOCHS < number < _MOST_EPOCHS:
+        raise UsageError(f"set_epoch: expected an epoch below 2**62, got {number}")
+    return number
 
 
 def is_integer(value: object) -> bool:

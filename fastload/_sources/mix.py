@@ -11,11 +11,13 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, get_args
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
+from .._base.machine import memory
 from ..errors import UsageError
 from ..hints import Batching, StoppingStrategy
 from ..storage.base import Store
@@ -23,6 +25,8 @@ from ..storage.concat import check_labels
 
 COMPONENT = "component"
 """The field that says which component a sample comes from."""
+
+_ORDER_NBYTES = 55  # of memory for each sample while ``_run/mix_sampler.py`` makes an order
 
 # A component: what FastLoader takes as its dataset, which may be anything with indices.
 _Component = Any
@@ -63,7 +67,7 @@ class Mix:
 
     Raises:
         UsageError: an argument is invalid; or, once the components are open, an epoch is too short
-            to have one sample of each.
+            to have one sample of each, or so long that its order does not fit into memory.
     """
 
     def __init__(
@@ -129,7 +133,7 @@ class Mix:
         timeline = [entry for entry in self._timeline if entry[0] < upcoming]
         timeline.append((upcoming, _shares(self.names, values)))
         if self._sizes is not None:
-            self._counts(timeline[-1][1], self._sizes)  # raises if an epoch is too short
+            self._check(timeline[-1][1], self._sizes)
         self._timeline = timeline
 
     def begin(self, epoch: int) -> None:
@@ -147,13 +151,13 @@ class Mix:
 
         Raises:
             UsageError: a component is no map-style dataset, or empty; stores that are given by path
-                have different classes; an epoch is too short.
+                have different classes; an epoch is too short, or too long.
         """
         datasets = [open_one(component) for component in self.components]
         sizes = [_size(name, dataset) for name, dataset in zip(self.names, datasets)]
         by_path = [isinstance(component, (str, os.PathLike)) for component in self.components]
         check_labels([one.store for one, path in zip(datasets, by_path) if path])  # type: ignore[attr-defined]
-        self._counts(self._timeline[-1][1], sizes)
+        self._check(self._timeline[-1][1], sizes)
         self._sizes = sizes
         return MixDataset(self, datasets, labelled=labelled)
 
@@ -179,6 +183,20 @@ class Mix:
     def _opened_sizes(self) -> list[int]:
         assert self._sizes is not None, "only a MixDataset asks, and by then they are open"
         return self._sizes
+
+    def _check(self, shares: list[Fraction], sizes: list[int]) -> None:
+        """Raise UsageError for an epoch that is too short, or too long for its order to fit."""
+        total, most = sum(self._counts(shares, sizes)), memory.available()
+        if 0 < most < total * _ORDER_NBYTES:
+            least, name = min((share, name) for share, name in zip(shares, self.names) if share)
+            by_weight = not isinstance(self.epoch_size, int)
+            why = f", as {name} has weight {float(least):.2g}" if by_weight else ""
+            number = f"{total:,}" if total < 10**18 else "more than 10**18"
+            raise UsageError(
+                f"Mix: epoch_size={self.epoch_size!r} makes an epoch of {number} samples{why}, "
+                f"whose order does not fit into the {most >> 30} GiB of memory that are available: "
+                "give a smaller number, or weights closer to each other"
+            )
 
     def _counts(self, shares: list[Fraction], sizes: list[int]) -> list[int]:
         """How many samples of each component an epoch with these shares has.
@@ -219,15 +237,28 @@ class Mix:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the weights from ``state``. Raises UsageError if it is of another mix."""
         for name, here in (("sizes", self._opened_sizes()), ("batching", self.batching)):
-            if state[name] != here:
+            saved = state.get(name)
+            if saved != here:
                 raise UsageError(
-                    f"the state was saved with a Mix of other {name}: expected {state[name]}, got "
+                    f"the state was saved with a Mix of other {name}: expected {saved}, got "
                     f"{here}; use the same components in the same order"
                 )
-        self._timeline = [
-            (int(first), list(map(Fraction, shares))) for first, shares in state["weights"]
-        ]
-        self._begun = int(state["begun"])
+        try:
+            timeline = [
+                (int(first), _shares(self.names, list(map(Fraction, shares))))
+                for first, shares in state["weights"]
+            ]
+            begun = int(state["begun"])
+            if timeline[0][0] != 0 or any(a >= b for (a, _), (b, _) in pairwise(timeline)):
+                raise ValueError(f"weights from the epochs {[first for first, _ in timeline]} on")
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise UsageError(
+                f"load_state_dict: the state of the Mix is damaged ({type(error).__name__}: "
+                f"{error}): use another checkpoint"
+            ) from error
+        for _, shares in timeline:
+            self._check(shares, self._opened_sizes())
+        self._timeline, self._begun = timeline, begun
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{name!r}: {share:.4g}" for name, share in self.weights.items())
@@ -293,7 +324,7 @@ def _shares(names: list[str], weights: list[Any]) -> list[Fraction]:
     """The weights as shares of 1. Raises UsageError if one is no number of at least 0."""
     exact = []
     for name, weight in zip(names, weights, strict=True):
-        number = isinstance(weight, (int, float, np.integer, np.floating))
+        number = isinstance(weight, (int, float, np.integer, np.floating, Fraction))
         if not number or isinstance(weight, bool) or not 0 <= weight < math.inf:
             raise UsageError(f"Mix: expected a weight of at least 0 for {name}, got {weight!r}")
         # As written: 0.7 is 7/10 then, and 70 samples of weight 0.7 make an epoch of 100.

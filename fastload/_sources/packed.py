@@ -29,7 +29,7 @@ from ..storage._local import is_url
 from ..storage.base import Store
 from ..storage.column_options import ColumnOptions
 from . import huggingface
-from .augmentation_checks import check_augmentation
+from .augmentation_checks import check_augmentation, epoch_number
 from .collate import ReadyBatch, annotations_of, samples_of
 from .every_view import EveryView
 from .in_python import PythonSamples, own_threads
@@ -155,8 +155,12 @@ class PackedDataset(Dataset[Any]):
         self._python_samples = PythonSamples()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the augmentation, also in running workers."""
-        self._epoch[0] = epoch
+        """Set the epoch of the augmentation, also in running workers.
+
+        Raises:
+            UsageError: ``epoch`` is not an integer below 2**62.
+        """
+        self._epoch[0] = epoch_number(epoch)
 
     @functools.cached_property
     def targets(self) -> list[Any]:

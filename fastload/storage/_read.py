@@ -48,6 +48,24 @@ def read_regular(path: str, limit: int) -> bytes:
         return file.read(nbytes)
 
 
+def pread_all(descriptor: int, nbytes: int, offset: int) -> bytes:
+    """``nbytes`` bytes of an open file from ``offset`` on; fewer only if the file ends before.
+
+    One call of the system reads at most 2 GiB.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    data = os.pread(descriptor, nbytes, offset)
+    if len(data) == nbytes or not data:
+        return data
+    parts, left = [data], nbytes - len(data)
+    while left and (more := os.pread(descriptor, left, offset + nbytes - left)):
+        parts.append(more)
+        left -= len(more)
+    return b"".join(parts)
+
+
 def read_range(descriptor: int, nbytes: int, offset: int, *, path: str, record: int) -> bytes:
     """``nbytes`` bytes of an open file from ``offset`` on, which belong to a record.
 
@@ -55,7 +73,7 @@ def read_range(descriptor: int, nbytes: int, offset: int, *, path: str, record: 
         StoreError: they cannot be read, or are not all there; it names ``path`` and ``record``.
     """
     try:
-        data = os.pread(descriptor, nbytes, offset)
+        data = pread_all(descriptor, nbytes, offset)
     except OSError as error:
         raise StoreError(
             f"the record cannot be read: {error.strerror}", path=path, record=record

@@ -26,7 +26,7 @@ from ..errors import StoreError, UsageError
 from ._columns import Columns, join
 from ._crc import crc32c
 from ._fields import encode_text
-from ._read import open_regular
+from ._read import open_regular, pread_all
 from ._shards import Shard, Sharding, data_files, fill, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
@@ -257,7 +257,7 @@ class StreamWriter(PartialWriter):
         crcs = [None] * len(columns) if columns.frames is None else columns.frames.tolist()
         places = zip(columns.places[:, 1:].tolist(), columns.nbytes.tolist(), crcs)
         for i, ((begin, at, end), nbytes, crc) in enumerate(places):
-            frame = memoryview(os.pread(file, end - begin, begin))
+            frame = memoryview(pread_all(file, end - begin, begin))
             if len(frame) < end - begin:
                 raise self._damaged(
                     f"expected {end - begin} bytes, found {len(frame)}",

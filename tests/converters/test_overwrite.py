@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from fastload._tools.verify import verify
 from fastload.cli import main
-from fastload.converters import _overwrite, _run, concat, pack
+from fastload.converters import _overwrite, _run, append, concat, pack
 from fastload.errors import UsageError
 from fastload.storage import _partial, open_store
 from storage.formats import picture
@@ -227,3 +230,54 @@ def test_the_source_is_not_overwritten(images: Path, tmp_path: Path) -> None:
 def test_a_url_is_not_overwritten(images: Path) -> None:
     with pytest.raises(UsageError, match="expected a local destination"):
         pack(images, "memory://b/a.lmdb", overwrite=True)
+
+
+def test_of_two_runs_at_once_one_is_refused_and_one_whole_store_remains(
+    images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins between two renames of the first, which it must not take back."""
+    path, refused = tmp_path / "a.tar", list[str]()
+    pack(fewer, path)
+    before = sorted(os.listdir(tmp_path))
+    replace = os.replace
+
+    def interrupted(source: str, target: str) -> None:
+        replace(source, target)
+        if os.path.dirname(target) != str(tmp_path) or refused:
+            return
+        code = "import sys; from fastload.converters import pack; pack(*sys.argv[1:], overwrite=1)"
+        words = [sys.executable, "-c", code, str(fewer), str(path)]
+        refused.append(subprocess.run(words, capture_output=True, text=True).stderr)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    assert pack(images, path, overwrite=True).records == 12
+    monkeypatch.undo()
+    assert "another process is appending to this store or overwriting it: wait" in refused[0]
+    with open_store(path) as store:
+        assert len(store) == 12 and verify(path).damaged == ()
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_store_is_not_overwritten_while_another_process_appends(
+    images: Path, fewer: Path, tmp_path: Path
+) -> None:
+    path, tried = tmp_path / "a.tar", list[str]()
+    pack(images, path)
+
+    def second(done: int, total: int | None, nbytes: int) -> None:
+        if not tried:
+            with pytest.raises(UsageError, match="another process is appending to this store"):
+                pack(fewer, path, overwrite=True)
+            tried.append("refused")
+
+    other = tmp_path / "more" / "d"
+    other.mkdir(parents=True)
+    (other / "new.jpg").write_bytes(picture(99, 16, 16))
+    with pytest.raises(UsageError):  # other classes
+        append(path, tmp_path / "more", progress=second)
+    other.rename(tmp_path / "more" / "c0")
+    (tmp_path / "more" / "c1").mkdir()
+    (tmp_path / "more" / "c1" / "one.jpg").write_bytes(picture(98, 16, 16))
+    assert append(path, tmp_path / "more", progress=second).records == 14
+    assert tried and len(open_store(path)) == 14
+    assert "a.tar.replacing-lock" not in os.listdir(tmp_path)

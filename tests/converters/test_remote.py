@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -334,6 +335,71 @@ def test_an_interrupted_upload_is_resumed_and_nothing_exists_until_then(
         report = pack(images, url, **options)
     assert report.records == 20 and os.listdir(staging) == []
     pack(images, tmp_path / f"x{suffix}", **options)
+    pack(url, tmp_path / "back.lmdb")
+    assert content(tmp_path / "back.lmdb") == content(tmp_path / f"x{suffix}")
+
+
+@pytest.fixture
+def cut_off(memory: Any, images: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Packs to a URL, and is cut off after two files were uploaded."""
+
+    def run(url: str) -> None:
+        put, sent = type(memory).put_file, list[str]()
+
+        def failing(system: Any, local: str, path: str, **given: Any) -> Any:
+            if len(sent) == 2:
+                raise NoCredentials("the token has expired")
+            sent.append(path)
+            return put(system, local, path, **given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(memory), "put_file", failing)
+            with pytest.raises(StoreError, match="the token has expired"):
+                pack(images, url, encode="raw")
+
+    return run
+
+
+@pytest.mark.parametrize("suffix", [".n5", ".zarr"])
+def test_an_upload_that_cannot_be_resumed_says_what_to_delete(
+    memory: Any, images: Path, tmp_path: Path, staging: Path, cut_off: Callable[[str], None],
+    suffix: str,
+) -> None:  # fmt: skip
+    url = f"memory://b/x{suffix}"
+    cut_off(url)
+    (folder,) = (path for path in staging.iterdir() if path.is_dir())
+    shutil.rmtree(folder)  # as on another machine, or after a reboot
+    with pytest.raises(UsageError, match=rf"an upload left .* delete '{url}' and run again"):
+        pack(images, url, encode="raw")
+    memory.rm(url, recursive=True)
+    pack(images, url, encode="raw")
+    with pytest.raises(UsageError, match="exists: delete it or choose another name"):
+        pack(images, url, encode="raw")
+    assert os.listdir(staging) == []
+
+
+@pytest.mark.parametrize("suffix", [".n5", ".zarr"])
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_the_files_of_another_store_are_never_taken_for_uploaded(
+    memory: Any, images: Path, tmp_path: Path, staging: Path, cut_off: Callable[[str], None],
+    suffix: str, all_of_it: bool,
+) -> None:  # fmt: skip
+    """The next run packs other images: the same names and sizes of files, other bytes."""
+    url = f"memory://b/x{suffix}"
+    cut_off(url)
+    (folder,) = (path for path in staging.iterdir() if path.is_dir())
+    images = images.rename(images.with_name("other"))
+    for index, path in enumerate(sorted(images.rglob("*.jpg"))):
+        path.write_bytes(picture(100 + index, 9, 9))
+    with pytest.raises(UsageError, match=rf"use the same to resume, or delete '{folder}', and '"):
+        pack(images, url, encode="raw")
+    if all_of_it:
+        shutil.rmtree(folder)
+        memory.rm(url, recursive=True)
+    else:
+        shutil.rmtree(folder / f"x{suffix}")
+    assert pack(images, url, encode="raw").records == 20
+    pack(images, tmp_path / f"x{suffix}", encode="raw")
     pack(url, tmp_path / "back.lmdb")
     assert content(tmp_path / "back.lmdb") == content(tmp_path / f"x{suffix}")
 

@@ -563,6 +563,48 @@ def test_a_loader_can_be_pickled_and_copied(store):
     same(list(copy.deepcopy(loader)), expected)
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"shuffle": True, "seed": 3},
+        {"shuffle": False, "seed": 3},
+        {"shuffle": True, "seed": 3, "batch_by": "aspect"},
+        {"shuffle": True, "seed": 3, "num_workers": "auto"},
+    ],
+    ids=str,
+)
+def test_a_copy_counts_its_own_epochs(store, order):
+    def make():
+        return FastLoader(store, batch_size=4, transform=EVAL, **order)
+
+    other = make()
+    expected = [list(other) for _ in range(4)]
+    loader = make()
+    same(list(loader), expected[0])
+    clone = copy.copy(loader)
+    running = iter(loader)
+    begun = [next(running)]
+    saved = copy.deepcopy(loader.state_dict())
+    same(list(clone), expected[1])
+    assert str(loader.state_dict()) == str(saved)
+    clone.set_epoch(0)
+    same(list(clone), expected[0])
+    clone.set_epoch(3)
+    same(begun + list(running), expected[1])
+    same(list(loader), expected[2])
+    same(list(clone), expected[3])
+    assert clone.sampler is not loader.sampler or clone.batch_sampler is not loader.batch_sampler
+
+
+def test_a_copy_shares_the_samplers_of_the_user_as_torch_does(photos):
+    folder = ImageFolder(photos, EVAL)
+    for kind in (DataLoader, FastLoader):
+        loader = kind(folder, batch_size=4, sampler=RandomSampler(folder))
+        clone = copy.copy(loader)
+        assert clone.sampler is loader.sampler and clone.dataset is loader.dataset
+        assert len(list(clone)) == len(list(loader)) == 6
+
+
 def test_a_loader_is_copied_in_the_middle_of_an_epoch_without_what_runs(photos):
     loader = FastLoader(ImageFolder(photos, EVAL), batch_size=4, persistent_workers=True)
     expected = list(loader)

@@ -460,6 +460,11 @@ class Stream(IterableDataset):
         (lambda: FastLoader(mixed([3, 0], [1, 1])), "got none in 1"),
         (lambda: FastLoader(Mix([(Stream(), 1)])), "map-style datasets"),
         (lambda: FastLoader(mixed([9, 9], [99, 1], epoch_size=20)), "less than one sample"),
+        (lambda: FastLoader(mixed([99, 99], [1, 1e-9])), "as 1 has weight 1e-09, whose order does"),
+        (
+            lambda: FastLoader(mixed([9], [1], epoch_size=10**40)),
+            "more than 10",
+        ),
         (lambda: mixed([3, 3], [1, 1]).set_weights([1]), "expected 2 weights, got 1"),
         (lambda: mixed([3, 3], [1, 1]).set_weights({"0": 1}), "a weight for each of 0, 1"),
     ],
@@ -476,6 +481,28 @@ def test_weights_that_leave_too_little_are_refused_and_change_nothing():
         mix.set_weights([99, 1])
     assert mix.weights == {"0": 0.5, "1": 0.5}
     assert len(epoch(loader)) == 4
+
+
+def test_weights_that_make_an_epoch_too_long_are_refused_and_change_nothing():
+    mix = mixed([9, 9], [1, 1])
+    loader = FastLoader(mix, 5, seed=1)
+    with pytest.raises(UsageError, match=r"does not fit into the .* GiB of memory"):
+        mix.set_weights([1, 1e-300])
+    assert mix.weights == {"0": 0.5, "1": 0.5}
+    assert len(epoch(loader)) == 4
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [5, [], [[0]], [[0, ["1/0", "1"]]], [[0, ["x", "1"]]], [[0, ["1"]]], [[1, ["1", "1"]]],
+     [[0, ["1", "1"]], [0, ["1", "2"]]], [[0, ["-1", "2"]]], [[0, None]], [["a", ["1", "1"]]]],
+)  # fmt: skip
+def test_a_damaged_state_of_a_mix_is_refused_and_changes_nothing(weights):
+    loader = FastLoader(mixed([9, 9], [1, 1]), seed=1)
+    state = loader.state_dict()
+    with pytest.raises(UsageError, match=r"state of the Mix is damaged|weight of at least 0"):
+        loader.load_state_dict({**state, "mix": {**state["mix"], "weights": weights}})
+    assert loader.dataset.mix.weights == {"0": 0.5, "1": 0.5}
 
 
 def test_stores_with_other_classes_are_refused(stores, photos, tmp_path):

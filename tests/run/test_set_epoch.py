@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
 
 from batches import TRAIN
-from fastload import FastLoader, PackedDataset
+from fastload import FastLoader, PackedDataset, UsageError
 from fastload._sources.packed import augmentation_of
 from sides import assert_same
 
@@ -37,6 +37,31 @@ def makers(store):
 
 PROCESSES = ["workers", "persistent"]
 KINDS = ["native", "caller", "local", *PROCESSES]
+
+
+@pytest.mark.parametrize("epoch", [2**62, -(2**62), 2**63, 2**100, 1.5, "2", None])
+def test_an_epoch_that_cannot_be_counted_is_refused_and_changes_nothing(store, epoch):
+    packed = PackedDataset(store, TRAIN, seed=3)
+    loader = FastLoader(packed, 5, seed=3, shuffle=True)
+    for part in (loader, loader.sampler, packed):
+        with pytest.raises(
+            UsageError, match=r"set_epoch: expected an (epoch below 2\*\*62|integer)"
+        ):
+            part.set_epoch(epoch)
+    assert loader.state_dict()["epoch"] == 0
+    assert_same(list(loader), list(FastLoader(store, 5, transform=TRAIN, seed=3, shuffle=True)))
+
+
+def test_the_largest_epochs_can_be_iterated_and_saved(store):
+    for epoch in (2**62 - 1, 1 - 2**62):
+        loader = FastLoader(store, 5, transform=TRAIN, seed=3, shuffle=True)
+        loader.set_epoch(epoch)
+        expected = list(loader)
+        loader.set_epoch(epoch)
+        state = loader.state_dict()
+        other = FastLoader(store, 5, transform=TRAIN, seed=3, shuffle=True)
+        other.load_state_dict(state)
+        assert_same(list(other), expected)
 
 
 def halved(dataset):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...storage._crc import crc32c
-from ...storage._read import open_regular
+from ...storage._read import open_regular, pread_all
 from ...storage.base import ENCODED, Store
 from ..image_engine import BatchRequest
 
@@ -104,7 +104,7 @@ class Records:
             end = size if nbytes < 0 else offset + nbytes
             if not 0 <= offset < end <= size:
                 return None
-            data = os.pread(descriptor, end - offset, offset)
+            data = pread_all(descriptor, end - offset, offset)
         finally:
             os.close(descriptor)
         return np.frombuffer(data, np.uint8) if len(data) == end - offset else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import PIL.Image
 
 from ...storage._crc import crc32c
-from ...storage._read import open_regular
+from ...storage._read import open_regular, pread_all
 from ...storage.base import ENCODED
 from .headers import SETTLED
 from .recording import Opened, Stored
@@ -41,8 +41,7 @@ def _read(path: str, stored: Stored) -> bytes:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             nbytes = size - stored.offset if stored.nbytes < 0 else stored.nbytes
-            file.seek(stored.offset)
-            data = file.read(nbytes)
+            data = pread_all(file.fileno(), nbytes, stored.offset)
     except (OSError, ValueError) as error:
         raise RecordChanged(f"{path} can no longer be read: {error}") from error
     if len(data) != nbytes:

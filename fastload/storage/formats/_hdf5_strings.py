@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import StoreError
+from .._read import pread_all
 
 if TYPE_CHECKING:
     import h5py
@@ -52,7 +53,7 @@ def strings(dataset: h5py.Dataset, path: str) -> list[bytes] | None:
                 path=path,
                 offset=offset,
             )
-        data = os.pread(file.fileno(), nbytes, offset)
+        data = pread_all(file.fileno(), nbytes, offset)
         found: list[bytes] = []
         left = os.fstat(file.fileno()).st_size  # heaps of an intact file do not overlap
         heaps: dict[int, tuple[bytes, dict[int, tuple[int, int]]]] = {}

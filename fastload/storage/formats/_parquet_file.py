@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import MissingDependencyError, StoreError, UsageError, install
-from .._read import open_regular
+from .._read import open_regular, pread_all
 from .._row_groups import Decoded, Key
 from .._schema_store import images_in
 from ..base import Fetch
@@ -277,7 +277,7 @@ class _FetchedFile(io.RawIOBase):
             return b""
         held = self._fetch([(self._path, self._at, wanted)])
         try:
-            data = os.pread(self._descriptor, wanted, self._at)
+            data = pread_all(self._descriptor, wanted, self._at)
         finally:
             if held is not None:
                 held.release()

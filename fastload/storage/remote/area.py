@@ -137,6 +137,13 @@ class Area(abc.ABC):
         """Delete an object of ``others``. In the mutex."""
 
 
+def _unusable(folder: str, error: OSError) -> UsageError:
+    return UsageError(
+        f"cache_dir: {folder!r} cannot be used: {error.strerror}; free some of the disk, or choose "
+        "another folder"
+    )
+
+
 class DiskArea(Area):
     """A folder that processes share.
 
@@ -158,19 +165,26 @@ class DiskArea(Area):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(os.path.join(folder, "lock"), flags, 0o600)
         except OSError as error:
-            raise UsageError(
-                f"cache_dir: {folder!r} cannot be used: {error.strerror}; choose another folder"
-            ) from error
-        with self.mutex():
-            head = os.pread(self._fd, _SIZE, 0)
-            if len(head) != _SIZE or head[:8] != _MAGIC:
-                os.pwrite(self._fd, _HEAD.pack(_MAGIC, 0).ljust(_SIZE, b"\0"), 0)
-            self._check_punch()
-            self.slot = self._take_slot()
-            free = os.statvfs(folder)
-            self.limit = (
-                limit if limit else int((free.f_bavail * free.f_frsize + self.used) * _SHARE)
-            )
+            raise _unusable(folder, error) from error
+        try:
+            with self.mutex():
+                self._begin(limit)
+        except BaseException as error:
+            os.close(self._fd)
+            if isinstance(error, OSError):
+                raise _unusable(folder, error) from error
+            raise
+
+    def _begin(self, limit: int | None) -> None:
+        head = os.pread(self._fd, _SIZE, 0)
+        if len(head) != _SIZE or head[:8] != _MAGIC:
+            os.pwrite(self._fd, _HEAD.pack(_MAGIC, 0).ljust(_SIZE, b"\0"), 0)
+            if os.fstat(self._fd).st_size < _SIZE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._check_punch()
+        self.slot = self._take_slot()
+        free = os.statvfs(self.folder)
+        self.limit = limit if limit else int((free.f_bavail * free.f_frsize + self.used) * _SHARE)
 
     def _check_punch(self) -> None:
         probe = os.path.join(self.folder, f"probe-{os.getpid()}")

@@ -228,6 +228,27 @@ except StoreError as error:
     store.close()
 
 
+@pytest.mark.parametrize("most", [0, 100, 4096, 5000])
+def test_a_disk_without_room_for_the_lock_itself_is_an_error_too(
+    many: ObjectServer, cache: Path, most: int
+) -> None:
+    code = f"""
+import resource, sys
+from fastload import FastloadError
+from fastload.storage import open_store
+from fastload.storage.remote.options import RemoteOptions
+resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, resource.RLIM_INFINITY))
+try:
+    open_store(sys.argv[1], remote=RemoteOptions(cache_dir=sys.argv[2]))
+except FastloadError as error:
+    assert "free some of the disk" in str(error), error
+    sys.exit(7)
+"""
+    command = [sys.executable, "-c", code, f"{many.url}/many.lmdb", str(cache)]
+    assert subprocess.run(command, timeout=60).returncode == 7
+    again(many, cache)
+
+
 def test_a_full_small_disk_makes_room_or_is_an_error(many: ObjectServer, tmp_path: Path) -> None:
     mounted = tmp_path / "small"
     mounted.mkdir()

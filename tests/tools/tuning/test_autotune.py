@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -334,6 +335,58 @@ def test_a_file_that_is_no_tuning_is_refused(content: str, store: Path, tmp_path
     path = tmp_path / "x.json"
     path.write_text(content)
     with pytest.raises(DataError, match="fastload autotune"):
+        FastLoader(store, tuned=path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("chosen", "num_workers"), "2"),
+        (("chosen", "num_workers"), 2.5),
+        (("chosen", "num_workers"), True),
+        (("chosen", "num_workers"), -1),
+        (("chosen", "num_workers"), 10**30),
+        (("chosen", "batch_size"), None),
+        (("chosen", "prefetch_factor"), 0),
+        (("chosen", "prefetch_factor"), [2]),
+        (("chosen", "cache"), "disk"),
+        (("chosen", "cache"), {}),
+        (("chosen", "pin_memory"), 1),
+        (("chosen", "decode"), "quick"),
+        (("chosen", "surplus"), 1),
+        (("chosen",), []),
+        (("machine",), [["cpu", 1]]),
+        (("dataset",), "abc"),
+        (("version",), [1]),
+    ],
+    ids=str,
+)
+def test_a_tuning_with_wrong_values_is_refused_with_the_name_of_its_file(
+    tuning: Tuning, store: Path, tmp_path: Path, place: tuple[str, ...], value: object
+) -> None:
+    path = tmp_path / "x.json"
+    content = tuning.as_json()
+    inner = content
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"x\.json.*that `fastload autotune` wrote.*tune again"):
+        FastLoader(store, transform=CHAIN, tuned=path)
+
+
+@pytest.mark.parametrize("what", ["folder", "deep", "bytes", "missing", "pipe"])
+def test_what_is_no_file_of_json_is_refused_as_a_tuning(
+    store: Path, tmp_path: Path, what: str
+) -> None:
+    path = tmp_path / "x.json"
+    if what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what != "missing":
+        path.write_bytes(b"[" * 100_000 if what == "deep" else b"\xff\xfe")
+    with pytest.raises(DataError, match=r"x\.json"):
         FastLoader(store, tuned=path)
 
 

@@ -1,0 +1,46 @@
+"""One process at a time replaces a store: by ``append``, or by ``overwrite=True``."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+
+from ..errors import UsageError
+
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Hold the lock on replacing the store at ``path``: two processes would mix their files.
+
+    The lock is on an empty file beside the store. A kill leaves it, and the next run deletes it.
+
+    Raises:
+        UsageError: another process holds the lock, or the folder cannot be written.
+    """
+    name = f"{path}.replacing-lock"
+    while True:
+        try:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(
+                f"{path!r} has to be replaced by a new store beside it, but its folder cannot be "
+                f"written ({error.strerror}): make it writable, or work on a copy elsewhere"
+            ) from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"{path!r}: another process is appending to this store or overwriting it: wait "
+                    "until it is done"
+                ) from error
+            if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
+                try:
+                    yield
+                finally:
+                    os.remove(name)
+                return
+        finally:  # if its owner deleted the file that was opened here, try again
+            os.close(lock)
