@@ -23,13 +23,14 @@ test test-long check-coverage: export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check check-coverage format wheel ci clean distclean
-.PHONY: docs bench bench-peers bench-publish
+.PHONY: docs bench bench-peers bench-publish sanitize
 
 help:
 	@echo 'make demo [IMAGES=DIR]    pack images and train from them, against torch'"'"'s DataLoader'
 	@echo 'make test [ARGS=...]      the test suite (ARGS go to pytest)'
 	@echo 'make test-long [PEERS=VENV]   the same with full counts, and the long tests'
 	@echo 'make check                ruff, mypy, clang-format, C++ warnings as errors'
+	@echo 'make sanitize [ARGS=...]  tests with the core compiled with AddressSanitizer and UBSan'
 	@echo 'make check-coverage       the tests, and which lines and branches they run'
 	@echo 'make format               let ruff and clang-format lay out the code'
 	@echo 'make bench [SUITE=NAME] [DATA=DIR] [ARGS=...]   one benchmark suite'
@@ -58,6 +59,20 @@ test-long: setup
 
 check: setup
 	@sh .ci/check
+
+# The core with sanitizers in a copy of the tree, so that the one in use stays as it is. The sanitizer
+# has to be loaded before Python, and libstdc++ with it: else it does not know how exceptions are thrown.
+SANITIZE ?= address,undefined
+SANITIZED := tests/native tests/transforms tests/engine tests/storage -k 'not memory_stays'
+RUNTIME = $(if $(findstring thread,$(SANITIZE)),libtsan.so,libasan.so)
+sanitize: setup
+	@mkdir -p build/sanitize
+	@git ls-files -z --cached --others --exclude-standard | xargs -0 cp -Pup --parents -t build/sanitize
+	@cd build/sanitize && FASTLOAD_SANITIZE=$(SANITIZE) FASTLOAD_REQUIRE_NATIVE=1 \
+	    $(CURDIR)/$(PY) setup.py -q build_ext --inplace
+	@cd build/sanitize && export PYTHONPATH=$$PWD ASAN_OPTIONS=detect_leaks=0:log_path=$$PWD/sanitizer && \
+	    LD_PRELOAD="$$(g++ -print-file-name=$(RUNTIME)) $$(g++ -print-file-name=libstdc++.so.6)" \
+	    $(CURDIR)/$(PY) -m pytest $(SPREAD) $(or $(ARGS),$(SANITIZED))
 
 # Lines and branches of Python that the tests run, their child processes too. Takes twice as long.
 check-coverage: setup

@@ -127,3 +127,8 @@ def test_a_sample_with_a_side_above_65535_is_left_to_pillow(
     box = given.pop("box", [(0, 0, 8, 8)] * 2)
     result = native_core.submit(files, box, **given).wait()
     assert result.status.tolist() == [_native.UNSUPPORTED, _native.OK]
+
+
+def test_a_number_is_no_batch_to_mix() -> None:
+    with pytest.raises(ValueError, match="batch: expected at least one dimension"):
+        native_core.core().mix_up(np.array(1.0, np.float32), 0.5, 0.5)

@@ -365,6 +365,29 @@ def test_a_file_is_truncated_or_not_whatever_the_crop(tmp_path: Path, kind: str)
         assert whole or found == {_native.UNSUPPORTED}, name
 
 
+@pytest.mark.parametrize("kind", ["4:4:4", "4:2:0", "gray", "4:1:1", "restarts"])
+def test_a_marker_between_the_scan_and_the_end_is_left_to_pillow(tmp_path: Path, kind: str) -> None:
+    """libjpeg reads on after the last row, and refuses some of what it finds there."""
+    options: dict[str, object] = {"restart_marker_blocks": 3} if kind == "restarts" else {}
+    data = make(kind if kind in KINDS else "4:2:0", 90, 60, seed=1, **options)
+
+    def segment(at: int) -> bytes:
+        return data[at : at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")]
+
+    assert status_of(data[:-2] + b"\xff" + data[-2:], tmp_path / "fill.jpg") == _native.OK
+    refused = {
+        "a scan": segment(data.index(b"\xff\xda")),
+        "a frame": segment(native_core.frame(data)),
+        "an unknown marker": b"\xff\x02\0\2",
+    }
+    for name, between in refused.items():
+        file = data[:-2] + between + data[-2:]
+        with pytest.raises(OSError, match="broken data stream"):
+            native_core.pixels(file)
+        for box in ((0, 0, 8, 8), (7, 3, 80, 29)):
+            assert status_of(file, tmp_path / "image.jpg", box) == _native.UNSUPPORTED, name
+
+
 @pytest.mark.parametrize(
     "factors",
     [

@@ -173,6 +173,30 @@ def test_a_fork_in_the_middle_of_a_job_leaves_both_processes_working(photos: Pat
     assert out == "fine\n"
 
 
+def test_a_child_forked_during_the_first_decode_decodes_too(photos: Path) -> None:
+    # The first decode tests the decoder, for a millisecond: a child must not wait for a thread of
+    # its parent to end that. Each process here has decoded nothing before, and forks a bit later.
+    out = run(
+        photos,
+        """
+        def fork(function):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                os._exit(function())
+            return os.waitpid(pid, 0)[1]
+
+        def fork_after(delay):
+            first = job(20, 2)
+            time.sleep(delay)
+            return fork(lambda: int((job(4, 1).wait().status != 0).any())) != 0
+
+        print(any(fork(lambda: fork_after(1e-5 * delay)) for delay in range(10, 60)))
+        """,
+    )
+    assert out == "False\n"
+
+
 def test_a_child_may_use_maps_made_before_the_fork(photos: Path) -> None:
     out = run(
         photos,

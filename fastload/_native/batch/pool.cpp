@@ -17,6 +17,24 @@ namespace fastload {
 // Never start more threads than this, whatever a job asks for.
 constexpr int kMaxThreads = 1024;
 
+// Blocks all signals in its scope but a thread's own errors: if those were blocked, they would end the
+// process without running any handler (io/sigbus_guard.h, faulthandler).
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 struct PoolState {
   using Clock = std::chrono::steady_clock;
 
@@ -92,16 +110,11 @@ struct PoolState {
     }
   }
 
-  // Starts threads until there are `count`; the caller holds the mutex. Signals are left to Python's threads.
+  // Starts threads until there are `count`; the caller holds the mutex.
   void grow(int count) {
     count = std::min(count, kMaxThreads);
     if (static_cast<int>(threads.size()) >= count) return;
-    sigset_t all, before;
-    sigfillset(&all);
-    // Except a thread's own errors: if those were blocked, they would end the process without running any
-    // handler (io/sigbus_guard.h, faulthandler).
-    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;  // in the new threads: signals are left to Python's
     try {
       threads.reserve(static_cast<size_t>(count));
       while (static_cast<int>(threads.size()) < count) {
@@ -111,7 +124,6 @@ struct PoolState {
     } catch (const std::system_error&) {
       // The system grants no more threads: run the job on those that exist.
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void submit(const std::shared_ptr<Job>& job, uint64_t generation) {

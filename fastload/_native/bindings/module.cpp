@@ -146,6 +146,7 @@ void random_words(uint64_t seed, uint32_t epoch, const py::object& indices, cons
 
 void mix_batch(const py::object& batch, float before, float own) {
   const Buffer values(batch, "batch", 'f', 4, true);
+  if (values.ndim() == 0) throw py::value_error("batch: expected at least one dimension, got none");
   const auto samples = static_cast<size_t>(values.length());
   if (values.nbytes() == 0) return;
   WithoutGil released;

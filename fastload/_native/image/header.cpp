@@ -92,6 +92,23 @@ bool jpeg_ends(const uint8_t* data, size_t nbytes) {
   return false;
 }
 
+bool jpeg_scan_ends(const uint8_t* codes, size_t nbytes) {
+  const uint8_t* const end = codes + nbytes;
+  for (;;) {
+    const void* const found = std::memchr(codes, 0xFF, static_cast<size_t>(end - codes));
+    if (found == nullptr) return false;
+    codes = static_cast<const uint8_t*>(found) + 1;
+    if (codes == end) return false;
+    const int marker = *codes;
+    const bool data = marker == 0 || (marker >= 0xD0 && marker <= 0xD7);
+    if (data) {
+      codes++;
+    } else if (marker != 0xFF) {  // 0xFF: a fill byte came before
+      return marker == kEndOfImage;
+    }
+  }
+}
+
 bool is_webp(const uint8_t* data, size_t nbytes) {
   return nbytes >= 16 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBPVP8", 7) == 0;
 }

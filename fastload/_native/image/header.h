@@ -21,6 +21,10 @@ bool is_jpeg(const uint8_t* data, size_t nbytes);
 // which Pillow finds out by decoding all of it. Bytes after the end are allowed.
 bool jpeg_ends(const uint8_t* data, size_t nbytes);
 
+// Whether the end of the image is the first marker, but for restarts, in entropy-coded data. After another
+// one, libjpeg refuses the file or not once it has decoded all of it.
+bool jpeg_scan_ends(const uint8_t* codes, size_t nbytes);
+
 // Reads a JPEG's markers up to the frame header. `sof`: the marker's low byte (0xC0: baseline).
 bool find_jpeg_frame(const uint8_t* data, size_t nbytes, int* sof, int* width, int* height);
 

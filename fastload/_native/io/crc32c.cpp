@@ -64,7 +64,7 @@ constexpr size_t kLane = 2048;
 struct Advance {
   std::array<Table, 4> table;
 
-  Advance() {
+  constexpr Advance() : table() {
     std::array<uint32_t, 32> column{};
     for (size_t bit = 0; bit < 32; bit++) {
       uint32_t crc = uint32_t{1} << bit;
@@ -88,6 +88,8 @@ struct Advance {
   }
 };
 
+constexpr Advance kAdvance;
+
 inline uint64_t load64(const uint8_t* p) {
   uint64_t word;
   std::memcpy(&word, p, 8);
@@ -95,7 +97,6 @@ inline uint64_t load64(const uint8_t* p) {
 }
 
 __attribute__((target("sse4.2"))) uint32_t with_sse(uint32_t crc, const uint8_t* p, size_t n) {
-  static const Advance advance;
   while (n >= 3 * kLane) {
     uint64_t a = crc, b = 0, c = 0;
     for (size_t i = 0; i < kLane; i += 8) {
@@ -103,7 +104,7 @@ __attribute__((target("sse4.2"))) uint32_t with_sse(uint32_t crc, const uint8_t*
       b = _mm_crc32_u64(b, load64(p + kLane + i));
       c = _mm_crc32_u64(c, load64(p + 2 * kLane + i));
     }
-    crc = advance(advance(static_cast<uint32_t>(a)) ^ static_cast<uint32_t>(b)) ^ static_cast<uint32_t>(c);
+    crc = kAdvance(kAdvance(static_cast<uint32_t>(a)) ^ static_cast<uint32_t>(b)) ^ static_cast<uint32_t>(c);
     p += 3 * kLane;
     n -= 3 * kLane;
   }

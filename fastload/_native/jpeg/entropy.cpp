@@ -310,8 +310,9 @@ bool EntropyDecoder::failed() const {
 bool EntropyDecoder::damaged() {
   Impl& impl = *impl_;
   if (!impl.failed)
-    impl.failed =
-        !impl.seek_mcu(impl.first_mcu(impl.row) + impl.column) || entropy_position(impl.scan) > impl.limit;
+    impl.failed = !impl.seek_mcu(impl.first_mcu(impl.row) + impl.column) ||
+                  entropy_position(impl.scan) > impl.limit ||
+                  impl.marker != kEndOfImage;  // after others libjpeg may find an error beyond the last row
   if (!impl.failed) impl.points.publish();
   impl.points.end();
   return impl.failed;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <new>
 
 #include "io/crc32c.h"
 
@@ -144,6 +145,12 @@ void FileEntryPoints::begin(const EntryRef& ref, const uint8_t* file, size_t nby
                             int most) {
   end();
   if (!ref.table || nbytes < kSmall || nbytes > kMostBytes || most <= 0 || most > kMostPoints) return;
+  try {
+    // Now: libjpeg may be among the callers of add(), and no exception may pass through it.
+    found_.reserve(static_cast<size_t>(most));
+  } catch (const std::bad_alloc&) {
+    return;
+  }
   ref_ = ref;
   list_ = ref.table->find(ref.record);
   file_ = file;

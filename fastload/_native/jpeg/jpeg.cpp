@@ -158,6 +158,7 @@ Status decode_body(Impl* impl, const DecodeCall& call) {
   }
   const bool several_scans = jpeg_has_multiple_scans(&cinfo);
   impl->header_end = cinfo.src->next_input_byte;
+  const size_t codes_nbytes = cinfo.src->bytes_in_buffer;
   bool ours = call.from == CoefficientsFrom::kOwn && !several_scans;
   if (ours && scale == 1 && codes_defined(cinfo) && PlaneDecoder::usable() &&
       read_frame_header(cinfo, &impl->frame)) {
@@ -201,6 +202,9 @@ Status decode_body(Impl* impl, const DecodeCall& call) {
   if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
   const bool own = impl->own_decoder =
       ours && DctSource::usable() && impl->entropy.attach(&cinfo, call.file, from, to);
+  // Our own decoder has the same rule. Files of several scans have been read to their end.
+  if (!own && !dct && !several_scans && !jpeg_scan_ends(impl->header_end, codes_nbytes))
+    return Status::kUnsupported;
   if (!call.rows->reserve(static_cast<size_t>(cinfo.output_width) * 3)) return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];
   for (int i = 0; i < RowBuffer::kRows; i++) rows[i] = call.rows->row(i);
@@ -239,6 +243,7 @@ Status run(Impl* impl, const uint8_t* data, size_t nbytes, const DecodeCall& cal
   impl->forget_header();
   impl->libjpeg.read_from(data, nbytes);
   impl->planar = false;
+  impl->header_end = data;
   const Status status = guarded(impl, call);
   const size_t header = static_cast<size_t>(impl->header_end - data);
   if (impl->planar && status == Status::kOk && header <= kMostHeader) {

@@ -10,7 +10,8 @@
 // Guarantees
 //   exactness      pixels are libjpeg-turbo's (JDCT_ISLOW, fancy upsampling), bit for bit, for every crop,
 //                  with every instruction set, whatever was decoded before
-//   refusals       an image about which libjpeg warns, or of a rare kind, is kUnsupported: Pillow decides
+//   refusals       an image about which libjpeg warns, of a rare kind, or with anything but its end after the
+//                  only scan, is kUnsupported: Pillow decides
 //   bounds         no byte outside the span is read; pixels, scans and memory of one image are limited
 //   errors         results are a Status; nothing throws but constructors (std::bad_alloc)
 //   thread safety  a JpegDecoder belongs to one thread; all threads share an EntryTable

@@ -1,6 +1,7 @@
 // Self-tests of the linked libjpeg, run once per process: whether its entropy decoder can be replaced, and
 // whether it converts coefficients to the same pixels as our code.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -156,17 +157,37 @@ bool enabled() {
   return std::getenv("FASTLOAD_NO_DCT_HOOK") == nullptr;
 }
 
+// A test that runs once. Its result is no static variable of a function: a thread that initialises one holds
+// a lock, and a process that forks meanwhile leaves it locked in the child for ever. Threads that come at the
+// same time each run the test.
+class SelfTest {
+ public:
+  constexpr explicit SelfTest(bool (*run)()) : run_(run) {}
+  bool passed() {
+    int known = known_.load(std::memory_order_relaxed);
+    if (known == kUnknown) known_.store(known = run_(), std::memory_order_relaxed);
+    return known != 0;
+  }
+
+ private:
+  static constexpr int kUnknown = -1;
+  bool (*const run_)();
+  std::atomic<int> known_{kUnknown};
+};
+
+SelfTest hook_test([] { return enabled() && same_with_hook(); });
+SelfTest planes_test([] {
+  return enabled() && std::all_of(std::begin(kSmall), std::end(kSmall), same_pixels);
+});
+
 }  // namespace
 
 bool DctSource::usable() {
-  static const bool kUsable = enabled() && same_with_hook();
-  return kUsable;
+  return hook_test.passed();
 }
 
 bool PlaneDecoder::usable() {
-  if (!available()) return false;
-  static const bool kUsable = enabled() && std::all_of(std::begin(kSmall), std::end(kSmall), same_pixels);
-  return kUsable;
+  return available() && planes_test.passed();
 }
 
 }  // namespace fastload

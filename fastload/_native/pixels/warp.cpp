@@ -188,13 +188,14 @@ struct Block {
   int32_t mask[kBlock];    // 255; 0 for no number, which Pillow makes level 0
 };
 
-// The pixel whose centre is the last one before each position, and the distance from it. Of positions
-// outside, and of those that are no numbers, any pixel inside.
+// The pixel whose centre is the last one before each position, and the distance from it. A position outside
+// gets the edge that it lies beyond: an affine map reaches that edge, so covered() includes it. One that is
+// no number, which only perspective maps have, gets the first pixel.
 FASTLOAD_LOOP inline void nearest_before(const double* positions, double size, double* distance,
                                          int32_t* pixel) {
   double at[kBlock];
   for (int i = 0; i < kBlock; ++i) at[i] = positions[i] >= 0.0 ? positions[i] : 0.0;
-  for (int i = 0; i < kBlock; ++i) at[i] = at[i] < size ? at[i] : 0.0;
+  for (int i = 0; i < kBlock; ++i) at[i] = at[i] < size ? at[i] : size - 0.5;
   for (int i = 0; i < kBlock; ++i) at[i] -= 0.5;
   for (int i = 0; i < kBlock; ++i) {
     const int32_t towards = static_cast<int32_t>(at[i]);
