@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
@@ -80,6 +80,15 @@ def _contrast_crop(image: Image.Image, values: list[float]) -> Image.Image:
     return ImageEnhance.Contrast(image).enhance(values[0]).crop((x, y, x + w, y + h))
 
 
+def _pad(image: Image.Image, values: list[float]) -> Image.Image:
+    left, top, right, bottom, how = (int(value) for value in values[:5])
+    around = [(top, bottom), (left, right), (0, 0)]
+    if how == 0:
+        return Image.fromarray(np.pad(np.asarray(image), around, mode="edge"))
+    mode: Literal["reflect", "symmetric"] = "reflect" if how == 1 else "symmetric"
+    return Image.fromarray(np.pad(np.asarray(image), around, mode=mode))
+
+
 def _levels(image: Image.Image, values: list[float]) -> Image.Image:
     table = np.array(values[1 : 1 + 64 * int(values[0])], "<u4").view(np.uint8).tolist()
     return image.point(table * (3 // int(values[0])))
@@ -143,6 +152,7 @@ _OPERATIONS: dict[int, _Operation] = {
     operations.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v[0]),
     operations.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v[0]),
     operations.CONTRAST_CROP: _contrast_crop,
+    operations.PAD: _pad,
     operations.SATURATION: lambda image, v: ImageEnhance.Color(image).enhance(v[0]),
     operations.HUE: _hue,
     operations.SHARPNESS: lambda image, v: ImageEnhance.Sharpness(image).enhance(v[0]),

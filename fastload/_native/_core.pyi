@@ -238,8 +238,8 @@ def submit(
         stages: box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h); settings (f, 5):
         how many operations precede the crop stage, filter, fill (r, g, b).
     erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e) of
-        the noise; noise (e,), 1 for noise; values as bytes of dtype, for each e 3 or, with noise,
-        3 x 65,536, padded to a multiple of 4 bytes.
+        the noise; kinds (e,): 0 for values, 1 for noise, 2 for the bits that remain; values as
+        bytes of dtype, for each e 3 or, with noise, 3 x 65,536, padded to a multiple of 4 bytes.
     cache_fill: which samples are added to a cache.
     channels: 3; or 1 for gray images if the three channels are equal in everything that is asked
         for: one of them is written.

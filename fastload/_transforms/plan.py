@@ -137,15 +137,15 @@ class Plan:
         return None if self.lut is None else self.lut.reshape(-1).view(np.uint8)
 
     def erased_bytes(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None:
-        """``noise`` and ``values`` of the core's ``erase``; None if nothing is erased."""
+        """``kinds`` and ``values`` of the core's ``erase``; None if nothing is erased."""
         if not self.erasing:
             return None
         parts = []
         for fill in self.erasing:
             part = np.ascontiguousarray(fill.values).reshape(-1).view(np.uint8)
             parts.append(np.pad(part, (0, -len(part) % 4)))
-        noise = np.array([fill.noise for fill in self.erasing], np.uint8)
-        return noise, np.concatenate(parts)
+        kinds = np.array([2 if fill.bits else fill.noise for fill in self.erasing], np.uint8)
+        return kinds, np.concatenate(parts)
 
     def levels_of(self, images: torch.Tensor) -> torch.Tensor:
         """uint8: the levels whose values in the table are nearest to ``images`` (c, h, w).

@@ -67,10 +67,10 @@ class SampleParams:
         return self.first_size, self.codes, self.values, self.frames, self.settings
 
     def erase(
-        self, noise: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
+        self, kinds: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
     ) -> tuple[npt.NDArray[np.generic], ...]:
         """The argument ``erase`` of the core's submit, with ``Plan.erased_bytes``."""
-        return self.boxes, self.keys, noise, values
+        return self.boxes, self.keys, kinds, values
 
 
 def draw(

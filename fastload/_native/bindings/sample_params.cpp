@@ -125,19 +125,20 @@ Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& 
   if (erase.is_none()) return erasing;
   const py::tuple parts = as_tuple(erase, "erase", 4);
   const Buffer boxes(parts[0], "boxes", 'i', 4, false);
-  const Buffer noise(parts[2], "noise", 'u', 1, false);
-  const py::ssize_t count = noise.length();
-  if (noise.ndim() != 1 || boxes.ndim() != 3 || boxes.extent(0) != n || boxes.extent(1) != count ||
+  const Buffer kinds(parts[2], "kinds", 'u', 1, false);
+  const py::ssize_t count = kinds.length();
+  if (kinds.ndim() != 1 || boxes.ndim() != 3 || boxes.extent(0) != n || boxes.extent(1) != count ||
       boxes.extent(2) != 4) {
-    throw py::value_error("erase: expected boxes (n, e, 4) and noise (e,)");
+    throw py::value_error("erase: expected boxes (n, e, 4) and kinds (e,)");
   }
   const Buffer keys = read_array(parts[1], "keys", 'u', 8, n, count);
   const size_t element = dtype_nbytes(output.dtype);
   size_t nbytes = 0;
   for (py::ssize_t e = 0; e < count; e++) {
-    const bool is_noise = noise.data<uint8_t>()[e] != 0;
-    erasing.fills.push_back({is_noise, nbytes});
-    nbytes += 3 * element * (is_noise ? kNoiseValues : 1);
+    const uint8_t kind = kinds.data<uint8_t>()[e];
+    if (kind > 2) throw py::value_error("erase: expected kinds from 0 to 2");
+    erasing.fills.push_back({static_cast<Erasing::Kind>(kind), nbytes});
+    nbytes += 3 * element * (kind == 1 ? kNoiseValues : 1);
     nbytes = (nbytes + 3) / 4 * 4;  // keeps the values of each fill aligned
   }
   const Buffer values = read_array(parts[3], "erase values", 'u', 1, static_cast<py::ssize_t>(nbytes));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kKept = size_t{16} << 20;  // bytes of a canvas that a thread keeps
 constexpr int kTableValues = 64;            // of each table of kLevels
+constexpr int kLongestPadded = 65535;       // pixels of a side after kPad
 
 size_t lay_out(resampling::AlignedBytes* bytes, int width, int height, uint8_t** planes) {
   const size_t area = static_cast<size_t>(width) * static_cast<size_t>(height);
@@ -262,6 +263,46 @@ int contrast_crop_values(const double* values, int count, int width, int height)
   return 5;
 }
 
+// The position from which padding takes position `at` of `size`; `how` as kPad lists it.
+int padded_from(int at, int size, int how) {
+  if (how == 0) return std::clamp(at, 0, size - 1);
+  const int repeated = how - 1;
+  if (at < 0) return -at - repeated;
+  return at < size ? at : 2 * (size - 1) - at + repeated;
+}
+
+int pad_values(const double* values, int count, int width, int height) {
+  if (count < 5 || (values[4] != 0 && values[4] != 1 && values[4] != 2)) return -1;
+  const int side[2] = {width, height};
+  for (int axis = 0; axis < 2; ++axis) {
+    const double most = values[4] == 0 ? kLongestPadded : values[4] == 1 ? side[axis] - 1 : side[axis];
+    for (const double border : {values[axis], values[axis + 2]}) {
+      if (!(border >= 0 && border <= most)) return -1;
+    }
+    if (side[axis] + values[axis] + values[axis + 2] > kLongestPadded) return -1;
+  }
+  return 5;
+}
+
+void pad(Canvas* canvas, const double* values) {
+  const int left = static_cast<int>(values[0]), top = static_cast<int>(values[1]);
+  const int width = canvas->width(), height = canvas->height(), how = static_cast<int>(values[4]);
+  const int to_width = left + width + static_cast<int>(values[2]);
+  const int to_height = top + height + static_cast<int>(values[3]);
+  canvas->begin_next(to_width, to_height);
+  for (int c = 0; c < 3; ++c) {
+    uint8_t* to = canvas->next_plane(c);
+    for (int y = 0; y < to_height; ++y, to += to_width) {
+      const ptrdiff_t row = padded_from(y - top, height, how);
+      const uint8_t* from = canvas->plane(c) + row * width;
+      for (int x = 0; x < left; ++x) to[x] = from[padded_from(x - left, width, how)];
+      std::copy_n(from, width, to + left);
+      for (int x = left + width; x < to_width; ++x) to[x] = from[padded_from(x - left, width, how)];
+    }
+  }
+  canvas->swap();
+}
+
 int kernel_values(const double* values, int count) {
   if (count < 1 || (values[0] != 3 && values[0] != 5)) return -1;
   const int used = 3 + static_cast<int>(values[0] * values[0]);
@@ -379,6 +420,8 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
       return kernel_values(values, count);
     case PixelOp::kContrastCrop:
       return contrast_crop_values(values, count, width, height);
+    case PixelOp::kPad:
+      return pad_values(values, count, width, height);
     default:
       return torch_op_values(op, values, count);
   }
@@ -386,6 +429,10 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
 
 void pixel_op_size(PixelOp op, const double* values, int* width, int* height) {
   if (op == PixelOp::kRotate90 || op == PixelOp::kRotate270) std::swap(*width, *height);
+  if (op == PixelOp::kPad) {
+    *width += static_cast<int>(values[0]) + static_cast<int>(values[2]);
+    *height += static_cast<int>(values[1]) + static_cast<int>(values[3]);
+  }
   const int sized = op == PixelOp::kAffineTo       ? 10
                     : op == PixelOp::kPerspective  ? 12
                     : op == PixelOp::kContrastCrop ? 3
@@ -408,6 +455,8 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
       return look_up(contrast_tables(*canvas, static_cast<float>(values[0])), canvas);
     case PixelOp::kContrastCrop:
       return contrast_crop(canvas, values);
+    case PixelOp::kPad:
+      return pad(canvas, values);
     case PixelOp::kSaturation:
       return saturation(canvas, static_cast<float>(values[0]));
     case PixelOp::kHue:

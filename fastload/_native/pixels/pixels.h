@@ -70,8 +70,11 @@ enum class PixelOp : int {
   kKernel = 32,     // side (3 or 5), scale, offset, the weights from the lowest row to the highest
   kTorchBlur = 33,  // radius x, y, then all weights of x, then those of y
   kContrastCrop = 34,  // factor; x, y, width and height of the box that is kept, with the whole image's mean
+  // Left, top, right, bottom; 0: the edge is repeated, 1: reflected without it, 2: with it. A reflection is
+  // not wider than the image.
+  kPad = 35,
 };
-constexpr int kPixelOps = 35;
+constexpr int kPixelOps = 36;
 
 constexpr int kMostBlurred = 65535;  // pixels
 

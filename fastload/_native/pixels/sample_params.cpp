@@ -113,16 +113,21 @@ template <typename Element>
 void erase_box(const EraseBox& box, const Erasing::Fill& fill, const uint8_t* values, uint64_t key,
                const Target& target, int channels) {
   Noise noise(key);
+  const bool noisy = fill.kind == Erasing::Kind::kNoise;
   const Element* from = reinterpret_cast<const Element*>(values);
-  for (int c = 0; c < channels; ++c, from += fill.noise ? kNoiseValues : 1) {
+  for (int c = 0; c < channels; ++c, from += noisy ? kNoiseValues : 1) {
     for (int y = box.y; y < box.y + box.h; ++y) {
       Element* to = static_cast<Element*>(target.data) + c * target.channel_stride + y * target.row_stride +
                     box.x * target.pixel_stride;
-      if (!fill.noise && target.pixel_stride == 1) {
+      if (fill.kind == Erasing::Kind::kBits) {
+        for (int x = 0; x < box.w; ++x, to += target.pixel_stride) *to = static_cast<Element>(*to & *from);
+        continue;
+      }
+      if (!noisy && target.pixel_stride == 1) {
         std::fill_n(to, box.w, *from);
         continue;
       }
-      for (int x = 0; x < box.w; ++x, to += target.pixel_stride) *to = from[fill.noise ? noise.next() : 0];
+      for (int x = 0; x < box.w; ++x, to += target.pixel_stride) *to = from[noisy ? noise.next() : 0];
     }
   }
 }

@@ -50,8 +50,13 @@ struct EraseBox {
 
 // Rectangles to erase, the same number for each sample, one after another.
 struct Erasing {
+  enum class Kind : uint8_t {
+    kValue = 0,  // one value per channel
+    kNoise = 1,  // each value is drawn from kNoiseValues of its channel
+    kBits = 2,   // of each value these bits remain
+  };
   struct Fill {
-    bool noise;     // draw each value from kNoiseValues of its channel; otherwise one value per channel
+    Kind kind;
     size_t offset;  // in bytes, of the values of channel 0
   };
   std::vector<EraseBox> boxes;  // (n, fills.size())

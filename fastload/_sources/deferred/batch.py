@@ -40,10 +40,12 @@ from ..._transforms.plan import STORED, Plan, as_numpy
 from ...hints import CheckCrc
 from ...storage.base import RAW
 from . import lowering
-from .lowering import Group
+from .lowering import Erased, Group
+from .operations import TENSOR_OPERATIONS
 from .reading import Reader, Reading
-from .recording import Argument, Opened, Operation, Recording
+from .recording import Opened, Operation, Recording
 from .replay import replay
+from .thread_state import eagerly
 
 if TYPE_CHECKING:
     from ..._base.trace import Stamps
@@ -522,7 +524,7 @@ def in_words(recording: Recording) -> str:
 
 # --- kernels --------------------------------------------------------------------------------------
 
-_Key = tuple[tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Argument, ...]]
+_Key = tuple[tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Erased, ...]]
 
 
 def key_of(group: Group) -> _Key:
@@ -544,19 +546,47 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     lut = None if same else as_numpy(table.expand(3, 256))
     erasing = []
     for value in values:
-        stored = _stored(value, dtype, channels)
-        if stored is None:
+        erase = _erase(value, mode, operations, table)
+        if erase is None:
             return None
-        erasing.append(Erase(1.0, (0, 0), (1, 1), stored))
+        erasing.append(erase)
     plan = Plan(fill=fill, lut=lut, dtype=dtype, channels=channels, erasing=tuple(erasing))
     return Kernel(plan, channels_last=rows_of_pixels)
 
 
-def _stored(value: Argument, dtype: torch.dtype, channels: int) -> np.ndarray | None:
-    """An erased rectangle's values, (3, 1), as the output is stored; None: the core cannot."""
-    given = value if isinstance(value, tuple) else (value,)
-    if len(given) not in (1, channels) or not all(isinstance(one, (int, float)) for one in given):
-        return None
-    return as_numpy(
-        torch.tensor(given, dtype=torch.float64, device="cpu").to(dtype).reshape(-1, 1).expand(3, 1)
-    )
+def _erase(
+    erased: Erased, mode: str, operations: tuple[Operation, ...], table: torch.Tensor
+) -> Erase | None:
+    """What the core does to an erased rectangle; None: it cannot.
+
+    ``table``: what ``operations`` make of each level, (channels, 256).
+    """
+    channels = len(table)
+    before = lowering.table_of(mode, operations[: erased.at], replay)
+    if erased.value is None:
+        made = before * 0  # zeros with the sign that each level's value has
+    else:
+        given = erased.value if isinstance(erased.value, tuple) else (erased.value,)
+        numbers = all(isinstance(one, (int, float)) for one in given)
+        if len(given) not in (1, channels) or not numbers:
+            return None
+        values = torch.tensor(given, dtype=torch.float64, device="cpu").to(before.dtype)
+        made = values.reshape(-1, 1).expand(channels, 256)
+    made = made[:, None]
+    with eagerly():
+        for name, *arguments in operations[erased.at :]:
+            made = TENSOR_OPERATIONS[name].replay(made, *arguments)
+    bits, full = _bits(made.reshape(channels, 256)), _bits(table)
+    first = bits[:, :1]
+    if (bits == first).all():
+        return Erase(1.0, (0, 0), (1, 1), np.ascontiguousarray(np.broadcast_to(first, (3, 1))))
+    sign = first.dtype.type(1 << (8 * first.itemsize - 1))
+    if (bits == full & sign).all():
+        return Erase(1.0, (0, 0), (1, 1), np.full((3, 1), sign), bits=True)
+    return None
+
+
+def _bits(values: torch.Tensor) -> np.ndarray:
+    """The bits of what is stored, as unsigned integers."""
+    stored = as_numpy(values)
+    return stored.view(f"u{stored.itemsize}")

@@ -42,6 +42,7 @@ from .tensor import (
     _Deferred,
     _stack,
     holds_levels,
+    known_values,
     of_image,
     padded,
     pending,
@@ -480,7 +481,7 @@ def _erased(
         return None
     if v.dtype not in (torch.float32, torch.uint8) or tuple(v.shape) not in ((1, 1, 1), (c, 1, 1)):
         return None
-    return tuple(v.flatten().tolist())
+    return known_values(v.flatten().tolist())
 
 
 def _collate(original: Function) -> Function:

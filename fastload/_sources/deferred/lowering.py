@@ -26,6 +26,7 @@ from PIL import Image, ImageFilter
 from ..._transforms.geometry.crop_geometry import Geometry
 from ..._transforms.pixels import operations as pixels
 from ..._transforms.sample_params import SampleParams
+from .operations import channels
 from .recording import Argument, Opened, Operation, Recording
 from .torch_blur import blurs_alike
 from .torch_blur import values as torch_blur_values
@@ -40,6 +41,19 @@ Step = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 Slot = tuple[int, tuple[float, ...]]
 """An operation on pixels: its code in ``pixels/operations.py``, and its values."""
+
+
+class Erased(NamedTuple):
+    """What a rectangle of a tensor is filled with.
+
+    Attributes:
+        value: one value for each channel, or one for all; None: each value is multiplied by zero.
+        at: how many of the operations that make the table come before. The others see the value.
+    """
+
+    value: Argument
+    at: int
+
 
 # Modes that the core decodes with Pillow's bits, by format; it leaves single files to Pillow.
 _DECODED: Final = {
@@ -88,7 +102,7 @@ class Lowered(NamedTuple):
         mode: "RGB" or "L": Pillow's mode of the image that becomes a tensor.
         table: the operations that ``TABLED`` names, which make the table.
         erased: x, y, w, h of each rectangle.
-        values: what it is filled with, one value for each channel or for all.
+        values: what it is filled with.
     """
 
     steps: tuple[Step, ...]
@@ -99,7 +113,7 @@ class Lowered(NamedTuple):
     mode: str
     table: tuple[Operation, ...]
     erased: tuple[tuple[int, int, int, int], ...]
-    values: tuple[Argument, ...]
+    values: tuple[Erased, ...]
 
 
 class _Unsupported(Exception):
@@ -274,6 +288,9 @@ class _Stages:
             self._begin(self.h, self.w)
         elif code in (pixels.AFFINE_TO, pixels.PERSPECTIVE):
             self._begin(int(values[-2]), int(values[-1]))
+        elif code == pixels.PAD:
+            left, top, right, bottom = map(int, values[:4])
+            self._begin(left + self.w + right, top + self.h + bottom)
 
 
 @functools.lru_cache(256)
@@ -324,7 +341,7 @@ _KNOWN: Final = frozenset(
     (
         *TABLED, *_MOVING, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand",
         "window", "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "kernel_blur",
-        "kernel", "filter", "point", "hue", "copy", "erase", "border",
+        "kernel", "filter", "point", "hue", "copy", "pad", "erase", "zero", "fill", "border",
     )
 )  # fmt: skip
 
@@ -363,6 +380,21 @@ def _warp(mode: str, numbers: tuple[float, ...], filter: int, fill: Any) -> tupl
     if filter not in _WARP_FILTERS or max(map(abs, numbers)) > _MOST_WARPED:
         raise _Unsupported
     return *map(float, numbers), filter, *_levels(mode, fill)
+
+
+def _pad(stages: _Stages, left: int, top: int, right: int, bottom: int, mode: str) -> None:
+    how = _PADDINGS[mode]
+    # NumPy reflects more than once where the border is wider than the image.
+    most_x, most_y = stages.w - (how == 1), stages.h - (how == 1)
+    if how and (max(left, right) > most_x or max(top, bottom) > most_y):
+        raise _Unsupported
+    if max(left + stages.w + right, top + stages.h + bottom) > _LONGEST:
+        raise _Unsupported
+    stages.pixels(pixels.PAD, left, top, right, bottom, how)
+
+
+# As pixels/pixels.h numbers them.
+_PADDINGS: Final = {"edge": 0, "reflect": 1, "symmetric": 2}
 
 
 def _blur(stages: _Stages, x: float, y: float, gaussian: bool) -> None:
@@ -468,23 +500,7 @@ def _lowered(
         end += 1
     if not table:
         return None
-    erased: list[tuple[int, int, int, int]] = []
-    values: list[Argument] = []
-    after: tuple[tuple[Any, ...], ...] = operations[end:]  # numbers, by ``operations.py``
-    for name, *given in after:
-        if name == "erase":
-            y, x, h, w, value = given
-            erased.append((x, y, w, h))
-            values.append(value)
-        elif name == "border":
-            left, top, right, bottom, value = given
-            inside = left, top, stages.w, stages.h
-            stages.border(left, top, right, bottom)
-            around = _around(inside, stages.w, stages.h)
-            erased = [(left + x, top + y, w, h) for x, y, w, h in erased] + around
-            values += [value] * len(around)
-        elif name != "contiguous":
-            return None
+    erased, values = _erased(stages, mode, operations[end:], table)
     stages.end()
     return Lowered(
         tuple(stages.steps),
@@ -497,6 +513,50 @@ def _lowered(
         tuple(erased),
         tuple(values),
     )
+
+
+def _erased(
+    stages: _Stages, mode: str, operations: tuple[tuple[Any, ...], ...], table: list[Operation]
+) -> tuple[list[tuple[int, int, int, int]], list[Erased]]:
+    """The rectangles x, y, w, h that are erased at the end, and with what.
+
+    What changes values after that is added to ``table``.
+    """
+    boxes: list[tuple[int, int, int, int]] = []
+    values: list[Erased] = []
+    left = list(reversed(operations))
+    while left:
+        operation = left.pop()
+        name, *given = operation
+        if name in ("erase", "zero", "fill"):
+            if name == "fill":
+                others = [left.pop() for _ in range(channels(mode) - 1) if left]
+                y, x, h, w, value = _of_all_channels(mode, operation, *others)
+            else:
+                y, x, h, w, value = (*given, None)[:5]
+            boxes.append((x, y, w, h))
+            values.append(Erased(value, len(table)))
+        elif name == "border":
+            left_side, top, right, bottom, value = given
+            inside = left_side, top, stages.w, stages.h
+            stages.border(left_side, top, right, bottom)
+            around = _around(inside, stages.w, stages.h)
+            boxes = [(left_side + x, top + y, w, h) for x, y, w, h in boxes] + around
+            values += [Erased(value, len(table))] * len(around)
+        elif name in TABLED:
+            table.append(operation)
+        else:
+            raise _Unsupported
+    return boxes, values
+
+
+def _of_all_channels(mode: str, *fills: tuple[Any, ...]) -> tuple[Any, ...]:
+    """y, x, h, w and values of a rectangle that is filled channel by channel."""
+    rectangle = fills[0][2:6]
+    wanted = [("fill", channel, *rectangle) for channel in range(channels(mode))]
+    if [fill[:6] for fill in fills] != wanted:
+        raise _Unsupported
+    return *rectangle, tuple(fill[6] for fill in fills)
 
 
 def _on_tensor(
@@ -585,6 +645,8 @@ def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
         stages.pad(left, top, right, bottom, _levels(mode, fill))
     elif name == "window":
         stages.window(*given)
+    elif name == "pad":
+        _pad(stages, *given)
     elif name == "rot90":
         if given[0] % 4:
             stages.pixels(_ROTATIONS[given[0] % 4])
@@ -629,7 +691,7 @@ class Group:
     samples: list[Lowered]
     filters: list[int | None]
     fills: list[Fill | None]
-    values: list[Argument]
+    values: list[Erased]
 
     @property
     def first(self) -> Lowered:

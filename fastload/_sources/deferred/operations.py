@@ -259,8 +259,25 @@ def _erase(
     tensor: torch.Tensor, y: int, x: int, h: int, w: int, values: tuple[float, ...]
 ) -> torch.Tensor:
     return cast(
-        torch.Tensor, functional.erase(tensor, y, x, h, w, torch.tensor(values)[:, None, None])
+        torch.Tensor,
+        functional.erase(
+            tensor, y, x, h, w, torch.tensor(values, dtype=torch.float64)[:, None, None]
+        ),
     )
+
+
+def _zero(tensor: torch.Tensor, y: int, x: int, h: int, w: int) -> torch.Tensor:
+    made = tensor.clone()
+    made[:, y : y + h, x : x + w].mul_(0)
+    return made
+
+
+def _fill(
+    tensor: torch.Tensor, channel: int, y: int, x: int, h: int, w: int, value: float
+) -> torch.Tensor:
+    made = tensor.clone()
+    made[channel, y : y + h, x : x + w] = value
+    return made
 
 
 def _border(
@@ -297,6 +314,8 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         lambda tensor, mean, std: functional.normalize(tensor, list(mean), list(std))
     ),
     "erase": TensorOperation(_erase),  # y, x, h, w, values: one, or one for each channel
+    "zero": TensorOperation(_zero),  # y, x, h, w: multiplied by zero, which keeps the sign
+    "fill": TensorOperation(_fill),  # channel, y, x, h, w, value
     "border": TensorOperation(  # left, top, right, bottom, value: what is stored there
         _border, lambda before, *border: Layout(before.dtype, contiguous=True), _bordered
     ),

@@ -6,8 +6,9 @@ file; then the caller replays, and Pillow decides what is an error.
 
 Note [Decoded once]
     The first request decodes what it needs of an image, a crop for example. If the same image is
-    asked for again, it is decoded as a whole and kept: further requests begin with its pixels. One
-    image is kept per thread, until another one is asked for or the batch ends.
+    asked for again, it is decoded as a whole and kept: further requests begin with its pixels. So
+    it is at the first request, if the image before was asked for again, as with several views.
+    One image is kept per thread, until another one is asked for or the batch ends.
 """
 
 from __future__ import annotations
@@ -51,10 +52,14 @@ def pixels(recording: Recording) -> np.ndarray | None:
     """
     if recording.mode not in _MODES:
         return None
-    kept = _kept(recording)
     whole = _is_rgb(recording) and not _after_rgb(recording)
+    kept = _kept(recording, whole)
     if kept is not None and whole:
         return kept
+    return _made(recording, kept, whole)
+
+
+def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndarray | None:
     ended = recording._replace(operations=(*recording.operations, _PIXELS))
     ahead = THREAD.ahead if kept is None else None
     memory = None if ahead is None else ahead.take(ended)
@@ -76,7 +81,7 @@ def pixels(recording: Recording) -> np.ndarray | None:
 
 def tensor(recording: Recording, layout: Layout) -> torch.Tensor | None:
     """The tensor of a recording that ends in one, laid out as ``layout``."""
-    memory = _filled(recording, layout, _kept(recording))
+    memory = _filled(recording, layout, _kept(recording, whole=False))
     if memory is None:
         return None
     shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
@@ -93,21 +98,28 @@ def _after_rgb(recording: Recording) -> bool:
     return any(one != _TO_RGB and one[0] != "copy" for one in recording.operations)
 
 
-def _kept(recording: Recording) -> np.ndarray | None:
-    """The pixels of the whole image in mode "RGB", if they are kept. See Note [Decoded once]."""
+def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
+    """The pixels of the whole image in mode "RGB", if they are kept. See Note [Decoded once].
+
+    ``whole``: they are asked for, and made by the caller if they are not kept.
+    """
     if not _is_rgb(recording):
         return None
     opened = recording.opened
+    again = THREAD.asked is opened
+    if again:
+        THREAD.times_asked += 1
     if THREAD.kept is not None and THREAD.kept[0] is opened:
         return THREAD.kept[1]
-    if THREAD.asked is not opened:
-        THREAD.asked = opened
-        return None
-    THREAD.asked = None  # once is enough
-    if not THREAD.deferring:
+    if again:
+        worthwhile = THREAD.times_asked == 2  # once is enough
+    else:
+        worthwhile = THREAD.times_asked > 1
+        THREAD.asked, THREAD.times_asked = opened, 1
+    if whole or not worthwhile or not THREAD.deferring:
         return None
     operations = () if opened.mode == "RGB" else (_TO_RGB,)
-    return pixels(Recording(opened, operations, opened.size, "RGB"))
+    return _made(Recording(opened, operations, opened.size, "RGB"), None, whole=True)
 
 
 def _filled(recording: Recording, layout: Layout, kept: np.ndarray | None) -> np.ndarray | None:

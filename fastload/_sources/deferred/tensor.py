@@ -25,11 +25,13 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torchvision import tv_tensors
@@ -664,6 +666,11 @@ def _holds(shape: tuple[int, ...], image: DeferredTensor) -> bool:
     return shape[1] == c and shape[2] >= h and shape[3] >= w
 
 
+def known_values(values: Sequence[float]) -> tuple[float, ...] | None:
+    """These values, which may be recorded; None: one of them is not known by equality."""
+    return tuple(values) if all(map(_known_by_equality, values)) else None
+
+
 def _known_by_equality(value: float) -> bool:
     """Whether equal values are this value, which is not so for nan and -0.0."""
     return value == value and (value != 0 or math.copysign(1, value) > 0)
@@ -905,6 +912,82 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
     return handler
 
 
+def _times(in_place: bool = False) -> Handler:
+    by_number = _with_number("mul", commutes=True, in_place=in_place)
+
+    def handler(tensor: Any, other: Any, **kwargs: Any) -> Any:
+        if not in_place and type(tensor) is torch.Tensor:
+            tensor, other = other, tensor
+        if type(other) is torch.Tensor and _pending(tensor) and not kwargs:
+            return _masked(tensor, other, in_place)
+        return by_number(tensor, other, **kwargs)
+
+    return handler
+
+
+def _masked(image: DeferredTensor, mask: torch.Tensor, in_place: bool) -> Any:
+    """``image`` times a mask of zeros and ones, as Cutout is written."""
+    memory = image._memory
+    c, h, w = image._shape()
+    if mask.dtype != memory.layout.dtype or mask.dtype not in _MASKS:
+        return NotImplemented
+    # Of others torch would have to say how the product lies in memory.
+    if not memory.layout.contiguous or memory.gaps or c == 1 or min(h, w) < LEAST_SIDE:
+        return NotImplemented
+    if in_place and not memory.alone:
+        return NotImplemented
+    boxes = _zeros_of(mask, (c, h, w))
+    if boxes is None:
+        return NotImplemented
+    made = _unmarked(image if in_place else _clone(image))
+    for x, y, width, height in boxes:
+        record_in_place(made, ("zero", y, x, height, width))
+    return made
+
+
+_MASKS = frozenset((torch.float32, torch.float16))
+
+_MOST_RECTANGLES = 16  # of zeros in a mask
+
+
+def _zeros_of(mask: torch.Tensor, shape: tuple[int, ...]) -> list[Box] | None:
+    """The rectangles of zeros in a mask of zeros and ones; None: it is none for this shape."""
+    c, h, w = shape
+    if mask.device != _CPU or mask.requires_grad or mask.is_neg() or mask.ndim not in (2, 3):
+        return None
+    if mask.shape[-2:] != (h, w) or mask.stride()[-2:] != (w, 1):
+        return None
+    if mask.ndim == 3:
+        alike = len(mask) == 1 or (len(mask) == c and mask.stride(0) == 0)
+        if not alike and (mask.stride(0) != h * w or not bool((mask == mask[0]).all())):
+            return None
+        mask = mask[0]
+    values = mask.numpy()
+    zeros = values == 0
+    if not (zeros | (values == 1)).all() or np.signbit(values).any():
+        return None
+    return _rectangles(zeros)
+
+
+def _rectangles(where: np.ndarray) -> list[Box] | None:
+    """Rectangles that together are ``where``, bool (h, w); None: there are too many."""
+    rows, columns = np.flatnonzero(where.any(1)), np.flatnonzero(where.any(0))
+    if not len(rows):
+        return []
+    top, left = int(rows[0]), int(columns[0])
+    part = where[top : int(rows[-1]) + 1, left : int(columns[-1]) + 1]
+    changes = (np.flatnonzero((part[1:] != part[:-1]).any(1)) + 1).tolist()
+    edges = [0, *changes, len(part)]  # of rows that are alike
+    found: list[Box] = []
+    for first, last in itertools.pairwise(edges):
+        ends = np.flatnonzero(np.diff(part[first].astype(np.int8), prepend=0, append=0)).tolist()
+        if len(found) + len(ends) // 2 > _MOST_RECTANGLES:
+            return None
+        for start, end in zip(ends[::2], ends[1::2], strict=True):
+            found.append((left + start, top + first, end - start, last - first))
+    return found
+
+
 def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)):
         return NotImplemented
@@ -974,6 +1057,12 @@ def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     if not all(type(n) is int and n in (-1, m) for n, m in zip(wanted, tensor.shape, strict=True)):
         return NotImplemented
     return DeferredTensor._of(tensor._memory)
+
+
+def _expand_as(tensor: Any, other: Any) -> Any:
+    if _pending(tensor):
+        return _expand(tensor, tuple(other.shape))
+    return tensor.expand(other.shape) if type(tensor) is torch.Tensor else NotImplemented
 
 
 def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Any:
@@ -1055,7 +1144,7 @@ def _movable(tensor: DeferredTensor) -> bool:
     before: list[Operation] = []
     for operation in tensor._memory.operations:
         name = operation[0]
-        if name == "erase":
+        if name in ("erase", "zero", "fill"):
             return False
         if name == "border" and border_level(before, cast(float, operation[-1])) is None:
             return False
@@ -1119,6 +1208,12 @@ def _get(tensor: Any, index: Any) -> Any:
 
 def _box(index: Any, shape: tuple[int, ...]) -> Box | None:
     """The box x, y, w, h that an index takes of (channels, h, w); None: it takes anything else."""
+    box = _span(index, shape)
+    return None if box is None or not all(box[2:]) else box
+
+
+def _span(index: Any, shape: tuple[int, ...]) -> Box | None:
+    """The same, of a box that may be empty."""
     indices = index if type(index) is tuple else (index,)
     if indices and indices[0] is Ellipsis:
         indices = (slice(None),) * (len(shape) + 1 - len(indices)) + indices[1:]
@@ -1128,17 +1223,78 @@ def _box(index: Any, shape: tuple[int, ...]) -> Box | None:
     for axis, one in enumerate(indices):
         if type(one) is not slice or one.step not in (None, 1):
             return None
-        if not {type(one.start), type(one.stop)} <= {int, type(None)}:
+        if not all(
+            kind in (int, type(None)) or issubclass(kind, np.integer)
+            for kind in (type(one.start), type(one.stop))
+        ):
             return None
         taken[axis] = one.indices(shape[axis])[:2]
     channels, (top, bottom), (left, right) = taken
-    if channels != (0, shape[0]) or left >= right or top >= bottom:
+    if channels != (0, shape[0]):
         return None
-    return left, top, right - left, bottom - top
+    return left, top, max(0, right - left), max(0, bottom - top)
+
+
+def _assign(tensor: DeferredTensor, index: Any, value: Any) -> Any:
+    """One value, or one for each channel, for a box of all channels or of one."""
+    memory, shape = tensor._memory, tensor._shape()
+    if not memory.alone:
+        return NotImplemented
+    indices = index if type(index) is tuple else (index,)
+    channel = None
+    if indices and type(indices[0]) is int and shape[0] > 1:
+        channel, *others = indices
+        if not -shape[0] <= channel < shape[0]:
+            return NotImplemented
+        channel %= shape[0]
+        indices = slice(None), *others
+    box = _span(indices, shape)
+    if box is None:
+        return NotImplemented
+    values = _constants(value, memory.layout.dtype, shape[0] if channel is None else None)
+    if values is None:
+        return NotImplemented
+    x, y, w, h = box
+    if w == 0 or h == 0:
+        return None
+    if channel is None:
+        record_in_place(tensor, ("erase", y, x, h, w, values))
+    else:
+        record_in_place(tensor, ("fill", channel, y, x, h, w, values[0]))
+    return None
+
+
+def _constants(value: Any, dtype: torch.dtype, count: int | None) -> tuple[float, ...] | None:
+    """What is stored where ``value`` is assigned; None: it is no constant, or not known.
+
+    ``count``: of the channels, which may have a value each; None: to one of them.
+    """
+    if type(value) is torch.Tensor:
+        shapes = ((),) if count is None else ((), (1,), (1, 1, 1), (count, 1, 1))
+        kinds = (torch.float32, torch.uint8) if dtype.is_floating_point else (torch.uint8,)
+        if tuple(value.shape) not in shapes or value.dtype not in kinds:
+            return None
+        if value.device != _CPU or value.requires_grad or dtype not in _ASSIGNED:
+            return None
+        return known_values(value.flatten().tolist())
+    if dtype == torch.uint8:
+        return (value,) if type(value) is int and 0 <= value <= _WHITE else None
+    if dtype not in _ASSIGNED or type(value) not in (int, float, np.float64):
+        return None
+    try:
+        return known_values([torch.full((), value, dtype=dtype, device="cpu").item()])
+    except (RuntimeError, OverflowError):  # the dtype has no such value
+        return None
+
+
+_WHITE = 255
+_ASSIGNED = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.uint8))
 
 
 def _set(tensor: Any, index: Any, value: Any) -> Any:
-    row = NotImplemented if _pending(tensor) else _get(tensor, index)
+    if _pending(tensor):
+        return _assign(tensor, index, value)
+    row = _get(tensor, index)
     if row is NotImplemented or _copy(row, value) is NotImplemented:
         return NotImplemented
     return None
@@ -1174,24 +1330,26 @@ def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
     yield tensor.contiguous, _contiguous
     yield tensor.clone, _clone
     yield torch.clone, _clone
-    for name in ("div", "mul", "add", "sub"):
-        commutes = name in ("mul", "add")
+    for name in ("div", "add", "sub"):
+        commutes = name == "add"
         yield getattr(tensor, name), _with_number(name)
         yield getattr(torch, name), _with_number(name, commutes)
         yield getattr(tensor, name + "_"), _with_number(name, in_place=True)
+    for function in (tensor.mul, tensor.__mul__, tensor.__rmul__, torch.mul):
+        yield function, _times()
     yield tensor.__truediv__, _with_number("div")
-    yield tensor.__mul__, _with_number("mul")
-    yield tensor.__rmul__, _with_number("mul")
     yield tensor.__add__, _with_number("add")
     yield tensor.__radd__, _with_number("add")
     yield tensor.__sub__, _with_number("sub")
     yield tensor.__itruediv__, _with_number("div", in_place=True)
-    yield tensor.__imul__, _with_number("mul", in_place=True)
+    yield tensor.mul_, _times(in_place=True)
+    yield tensor.__imul__, _times(in_place=True)
     yield tensor.__iadd__, _with_number("add", in_place=True)
     yield tensor.__isub__, _with_number("sub", in_place=True)
     yield torch.stack, _stack
     yield torch.cat, _cat
     yield tensor.expand, _expand
+    yield tensor.expand_as, _expand_as
     yield torch.nn.functional.pad, _pad
     yield tensor.new, _new
     yield tensor.new_zeros, _new

@@ -61,6 +61,7 @@ class _Thread(threading.local):
     failed = False
     decoded: tuple[Opened, Image] | None = None
     asked: Opened | None = None
+    times_asked = 0
     kept: tuple[Opened, np.ndarray] | None = None
     ahead: MadeAhead | None = None
     cache: OpenedCache | None = None
@@ -81,7 +82,7 @@ arrays: whether images made of arrays are deferred, too.
 small: how often it was asked for the pixels of an image that is too small for the core to gain.
 failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.
-asked: the image of which ``single.py`` made something last.
+asked, times_asked: the image of which ``single.py`` made something last, and how often it did.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
 cache: of the images that ``single.py`` decodes, with its hits and misses.

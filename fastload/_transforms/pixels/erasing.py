@@ -33,13 +33,16 @@ class Erase:
         scale: range of the rectangle's area relative to the image.
         ratio: range of its height divided by its width.
         values: (3, 1), a value for each channel, or (3, 65536), equally likely values; in the dtype
-            in which the output is stored.
+            in which the output is stored, or as its bits.
+        bits: ``values`` (3, 1) are unsigned integers; of each value in the rectangle these bits
+            remain. Its sign, for example, as of a value that is multiplied by zero.
     """
 
     p: float
     scale: tuple[float, float]
     ratio: tuple[float, float]
     values: npt.NDArray[np.generic]
+    bits: bool = False
 
     @property
     def noise(self) -> bool:
@@ -49,7 +52,7 @@ class Erase:
     def same_as(self, other: Erase) -> bool:
         """Whether both erase the same for the same random numbers."""
         mine, theirs = (
-            (one.p, one.scale, one.ratio, one.values.dtype, one.values.tobytes())
+            (one.p, one.scale, one.ratio, one.values.dtype, one.values.tobytes(), one.bits)
             for one in (self, other)
         )
         return bool(mine == theirs)
@@ -127,5 +130,7 @@ def erase(
             drawn = noise(key, count * h * w).reshape(count, h, w)
             channels = np.arange(count)[:, None, None]
             image[:, y : y + h, x : x + w] = fill.values[channels, drawn]
+        elif fill.bits:
+            image.view(fill.values.dtype)[:, y : y + h, x : x + w] &= fill.values[:count, :, None]
         else:
             image[:, y : y + h, x : x + w] = fill.values[:count, :, None]

@@ -62,7 +62,7 @@ class Program:
         rng, (w, h) = self.rng, self.size
         kind = rng.choice(
             ["crop", "resize", "flip", "expand", "window", "rot90", "affine", "perspective",
-             "pixels", "convert", "blur", "kernel", "point"]
+             "pixels", "convert", "blur", "kernel", "point", "pad"]
         )  # fmt: skip
         operation: Any
         if kind == "crop":
@@ -81,6 +81,10 @@ class Program:
             self.size = w + sides[0] + sides[2], h + sides[1] + sides[3]
             fill = rng.choice([0, 77, (9, 8, 7)]) if self.mode == "RGB" else rng.choice([0, 50])
             operation = "expand", *sides, fill
+        elif kind == "pad":
+            sides = [rng.randint(0, 7) for _ in range(4)]
+            self.size = w + sides[0] + sides[2], h + sides[1] + sides[3]
+            operation = "pad", *sides, rng.choice(["edge", "reflect", "symmetric"])
         elif kind == "rot90":
             turns = rng.randint(1, 3)
             self.size = (w, h) if turns == 2 else (h, w)
@@ -287,6 +291,60 @@ def test_a_contrast_that_keeps_what_is_not_there_is_refused(box: tuple[float, ..
         values[0, 1] = np.nan
     with pytest.raises(ValueError):
         core().pixels(image, code, values)
+
+
+@pytest.mark.parametrize("how", range(3))
+def test_padding_is_numpys_and_both_engines_agree(how: int) -> None:
+    image = np.random.default_rng(how).integers(0, 256, (5, 7, 3), np.uint8)
+    most = 9 if how == 0 else 4 if how == 1 else 5
+    for sides in [(0, 0, 0, 0), (1, 2, 3, 4), (most, 0, 0, most), (0, most, most, 0)]:
+        left, top, right, bottom = sides
+        padded = np.pad(
+            image,
+            [(top, bottom), (left, right), (0, 0)],
+            mode=("edge", "reflect", "symmetric")[how],
+        )
+        # The core's function changes an image in place, so it keeps its size here.
+        x, y = (padded.shape[1] - 7) // 2, (padded.shape[0] - 5) // 2
+        made = image.copy()
+        matrix = (1, 0, x, 0, 1, y, 0, 0, 0, 0, 7, 5)
+        codes = np.array([pixels.PAD, pixels.AFFINE_TO], np.int32)
+        values = np.zeros((2, 12))
+        values[0, :5], values[1] = (*sides, how), matrix
+        core().pixels(made, codes, values)
+        np.testing.assert_array_equal(made, padded[y : y + 5, x : x + 7])
+        ours = apply(Image.fromarray(image), pixels.PAD, [*sides, how])
+        np.testing.assert_array_equal(np.asarray(ours), padded)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (-1, 0, 0, 0, 0),
+        (0, 0, 0, 0, 3),
+        (0, 0, 0, 0, 0.5),
+        (7, 0, 0, 0, 1),
+        (0, 0, 0, 5, 1),
+        (8, 0, 0, 0, 2),
+        (0, 6, 0, 0, 2),
+        (65_535, 0, 0, 0, 0),
+        (np.nan, 0, 0, 0, 0),
+    ],
+)
+def test_padding_that_is_too_wide_is_refused(values: tuple[float, ...]) -> None:
+    code = np.array([pixels.PAD], np.int32)
+    with pytest.raises(ValueError, match=r"values as pixels\.h lists"):
+        core().pixels(np.zeros((5, 7, 3), np.uint8), code, np.array([values], np.float64))
+
+
+def test_padding_wider_than_the_image_is_left_to_the_libraries() -> None:
+    for mode, sides in [("reflect", (60, 0, 0, 0)), ("symmetric", (0, 0, 0, 61))]:
+        pad: Operation = ("pad", *sides, mode)
+        opened = Opened(None, b"", None, (60, 60), "RGB", "JPEG")
+        size = 60 + sides[0], 60 + sides[3]
+        assert lowering.lower(Recording(opened, (pad, ("to_tensor",)), size, "RGB")) is None
+        less: Operation = ("pad", *(max(0, side - 1) for side in sides), mode)
+        assert lowering.lower(Recording(opened, (less, ("to_tensor",)), size, "RGB")) is not None
 
 
 def test_each_sample_has_its_own_filter_in_one_call() -> None:

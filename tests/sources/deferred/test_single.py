@@ -20,6 +20,7 @@ import deferred_datasets as shapes
 from fastload._sources.deferred import hooks, image, single, tensor
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.replay import FileChanged
+from fastload._sources.deferred.thread_state import THREAD
 
 
 def picture(size: tuple[int, int] = (150, 110)) -> Image.Image:
@@ -50,6 +51,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call of the core: whether it decoded, or took pixels that were kept."""
     calls: list[bool] = []
     begun = single.Begun
+    monkeypatch.setattr(THREAD, "times_asked", 0)  # of an image of another test
 
     def counted(memory: Any, kernel: Any, group: Any, opened: Any, kept: Any, threads: int) -> Any:
         calls.append(kept is None)
@@ -166,9 +168,35 @@ def test_views_of_an_image_are_cut_out_of_the_pixels_that_are_known(
     real = Image.open(photo).convert("RGB")
     for view, box in zip(views, boxes, strict=True):
         same(view, np.asarray(real.crop(box).resize((40, 40))))
+    THREAD.times_asked = 0
     with hooks.deferring():
         np.asarray(image.crop(boxes[0]))
     assert decoded[5:] == [True]  # nothing is kept after the block
+
+
+def test_an_image_is_decoded_as_a_whole_where_the_one_before_was_asked_for_again(
+    photo: Path, decoded: list[bool]
+) -> None:
+    def views(count: int) -> list[np.ndarray]:
+        image = Image.open(photo).convert("RGB")
+        return [np.asarray(image.crop((k, 0, 80 + k, 90)).resize((40, 40))) for k in range(count)]
+
+    expected = views(3)
+    made = []
+    for count in (2, 2, 1, 1, 1):
+        decoded.clear()
+        with hooks.deferring():
+            found = views(count)
+        made.append(decoded.copy())
+        for view, real in zip(found, expected, strict=False):
+            same(view, real)
+    assert made == [
+        [True, True, False],  # the first view; the whole, and the second view of it
+        [True, False, False],  # the whole, and both views of it
+        [True, False],  # a view less than the image before has
+        [True],
+        [True],
+    ]
 
 
 def test_what_is_written_to_a_copy_does_not_show_in_another_view(photo: Path) -> None:
