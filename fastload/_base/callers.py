@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-_INNER = ("fastload", "torch", "contextlib")
+_INNER = ("fastload", "torch", "accelerate", "contextlib")
 
 
 def stacklevel() -> int:

@@ -29,6 +29,9 @@ _MULTIPLIERS = np.array(MULTIPLIERS, dtype=np.uint64).reshape(2, 1, 1)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
+REPEAT_BITS = 40
+"""A counter has a sample's index in the bits below, and in those above how often it came before."""
+
 BLOCKS_PER_POSITION = 1 << 16
 """A position's streams are ``position * BLOCKS_PER_POSITION + block``; four numbers a block."""
 

@@ -29,9 +29,6 @@ _SAMPLE = 0x7361_6D70  # samples
 _BATCH = 0x6261_7463  # batches of an iterable dataset
 _TRANSFORM = 0x7472_616E  # ``batch_transform``
 
-# A counter has the index in the bits below and the repetition in those above, as everywhere.
-_REPEAT_BITS = 40
-
 # States of Python's, NumPy's and torch's global generators.
 State = tuple[tuple[Any, ...], dict[str, Any] | tuple[Any, ...], torch.Tensor]
 
@@ -48,13 +45,13 @@ def sample_seeds(
     """
     counters = np.fromiter(map(_counter, indices), np.int64, len(indices))
     if repeats is not None:
-        counters += np.asarray(repeats, np.int64) << _REPEAT_BITS
+        counters += np.asarray(repeats, np.int64) << philox.REPEAT_BITS
     return philox.seeds(seed, epoch, counters, _SAMPLE)
 
 
 def batch_seed(seed: int, epoch: int, worker: int, batch: int) -> int:
     """A seed (63 bits) for a batch of an iterable dataset."""
-    counter = np.array([(worker << _REPEAT_BITS) + batch], np.int64)
+    counter = np.array([(worker << philox.REPEAT_BITS) + batch], np.int64)
     return philox.seeds(seed, epoch, counter, _BATCH)[0]
 
 

@@ -25,6 +25,7 @@ How it ends
 from __future__ import annotations
 
 import abc
+import concurrent.futures
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
@@ -84,12 +85,14 @@ class Ticket(abc.ABC):
         nbytes: of the records, as far as their spans tell.
         hits: how many samples come from a cache; None without one.
         moving: the fields that move along with the images, or None.
+        cancelled: whether ``cancel`` was called.
     """
 
     times: np.ndarray | None = None
     nbytes: int = 0
     hits: int | None = None
     moving: Moving | None = None
+    cancelled = False
 
     def result(self) -> Images:
         """Wait, and return the images.
@@ -120,6 +123,11 @@ class Ticket(abc.ABC):
     def stages_ns(self) -> Mapping[str, int]:
         """Work per stage in nanoseconds, summed over threads. Complete after ``result``."""
         return {}
+
+    def check_cancelled(self) -> None:
+        """Raise what ``settle`` raises of a ticket that was cancelled."""
+        if self.cancelled:
+            raise concurrent.futures.CancelledError("the batch was cancelled")
 
 
 def summed(each: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -6,7 +6,6 @@ those samples into their places in the same batch.
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import errno
 import os
@@ -416,33 +415,30 @@ class NativeTicket(Ticket):
         self._status = status
         self._detail = detail
         self._rest: Ticket | None = None
-        self._cancelled = False
 
     def leave_to_pillow(self) -> None:
         """Wait for the core, and start to decode with Pillow what it leaves, before ``result``."""
         self.job.wait()
         left = np.flatnonzero(self._status == _native.UNSUPPORTED)
-        if len(left) and not self._cancelled:
+        if len(left) and not self.cancelled:
             self._rest = _by_pillow(self._engine, self._batch, left)
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         self.job.wait()
-        if self._cancelled:
-            raise concurrent.futures.CancelledError("the batch was cancelled")
+        self.check_cancelled()
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
         errors = {i: self._error(i) for i in failed}
         if self._rest is None:
             self.leave_to_pillow()
         if self._rest is not None:
             errors |= self._rest.settle()[1]
-        if self._cancelled:
-            raise concurrent.futures.CancelledError("the batch was cancelled")
+        self.check_cancelled()
         if not errors:
             self._engine.verified(self._batch)
         return self._batch.images, errors
 
     def cancel(self) -> None:
-        self._cancelled = True
+        self.cancelled = True
         self.job.cancel()
         if self._rest is not None:
             self._rest.cancel()

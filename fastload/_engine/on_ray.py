@@ -105,13 +105,12 @@ class _RayTicket(Ticket):
         self._reference = reference
         self._engine = engine
         self._count = len(records)
-        self._cancelled = threading.Event()
         self._copying = threading.Lock()
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         flat, (height, width), errors = self._answer()
         with self._copying:
-            self._refuse_cancelled()
+            self.check_cancelled()
             images, memory = self._engine.allocate(self._count, height, width)
             memory[:] = flat
         self._reference = None  # frees the shared memory
@@ -120,8 +119,8 @@ class _RayTicket(Ticket):
     def _answer(self) -> _Answer:
         ray = self._ray
         while not ray.wait([self._reference], timeout=_LOOK_EVERY_S)[0]:
-            self._refuse_cancelled()
-        self._refuse_cancelled()
+            self.check_cancelled()
+        self.check_cancelled()
         try:
             found: _Answer = ray.get(self._reference)
         except ray.exceptions.RayTaskError as error:
@@ -129,7 +128,7 @@ class _RayTicket(Ticket):
                 raise error.cause from None
             raise
         except ray.exceptions.TaskCancelledError:
-            raise concurrent.futures.CancelledError("the batch was cancelled") from None
+            raise concurrent.futures.CancelledError("the task of the batch was cancelled") from None
         except ray.exceptions.RayError as error:
             raise StoreError(
                 f"decode_on='ray': a task was lost {_RETRIES + 1} times ({error}): see to the "
@@ -137,13 +136,9 @@ class _RayTicket(Ticket):
             ) from error
         return found
 
-    def _refuse_cancelled(self) -> None:
-        if self._cancelled.is_set():
-            raise concurrent.futures.CancelledError("the batch was cancelled")
-
     def cancel(self) -> None:
         reference = self._reference
-        self._cancelled.set()
+        self.cancelled = True
         if reference is not None and self._ray.is_initialized():
             self._ray.cancel(reference, recursive=False)
         with self._copying:

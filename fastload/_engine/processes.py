@@ -387,7 +387,6 @@ class _ProcessTicket(Ticket):
         self._which = which
         self._jobs = jobs
         self._spent: list[Spent] = []
-        self._cancelled = False
         # Held while the batch is written to. Re-entrant, as in ``PythonTicket``.
         self._copying = threading.RLock()
 
@@ -407,8 +406,7 @@ class _ProcessTicket(Ticket):
             self.cancel()
             raise
         with self._copying:
-            if self._cancelled:
-                raise concurrent.futures.CancelledError("the batch was cancelled")
+            self.check_cancelled()
             self._copy()
         if not errors:
             self._engine.verified(self._batch)
@@ -426,7 +424,7 @@ class _ProcessTicket(Ticket):
             np.copyto(rows[i], slab[at * nbytes : (at + 1) * nbytes])
 
     def cancel(self) -> None:
-        self._cancelled = True
+        self.cancelled = True
         with self._copying:
             pass
         for job in self._jobs:

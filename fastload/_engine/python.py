@@ -77,7 +77,6 @@ class PythonTicket(Ticket):
         self._out = as_array(engine, batch)
         self._spent: list[Spent] = []
         self._tasks: list[concurrent.futures.Future[Spent]] = []
-        self._cancelled = False
         # Held while the caller's thread fills a sample. Re-entrant: the garbage collector may drop
         # an iterator, which cancels its tickets, in the middle of that.
         self._filling = threading.RLock()
@@ -102,18 +101,16 @@ class PythonTicket(Ticket):
                 raise
         if not errors:
             self._engine.verified(self._batch)
-        if self._cancelled:
-            raise concurrent.futures.CancelledError("the batch was cancelled")
+        self.check_cancelled()
         return self._batch.images, errors
 
     def _fill(self, i: int) -> Spent:
         with self._filling:
-            if self._cancelled:
-                raise concurrent.futures.CancelledError("the batch was cancelled")
+            self.check_cancelled()
             return fill_one(self._engine, self._batch, i, self._out, self._data)
 
     def cancel(self) -> None:
-        self._cancelled = True
+        self.cancelled = True
         for task in self._tasks:
             task.cancel()
         concurrent.futures.wait(self._tasks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import time
 from collections.abc import Mapping
 
@@ -72,11 +71,9 @@ class _RowsTicket(Ticket):
         self._engine = engine
         self._records = records
         self._nanoseconds = 0
-        self._cancelled = False
 
     def settle(self) -> tuple[list[torch.Tensor], dict[int, DataError]]:
-        if self._cancelled:
-            raise concurrent.futures.CancelledError("the batch was cancelled")
+        self.check_cancelled()
         begin = time.perf_counter_ns()
         columns = self._engine.gather(self._records)
         self._nanoseconds = time.perf_counter_ns() - begin
@@ -84,7 +81,7 @@ class _RowsTicket(Ticket):
         return columns, {}
 
     def cancel(self) -> None:
-        self._cancelled = True
+        self.cancelled = True
 
     def stages_ns(self) -> Mapping[str, int]:
         return {"read": self._nanoseconds}

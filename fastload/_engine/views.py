@@ -108,6 +108,7 @@ class _ViewsTicket(Ticket):
         return images, errors
 
     def cancel(self) -> None:
+        self.cancelled = True
         for ticket in self._each:
             ticket.cancel()
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from torch.utils.data import BatchSampler, IterableDataset
 
+from .._base import callers
 from .._base.torch_loader import DataLoader
 from .._sources.collate import Collate
 
@@ -146,7 +147,7 @@ def _attach_carrier(loader: PreparableLoader) -> None:
             f"accelerate {version} builds a plain DataLoader from this FastLoader: batch_transform "
             "and what a PackedDataset does are kept; on_error, seed, device, cache, state_dict() "
             "and fastload's engines for other datasets are lost. accelerate 1.0 or newer keeps all",
-            stacklevel=4,
+            stacklevel=callers.stacklevel(),
         )
     transform = None if patched else loader.batch_transform
     loader.collate_fn = LoaderCarrier(collate_of(loader.collate_fn), transform, loader)

@@ -144,7 +144,7 @@ class LoaderConfig(TorchArguments):
             if not is_integer(window) or window < 1:
                 raise UsageError(f"shuffle_window: expected at least 1 block, got {window!r}")
             if self.seed is None:
-                raise UsageError("shuffle_window: expected an int seed with it, got seed=None")
+                raise UsageError("shuffle_window: expected an int seed too, got seed=None")
             if not self.own_order:
                 raise UsageError(
                     "shuffle_window: expected shuffle=True, got a sampler, which makes the order"
@@ -154,7 +154,7 @@ class LoaderConfig(TorchArguments):
         if self.on_error == "refill" and self.batch_sampler is not None and self.batch_size is None:
             raise UsageError(
                 "on_error='refill': expected a sampler and a batch_size, as it divides the order "
-                "into batches itself, got a batch_sampler; use on_error='replace' with it"
+                "into batches itself, got a batch_sampler; use on_error='replace'"
             )
         shard.check(self.shard)
         if self.shard and isinstance(self.dataset, IterableDataset):
@@ -189,7 +189,8 @@ class LoaderConfig(TorchArguments):
         if self.batch_by is None:
             if pixels is not None:
                 raise UsageError(
-                    "batch_pixels: expected batch_by with it, as batches have one size otherwise"
+                    "batch_pixels: expected batch_by too, got None: without it, every batch has "
+                    "batch_size samples"
                 )
             return
         bucket_sampler.check(self.batch_by)
@@ -199,7 +200,7 @@ class LoaderConfig(TorchArguments):
                 f"{type(self.dataset).__name__}"
             )
         if self.shuffle_window is not None:
-            raise UsageError("batch_by: expected no shuffle_window with it: both make the order")
+            raise UsageError("batch_by and shuffle_window both make the order: give one of them")
         if self.on_error == "refill":
             raise UsageError(
                 "on_error='refill' takes samples from the end of the order, which batch_by divides "
@@ -208,9 +209,7 @@ class LoaderConfig(TorchArguments):
         if bucket_sampler.within(self.batch_sampler) is not None:
             return  # made by an earlier loader, which a trainer rebuilds
         if not self.own_order:
-            raise UsageError(
-                "batch_by: expected neither sampler nor batch_sampler with it: all make the order"
-            )
+            raise UsageError("batch_by makes the order: expected neither sampler nor batch_sampler")
         size = self.batch_size
         if size is None or not is_integer(size) or size < 1:
             raise UsageError(f"batch_by: expected a batch_size, got {size!r}")
@@ -219,8 +218,8 @@ class LoaderConfig(TorchArguments):
         check_choice("decode_on", self.decode_on, get_args(DecodeOn))
         if self.cache is not None:
             raise UsageError(
-                f"decode_on={self.decode_on!r}: expected no cache with it, got "
-                f"cache={self.cache!r}: the images are not decoded in this process"
+                f"decode_on={self.decode_on!r}: expected cache=None, got cache={self.cache!r}: the "
+                "images are not decoded in this process"
             )
         if self.decode_device != "cpu":
             raise UsageError(

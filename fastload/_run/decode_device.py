@@ -125,8 +125,8 @@ def check(config: LoaderConfig) -> None:
         )
     if where == "gpu" and config.cuda is None:
         raise UsageError(
-            "decode_device='gpu' gives batches on a GPU: expected device='cuda' with it, "
-            f"got device={config.device!r}"
+            "decode_device='gpu' gives batches on a GPU: expected device='cuda', got "
+            f"device={config.device!r}"
         )
     if registry.on_device(engine):
         missing = registry.KINDS[engine].missing()
@@ -231,7 +231,7 @@ def measure(
             warnings.warn(
                 f"decode_device='auto': DALI does not decode on {device}, so the CPU "
                 f"does: {reason}",
-                stacklevel=2,
+                stacklevel=callers.stacklevel(),
             )
             break
         if found > best:

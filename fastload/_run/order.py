@@ -197,7 +197,7 @@ def windowed(dataset: Any, sampler: EpochSampler | None, size: int) -> SeededSam
     """
     if not isinstance(sampler, SeededSampler) or not isinstance(dataset, PackedDataset):
         raise UsageError(
-            "shuffle_window: expected shuffle=True and a packed store with it, got "
+            "shuffle_window: expected shuffle=True and a packed store, got "
             f"{type(dataset).__name__}"
         )
     dataset.store.check_window(size)

@@ -27,6 +27,7 @@ from .bad_samples.batch_filler import Filled, Filler, Filling
 from .fetch_ahead import FetchAhead
 from .order import Batches
 from .readahead import ReadAhead
+from .stream import check_process
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -117,10 +118,7 @@ class Pipeline:
         """The next batch, or None after the last one. Raises what making it raised."""
         if self._closing.is_set():
             return None
-        if os.getpid() != self._pid:
-            raise UsageError(
-                "this iterator belongs to the parent process: make another one after the fork"
-            )
+        check_process(self._pid)
         outcome = self._make() if self._results is None else self._take()
         if not isinstance(outcome, BaseException):
             return outcome

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from .._base.machine import cpu
+from .._base.per_process import PerProcess
 from .._engine.base import BatchEngine
 from .._engine.cache.cache import Cache
 from ..storage.base import Store
@@ -64,10 +64,10 @@ class Resources:
         decoder: makes the images that a user's Dataset opened.
         ahead: makes pixels before its code asks for them.
         warm: slabs for large batches that are collated in this process.
-        device: the id of this process, the device as it was given, and with its index.
-        mover: the id of this process, and what moves batches to the device.
+        device: the device as it was given, and with its index.
+        mover: moves batches to the device.
         stage: finishes images on the device; with its mover and its plan.
-        fetch_lock: the id of this process, and the lock of the threads of ``prefetch_thread``.
+        fetch_lock: of the threads of ``prefetch_thread``.
         outcomes: what keeps the persistent worker processes of a user's Dataset.
         torch_iterator: torch's own iterator whose worker processes persist.
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
@@ -83,12 +83,12 @@ class Resources:
     looked_at: tuple[tuple[Store, ...], np.ndarray, np.ndarray] | None = None
     ring: SharedRing | None = None
     warm: SlabRing | None = None
-    device: tuple[int, object, torch.device] | None = None
+    device: PerProcess[tuple[object, torch.device]] = dataclasses.field(default_factory=PerProcess)
     decoder: BatchDecoder | None = None
     ahead: Ahead | None = None
-    mover: tuple[int, Mover] | None = None
+    mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
     stage: tuple[Mover, Plan, DeviceStage] | None = None
-    fetch_lock: tuple[int, threading.Lock] | None = None
+    fetch_lock: PerProcess[threading.Lock] = dataclasses.field(default_factory=PerProcess)
     outcomes: object | None = None
     torch_iterator: _BaseDataLoaderIter | None = None
     replayed: float = 0.0
@@ -108,13 +108,13 @@ class Resources:
         """
         if not config.accelerated:
             return config
-        known = self.device
-        if known is None or known[:2] != (os.getpid(), config.device):
+        known = self.device.get()
+        if known is None or known[0] != config.device:
             found = config.cuda if begin else None
             if found is None:
                 return config
-            known = self.device = os.getpid(), config.device, found
-        return dataclasses.replace(config, device=known[2])
+            known = self.device.put((config.device, found))
+        return dataclasses.replace(config, device=known[1])
 
     def mover_to(self, device: torch.device, ahead: int) -> Mover:
         """What moves batches to ``device`` in this process, up to ``ahead`` in advance.
@@ -124,17 +124,16 @@ class Resources:
         from .._base.devices import accelerator
         from .._base.devices.mover import Mover
 
-        if self.mover is None or self.mover[0] != os.getpid():
+        known = self.mover.get()
+        if known is None:
             target = accelerator.make(device)
             assert target is not None, "the CPU needs no mover"
-            self.mover = os.getpid(), Mover(target, ahead)
-        return self.mover[1]
+            known = self.mover.put(Mover(target, ahead))
+        return known
 
     def lock(self) -> threading.Lock:
         """The lock of this process's threads; a forked child gets a new one."""
-        if self.fetch_lock is None or self.fetch_lock[0] != os.getpid():
-            self.fetch_lock = os.getpid(), threading.Lock()
-        return self.fetch_lock[1]
+        return self.fetch_lock.get() or self.fetch_lock.put(threading.Lock())
 
     def __copy__(self) -> Resources:
         """Those of a copy of the loader: only the cache is shared."""
@@ -152,12 +151,9 @@ class Resources:
             "looked_at",
             "ring",
             "warm",
-            "device",
             "decoder",
             "ahead",
-            "mover",
             "stage",
-            "fetch_lock",
             "outcomes",
             "torch_iterator",
         )

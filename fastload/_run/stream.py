@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Protocol
+
+from ..errors import UsageError
 
 
 class BatchStream(Iterator[Any], Protocol):
@@ -21,3 +24,12 @@ class BatchStream(Iterator[Any], Protocol):
 
     def close(self) -> None:
         """End the epoch now: no thread fills another batch. May be called again."""
+
+
+def check_process(made_in: int) -> None:
+    """Raise UsageError in a forked child that asks for a batch of an iterator of its parent.
+
+    ``made_in`` is the id of the process that made the iterator.
+    """
+    if os.getpid() != made_in:
+        raise UsageError("this iterator was made before the fork: make one in this process")

@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 from .. import _native
 from .._base import randomness
 from .._base.machine import cpu
+from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from ..storage.base import Store
 from .deferred.needed import has_tensors, loaded
@@ -44,7 +45,7 @@ class PythonSamples:
     """Makes samples. It can be pickled; each process has its own threads."""
 
     def __init__(self) -> None:
-        self._made: tuple[int, BatchDecoder] | None = None
+        self._decoders: PerProcess[BatchDecoder] = PerProcess()
 
     def __call__(
         self, store: Store, records: np.ndarray, make: Make, *, check: bool = True
@@ -103,15 +104,10 @@ class PythonSamples:
         return completed
 
     def _decoder(self) -> BatchDecoder:
-        """Of this process: after a fork, there is another one."""
         from .deferred.batch import BatchDecoder
 
-        if self._made is None or self._made[0] != os.getpid():
-            self._made = os.getpid(), BatchDecoder(own_threads(), SlabRing(_SLABS))
-        return self._made[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        known = self._decoders.get()
+        return known or self._decoders.put(BatchDecoder(own_threads(), SlabRing(_SLABS)))
 
 
 def _deferred(store: Store, records: np.ndarray, make: Make) -> list[Any] | None:

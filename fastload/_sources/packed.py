@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from .._base import randomness
 from .._base.indices import repeats_within
+from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions
@@ -151,7 +152,7 @@ class PackedDataset(Dataset[Any]):
         # Shared memory, so that persistent workers see the epoch that the main process sets.
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-        self._made: tuple[int, list[BatchEngine]] | None = None
+        self._made = PerProcess[list[BatchEngine]]()
         self._python_samples = PythonSamples()
 
     def set_epoch(self, epoch: int) -> None:
@@ -285,22 +286,19 @@ class PackedDataset(Dataset[Any]):
 
     def _engines(self, plans: Sequence[Plan]) -> list[BatchEngine]:
         """The engines of this process."""
-        if self._made is not None:
-            process, made = self._made
-            # After a fork, the threads of existing decoders are the parent's.
-            if process == os.getpid() and len(made) == len(plans):
-                if all(engine.makes(plan) for engine, plan in zip(made, plans)):
-                    return made
+        made = self._made.get()
+        if made is not None and len(made) == len(plans):
+            if all(engine.makes(plan) for engine, plan in zip(made, plans)):
+                return made
         threads = own_threads()
         made = [
             make_engine("auto", self.store, plan, EngineOptions(threads=threads, ring=SlabRing(2)))
             for plan in plans
         ]
-        self._made = os.getpid(), made
-        return made
+        return self._made.put(made)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_made": PerProcess()}  # a copy's plans are its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -416,7 +414,7 @@ def _opened(
     named = [name for name, value in given.items() if value is not None]
     if not has_url(path):
         if named:
-            raise UsageError(f"{named[0]}: expected a URL of a store with it, got {path!r}")
+            raise UsageError(f"{named[0]}: expected the URL of a store, got {path!r}")
         return open_store(path, columns=columns)
     from ..storage.remote.options import RemoteOptions
 

@@ -136,7 +136,7 @@ def draw(
         geometry.out_h,
         geometry.out_w,
     )
-    codes, values = _joined(slots, len(indices))
+    codes, values = operations.joined(slots, len(indices))
     erased = _rectangles(plan, numbers, len(indices), geometry.out_w, geometry.out_h)
     params = SampleParams(
         first_size=size,
@@ -261,22 +261,6 @@ def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:
     for slot in codes.T:
         log.mirror(slot == operations.MIRROR, w, h)
         log.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
-
-
-def _joined(slots: list[operations.Slots], n: int) -> operations.Slots:
-    """All slots concatenated."""
-    codes, values = operations.empty(
-        n,
-        sum(codes.shape[1] for codes, _ in slots),
-        max((values.shape[2] for _, values in slots), default=0),
-    )
-    at = 0
-    for some_codes, some_values in slots:
-        end = at + some_codes.shape[1]
-        codes[:, at:end] = some_codes
-        values[:, at:end, : some_values.shape[2]] = some_values
-        at = end
-    return codes, values
 
 
 def _refuse_large(frame: Frame, w: Array, h: Array) -> None:

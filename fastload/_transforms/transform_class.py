@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from .buckets import BucketCrop
@@ -85,6 +86,12 @@ def filter_of(transform: Transform) -> str:
         raise Stop("an interpolation chosen at random for each image; name one")
     name = _PILLOW_FILTERS.get(chosen) if isinstance(chosen, int) else chosen
     return str(getattr(name, "value", name))
+
+
+def two_numbers(values: Iterable[float]) -> tuple[float, float]:
+    """Two numbers, such as the ends of a range, as floats. Raises for more or fewer."""
+    low, high = (float(end) for end in values)
+    return low, high
 
 
 def probability(transform: Transform) -> float:

@@ -112,7 +112,7 @@ class _Group(click.Group):
             sys.exit(status if isinstance(status, int) else 0)
         except click.ClickException as error:
             error.show()
-            _fail(error, error.format_message(), error.exit_code, given)
+            self._fail(error, error.format_message(), error.exit_code, given)
         except (click.Abort, KeyboardInterrupt) as error:
             stop = error.__cause__ or error  # click converts a KeyboardInterrupt to Abort
             click.echo(": ".join(["fastload: stopped", *map(str, stop.args)]), err=True)
@@ -123,16 +123,33 @@ class _Group(click.Group):
         except (FastloadError, OSError) as error:
             message = self._as_typed(_message(error), given)
             click.echo(f"fastload: error: {message}", err=True)
-            _fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
+            self._fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
         except Exception as error:  # from the user's dataset or transform, or a bug in fastload
-            if not _asks_for_json(given):
+            if not self._asks_for_json(given):
                 raise
             traceback.print_exc()
-            _fail(error, f"{type(error).__name__}: {error}", 1, given)
+            self._fail(error, f"{type(error).__name__}: {error}", 1, given)
         finally:
             warnings.formatwarning = others
             if handler is not None:
                 signal.signal(signal.SIGTERM, handler)
+
+    def _fail(self, error: Exception, message: str, status: int, given: Sequence[str]) -> NoReturn:
+        """Exit with ``status``. With ``--json``, print the error as JSON first."""
+        if self._asks_for_json(given):
+            what = {"type": type(error).__name__, "message": message}
+            where = {name: getattr(error, name, None) for name in ("path", "record", "offset")}
+            click.echo(json.dumps({"error": what | where}, indent=1))
+        sys.exit(status)
+
+    def _asks_for_json(self, given: Sequence[str]) -> bool:
+        """Whether the command is asked for JSON, and not the script that doctor passes words to."""
+        if given[:1] == ["doctor"]:
+            command = self.get_command(click.Context(self), "doctor")
+            assert command is not None, "it is one of COMMANDS"
+            parsed = command.make_context("doctor", [*given[1:]], resilient_parsing=True)
+            given = given[: len(given) - len(parsed.params["arguments"] or ())]
+        return "--json" in given
 
 
 _Handler: TypeAlias = "Callable[[int, FrameType | None], Any] | int | None"
@@ -161,19 +178,6 @@ def _message(error: Exception) -> str:
     if isinstance(error, FastloadError) or not isinstance(error, OSError) or not error.strerror:
         return printable(str(error), keep="\n")
     return f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
-
-
-def _asks_for_json(given: Sequence[str]) -> bool:
-    return "--json" in given
-
-
-def _fail(error: Exception, message: str, status: int, given: Sequence[str]) -> NoReturn:
-    """Exit with ``status``. With ``--json``, print the error as JSON first."""
-    if _asks_for_json(given):
-        what = {"type": type(error).__name__, "message": message}
-        where = {name: getattr(error, name, None) for name in ("path", "record", "offset")}
-        click.echo(json.dumps({"error": what | where}, indent=1))
-    sys.exit(status)
 
 
 def _format_warning(message: Warning | str, category: type[Warning]) -> str:

@@ -12,13 +12,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from .._base import byte_sizes
 from .._base.import_object import import_object
 from .._base.progress_bar import bar
 from .._base.whole_file import check_writable
-from ..errors import UsageError
 from ..storage._local import is_url
 from ._stdout import kept_for_json
+from .pack import size_of
 
 if TYPE_CHECKING:
     from .._tools.tuning import Tuning
@@ -56,11 +55,9 @@ Examples:
     help="The same, but no other is tried: another batch size trains differently.",
 )  # fmt: skip
 @click.option(
-    "--memory",
-    "memory_limit",
-    metavar="SIZE",
+    "--memory", "memory_limit", callback=size_of, metavar="SIZE",
     help="Memory a setting may use at most, for example 4GB.",
-)
+)  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), default="fastload.tune.json",
     show_default=True, help="The tuning file, for FastLoader(tuned=...).",
@@ -80,7 +77,7 @@ def command(
     budget_s: float,
     batch_size: int | None,
     fix_batch_size: int | None,
-    memory_limit: str | None,
+    memory_limit: int | None,
     output: str,
     approximate: bool,
     html: str | None,
@@ -99,7 +96,6 @@ def command(
     for file in (output, html, png):
         if file is not None:
             check_writable(file)
-    memory_nbytes = None if memory_limit is None else _nbytes(memory_limit)
     with kept_for_json(as_json):
         path = os.path.exists(source) or is_url(source) or ":" not in source
         found = source if path else import_object(source)
@@ -111,7 +107,7 @@ def command(
                 batch_size=batch_size,
                 fix_batch_size=fix_batch_size,
                 budget_s=budget_s,
-                memory_limit=memory_nbytes,
+                memory_limit=memory_limit,
                 approximate=approximate,
                 progress=progress,
             )
@@ -151,14 +147,6 @@ def _show(tuning: Tuning) -> None:
     console.print("* the batch size in use; ±: standard error")
     for name, words in page.summary(tuning):
         console.print(f"[bold]{name}[/bold]: {words}", soft_wrap=True)
-
-
-def _nbytes(text: str) -> int:
-    """Bytes of a size such as 4GB or 500MiB."""
-    nbytes = byte_sizes.parse(text)
-    if nbytes is None:
-        raise UsageError(f"--memory: expected a size such as 4GB or 500MiB, got {text!r}")
-    return nbytes
 
 
 @contextlib.contextmanager

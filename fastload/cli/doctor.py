@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     epilog="""\b
 Examples:
   fastload doctor train.py --epochs 2

@@ -38,7 +38,7 @@ class Sharding:
     def __post_init__(self) -> None:
         if self.shards is not None and self.shard_nbytes is not None:
             raise UsageError(
-                f"shards: expected no shard_nbytes with it, got shards={self.shards} and "
+                f"shards: expected this or shard_nbytes, not both, got shards={self.shards} and "
                 f"shard_nbytes={self.shard_nbytes}"
             )
         if self.shards is not None and self.shards < 1:

@@ -139,8 +139,8 @@ class Format:
             return {}
         if not self.columns:
             raise UsageError(
-                f"{options.given[0]}: expected Parquet files or a Lance dataset with it, got "
-                f"{path!r} ({self.title})"
+                f"{options.given[0]}: expected Parquet files or a Lance dataset, got {path!r} "
+                f"({self.title})"
             )
         return {"options": options}
 

@@ -167,7 +167,7 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
         (["paint"], 2, "no command 'paint': one of pack, append"),
         (["frobnicate"], 2, "no command 'frobnicate': one of pack, append"),
         (["autotune", "IMAGES", "-o", "none/t.json"], 1, "error: 'none/t.json': No such file"),
-        (["autotune", "IMAGES", "--memory", "much"], 2, "error: --memory: expected a size"),
+        (["autotune", "IMAGES", "--memory", "much"], 2, "'--memory': expected a size"),
     ],
 )
 def test_errors_are_one_message_and_a_status(

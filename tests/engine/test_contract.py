@@ -372,6 +372,7 @@ def test_a_cancelled_batch_gives_nothing_and_the_next_one_is_right(
     canceller = threading.Thread(target=tickets[3].cancel)
     canceller.start()
     canceller.join(30)
+    assert [ticket.cancelled for ticket in tickets] == [True, True, False, True]
     for ticket in tickets[0], tickets[3]:
         with pytest.raises(concurrent.futures.CancelledError):
             ticket.result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import io
 import struct
 import warnings
 import zlib
@@ -20,23 +19,9 @@ from fastload._transforms.geometry import draws
 from fastload._transforms.geometry.draws import Geometry
 from fastload._transforms.plan import Plan
 from fastload.errors import DecodeError
+from pictures import encoded, picture, pixels
 
 WHERE: dict[str, Any] = {"path": "/data/imgs.lmdb", "record": 7, "offset": 4096}
-
-
-def picture(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
-    rng = np.random.default_rng(seed)
-    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
-
-
-def pixels(image: Image.Image) -> Any:
-    return np.asarray(image).tolist()
 
 
 # decode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torchvision import transforms as v1
 
 from fastload._base.slabs import SlabRing
@@ -21,22 +19,7 @@ from fastload._transforms.recognise import Plan, recognise
 from fastload.errors import ChecksumError, DecodeError, StoreError, StoreNotFoundError
 from fastload.storage.base import ENCODED, RAW, Store
 from loose_files import LooseFiles
-
-
-def picture(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
-    rng = np.random.default_rng(seed)
-    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
-
-
-def pixels(image: Image.Image) -> Any:
-    return np.asarray(image).tolist()
-
+from pictures import encoded, picture, pixels
 
 IMAGES = [picture(30 + i, 40 - i, seed=i) for i in range(12)]
 TRAIN = v1.Compose(

@@ -304,14 +304,14 @@ def test_two_loaders_never_share_a_side_stream() -> None:
     """torch has 32 streams, and gives them out in turn."""
     first, callers = loader_of(), [torch.cuda.Stream(), torch.cuda.Stream()]
     next(iter(first))
-    side = first._resources.mover[1].accelerator._side
+    side = first._resources.mover.get().accelerator._side
     taken = 0
     while torch.cuda.Stream() != side:
         taken += 1
     spare = [torch.cuda.Stream() for _ in range(taken)]
     second = loader_of()
     next(iter(second))
-    assert second._resources.mover[1].accelerator._side != side
+    assert second._resources.mover.get().accelerator._side != side
     found = []
     for _ in range(3):
         iterators = [iter(first), iter(second)]

@@ -90,7 +90,7 @@ def test_without_registered_memory_batches_come_out_of_torchs_pinned_memory(
             found.append(right(batch, number))
             del batch
         assert torch.stack(found).all().item()
-    slab = loader._resources.mover[1]._staging_slab(1 << 20)
+    slab = loader._resources.mover.get()._staging_slab(1 << 20)
     assert slab is not None and slab.is_pinned()
 
 
@@ -99,7 +99,7 @@ def test_slabs_are_pinned_also_those_that_workers_write_into(workers: int) -> No
     loader = FastLoader(rows(), 64, num_workers=workers, device="cuda")
     for _ in range(2):
         assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    assert loader._resources.mover[1].accelerator.memory()["pinned_MB"] >= LENGTH * 64 * 4e-6
+    assert loader._resources.mover.get().accelerator.memory()["pinned_MB"] >= LENGTH * 64 * 4e-6
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

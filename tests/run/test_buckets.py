@@ -561,7 +561,7 @@ class Stream(IterableDataset):
     [
         ({"batch_by": "size"}, "batch_by: expected 'aspect'"),
         ({"batch_by": 3}, "batch_by: expected 'aspect'"),
-        ({"batch_pixels": 100}, "batch_by with it"),
+        ({"batch_pixels": 100}, "expected batch_by too"),
         ({"batch_by": "aspect", "batch_pixels": 0}, "positive integer"),
         ({"batch_by": "aspect", "sampler": range(3)}, "neither sampler"),
         ({"batch_by": "aspect", "batch_sampler": [[0]]}, "neither sampler"),

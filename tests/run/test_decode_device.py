@@ -169,7 +169,7 @@ def test_a_library_that_cannot_decode_there_leaves_it_to_the_cpu(monkeypatch: An
 
     monkeypatch.setattr(_decode_device, "rate", rate)
     monkeypatch.setattr(registry, "chosen", lambda engine, store: registry.NATIVE)
-    with pytest.warns(UserWarning, match="DALI does not decode on cuda:1.*: no driver"):
+    with pytest.warns(UserWarning, match="DALI does not decode on cuda:1.*: no driver") as heard:
         choice = measure(
             lambda decoding: decoding.engine,  # type: ignore[arg-type, return-value]
             Source(),  # type: ignore[arg-type]
@@ -177,6 +177,7 @@ def test_a_library_that_cannot_decode_there_leaves_it_to_the_cpu(monkeypatch: An
             torch.device("cuda:1"),
         )
     assert (choice.device, choice.cpu_images_per_s, choice.gpu_images_per_s) == ("cpu", 100, 0)
+    assert heard[0].filename == __file__
 
 
 def test_a_rate_leaves_nothing_behind(monkeypatch: Any) -> None:

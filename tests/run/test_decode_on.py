@@ -167,7 +167,7 @@ def test_a_loop_that_is_left_leaves_nothing(ray: Any, store: Path) -> None:
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"cache": "ram"}, "expected no cache"),
+        ({"cache": "ram"}, "expected cache=None"),
         ({"num_workers": "auto"}, "expected a number of num_workers"),
         ({"decode_on": "spark"}, "expected one of 'ray'"),
         ({"transform": lambda image: image}, "needs one of fastload's engines"),

@@ -321,8 +321,9 @@ def test_where_accelerate_makes_a_plain_loader_the_transform_stays_and_a_warning
     other = types.ModuleType("accelerate.data_loader")
     monkeypatch.setitem(sys.modules, "accelerate.data_loader", other)
     loader = FastLoader(range(4), 2, batch_transform=lambda batch: batch * 10)
-    with pytest.warns(UserWarning, match="builds a plain DataLoader"):
+    with pytest.warns(UserWarning, match="builds a plain DataLoader") as heard:
         assert not loader._is_accelerate_prepared
+    assert heard[0].filename == __file__
     rebuilt = DataLoader(loader.dataset, 2, collate_fn=loader.collate_fn)
     assert [batch.tolist() for batch in rebuilt] == [[0, 10], [20, 30]]
     assert [batch.tolist() for batch in loader] == [[0, 10], [20, 30]]

@@ -37,6 +37,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
+from ..._base import callers
 from ...storage.base import Store
 from . import memory
 
@@ -106,7 +107,7 @@ class Shared:
                 f"another process has been looking for a shared cache for {_WAIT_S:.0f} s: this "
                 "process keeps a cache of its own",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=callers.stacklevel(),
             )
             self.fd = create()
             return

@@ -14,7 +14,6 @@ places in the batch, with the pixels and errors that it gives alone:
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import logging
@@ -231,7 +230,6 @@ class _DaliTicket(Ticket):
         begin = time.perf_counter_ns()
         self.batch = batch
         self._engine = engine
-        self._cancelled = False
         self._parts: list[_Part] = []
         self._work: Work | None = None
         wanted = ~engine.for_cpu[batch.records]
@@ -277,7 +275,7 @@ class _DaliTicket(Ticket):
 
     def cancel(self) -> None:
         """As in the contract."""
-        self._cancelled = True
+        self.cancelled = True
         if self._work is not None:
             self._engine.graph.drop(self._work)
         for part in list(self._parts):
@@ -295,7 +293,7 @@ class _DaliTicket(Ticket):
             begin = time.perf_counter_ns()
             images, good = self.wait()
             self._wait_ns = time.perf_counter_ns() - begin
-            self._refuse_cancelled()
+            self.check_cancelled()
             left = np.setdiff1d(self.given, self.given[good])
             if len(left):
                 self._parts.append(_Part(self._engine, self.batch, left))
@@ -303,7 +301,7 @@ class _DaliTicket(Ticket):
         for part in self._parts:
             part.settle()
             errors |= part.errors
-        self._refuse_cancelled()
+        self.check_cancelled()
         self._remember(errors)
         if images is not None and not self._parts:
             return images, errors
@@ -336,10 +334,6 @@ class _DaliTicket(Ticket):
                 at = torch.from_numpy(part.which).to(engine.device)
                 pixels[at] = part.pixels().to(engine.device)
         return pixels
-
-    def _refuse_cancelled(self) -> None:
-        if self._cancelled:
-            raise concurrent.futures.CancelledError("the batch was cancelled")
 
 
 class _Part:

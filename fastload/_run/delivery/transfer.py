@@ -52,9 +52,9 @@ from ..._base import nested
 from ..._base.devices.accelerator import Accelerator, Mark
 from ..._base.devices.mover import Mover
 from ..._base.trace import Stamps
-from ...errors import UsageError
+from ..._base.wrapped_iterator import WrappedIterator
 from ..producer import below
-from ..stream import BatchStream
+from ..stream import BatchStream, check_process
 
 _Note = TypeVar("_Note")
 
@@ -154,7 +154,7 @@ def _no_inference_mode() -> Iterator[None]:
         yield
 
 
-class Delivery(Iterator[Any], Generic[_Note]):
+class Delivery(WrappedIterator[Any], Generic[_Note]):
     """The batches of ``inner``, moved to the device and finished for the caller.
 
     Args:
@@ -167,7 +167,7 @@ class Delivery(Iterator[Any], Generic[_Note]):
     def __init__(
         self, inner: BatchStream, mover: Mover | None, finisher: Finisher[_Note], stamps: Stamps
     ) -> None:
-        self._inner = inner
+        self._wrapped: BatchStream = inner
         self._mover = mover
         self._finisher = finisher
         self._stamps = stamps
@@ -179,17 +179,13 @@ class Delivery(Iterator[Any], Generic[_Note]):
         self._moved = self._timed = 0  # batches moved; the value of that when one was last timed
         self._pid = os.getpid()
 
-    def __len__(self) -> int:
-        return len(self._inner)
-
     def ready(self) -> bool:
         """As in BatchStream."""
-        return bool(self._ready) or self._ended or self._inner.ready()
+        return bool(self._ready) or self._ended or self._wrapped.ready()
 
     def __next__(self) -> Any:
         if self._mover is not None:
-            if os.getpid() != self._pid:
-                raise UsageError("this iterator was made before the fork: make one in this process")
+            check_process(self._pid)
             self._mover.accelerator.follow()  # first, because it raises while a graph is captured
             while _orphaned:
                 _orphaned.pop().settle()
@@ -219,7 +215,7 @@ class Delivery(Iterator[Any], Generic[_Note]):
         """End this epoch now; then no copy is in flight (unless a graph is being captured)."""
         self._ended = True
         self._ready.clear()
-        self._inner.close()
+        self._wrapped.close()
         self._in_flight.settle()
 
     def _wants(self) -> bool:
@@ -230,12 +226,12 @@ class Delivery(Iterator[Any], Generic[_Note]):
             return True
         if self._ready[-1].error is not None:
             return False  # raise it first: the inner stream may end after it
-        return self._inner.ready()
+        return self._wrapped.ready()
 
     def _pull(self) -> None:
         """Take one more batch, and start to move it."""
         try:
-            item = next(self._inner)
+            item = next(self._wrapped)
         except StopIteration:
             self._ended = True
             return
@@ -285,14 +281,6 @@ class Delivery(Iterator[Any], Generic[_Note]):
             mark = accelerator.mark(timed=timed)
             self._in_flight.add(mark, held, record and functools.partial(record, mark))
         return mark, batch
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # asked for by copy and pickle before __init__ has run
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return self._inner.__reduce__()  # torch's iterators raise that they cannot be pickled
 
 
 def _record_times(

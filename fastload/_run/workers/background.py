@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..._base.wrapped_iterator import WrappedIterator
-from ...errors import UsageError
 from .. import background_thread
 from ..background_thread import EXIT_S, BackgroundThread
+from ..stream import check_process
 from .tasks import Outcome, OutcomeIterator, Task
 
 # A task; None after the last one; or the weak reference to an iterator that was dropped.
@@ -72,8 +72,7 @@ class Background(WrappedIterator[Outcome]):
             self._submit()
 
     def __next__(self) -> Outcome:
-        if os.getpid() != self._pid:
-            raise UsageError("this iterator was made before the fork: make one in this process")
+        check_process(self._pid)
         if self._in_flight <= self._ahead:
             self._submit()
         if not self._in_flight:

@@ -18,10 +18,12 @@ from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
+from ..stateful import is_stateful
 from .deferral import Deferral, install
 from .fetch import Fetcher
 from .local_iterator import LocalIterator
 from .queues import with_direct_queues
+from .resumable import Resumable
 from .tasks import Outcome, OutcomeLoader, Tasks, identity
 from .worker_init import WorkerInit
 from .worker_iterator import WorkerIterator
@@ -155,18 +157,28 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
     count = config.num_workers
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS + slabs_held(config, resources))
+    dataset = runnable(config.dataset)
+    # A thread must not seed the generators that the training loop is using.
+    seed = None if config.prefetch_thread and not count else config.seed
+    resumable = None
+    if config.iterable or is_stateful(dataset):
+        resumable = Resumable(
+            dataset,
+            size=config.batch_size,
+            drop_last=config.drop_last,
+            on_error=plan.on_error,
+            limit=config.max_errors,
+            seed=seed,
+            resume=positions(plan.progress, count) if plan.resumed else None,
+            every=config.snapshot_every_n_steps or 0,
+        )
     return Fetcher(
-        runnable(config.dataset),
+        dataset,
         config.collate,
-        size=config.batch_size,
+        resumable=resumable,
         batched=config.batched,
-        drop_last=config.drop_last,
         on_error=plan.on_error,
-        limit=config.max_errors,
-        # A thread must not seed the generators that the training loop is using.
-        seed=None if config.prefetch_thread and not count else config.seed,
-        resume=positions(plan.progress, count) if plan.resumed else None,
-        every=config.snapshot_every_n_steps or 0,
+        seed=seed,
         check_crc=config.check_crc,
         warm=None if count else resources.warm,
         waiting=resources.waiting,

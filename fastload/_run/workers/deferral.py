@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._base import randomness
 from ..._base.slabs import SlabRing
+from ..._sources.deferred.habits import Habits
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..image_counts import Report
 
@@ -91,13 +92,8 @@ class Deferral:
         self._keep = keep
         self._restores = restores
         self._made = decoder
-        self._quiet = 0 if decoder is None else decoder.quiet
+        self._habits = Habits() if decoder is None else decoder.habits
         self._passed = 0
-        # Whether this dataset has opened an image, which it may have kept for a later batch.
-        self._opened = decoder is not None and decoder.opened
-        # Whether the core has decoded an image for another library.
-        self._read = decoder is not None and decoder.read
-        self._small = decoder is not None and decoder.small
         # Whether it pays to defer images that are made of arrays: not if their pixels are asked
         # for anyway, since there is nothing to decode.
         self._arrays = True
@@ -136,16 +132,15 @@ class Deferral:
         if not loaded():
             return False
         install()  # again, since the user's code may have imported another library
-        if self._quiet < _PATIENCE or self._opened or self._read:
-            return True
-        return self._looks_again()
+        known = self._habits
+        return known.batches < _PATIENCE or known.opened or known.read or self._looks_again()
 
     def idle(self) -> bool:
         """Whether the next batch gains nothing: so far, the pixels of small images are asked for.
 
         What the dataset kept of earlier batches has to be completed all the same.
         """
-        return self._small and not self._looks_again()
+        return self._habits.small and not self._looks_again()
 
     def _looks_again(self) -> bool:
         """Whether to defer the next one of the batches that are passed over."""
@@ -185,7 +180,7 @@ class Deferral:
                     self._note(thread.opened)
                     return made, completed
             except Exception:
-                if not (thread.opened or self._opened or failed()):
+                if not (thread.opened or self._habits.opened or failed()):
                     raise
             self._note(thread.opened)
         if self._restores:
@@ -271,23 +266,15 @@ class Deferral:
             hits=thread.hits,
             misses=thread.misses,
         )
-        self._small = bool(opened) and not self.report.deferred and thread.small >= opened
-        if self._made is not None:
-            self._made.small = self._small
+        known = self._habits
+        known.batches += 1
+        known.read = known.read or thread.read > 0
+        known.small = bool(opened) and not self.report.deferred and thread.small >= opened
         if opened and not self.report.deferred:
             self._arrays = False
-        if thread.read and not self._read:
-            self._read = True
-            if self._made is not None:
-                self._made.read = True
-        if opened and not self._opened:
-            self._opened = True
+        if opened:
+            known.opened = True
             thread_state.note_opened()
-            if self._made is not None:
-                self._made.opened = True
-        self._quiet += 1
-        if self._made is not None:
-            self._made.quiet = self._quiet
 
     @contextlib.contextmanager
     def _filling(self) -> Iterator[None]:

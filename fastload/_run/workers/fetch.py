@@ -1,30 +1,27 @@
 """Fetcher: makes the batches of a user's Dataset, in a worker process or in this one.
 
 It does what torch's fetching does, sample for sample. In addition it handles bad samples
-(``bad_samples/policy.py``), seeds random numbers by (seed, epoch, index), keeps the states of
-iterable and stateful datasets, and collates batches straight into the slab of their task.
+(``bad_samples/policy.py``), seeds random numbers by (seed, epoch, index), and collates batches
+straight into the slab of their task. ``resumable.py`` has what concerns iterable and stateful
+datasets.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
-import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
-from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
+from torch.utils.data import Dataset, Subset, get_worker_info
 
 from ..._base import randomness
 from ..._base.machine import cpu
 from ..._base.shared_slabs import Mapped
 from ..._base.slabs import SlabRing
 from ..._base.trace import Clock
-from ..._sources import huggingface
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
@@ -34,18 +31,12 @@ from ...hints import CheckCrc, OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..image_counts import Report
-from ..progress import Position, Positions
-from ..stateful import is_stateful
+from ..progress import Position
 from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing
+from .resumable import Resumable
 from .tasks import Outcome, Task
 from .transport import Message, Packer, sweep, warm_collate
-
-# If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
-# samples: the stream may be endless, with every sample bad.
-_MOST_BAD = 10_000
-
-_ENDED = object()  # what ``next`` gives of an iterator that has ended
 
 
 class Wanted(NamedTuple):
@@ -110,22 +101,17 @@ class Fetcher(Dataset[Outcome]):
     Args:
         dataset: the user's.
         collate_fn: applied to a list of samples, or to each sample if there are no batches.
-        size: samples in a batch of an IterableDataset; None for single samples.
+        resumable: where the dataset is; None: it is map-style, without a state.
         batched: whether a task's indices are a list that makes a batch.
-        drop_last: drop an incomplete last batch of an IterableDataset.
         on_error: as FastLoader's; with "refill", a batch that lacks a sample is not made.
-        limit: ``max_errors``; after so many bad samples a batch of an iterable dataset is not
-            refilled any more.
-        seed: an int makes the random numbers a function of (seed, epoch, index) for each sample of
-            a map-style dataset, and of (seed, epoch, worker, batch) for a batch of an iterable one.
-        resume: where a dataset that is iterable or stateful resumes.
-        every: the state of an iterable dataset is taken after every so many batches; 0: at its end.
+        seed: an int makes the random numbers of each sample of a map-style dataset a function of
+            (seed, epoch, index).
         check_crc: as for FastLoader.
         warm: for batches made in this process: slabs that large ones are collated into; they
             outlive the epoch. None in a worker.
         waiting: measures how long the dataset's code waits.
-        deferral: runs the dataset over deferred images; None: it never does. Only for a map-style
-            dataset without a state: a batch may have to be made again.
+        deferral: runs the dataset over deferred images; None: it never does. Not with
+            ``resumable``: a batch may have to be made again.
         eager: whether no part of the dataset may defer images, either.
     """
 
@@ -134,53 +120,42 @@ class Fetcher(Dataset[Outcome]):
         dataset: Any,
         collate_fn: Collate,
         *,
-        size: int | None,
+        resumable: Resumable | None,
         batched: bool,
-        drop_last: bool,
-        on_error: OnError = "raise",
-        limit: float = 0,
-        seed: int | None = None,
-        resume: Positions | None = None,
-        every: int = 1,
-        check_crc: CheckCrc = "first",
-        warm: SlabRing | None = None,
+        on_error: OnError,
+        seed: int | None,
+        check_crc: CheckCrc,
+        warm: SlabRing | None,
         waiting: cpu.Waiting,
-        deferral: Deferral | None = None,
-        eager: bool = False,
+        deferral: Deferral | None,
+        eager: bool,
     ) -> None:
         self.dataset = dataset
+        self.resumable = resumable
         self._collate_fn = collate_fn
-        self._size = size
         self.batched = batched
-        self.iterable = isinstance(dataset, IterableDataset)
-        self.stateful = not self.iterable and is_stateful(dataset)
         self.seeds = seed is not None
-        self._drop_last = drop_last
         self._on_error = on_error
         self._refill = on_error == "refill"
-        self._limit = limit if isinstance(limit, int) else _MOST_BAD
         self._seed = seed
-        self._resume = resume  # None once an epoch has begun
-        self._every = every
         self._check_crc: CheckCrc = check_crc
         self._joined = Joined()
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self._places_rows: bool | None = None  # nobody knows before the first batch
         self.waiting = waiting
-        self.deferral = None if self.iterable or self.stateful else deferral
+        self.deferral = deferral
         self._eager = eager
         self._eagerly = False  # the next batch is made again
-        # For a dataset that is iterable or stateful:
-        self._epoch: int | None = None
-        self._position = Position()
-        self._begun = False
-        # For an iterable one:
-        self._iterator: Iterator[Any] = iter(())
-        self._drawn = 0  # samples read in this epoch, good and bad
-        self._replayed_early: list[tuple[list[Any], list[BadSample]]] = []
-        self._replaying = False  # reading batches that an earlier run consumed
-        self._resumed = False  # a state was loaded, and no batch read since
+
+    @property
+    def iterable(self) -> bool:
+        """Whether the dataset is an IterableDataset."""
+        return self.resumable is not None and self.resumable.iterable
+
+    def position(self) -> Position | None:
+        """Where the dataset is; None if it has no position, or the epoch could not begin."""
+        return None if self.resumable is None else self.resumable.position()
 
     def __getitem__(self, task: Task) -> Outcome:
         info = get_worker_info()
@@ -311,12 +286,16 @@ class Fetcher(Dataset[Outcome]):
         position: Position | None = None
         missing: list[int] = []
         samples: Sequence[Any]
-        if self.iterable:
-            samples, bad, position = self.next_samples(epoch, worker)
+        resumable = self.resumable
+        if resumable is not None and resumable.iterable:
+            samples, bad, position = resumable.next_samples(epoch, worker)
         else:
+            if resumable is not None:
+                resumable.reach(epoch, worker)
             rows = self._rows_of(indices, packer)
-            samples, bad, missing = self.samples(indices, epoch, repeats, worker, rows)
-            position = self.position() if self.stateful else None
+            samples, bad, missing = self._samples(indices, epoch, repeats, rows)
+            if resumable is not None:
+                position = resumable.note()
         if missing or (not len(samples) and (bad or self.iterable)):
             return Made(None, None, None, bad, missing, position)
         fetched_ns = time.perf_counter_ns()
@@ -342,41 +321,22 @@ class Fetcher(Dataset[Outcome]):
             return packer.collate(collated)
         return self._collate_warm(collated)
 
-    # --- map-style ------------------------------------------------------------------------------
-
     def _rows_of(self, indices: Any, packer: Packer | None) -> PlacedRows | None:
         """The rows of the batch, if the samples are copied to them one by one."""
         if not self._places_rows or packer is None or self._on_error != "raise":
             return None
         return packer.rows(len(indices))
 
-    def samples(
-        self,
-        wanted: Any,
-        epoch: int,
-        repeats: list[int] | None,
-        worker: int = 0,
-        rows: PlacedRows | None = None,
+    def _samples(
+        self, wanted: Any, epoch: int, repeats: list[int] | None, rows: PlacedRows | None
     ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
-        """The samples of a task, the bad ones, and the places to refill.
+        """The samples of a task of a map-style dataset, the bad ones, and the places to refill.
 
         Args:
             wanted: ``indices`` of the task.
             epoch, repeats: of the task.
-            worker: id of this worker.
             rows: where to copy large tensors to; None: nowhere yet.
         """
-        if not self.stateful:
-            return self._samples(wanted, epoch, repeats, rows)
-        if self._epoch != epoch:
-            self.begin(epoch, worker)
-        made = self._samples(wanted, epoch, repeats, rows)
-        self._position = Position(state=self._state())
-        return made
-
-    def _samples(
-        self, wanted: Any, epoch: int, repeats: list[int] | None, rows: PlacedRows | None
-    ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
         indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
         if self._seed is not None:
@@ -458,220 +418,3 @@ class Fetcher(Dataset[Outcome]):
         if seeds is not None:
             randomness.seed_all(seeds[i])
         return self.dataset[index]
-
-    # --- iterable -------------------------------------------------------------------------------
-
-    def next_samples(self, epoch: int, worker: int) -> tuple[list[Any], list[BadSample], Position]:
-        """The next samples of this worker's iterator (none at its end), bad ones, the position."""
-        if self._epoch != epoch:
-            self.begin(epoch, worker)
-        return *(
-            self._replayed_early.pop() if self._replayed_early else self._next_batch(worker)
-        ), self._position
-
-    def begin(self, epoch: int, worker: int) -> None:
-        """Bring the dataset and its iterator to the start of ``epoch``, or to where it resumes."""
-        self._epoch = epoch
-        self._drawn = 0
-        self._begun = False
-        self._replayed_early.clear()
-        self._bring_to_start(worker)
-        self._begun = True
-
-    def finish_epoch(self, epoch: int) -> None:
-        """End ``epoch``: a stateful dataset that made nothing in it is brought to its end too."""
-        if self.stateful and self._epoch != epoch:
-            self.begin(epoch, 0)
-
-    def position(self) -> Position | None:
-        """Position of this worker's dataset; None if the epoch could not begin."""
-        return self._position if self._begun else None
-
-    def _bring_to_start(self, worker: int) -> None:
-        resume, self._resume = self._resume, None
-        now, before = Position(), Position()
-        if resume is not None:
-            now, before = resume.of(worker)
-            if resume.epoch != self._epoch:  # that epoch had no more batches for this worker
-                now, before = Position(), before if now.state is None else now
-        self._position = now
-        if self._seed is not None and self.iterable and not now.ended:
-            randomness.seed_all(randomness.batch_seed(self._seed, self._epoch or 0, worker, 0))
-        if now.ended:
-            self._load_end(now)
-            self._iterator = iter(())
-            return
-        if now.state is None and before.state is not None:
-            self._load_end(before)
-        self._load(now.state or {})
-        if self.iterable:
-            self._replay(worker, now)
-        else:
-            self._position = Position(state=self._state())
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Load ``state`` into the dataset and a new iterator over it."""
-        self._resumed = bool(state)
-        if "dataset" in state:
-            self.dataset.load_state_dict(state["dataset"])
-        if self.iterable:
-            self._iterator = iter(self.dataset)
-        if "iterator" in state:
-            self._iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
-
-    def _load_end(self, position: Position) -> None:
-        """Bring the dataset to the end of an epoch, which was at ``position``."""
-        if position.state is None or huggingface.keeps_loaded_state(self.dataset):
-            return
-        self._load(position.state)
-        if not (self.iterable and position.batches) or is_stateful(self._iterator):
-            return
-        # Loading an end state has one of two effects. Some datasets give an empty iterator, and the
-        # next ``iter`` starts the new epoch: that iterator must be exhausted here. Others start the
-        # new epoch at once: then nothing may be taken from it, so the state is loaded again.
-        drawn = randomness.get()
-        try:
-            more = next(self._iterator, _ENDED)
-        except Exception:  # noqa: BLE001 - raised again when the sample is asked for
-            more = None
-        finally:
-            randomness.put(drawn)
-        if more is not _ENDED:
-            self._iterator = iter(())  # closes a generator before the state is loaded again
-            self._load(position.state)
-
-    def _replay(self, worker: int, now: Position) -> None:
-        """Get to ``now`` by reading the batches before it, or those after its state.
-
-        Errors on the way are ignored, as they were raised and handled in the run before. A batch
-        that raised right after the state is read again.
-        """
-        batches, failed = now.batches, now.failed if now.state is None else 0
-        self._position = Position()
-        if now.state is not None:
-            self._position = Position(batches - now.since_state, now.state)
-        self._replaying = True
-        try:
-            while not self._position.ended and (
-                self._position.batches < batches or self._position.failed < failed
-            ):
-                try:
-                    drawn = self._next_batch(worker)
-                except Exception:
-                    if self._position.failed > now.failed:
-                        raise  # this error is new
-                    continue
-                if self._position.batches > batches:  # a batch that raised before is good now
-                    self._replayed_early.append(drawn)
-                    return
-        finally:
-            self._replaying = False
-        if now.state is not None:
-            self._position = now
-        elif not batches and not failed and is_stateful(self._iterator):
-            # A generator has not run yet, so the dataset may still have its state of the epoch
-            # before.
-            self._position = Position(state=self._state())
-
-    def _next_batch(self, worker: int) -> tuple[list[Any], list[BadSample]]:
-        try:
-            return self._read_batch(worker)
-        except Exception:
-            self._position = self._position._replace(failed=self._position.failed + 1)
-            raise
-        finally:
-            if self._resumed and huggingface.keeps_loaded_state(self.dataset):
-                self.dataset.load_state_dict(None)  # otherwise all later epochs would start there
-            self._resumed = False
-
-    def _read_batch(self, worker: int) -> tuple[list[Any], list[BadSample]]:
-        position = self._position
-        if position.ended:
-            return [], []
-        if self._seed is not None and position.batches:
-            randomness.seed_all(
-                randomness.batch_seed(self._seed, self._epoch or 0, worker, position.batches)
-            )
-        if self._on_error == "raise":
-            return self._read_batch_or_raise(), []
-        samples: list[Any] = []
-        bad: list[BadSample] = []
-        actions: dict[int, OnErrorName] = {}
-        good: list[int] = []
-        ended, wanted = False, 1 if self._size is None else self._size
-        for i in itertools.count():
-            done = len(good) if self._refill and len(bad) <= self._limit else i
-            if done >= wanted:
-                break
-            try:
-                sample = self._read_sample(bad, actions, i)
-            except StopIteration:
-                ended = True
-                break
-            if i not in actions:
-                good.append(i)
-                samples.append(sample)
-        count = len(good) + len(actions)
-        full = len(good) if self._refill else count
-        if self._drop_last and self._size is not None and full < wanted:
-            samples, good = [], []
-        if actions and samples:
-            place = {i: n for n, i in enumerate(good)}
-            samples = [samples[place[i]] for i in policy.kept(good, count, actions)]
-        self._advance(count > 0, ended)
-        return samples, bad
-
-    def _read_batch_or_raise(self) -> list[Any]:
-        """The samples of the next batch; any bad sample raises."""
-        size = self._size
-        samples: list[Any] = []
-        iterator = self._iterator  # not islice, which calls iter(iterator)
-        with contextlib.suppress(StopIteration):
-            for _ in range(1 if size is None else size):
-                samples.append(next(iterator))
-        count = len(samples)
-        ended = count < (1 if size is None else size)
-        if ended and self._drop_last and size is not None:
-            samples = []
-        self._advance(count > 0, ended)
-        return samples
-
-    def _advance(self, some: bool, ended: bool) -> None:
-        """Update the position after a batch was read; ``some``: it had at least one sample."""
-        last = self._position
-        batches = last.batches + some
-        due = self._every and not self._replaying and batches % self._every == 0
-        if ended or due:
-            self._position = Position(batches, self._state(), ended, last.failed)
-        else:
-            self._position = last._replace(batches=batches, since_state=last.since_state + some)
-
-    def _read_sample(self, bad: list[BadSample], actions: dict[int, OnErrorName], i: int) -> Any:
-        self._drawn += 1
-        try:
-            return next(self._iterator)
-        except StopIteration:
-            raise
-        except Exception as error:
-            index = self._drawn - 1
-            actions[i] = policy.action_for(self._on_error, index, error)
-            # A generator that raised has ended: skipping would lose all samples after this one.
-            if actions[i] == "raise" or getattr(self._iterator, "gi_frame", self) is None:
-                raise
-            bad.append(policy.bad_sample(index, error, actions[i]))
-            return None
-
-    def _state(self) -> dict[str, Any] | None:
-        """The states of the dataset and its iterator; None if neither has one."""
-        parts: dict[str, object] = {"dataset": self.dataset}
-        if self.iterable:
-            parts["iterator"] = self._iterator
-            if self._iterator is self.dataset:
-                del parts["dataset"]
-        # Copied, because it is sent later and may refer to objects that the dataset changes.
-        states = {
-            name: copy.deepcopy(part.state_dict())
-            for name, part in parts.items()
-            if is_stateful(part)
-        }
-        return states or None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +26,7 @@ from ..epoch_plan import EpochPlan
 from ..progress import Position
 from .fetch import Fetcher, Wanted
 from .tasks import IndexCounter, drawn
-from .worker_iterator import length_warning
+from .worker_iterator import warn_of_length
 
 _NO_BATCH = object()  # all samples were skipped, or there are no more
 
@@ -61,12 +60,11 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         self._samples = 0
         self._process = os.getpid()
         self._closed = False
-        if fetcher.iterable or fetcher.stateful:
+        if fetcher.resumable is not None:
             progress.workers = progress.workers or [Position()]
-            if (
-                not plan.resumed and not fetcher.seeds
-            ):  # as in torch; a seed applies from the first batch
-                fetcher.begin(progress.epoch, 0)
+            # As in torch; a seed applies from the first batch.
+            if not plan.resumed and not fetcher.seeds:
+                fetcher.resumable.begin(progress.epoch, 0)
                 progress.workers[0] = fetcher.position() or Position()
         if fetcher.iterable:
             return
@@ -95,14 +93,15 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         except StopIteration:
             if not self._progress.ended:
                 self._progress.ended = True
-                self._fetcher.finish_epoch(self._progress.epoch)
+                if self._fetcher.resumable is not None:
+                    self._fetcher.resumable.finish(self._progress.epoch)
                 self._bad.report(self._progress.epoch, self._samples)
             self._stamps.ended(asked_ns)
             raise
         self._num_yielded += 1
         reported: int | None = self._IterableDataset_len_called
         if reported is not None and self._num_yielded > reported:
-            warnings.warn(length_warning(self._dataset, reported, self._num_yielded), stacklevel=3)
+            warn_of_length(self._dataset, reported, self._num_yielded)
         return batch
 
     def ready(self) -> bool:

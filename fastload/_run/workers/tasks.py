@@ -286,7 +286,7 @@ class TaskIterator(Iterator[Task]):
     @property
     def recorded(self) -> bool:
         """Whether workers have recorded an image, in this epoch or one before."""
-        return self._decoder is not None and self._decoder.opened
+        return self._decoder is not None and self._decoder.habits.opened
 
     def _give(self, task: Task) -> Task:
         if self._decoder is not None:
@@ -382,7 +382,7 @@ class TaskIterator(Iterator[Task]):
 
         together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._decoder is not None and outcome.message.recorded:
-            self._decoder.opened = True
+            self._decoder.habits.opened = True
             self._decoder.memory.begin_batch()
             if outcome.message.recorded > 1:
                 together = self._decoder.together()

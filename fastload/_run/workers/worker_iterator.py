@@ -24,14 +24,16 @@ from typing import Any, cast
 
 import torch
 
+from ..._base import callers
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import Stamps
 from ..._base.wrapped_iterator import WrappedIterator
-from ...errors import UsageError, type_next
+from ...errors import type_next
 from ..bad_samples.policy import BadSamples
 from ..bad_samples.refill import Refill
 from ..image_counts import ImageCounts
 from ..progress import Position, Progress
+from ..stream import check_process
 from .background import Background
 from .fetch import Fetcher
 from .filled import Filled
@@ -102,7 +104,7 @@ class WorkerIterator(WrappedIterator[Any]):
         self._reported = reported
         self._yielded = self._samples = 0
         workers = max(1, inner.num_workers)
-        if (self._fetcher.iterable or self._fetcher.stateful) and not progress.workers:
+        if self._fetcher.resumable is not None and not progress.workers:
             progress.workers = [Position() for _ in range(workers)]
 
     def __next__(self) -> Any:
@@ -119,10 +121,8 @@ class WorkerIterator(WrappedIterator[Any]):
                 break
         self._yielded += 1
         if self._reported is not None and self._yielded > self._reported:
-            dataset, workers = self._fetcher.dataset, getattr(self._wrapped, "_num_workers", 0)
-            warnings.warn(
-                length_warning(dataset, self._reported, self._yielded, workers), stacklevel=2
-            )
+            workers = getattr(self._wrapped, "_num_workers", 0)
+            warn_of_length(self._fetcher.dataset, self._reported, self._yielded, workers)
         self._stamps.batch(outcome.samples, begin)
         return batch
 
@@ -164,8 +164,8 @@ class WorkerIterator(WrappedIterator[Any]):
             ) from error
 
     def _outcome(self, begin: int) -> Outcome:
-        if self._pid not in (None, os.getpid()):
-            raise UsageError("this iterator was made before the fork: make one in this process")
+        if self._pid is not None:
+            check_process(self._pid)
         received = self._received()
         try:
             outcome = next(self._wrapped)
@@ -208,8 +208,8 @@ class WorkerIterator(WrappedIterator[Any]):
     def _end(self) -> None:
         if not self._progress.ended:
             self._progress.ended = True
-            if self._pid is None:
-                self._fetcher.finish_epoch(self._progress.epoch)
+            if self._pid is None and self._fetcher.resumable is not None:
+                self._fetcher.resumable.finish(self._progress.epoch)
             self._bad.report(self._progress.epoch, self._samples)
 
 
@@ -248,17 +248,18 @@ def _abandon() -> None:
 os.register_at_fork(after_in_child=_abandon)
 
 
-def length_warning(dataset: object, reported: int, yielded: int, workers: int = 0) -> str:
-    """torch's warning when an IterableDataset gives more batches than its length says."""
+def warn_of_length(dataset: object, reported: int, yielded: int, workers: int = 0) -> None:
+    """Warn as torch does when an IterableDataset gives more batches than its length says."""
     advice = ""
     if workers:
         advice = (
             "For multiprocessing data-loading, this happens if each worker process gives the "
             "whole dataset instead of its own part (torch.utils.data.get_worker_info)."
         )
-    return (
+    warnings.warn(
         f"Length of IterableDataset {dataset} was reported to be {reported} (when accessing "
-        f"len(dataloader)), but {yielded} samples have been fetched. {advice}"
+        f"len(dataloader)), but {yielded} samples have been fetched. {advice}",
+        stacklevel=callers.stacklevel(),
     )
 
 

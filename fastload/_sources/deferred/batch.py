@@ -40,6 +40,7 @@ from ..._transforms.plan import STORED, Plan, as_numpy
 from ...hints import CheckCrc
 from ...storage.base import RAW
 from . import lowering
+from .habits import Habits
 from .lowering import Erased, Group
 from .operations import TENSOR_OPERATIONS
 from .reading import Reader, Reading
@@ -205,10 +206,7 @@ class BatchDecoder:
         memory: as above.
         counts: how images were made.
         stamps: of the epoch, for the time that ``Filling.result`` takes; None: it is not measured.
-        opened: whether the dataset that it decodes for has opened an image.
-        read: whether the core has decoded an image for another library that it calls.
-        small: whether it asks for the pixels of small images only, which Pillow decodes as fast.
-        quiet: how many batches of it were looked at, for ``deferral.py``.
+        habits: of the dataset that it decodes for.
         cache: of the images, or None.
     """
 
@@ -217,10 +215,7 @@ class BatchDecoder:
         self.memory = memory
         self.counts = Counts()
         self.stamps: Stamps | None = None
-        self.opened = False
-        self.read = False
-        self.small = False
-        self.quiet = 0
+        self.habits = Habits()
         self.cache: OpenedCache | None = None
         self.reader = Reader(check_crc)
         self._waiting: list[_GroupJob] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..transform_class import BUCKET_CROP, V2, Stop, Transform, is_of, probability
+from ..transform_class import BUCKET_CROP, V2, Stop, Transform, is_of, probability, two_numbers
 from . import draws
 from .draws import Op
 
@@ -26,7 +26,7 @@ def _two(transform: Transform) -> tuple[int, int]:
 
 
 def _range(name: str, value: Iterable[float]) -> tuple[float, float]:
-    low, high = (float(end) for end in value)
+    low, high = two_numbers(value)
     if not 0 < low <= high:
         raise Stop(f"RandomResizedCrop with {name}={tuple(value)}: expected 0 < least <= most")
     return low, high

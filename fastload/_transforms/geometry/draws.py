@@ -50,7 +50,6 @@ __all__ = [
     "fit",
 ]
 
-_REPEAT_BITS = 40  # of the 64-bit counter, indices use the bits below, repeats those above
 MAX_SIDE = 1 << 24  # pixels of a resized side: fixing the shorter side makes a thin strip long
 
 
@@ -360,7 +359,7 @@ def counters(
     indices: npt.NDArray[np.int64], repeats: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.int64]:
     """The Philox counter of each sample, from its index and how often it was drawn before."""
-    return indices if repeats is None else indices + (repeats << _REPEAT_BITS)
+    return indices if repeats is None else indices + (repeats << philox.REPEAT_BITS)
 
 
 def apply(

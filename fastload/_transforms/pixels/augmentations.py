@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..transform_class import Stop, Transform, kind_of, probability
+from ..transform_class import Stop, Transform, kind_of, probability, two_numbers
 from . import operations
 from .operations import Blur, Chain, Chance, Choice, Factor, Fixed, Order, PixelOp
 
@@ -98,7 +98,7 @@ def _jitter(transform: Transform) -> PixelOp:
         limits = getattr(transform, name)
         if limits is None:
             continue
-        low, high = (float(end) for end in limits)
+        low, high = two_numbers(limits)
         least, most = (-0.5, 0.5) if name == "hue" else (0.0, 1e30)
         if not least <= low <= high <= most:
             raise Stop(f"ColorJitter with {name}={tuple(limits)}")
@@ -114,7 +114,7 @@ def _grayscale(transform: Transform) -> PixelOp:
 
 def _blur(transform: Transform) -> PixelOp:
     sizes = [int(size) for size in transform.kernel_size]
-    low, high = (float(sigma) for sigma in transform.sigma)
+    low, high = two_numbers(transform.sigma)
     if len(sizes) != 2 or not all(0 < size < 512 and size % 2 for size in sizes) or low <= 0:
         raise Stop(f"GaussianBlur with kernel_size={tuple(sizes)}, sigma={(low, high)}")
     return Blur((sizes[0] // 2, sizes[1] // 2), low, high)

@@ -9,13 +9,12 @@ Note [Padding on a tensor]
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..transform_class import Stop, Transform
+from ..transform_class import Stop, Transform, two_numbers
 
 
 def fill_level(kind: str, transform: Transform, ramp: Any) -> tuple[int, int, int]:
@@ -62,11 +61,6 @@ def _padding(kind: str, transform: Transform) -> Any:
     return type(transform)(padded_size, padding=1, fill=transform.fill)
 
 
-def _ends(values: Iterable[float]) -> tuple[float, float]:
-    low, high = (float(end) for end in values)
-    return low, high
-
-
 Rectangle = tuple[float, tuple[float, float], tuple[float, float]]
 """Probability, range of the area, range of height / width."""
 
@@ -74,7 +68,7 @@ Rectangle = tuple[float, tuple[float, float], tuple[float, float]]
 def erasing_of(transform: Transform) -> tuple[Rectangle, list[float] | None]:
     """The rectangle of torchvision's RandomErasing, and its values; None: noise."""
     value = transform.value
-    rectangle = float(transform.p), _ends(transform.scale), _ends(transform.ratio)
+    rectangle = float(transform.p), two_numbers(transform.scale), two_numbers(transform.ratio)
     if value is None or value == "random":
         return rectangle, None
     return rectangle, [float(v) for v in ([value] if isinstance(value, (int, float)) else value)]

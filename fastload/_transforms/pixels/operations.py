@@ -56,6 +56,22 @@ def empty(n: int, slots: int, width: int) -> Slots:
     return np.zeros((n, slots), np.int32), np.zeros((n, slots, width))
 
 
+def joined(parts: list[Slots], n: int) -> Slots:
+    """All slots of n samples, those of one part after those of the other."""
+    codes, values = empty(
+        n,
+        sum(codes.shape[1] for codes, _ in parts),
+        max((values.shape[2] for _, values in parts), default=0),
+    )
+    at = 0
+    for part_codes, part_values in parts:
+        end = at + part_codes.shape[1]
+        codes[:, at:end] = part_codes
+        values[:, at:end, : part_values.shape[2]] = part_values
+        at = end
+    return codes, values
+
+
 def uniform(low: float | Array, high: float | Array, u: Array) -> Array:
     """float64 (n,): ``low + u * (high - low)``, rounded to float32 as by ``torch.Tensor.uniform_``.
 
@@ -66,10 +82,14 @@ def uniform(low: float | Array, high: float | Array, u: Array) -> Array:
 
 def resizes(op: PixelOp) -> bool:
     """Whether an operation may change the size of an image."""
-    return bool(getattr(op, "expand", False)) or any(
-        resizes(inner)
-        for inner in (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
-    )
+    return bool(getattr(op, "expand", False)) or any(map(resizes, inner(op)))
+
+
+def inner(op: PixelOp) -> tuple[PixelOp, ...]:
+    """The operations that ``op`` consists of; none: it is one."""
+    if isinstance(op, Chance):
+        return (op.op,)
+    return op.ops if isinstance(op, _Several) else ()
 
 
 def sides_after(slots: Slots, w: Array, h: Array) -> tuple[Array, Array]:
@@ -231,14 +251,7 @@ class Chain(_Several):
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
         """As in the protocol."""
-        codes, values = empty(len(w), self.slots, self.width)
-        at = 0
-        for part_codes, part_values in self._drawn(u, w, h):
-            end = at + part_codes.shape[1]
-            codes[:, at:end] = part_codes
-            values[:, at:end, : part_values.shape[2]] = part_values
-            at = end
-        return codes, values
+        return joined(self._drawn(u, w, h), len(w))
 
 
 @dataclasses.dataclass(frozen=True)

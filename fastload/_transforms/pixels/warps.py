@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 
-from ..transform_class import V2, Stop, Transform, filter_of, is_of
+from ..transform_class import V2, Stop, Transform, filter_of, is_of, two_numbers
 from . import augmix, timm_policy
 from .affine import Look, RandomAffine, RandomRotation
-from .operations import Chance, PixelOp
+from .operations import PixelOp, inner
 from .policies import NAMES, Policies, Step, Uniform, reach
 
 
 def moves(op: PixelOp) -> bool:
     """Whether an operation may move pixels in another way than by a flip."""
-    if isinstance(op, _MOVING):
-        return True
-    inner = (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
-    return any(map(moves, inner))
+    return isinstance(op, _MOVING) or any(map(moves, inner(op)))
 
 
 def _look(transform: Transform) -> Look:
@@ -43,20 +40,12 @@ def _look(transform: Transform) -> Look:
 
 
 def _center(transform: Transform) -> tuple[float, float] | None:
-    if transform.center is None:
-        return None
-    x, y = (float(at) for at in transform.center)
-    return x, y
-
-
-def _range(values: Iterable[float]) -> tuple[float, float]:
-    low, high = (float(end) for end in values)
-    return low, high
+    return None if transform.center is None else two_numbers(transform.center)
 
 
 def _rotation(transform: Transform) -> PixelOp:
     return RandomRotation(
-        _range(transform.degrees), _center(transform), _look(transform), bool(transform.expand)
+        two_numbers(transform.degrees), _center(transform), _look(transform), bool(transform.expand)
     )
 
 
@@ -64,9 +53,9 @@ def _affine(transform: Transform) -> PixelOp:
     shear = [float(degrees) for degrees in transform.shear or (0.0, 0.0)]
     x0, x1, y0, y1 = (shear + [0.0, 0.0])[:4]
     return RandomAffine(
-        _range(transform.degrees),
-        None if transform.translate is None else _range(transform.translate),
-        None if transform.scale is None else _range(transform.scale),
+        two_numbers(transform.degrees),
+        None if transform.translate is None else two_numbers(transform.translate),
+        None if transform.scale is None else two_numbers(transform.scale),
         (x0, x1, y0, y1),
         _center(transform),
         _look(transform),

@@ -198,8 +198,9 @@ def test_a_search_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(share, "_WAIT_S", 0.05)
     turn = share._turn(f"fastload-cache/{os.geteuid()}/{'ab' * 16}")
     assert turn is not None
-    with turn, pytest.warns(RuntimeWarning, match="keeps a cache of its own"):
+    with turn, pytest.warns(RuntimeWarning, match="keeps a cache of its own") as heard:
         alone = make()
+    assert heard[0].filename == __file__
     alone.close()
     os.close(alone.fd)
 

@@ -140,7 +140,7 @@ def test_slabs_that_workers_fill_are_pinned_where_they_are(devices):
     loader = FastLoader(Arrays(), 4, num_workers=2, device="cuda")
     for _ in range(3):
         list(loader)
-    _, mover = loader._resources.mover
+    mover = loader._resources.mover.get()
     slabs = {slab.address for slab in loader._resources.ring._slabs}
     assert slabs & set(devices[0].pins)
     assert mover.staged <= 4  # the first batches come before there are slabs
@@ -173,7 +173,7 @@ def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda")
     for _ in range(3):
         list(loader)
-    _, mover = loader._resources.mover
+    mover = loader._resources.mover.get()
     (ring,) = loader._resources.engine[1].rings
     assert set(devices[0].pins) >= {slab.address for slab in ring._slabs}
     assert mover.staged <= 3  # labels
@@ -188,7 +188,7 @@ def test_slabs_of_a_users_own_images_are_pinned_where_they_are(devices, tmp_path
     for _ in range(3):
         for images, _ in loader:
             assert images.nbytes >= PIN_FROM
-    _, mover = loader._resources.mover
+    mover = loader._resources.mover.get()
     ring = loader._resources.decoder.memory
     assert ring._slabs and set(devices[0].pins) >= {slab.address for slab in ring._slabs}
     assert mover._largest < PIN_FROM  # only labels are copied once more

@@ -57,7 +57,7 @@ def test_every_schedule_gives_whole_batches_in_order(seed, ahead, lag, kind, len
     # the batch that the loop still names, those ahead, and the one that is on its way
     assert device.allocator.allocations <= ahead + 3
     assert mover.staged <= ahead + 2
-    inner = iterator._inner
+    inner = iterator._wrapped
     assert inner.most <= ahead + 3
     # What is pinned is never freed: the engine's ring keeps as many as can be in use. Other memory
     # is given back while it is not needed, and allocated again.
@@ -77,7 +77,7 @@ def test_nothing_is_allocated_and_nothing_pinned_in_the_steady_state(kind):
                 (
                     device.allocator.allocations,
                     mover.staged,
-                    iterator._inner.ring.allocations,
+                    iterator._wrapped.ring.allocations,
                     len(device.pins),
                 )
             )
@@ -114,7 +114,7 @@ def test_batches_in_a_slab_are_copied_out_of_it_and_others_out_of_ours():
     iterator, mover = delivery(Slabs(3), device)
     list(iterator)
     assert mover.staged == 0
-    assert set(device.pins) <= {slab.address for slab in iterator._inner.ring._slabs}
+    assert set(device.pins) <= {slab.address for slab in iterator._wrapped.ring._slabs}
     device = FakeDevice()
     iterator, mover = delivery(Pageable(3), device)
     list(iterator)

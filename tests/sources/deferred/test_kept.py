@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._sources.deferred import stamps
+from fastload._sources.deferred import stamps, thread_state
 from sides import side_by_side
 
 pytestmark = [
@@ -319,3 +319,25 @@ def test_a_damaged_image_is_noticed_where_dataloader_notices_it(
     side_by_side(
         OfItsSize(damaged), epochs=1, batch_size=5, num_workers=workers, collate_fn=or_none
     )
+
+
+class Previous(shapes.Photos):
+    """Opens its first images, and returns the one that it opened for the index before."""
+
+    kept: Any = torch.zeros(3, 24, 20)
+
+    def __getitem__(self, i: int) -> Any:
+        before = self.kept
+        if i < 2:
+            self.kept = F.to_tensor(opened(self.paths[i]))
+        return before
+
+
+def test_what_is_kept_is_made_after_an_epoch_in_workers_too(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_state, "_OPENED", [])  # as in a process that has made no sample
+    loader = FastLoader(Previous(photos), num_workers=1, collate_fn=list)
+    list(loader)
+    loader.num_workers = 0
+    assert [type(batch[0]) is torch.Tensor for batch in loader] == [True] * len(photos)

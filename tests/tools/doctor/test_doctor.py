@@ -197,6 +197,11 @@ def test_a_script_that_fails_is_status_1_and_a_wrong_command_line_2(
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('no')")
     assert run(capfd, script)[0] == 1
+    assert run(capfd, script, "--json")[:2] == (1, "")  # the script's own --json
+    status, out, _ = run(capfd, "--json", "--steps", 9, script, "--json")
+    assert status == 1 and json.loads(out)["error"]["type"] == "ScriptError"
+    status, _, err = run(capfd, "--epochs", 2, script)
+    assert status == 2 and "No such option: --epochs" in " ".join(err.split())
     assert run(capfd, tmp_path / "absent.py")[0] == 2
     help_ = " ".join(run(capfd, "--help")[1].split())
     assert "1 the script failed" in help_ and "2 an error in the command line" in help_
