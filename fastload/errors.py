@@ -51,6 +51,9 @@ def advise(error: Exception, line: str) -> None:
 FIXED_SIZE = "transform=T.Compose([T.RandomResizedCrop(224), T.ToTensor()])"
 """The line that makes all images one size."""
 
+COLOR = 'image = Image.open(path).convert("RGB")'
+"""The line that gives all images three channels."""
+
 
 def install(extra: str) -> str:
     """The command that installs an extra of fastload, for messages."""

@@ -183,6 +183,39 @@ def test_images_of_several_sizes_need_a_crop(mixed: Path, workers: int) -> None:
 
 
 @NOTED
+@pytest.mark.parametrize("workers", [0, 1])
+def test_gray_images_among_colour_images_need_three_channels(
+    tmp_path: Path, workers: int
+) -> None:
+    paths = [tmp_path / f"{mode}.png" for mode in ("RGB", "L")]
+    for path in paths:
+        Image.new(path.stem, (8, 8)).save(path)
+
+    def sample(i: int) -> torch.Tensor:
+        return T.functional.to_tensor(Image.open(paths[i % 2]))
+
+    loader = FastLoader(Samples(sample), 4, num_workers=workers)
+    line = said(RuntimeError, lambda: next(iter(loader)))
+    assert line == 'image = Image.open(path).convert("RGB")'
+
+    def mended(i: int) -> torch.Tensor:
+        path = paths[i % 2]
+        names = {"Image": Image, "path": path}
+        exec(line, names)  # noqa: S102 - that is the claim
+        return T.functional.to_tensor(names["image"])
+
+    assert next(iter(FastLoader(Samples(mended), 4))).shape == (4, 3, 8, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_no_image_is_not_told_to_be_cropped(workers: int) -> None:
+    loader = FastLoader(Samples(lambda i: torch.zeros(i + 1)), 4, num_workers=workers)
+    with pytest.raises(RuntimeError) as caught:
+        next(iter(loader))
+    assert "type next" not in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+
+
+@NOTED
 def test_images_that_stay_pillow_images_need_a_tensor(mixed: Path) -> None:
     loader = FastLoader(Samples(lambda i: Image.new("RGB", (8, 8))), 4)
     assert said(TypeError, lambda: next(iter(loader))) == "transform=T.ToTensor()"

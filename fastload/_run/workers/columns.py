@@ -18,7 +18,7 @@ import torch
 from torch.utils.data._utils import collate as torchs
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ...errors import FIXED_SIZE, advise
+from ...errors import COLOR, FIXED_SIZE, advise
 
 # If all samples of a column have one of these types, torch makes a tensor of this dtype.
 _NUMBERS: Mapping[type, torch.dtype] = {
@@ -120,10 +120,23 @@ class Columns:
         try:
             stacked: torch.Tensor = self._stack(samples, collate_fn_map=self._table)
         except RuntimeError as error:
-            if len({sample.shape for sample in samples}) > 1:
-                advise(error, FIXED_SIZE)
+            line = _line_for(samples)
+            if line is not None:
+                advise(error, line)
             raise
         return stacked
+
+
+def _line_for(samples: Sequence[torch.Tensor]) -> str | None:
+    """The line to type for images that cannot be stacked; None: they are no images, or alike."""
+    shapes = {sample.shape for sample in samples}
+    if len(shapes) == 1 or any(len(shape) != _OF_IMAGE for shape in shapes):
+        return None
+    channels = {shape[0] for shape in shapes}
+    return FIXED_SIZE if len(channels) == 1 else COLOR
+
+
+_OF_IMAGE = 3  # channels, height, width
 
 
 def is_torchs_table() -> bool:
