@@ -89,8 +89,8 @@ collect() {
     # shellcheck disable=SC2086 # both in one command: one version of each
     $pip download -q --only-binary=:all: -d "$made/first" $NEEDED $LIBRARIES ${MORE:-}
     mv "$made"/first/nvidia_*.whl "$made/dali"
-    for name in numpy ${HAS:-}; do # torch's and torchvision's own stay as they are there
-        rm -f "$made/first/$(echo "$name" | tr '.-' '__')"-*.whl
+    for name in numpy ${HAS:-}; do # what is there stays as it is there
+        rm -f "$made"/*/"$(echo "$name" | tr '.-' '__')"-*.whl
     done
     for tar in first dali; do
         (cd "$made/$tar" && tar -cf - ./*.whl) | split -b "${PIECE:-40m}" - "$COLLECT/pieces/$tar.tar."
@@ -204,6 +204,26 @@ run() {
     echo "$code $(($(date +%s) - begin))" >"$FOUND/$name.status"
     tail -n 25 "$FOUND/$name.log"
 }
+# test_file PART FILE [OPTION...]: in a process of its own: one that dies takes only its own results
+# along. Other packages' warnings, and the plugins of pytest that they bring, are not what this is
+# about. A test may take TEST_LIMIT seconds; where not even Python gets through, the process ends.
+test_file() {
+    part_of=$1 path=tests/gpu/test_$2.py
+    shift 2
+    run "$part_of" env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+        PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "$path" -v --long -W default \
+        --timeout "${TEST_LIMIT:-100}" -o faulthandler_timeout=$((${TEST_LIMIT:-100} + 20)) \
+        --junitxml "$FOUND/$part_of.xml" "$@"
+}
+# The tests of FILE behind the one that its process died of.
+test_rest() {
+    "$PY" -m bench.gpu_report --begun "$FOUND/tests-$1.log" >"$FOUND/tests-$1.begun"
+    [ -s "$FOUND/tests-$1.begun" ] || return 0
+    file=$1
+    set --
+    while read -r name; do set -- "$@" --deselect "$name"; done <"$FOUND/tests-$file.begun"
+    test_file "tests-$file-rest" "$file" "$@"
+}
 measure() { # measure NAME SUITE VARIANT [OPTION...]
     name=$1 suite=$2 variant=$3
     shift 3
@@ -214,16 +234,15 @@ report() { "$PY" -m bench.gpu_report "$FOUND" "$OUT"; }
 for part in $PARTS; do
     rm -f "$FOUND/$part".*
     case $part in
-    # Each file in a process of its own: one that dies takes only its own results along. Other
-    # packages' warnings, and the plugins of pytest that they bring, are not what this is about.
     tests | tests-*)
         [ "$part" != tests ] || rm -f "$FOUND"/tests-*
         for file in tests/gpu/test_*.py; do
             file=$(basename "$file" .py)
-            [ "$part" = tests ] || [ "$part" = "tests-${file#test_}" ] || continue
-            run "tests-${file#test_}" env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
-                PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "tests/gpu/$file.py" -v --long \
-                -W default --junitxml "$FOUND/tests-${file#test_}.xml"
+            file=${file#test_}
+            [ "$part" = tests ] || [ "$part" = "tests-$file" ] || continue
+            rm -f "$FOUND/tests-$file-rest".*
+            test_file "tests-$file" "$file"
+            [ "$code" = 0 ] || [ -e "$FOUND/tests-$file.xml" ] || test_rest "$file"
         done
         ;;
     transfer-*)
