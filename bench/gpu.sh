@@ -15,7 +15,7 @@
 #           a compiler there. DALI's wheels may come later, with another command.
 # --collect fills such a folder on a machine with a network, a compiler and the same version of
 #           Python: the core with libjpeg in it, the libraries, what the tests and suites need; and
-#           puts all of it into FOLDER/pieces as files of at most 40 MiB (PIECE): first.tar.* with all that
+#           puts all of it into FOLDER/pieces as files of at most 26 MiB (PIECE): first.tar.* with all that
 #           most parts need, dali.tar.* with DALI. MORE="NAME ..." adds packages to the first,
 #           HAS="NAME ..." leaves out what the other machine's Python has.
 # --join    makes FOLDER's wheels of those in FOLDER/pieces that are whole.
@@ -24,8 +24,8 @@
 #           last three need DALI. The others' results stay in FILE.parts, and FILE is made of what is
 #           there: for machines with a limit on commands.
 # --report  makes FILE of a folder of parts, without a GPU: put together what several runs left.
-# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. LIMIT (500) is the most seconds that a
-# suite or a file of tests may take; BUDGET, the most that the whole command may take, installing
+# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. TEST_LIMIT (100) is the most seconds that
+# a test may take, LIMIT (500) a suite or a file of tests, and BUDGET the whole command, installing
 # included (none by default). What fails or never ends hides no other's results: FILE says how each
 # part ended, and holds the end of its log.
 set -eu
@@ -93,7 +93,7 @@ collect() {
         rm -f "$made"/*/"$(echo "$name" | tr '.-' '__')"-*.whl
     done
     for tar in first dali; do
-        (cd "$made/$tar" && tar -cf - ./*.whl) | split -b "${PIECE:-40m}" - "$COLLECT/pieces/$tar.tar."
+        (cd "$made/$tar" && tar -cf - ./*.whl) | split -b "${PIECE:-26m}" - "$COLLECT/pieces/$tar.tar."
     done
     (cd "$COLLECT/pieces" && sha256sum -- *.tar.* >SHA256)
     ls -l "$COLLECT/pieces"
