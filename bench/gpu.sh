@@ -15,7 +15,7 @@
 #           a compiler there. DALI's wheels may come later, with another command.
 # --collect fills such a folder on a machine with a network, a compiler and the same version of
 #           Python: the core with libjpeg in it, the libraries, what the tests and suites need; and
-#           puts all of it into FOLDER/pieces as files of at most 40 MiB (PIECE): first.tar.* with all that
+#           puts all of it into FOLDER/pieces as files of at most 26 MiB (PIECE): first.tar.* with all that
 #           most parts need, dali.tar.* with DALI. MORE="NAME ..." adds packages to the first,
 #           HAS="NAME ..." leaves out what the other machine's Python has.
 # --join    makes FOLDER's wheels of those in FOLDER/pieces that are whole.
@@ -24,8 +24,8 @@
 #           last three need DALI. The others' results stay in FILE.parts, and FILE is made of what is
 #           there: for machines with a limit on commands.
 # --report  makes FILE of a folder of parts, without a GPU: put together what several runs left.
-# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. LIMIT (500) is the most seconds that a
-# suite or a file of tests may take; BUDGET, the most that the whole command may take, installing
+# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. TEST_LIMIT (60) is the most seconds that
+# a test may take, LIMIT (500) a suite or a file of tests, and BUDGET the whole command, installing
 # included (none by default). What fails or never ends hides no other's results: FILE says how each
 # part ended, and holds the end of its log.
 set -eu
@@ -89,11 +89,11 @@ collect() {
     # shellcheck disable=SC2086 # both in one command: one version of each
     $pip download -q --only-binary=:all: -d "$made/first" $NEEDED $LIBRARIES ${MORE:-}
     mv "$made"/first/nvidia_*.whl "$made/dali"
-    for name in numpy ${HAS:-}; do # torch's and torchvision's own stay as they are there
-        rm -f "$made/first/$(echo "$name" | tr '.-' '__')"-*.whl
+    for name in numpy ${HAS:-}; do # what is there stays as it is there
+        rm -f "$made"/*/"$(echo "$name" | tr '.-' '__')"-*.whl
     done
     for tar in first dali; do
-        (cd "$made/$tar" && tar -cf - ./*.whl) | split -b "${PIECE:-40m}" - "$COLLECT/pieces/$tar.tar."
+        (cd "$made/$tar" && tar -cf - ./*.whl) | split -b "${PIECE:-26m}" - "$COLLECT/pieces/$tar.tar."
     done
     (cd "$COLLECT/pieces" && sha256sum -- *.tar.* >SHA256)
     ls -l "$COLLECT/pieces"
@@ -204,6 +204,26 @@ run() {
     echo "$code $(($(date +%s) - begin))" >"$FOUND/$name.status"
     tail -n 25 "$FOUND/$name.log"
 }
+# test_file PART FILE [OPTION...]: in a process of its own: one that dies takes only its own results
+# along. Other packages' warnings, and the plugins of pytest that they bring, are not what this is
+# about. A test may take TEST_LIMIT seconds; where not even Python gets through, the process ends.
+test_file() {
+    part_of=$1 path=tests/gpu/test_$2.py
+    shift 2
+    run "$part_of" env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+        PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "$path" -v --long -W default \
+        --timeout "${TEST_LIMIT:-60}" -o faulthandler_timeout=$((${TEST_LIMIT:-60} + 20)) \
+        --junitxml "$FOUND/$part_of.xml" "$@"
+}
+# The tests of FILE behind the one that its process died of.
+test_rest() {
+    "$PY" -m bench.gpu_report --begun "$FOUND/tests-$1.log" >"$FOUND/tests-$1.begun"
+    [ -s "$FOUND/tests-$1.begun" ] || return 0
+    file=$1
+    set --
+    while read -r name; do set -- "$@" --deselect "$name"; done <"$FOUND/tests-$file.begun"
+    test_file "tests-$file-rest" "$file" "$@"
+}
 measure() { # measure NAME SUITE VARIANT [OPTION...]
     name=$1 suite=$2 variant=$3
     shift 3
@@ -214,16 +234,14 @@ report() { "$PY" -m bench.gpu_report "$FOUND" "$OUT"; }
 for part in $PARTS; do
     rm -f "$FOUND/$part".*
     case $part in
-    # Each file in a process of its own: one that dies takes only its own results along. Other
-    # packages' warnings, and the plugins of pytest that they bring, are not what this is about.
     tests | tests-*)
         [ "$part" != tests ] || rm -f "$FOUND"/tests-*
-        for file in tests/gpu/test_*.py; do
-            file=$(basename "$file" .py)
-            [ "$part" = tests ] || [ "$part" = "tests-${file#test_}" ] || continue
-            run "tests-${file#test_}" env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
-                PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "tests/gpu/$file.py" -v --long \
-                -W default --junitxml "$FOUND/tests-${file#test_}.xml"
+        # First what all else stands on: a machine that is slow or hangs may leave no time for more.
+        for file in transfer cuda $(ls tests/gpu | sed -n 's/^test_\(.*\)\.py$/\1/p' | grep -vx -e transfer -e cuda); do
+            [ "$part" = tests ] || [ "$part" = "tests-$file" ] || continue
+            rm -f "$FOUND/tests-$file-rest".*
+            test_file "tests-$file" "$file"
+            [ "$code" = 0 ] || [ -e "$FOUND/tests-$file.xml" ] || test_rest "$file"
         done
         ;;
     transfer-*)

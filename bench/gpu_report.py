@@ -1,14 +1,15 @@
 """The parts of a run of bench/gpu.sh as one JSON: results, failures, and what never ended.
 
     python -m bench.gpu_report --here PARTS
+    python -m bench.gpu_report --begun LOG
     python -m bench.gpu_report PARTS FILE
 
 The first notes in PARTS what machine this is, and fails where fastload's core or a CUDA device is
-missing. The second needs neither: PARTS may come from another machine, or from several. PARTS has
-for each part NAME.status (its exit status and its seconds), NAME.log (what it printed) and what it
-made: NAME.xml of tests, NAME.json of a suite. FILE is made of what is there, so it can be made
-again after each part. Exits with 0 where every part ended well and no test was skipped but for want
-of a second device.
+missing. The second prints the tests that began, from a log of pytest's. The third needs no device:
+PARTS may come from another machine, or from several. PARTS has for each part NAME.status (its exit
+status and its seconds), NAME.log (what it printed) and what it made: NAME.xml of tests, NAME.json
+of a suite. FILE is made of what is there, so it can be made again after each part. Exits with 0
+where every part ended well and no test was skipped but for want of a second device.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,10 @@ _TIMED_OUT = {124, 137}
 _TAIL = 3000  # characters of the log of a part that failed
 _MACHINE = "machine"  # the file of PARTS that says what machine it was
 
-# pytest's line for a test, with -v; without an outcome where the test never ended.
+# pytest's line for a test, with -v. Without an outcome where the test never ended: then what the
+# process said as it died may follow.
 _LINE = re.compile(
-    r"(tests/gpu/\S+?::.+?)(?: (PASSED|FAILED|ERROR|SKIPPED)(?: \((.*)\))?)? *(?:\[ *\d+%\])?"
+    r"(tests/gpu/\S+?::\w+(?:\[.*?\])?)(?: (PASSED|FAILED|ERROR|SKIPPED)(?: \((.*)\))?)?(?: .*)?"
 )
 
 
@@ -121,18 +124,23 @@ def _tests(statuses: list[Path]) -> dict[str, Any]:
 
 def _from_log(path: Path, tests: dict[str, Any]) -> None:
     """Add what pytest's output says of each test."""
-    log = path.read_text(errors="replace") if path.exists() else ""
-    for line in log.splitlines():
-        found = _LINE.fullmatch(line)
-        if found is None:
-            continue
-        name, outcome, reason = found.groups()
+    for name, outcome, reason in _logged(path):
         if outcome == "PASSED":
             tests["passed"] += 1
         elif outcome == "SKIPPED":
             _skipped(tests, reason or "no reason is in the log")
         else:
             tests["failed"][name] = "it did not end" if outcome is None else "see its log"
+
+
+def _logged(path: Path) -> Iterator[tuple[str, str | None, str | None]]:
+    """Of each test that began: its name, its outcome if it ended, and why it was skipped."""
+    log = path.read_text(errors="replace") if path.exists() else ""
+    for line in log.splitlines():
+        found = _LINE.fullmatch(line)
+        if found is not None:
+            name, outcome, reason = found.groups()
+            yield name, outcome, reason
 
 
 def _skipped(tests: dict[str, Any], reason: str) -> None:
@@ -174,6 +182,10 @@ def main(arguments: list[str]) -> int:
             print(f"gpu: {error}; nothing was run", file=sys.stderr)
             return 1
         (Path(arguments[1]) / _MACHINE).write_text(json.dumps(found, indent=1) + "\n")
+        return 0
+    if arguments[0] == "--begun":
+        for name in dict.fromkeys(name for name, _, _ in _logged(Path(arguments[1]))):
+            print(name)
         return 0
     parts, out = map(Path, arguments)
     content = report(parts)

@@ -92,7 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     skip_long = pytest.mark.skip(reason="long: run by `make test-long`")
     for item in items:
         if config.getoption("--long"):
-            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))  # full counts are of every test
+            if not config.getoption("timeout", None):
+                item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))  # full counts: of every test
         elif item.get_closest_marker("long") is not None:
             item.add_marker(skip_long)
 

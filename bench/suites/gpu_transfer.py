@@ -95,7 +95,8 @@ class GpuTransfer(Suite):
         network = resnet50()
         measured = speeds(
             store,
-            torch.compile(network) if case.compiled else network,
+            # dynamic=False: the second batch size of a process would be compiled for any size.
+            torch.compile(network, dynamic=False) if case.compiled else network,
             device,
             batch=batch,
             steps=steps,

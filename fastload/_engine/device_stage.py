@@ -54,11 +54,17 @@ def fused_look_up(device: torch.device) -> LookUp | None:
         )
     except ImportError:
         return None
+    except torch.cuda.OutOfMemoryError:
+        raise  # Triton may run another time
     except Exception as error:  # noqa: BLE001 - of a compiler, a driver, or Triton itself
-        reason = " ".join(str(error).split())[:300]
-        _log.warning("Triton does not run on %s, so torch looks values up: %s", device, reason)
+        _without_triton(device, error)
         return None
     return None if tried is None else look_up
+
+
+def _without_triton(device: torch.device, error: Exception) -> None:
+    reason = " ".join(str(error).split())[:300]
+    _log.warning("Triton does not run on %s, so torch looks values up: %s", device, reason)
 
 
 class DeviceStage:
@@ -114,10 +120,9 @@ class DeviceStage:
 
     def _values(self, levels: torch.Tensor) -> torch.Tensor:
         """The values of all levels, dense; the levels themselves if there is no table."""
-        if self._look_up is not None and self._table is not None:
-            values = self._look_up(levels, self._table, nhwc=self._nhwc)
-            if values is not None:
-                return values
+        values = self._fused_values(levels)
+        if values is not None:
+            return values
         # Dimensions in the order of memory, so that everything below is dense.
         levels = levels.permute(0, 2, 3, 1) if self._nhwc else levels
         images = levels = levels.contiguous()
@@ -125,6 +130,23 @@ class DeviceStage:
             index = levels + self._offsets
             images = self._table.index_select(0, index.view(-1)).view(levels.shape)
         return images.permute(0, 3, 1, 2) if self._nhwc else images
+
+    def _fused_values(self, levels: torch.Tensor) -> torch.Tensor | None:
+        """The values of all levels by the kernel; None if there is none for them.
+
+        Triton compiles a kernel for each dtype and layout. So it may fail here although it ran
+        once: where its cache folder can be read but not written to, for example.
+        """
+        if self._look_up is None or self._table is None:
+            return None
+        try:
+            return self._look_up(levels, self._table, nhwc=self._nhwc)
+        except torch.cuda.OutOfMemoryError:
+            raise  # Triton may run another time
+        except Exception as error:  # noqa: BLE001 - as in fused_look_up
+            _without_triton(levels.device, error)
+            self._look_up = None
+            return None
 
 
 def _erase(

@@ -469,6 +469,26 @@ def test_the_end_of_a_process_that_holds_a_loader_says_nothing(store: Path) -> N
     assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr
 
 
+def test_a_forked_child_of_its_process_ends(store: Path) -> None:
+    """DALI closes pipelines when a process ends, and waits for threads that a child lacks."""
+    script = (
+        "import os, signal, sys; from fastload import FastLoader\n"
+        "from torchvision import transforms as t\n"
+        "t = t.Compose([t.CenterCrop(64), t.PILToTensor()])\n"
+        "loader = FastLoader(sys.argv[1], 8, engine='dali', transform=t, num_workers=1)\n"
+        "next(iter(loader))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    signal.alarm(20)\n"
+        "    sys.exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert len(list(loader)) == 3\n"
+    )
+    done = warm.run(["-c", script, store])
+    assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+
+
 def test_resumes_at_the_next_sample(store: Path) -> None:
     given = {"engine": "dali", "transform": UINT8[0], "num_workers": 1, "seed": 5, "shuffle": True}
     loader = FastLoader(store, 4, **given)

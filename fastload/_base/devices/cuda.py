@@ -232,7 +232,7 @@ class Cuda:
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if ending() or os.getpid() != self._pid:
             return
-        if self._gone and self.capturing():
+        if (self._gone or _left) and self.capturing():
             _left.extend(self._gone)
         else:
             self._unregister()

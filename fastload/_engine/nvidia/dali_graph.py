@@ -12,13 +12,14 @@ Note [A spoiled pipeline]
 Note [Boxes that a GPU's decoder refuses]
     With libjpeg's upsampling, nvImageCodec does not let nvJPEG before 13.2 decode boxes of images
     with subsampled colours (``enable_roi_fancy_upsampling``, which DALI does not pass on): DALI
-    decodes them on the CPU without a message. All of CUDA 12 has such an nvJPEG: there whole images
-    are decoded, and cut on the GPU. For CUDA 13 our extra requires a version that is new enough.
+    decodes them on the CPU without a message. With such an nvJPEG, as in all of CUDA 12, whole
+    images are decoded, and cut on the GPU. For CUDA 13 our extra requires one that is new enough.
 """
 
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
 import importlib
 import os
@@ -33,6 +34,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..._base.devices.cuda import on_stream
 from ...errors import MissingDependencyError, UsageError, install
+from . import nvjpeg
 
 DEPTH = 2
 """Batches in the pipeline at a time, DALI's default: one is decoded on the host and copied while
@@ -41,14 +43,16 @@ the other is finished on the device."""
 # By resample/resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
 FILTERS = {2: "INTERP_LINEAR", 4: "INTERP_CUBIC", 5: "INTERP_LANCZOS3"}
 
+_BOXES_SINCE = 13, 2  # the version of nvJPEG: Note [Boxes that a GPU's decoder refuses]
+
 # What DALI raises for errors of its operators, out of memory included.
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
 
-# The process in which DALI runs. A forked child has none of its threads, and DALI waits for them
-# for ever: when a pipeline is built there, and when one of the parent's is closed. So a child keeps
-# those of its parent.
+# The process in which DALI runs, and its pipelines. A forked child has none of DALI's threads, and
+# DALI waits for them for ever: when a pipeline is built there, when one of the parent's is closed,
+# and when the child ends.
 _process: int | None = None
-_of_the_parent: list[object] = []
+_pipelines = weakref.WeakSet["_Pipeline"]()
 
 
 class _Outputs(Protocol):
@@ -62,7 +66,9 @@ class _Outputs(Protocol):
 
 
 class _Pipeline(Protocol):
-    """What is used of ``nvidia.dali.Pipeline``."""
+    """What is used of ``nvidia.dali.Pipeline``; with ``_pipe`` None, it closes nothing."""
+
+    _pipe: object
 
     def schedule_run(self) -> None: ...
     def reset(self) -> None: ...
@@ -147,7 +153,6 @@ class Graph:
     def __init__(self, build: Build, stream: torch.cuda.Stream | None) -> None:
         self._build = build
         self._stream = stream
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._waiting: collections.deque[Work] = collections.deque()
         self._running: collections.deque[Work] = collections.deque()
@@ -173,14 +178,8 @@ class Graph:
         """``work`` will not be taken. From any thread, without waiting."""
         work.wanted = False
 
-    # Default arguments: when the interpreter ends, the module's names may be gone before this runs.
-    def __del__(
-        self, getpid: Callable[[], int] = os.getpid, kept: list[object] = _of_the_parent
-    ) -> None:
-        if self._pipe is not None and getpid() != self._pid:
-            kept.append(self._pipe)
-        else:
-            self._shut()  # before the batches' files go: DALI reads them in place
+    def __del__(self) -> None:
+        self._shut()  # before the batches' files go: DALI reads them in place
 
     def _shut(self) -> None:
         pipe, self._pipe = self._pipe, None
@@ -297,9 +296,7 @@ def version() -> str:
 
 def takes_boxes(device: torch.device) -> bool:
     """Whether JPEG decoders of ``device`` take boxes: Note [Boxes that a GPU's decoder refuses]."""
-    if device.type == "cpu":
-        return True
-    return int(str(importlib.import_module("nvidia.dali").__cuda_version__)[:2]) >= 13
+    return device.type == "cpu" or nvjpeg.version() >= _BOXES_SINCE
 
 
 def _pipeline(build: Build, batch: int, source: Callable[[], tuple[object, ...]]) -> _Pipeline:
@@ -309,20 +306,33 @@ def _pipeline(build: Build, batch: int, source: Callable[[], tuple[object, ...]]
         UsageError: in a forked child of a process that uses DALI, and where DALI makes none.
     """
     global _process
-    if _process not in (None, os.getpid()):
+    if _process is None:
+        os.register_at_fork(after_in_child=_forget_pipelines)
+    elif _process != os.getpid():
         raise UsageError(
             "DALI does not survive a fork, and the parent of this process has used it: start the "
             "child by 'spawn', or decode on the CPU there (engine='native')"
         )
     _process = os.getpid()
     try:
-        return _built(build, batch, source)
+        built = _built(build, batch, source)
     except _FAILURES as error:
         raise UsageError(
             f"DALI {version()} cannot make a pipeline on {_place(build)} "
             f"({' '.join(str(error).split())}): a GPU needs a driver that is new enough and free "
             "memory; or use decode_device='cpu'"
         ) from error
+    _pipelines.add(built)
+    return built
+
+
+def _forget_pipelines() -> None:
+    """In a forked child: nothing closes the parent's pipelines there, nor does DALI at its exit."""
+    for pipeline in list(_pipelines):
+        # What it wraps has a destructor of its own, which must never run either.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
+        pipeline._pipe = None
+    _pipelines.clear()
 
 
 def _place(build: Build) -> str:

@@ -23,6 +23,7 @@ from fake_cuda import FakeCuda, OnFakeCuda, Stream, fake_cuda
 from fake_device import raw
 from fastload import FastLoader, UsageError
 from fastload._base import nested
+from fastload._base.slabs import _allocate
 
 LEVELS = v1.Compose([v1.RandomResizedCrop(96), v1.PILToTensor()])
 ONE = torch.device("cuda", 1)
@@ -119,6 +120,20 @@ def test_no_batch_while_a_graph_is_captured() -> None:
         cuda.capturing = False
         assert len(train(cuda, iterator, 9)) <= 7
         cuda.synchronize()
+
+
+def test_what_was_left_by_another_stays_pinned_while_a_graph_is_captured() -> None:
+    with fake_cuda() as cuda:
+        first, second, third = (OnFakeCuda(ONE) for _ in range(3))
+        memory = _allocate(1 << 16)
+        assert first.pin(memory)
+        cuda.capturing = True
+        del memory, first
+        del second  # it has nothing of its own to unpin
+        assert len(cuda.registered) == 1
+        cuda.capturing = False
+        third.follow()
+        assert cuda.registered == {}
 
 
 class Own:
