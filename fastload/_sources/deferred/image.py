@@ -31,7 +31,7 @@ from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .records import record_info
 from .replay import encoded, reopen, replay
-from .thread_state import cause
+from .thread_state import THREAD, cause
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 
@@ -59,6 +59,7 @@ _KERNELS: dict[object, str] = {
                  "FIND_EDGES", "SHARPEN", "SMOOTH", "SMOOTH_MORE")
 }  # fmt: skip
 COPY: tuple[Operation, ...] = (("copy",),)
+_PARTS = frozenset(("crop", "window", "resize"))
 
 
 class DeferredImage(Image):
@@ -215,6 +216,11 @@ class DeferredImage(Image):
             self._first_load()
         if not operations and not self._operations:
             operations = COPY  # what comes of an image is no file any more
+        if operations and operations[0][0] in _PARTS:
+            if THREAD.parted is self:
+                THREAD.asked = self._opened  # as if it was: each part would decode it
+            elif THREAD.deferring:
+                THREAD.parted = self
         new = object.__new__(DeferredImage)
         size, mode, keeps_info = self._size, self._mode, True
         for operation in operations:

@@ -61,6 +61,7 @@ class _Thread(threading.local):
     failed = False
     decoded: tuple[Opened, Image] | None = None
     asked: Opened | None = None
+    parted: object = None
     kept: tuple[Opened, np.ndarray] | None = None
     ahead: MadeAhead | None = None
     cache: OpenedCache | None = None
@@ -82,6 +83,7 @@ small: how often it was asked for the pixels of an image that is too small for t
 failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 asked: the image of which ``single.py`` made something last.
+parted: the deferred image of which a crop or another size was made last.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
 cache: of the images that ``single.py`` decodes, with its hits and misses.
@@ -180,7 +182,7 @@ def cause(function: str) -> Iterator[None]:
 
 def forget() -> None:
     """Let go of the images that this thread has decoded."""
-    THREAD.decoded = THREAD.asked = THREAD.kept = None
+    THREAD.decoded = THREAD.asked = THREAD.parted = THREAD.kept = None
 
 
 def materialised() -> list[Cause]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision.transforms.functional as F
 from PIL import Image, ImageFile
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import deferred_datasets as shapes
 from fastload import FastLoader
@@ -64,6 +66,7 @@ SHAPES = [
     shapes.Thresholded,
     shapes.Keeping,
     shapes.FromArrays,
+    shapes.TwoPictures,
     shapes.Reseeded,
     shapes.ManyCrops,
 ]
@@ -111,6 +114,37 @@ def test_views_and_warps_are_made_by_the_core(tmp_path: Path, kind: type) -> Non
         == len(colour) * {"TwoViews": 2, "Crops": 4, "Warped": 1}[kind.__name__]
     )
     assert "slower" not in loader.explain()  # nothing was left to Pillow
+
+
+class WithMode(Dataset[Any]):
+    """Images that ``fromarray`` makes of arrays, given a mode."""
+
+    def __init__(self, **mode: str | None) -> None:
+        self.mode = mode
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Any:
+        pixels = np.random.default_rng(i).integers(0, 256, (9, 8, 3), np.uint8)
+        return F.to_tensor(Image.fromarray(pixels[:, ::-1], **self.mode))
+
+
+@pytest.mark.native
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")  # by Pillow 11.3 only
+@pytest.mark.parametrize(
+    ("mode", "count"), [({}, 4), ({"mode": None}, 4), ({"mode": "RGB"}, 4), ({"mode": "HSV"}, 0)]
+)
+def test_an_array_with_the_mode_of_its_bytes_is_deferred(
+    mode: dict[str, str | None], count: int
+) -> None:
+    side_by_side(WithMode(**mode), batch_size=2)
+    if mode and Image.__version__.startswith("11.3"):
+        return
+    loader = FastLoader(WithMode(**mode), 2)
+    with contextlib.suppress(ValueError):  # Pillow 13 knows no HSV in such an array
+        list(loader)
+    assert loader.stats()["images_deferred"] == count
 
 
 def test_persistent_workers_give_the_same_in_every_epoch(photos: list[Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
@@ -169,6 +169,29 @@ def test_views_of_an_image_are_cut_out_of_the_pixels_that_are_known(
     with hooks.deferring():
         np.asarray(image.crop(boxes[0]))
     assert decoded[5:] == [True]  # nothing is kept after the block
+
+
+def test_an_image_of_which_two_crops_are_made_is_decoded_once(
+    photo: Path, decoded: list[bool], no_replay: None
+) -> None:
+    boxes = [(0, 0, 80, 90), (40.5, 0, 120, 90)]  # a script halves the width of the image
+    with hooks.deferring():
+        image = Image.open(photo).convert("RGB")
+        crops = [image.crop(box) for box in boxes]
+        views = [np.asarray(crop) for crop in crops]
+    assert decoded == [True, False, False]  # the whole, and two views
+    for view, box in zip(views, boxes, strict=True):
+        same(view, np.asarray(Image.open(photo).convert("RGB").crop(box)))
+
+
+def test_colours_of_one_crop_are_no_second_view_of_the_image(
+    photo: Path, decoded: list[bool], no_replay: None
+) -> None:
+    with hooks.deferring():
+        crop = Image.open(photo).convert("RGB").crop((0, 0, 80, 90))
+        bright = ImageEnhance.Brightness(crop).enhance(1.2)
+        np.asarray(ImageEnhance.Color(bright).enhance(0.7).resize((70, 70)))
+    assert decoded == [True]  # the crop, not the whole
 
 
 def test_what_is_written_to_a_copy_does_not_show_in_another_view(photo: Path) -> None:
