@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as F
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImageOps
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._sources.deferred import single
+from fastload._base.slabs import SlabRing
+from fastload._sources.deferred import hooks, single
+from fastload._sources.deferred.batch import BatchDecoder
+from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.image import DeferredImage
 from sides import side_by_side
 
@@ -145,6 +149,58 @@ def test_an_array_with_the_mode_of_its_bytes_is_deferred(
     with contextlib.suppress(ValueError):  # Pillow 13 knows no HSV in such an array
         list(loader)
     assert loader.stats()["images_deferred"] == count
+
+
+class Operations(TorchDispatchMode):
+    """Notes torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.add(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "make",
+    [
+        F.to_tensor,
+        F.pil_to_tensor,
+        lambda image: F.to_tensor(image).bfloat16(),
+        lambda image: F.to_tensor(image).half(),
+    ],
+    ids=["float32", "levels", "bfloat16", "float16"],
+)
+def test_rows_are_copied_to_their_batch_without_torchs_threads(
+    photos: list[Path], make: Callable[[Any], torch.Tensor]
+) -> None:
+    # Beside workers that have every CPU, each wake-up of those threads takes milliseconds.
+    colour = [path for path in photos if path.suffix == ".jpg" and Image.open(path).mode == "RGB"]
+    paths = (colour * 6)[:6]
+
+    def tensors() -> list[torch.Tensor]:
+        small = [Image.open(path).convert("RGB").resize((60, 44)) for path in paths]
+        # Of two colours, which the core fills in two calls.
+        return [make(ImageOps.expand(one, 2, (7 * (i % 2),) * 3)) for i, one in enumerate(small)]
+
+    expected = torch.stack(tensors())
+    with hooks.deferring():
+        rows = tensors()
+        for place in (0, 4):
+            rows[place].sum()
+        batch = torch.stack(rows)
+    decoder = BatchDecoder(0, SlabRing(1))
+    with Operations() as operations:
+        found = fill(decoder, batch).result()
+    assert found.stride() == expected.stride()
+    assert torch.equal(found, expected)
+    assert decoder.counts.native == 4
+    assert not [name for name in operations.names if name.startswith(("copy_.", "index_put"))]
 
 
 def test_persistent_workers_give_the_same_in_every_epoch(photos: list[Path]) -> None:
