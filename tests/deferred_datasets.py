@@ -323,6 +323,19 @@ class FromArrays(Photos):
         return self.transform(image), F.to_tensor(ImageOps.mirror(whole))
 
 
+class TwoPictures(Photos):
+    """Two pictures side by side in each file, which arrays mirror half the time."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = Image.open(self.paths[i]).convert("RGB")
+        w, h = image.size
+        pictures = [image.crop((0, 0, w / 2, h)), image.crop((w / 2, 0, w, h))]
+        if random.random() < 0.5:
+            pictures = [Image.fromarray(np.array(one)[:, ::-1, :]) for one in pictures]
+        left, right = (self.transform(picture) for picture in pictures)
+        return {"left": left, "right": right}
+
+
 class Reseeded(Photos):
     """An image and its mask, transformed alike by setting the seed back."""
 

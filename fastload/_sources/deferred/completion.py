@@ -7,11 +7,12 @@ is.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import types
 from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -217,15 +218,15 @@ def start(
     if single:
         shape, strides = (1, *shape), (math.prod(shape), *strides)
     filling = decoder.begin(shape, strides, dtype)
-    recordings = [row for row in rows if not isinstance(row, torch.Tensor)]
-    if len(recordings) == len(rows):
-        filling.add(0, recordings)
-    else:
-        for place, row in enumerate(rows):
-            if isinstance(row, torch.Tensor):
-                filling.put(place, row)
-            else:
-                filling.add(place, [row])
+    place = 0
+    for recorded, run in itertools.groupby(rows, lambda row: isinstance(row, Recording)):
+        together = list(run)
+        if recorded:
+            filling.add(place, cast("list[Recording]", together))
+        else:
+            for at, row in enumerate(cast("list[torch.Tensor]", together), place):
+                filling.put(at, row)
+        place += len(together)
     return FillingTensor(filling, kind) if single else filling
 
 

@@ -6,11 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import PIL
 
 from ...storage.base import RAW
 from .image import COPY, DeferredImage, within_limit
 from .recording import Opened, Recording, Stored
 from .thread_state import THREAD
+
+# Pillow 11.3 warns of a mode, as no other version does.
+_TAKES_MODE = PIL.__version__.split(".")[:2] != ["11", "3"]
+
+
+def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether Pillow takes the bytes of an array of colours as they are, given these arguments."""
+    if not args and not kwargs:
+        return True
+    if len(args) + len(kwargs) != 1 or kwargs.keys() - {"mode"}:
+        return False
+    mode = args[0] if args else kwargs["mode"]
+    return mode is None or (_TAKES_MODE and type(mode) is str and mode == "RGB")
 
 
 def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,8 +35,7 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
         if (
             not THREAD.deferring
             or not THREAD.arrays
-            or args
-            or kwargs
+            or not _plain(args, kwargs)
             or type(obj) is not np.ndarray
             or obj.dtype != np.uint8
             or obj.ndim != 3

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFile
-from torch.utils.data import DataLoader
+import torchvision.transforms.functional as F
+from PIL import Image, ImageFile, ImageOps
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, Dataset
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._sources.deferred import single
+from fastload._base.slabs import SlabRing
+from fastload._sources.deferred import hooks, single
+from fastload._sources.deferred.batch import BatchDecoder
+from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.image import DeferredImage
 from sides import side_by_side
 
@@ -64,6 +70,7 @@ SHAPES = [
     shapes.Thresholded,
     shapes.Keeping,
     shapes.FromArrays,
+    shapes.TwoPictures,
     shapes.Reseeded,
     shapes.ManyCrops,
 ]
@@ -111,6 +118,89 @@ def test_views_and_warps_are_made_by_the_core(tmp_path: Path, kind: type) -> Non
         == len(colour) * {"TwoViews": 2, "Crops": 4, "Warped": 1}[kind.__name__]
     )
     assert "slower" not in loader.explain()  # nothing was left to Pillow
+
+
+class WithMode(Dataset[Any]):
+    """Images that ``fromarray`` makes of arrays, given a mode."""
+
+    def __init__(self, **mode: str | None) -> None:
+        self.mode = mode
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Any:
+        pixels = np.random.default_rng(i).integers(0, 256, (9, 8, 3), np.uint8)
+        return F.to_tensor(Image.fromarray(pixels[:, ::-1], **self.mode))
+
+
+@pytest.mark.native
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")  # by Pillow 11.3 only
+@pytest.mark.parametrize(
+    ("mode", "count"), [({}, 4), ({"mode": None}, 4), ({"mode": "RGB"}, 4), ({"mode": "HSV"}, 0)]
+)
+def test_an_array_with_the_mode_of_its_bytes_is_deferred(
+    mode: dict[str, str | None], count: int
+) -> None:
+    side_by_side(WithMode(**mode), batch_size=2)
+    if mode and Image.__version__.startswith("11.3"):
+        return
+    loader = FastLoader(WithMode(**mode), 2)
+    with contextlib.suppress(ValueError):  # Pillow 13 knows no HSV in such an array
+        list(loader)
+    assert loader.stats()["images_deferred"] == count
+
+
+class Operations(TorchDispatchMode):
+    """Notes torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.add(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "make",
+    [
+        F.to_tensor,
+        F.pil_to_tensor,
+        lambda image: F.to_tensor(image).bfloat16(),
+        lambda image: F.to_tensor(image).half(),
+    ],
+    ids=["float32", "levels", "bfloat16", "float16"],
+)
+def test_rows_are_copied_to_their_batch_without_torchs_threads(
+    photos: list[Path], make: Callable[[Any], torch.Tensor]
+) -> None:
+    # Beside workers that have every CPU, each wake-up of those threads takes milliseconds.
+    colour = [path for path in photos if path.suffix == ".jpg" and Image.open(path).mode == "RGB"]
+    paths = (colour * 6)[:6]
+
+    def tensors() -> list[torch.Tensor]:
+        small = [Image.open(path).convert("RGB").resize((60, 44)) for path in paths]
+        # Of two colours, which the core fills in two calls.
+        return [make(ImageOps.expand(one, 2, (7 * (i % 2),) * 3)) for i, one in enumerate(small)]
+
+    expected = torch.stack(tensors())
+    with hooks.deferring():
+        rows = tensors()
+        for place in (0, 4):
+            rows[place].sum()
+        batch = torch.stack(rows)
+    decoder = BatchDecoder(0, SlabRing(1))
+    with Operations() as operations:
+        found = fill(decoder, batch).result()
+    assert found.stride() == expected.stride()
+    assert torch.equal(found, expected)
+    assert decoder.counts.native == 4
+    assert not [name for name in operations.names if name.startswith(("copy_.", "index_put"))]
 
 
 def test_persistent_workers_give_the_same_in_every_epoch(photos: list[Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
@@ -197,6 +197,16 @@ def test_an_image_is_decoded_as_a_whole_where_the_one_before_was_asked_for_again
         [True],
         [True],
     ]
+
+
+def test_colours_of_one_crop_are_no_second_view_of_the_image(
+    photo: Path, decoded: list[bool], no_replay: None
+) -> None:
+    with hooks.deferring():
+        crop = Image.open(photo).convert("RGB").crop((0, 0, 80, 90))
+        bright = ImageEnhance.Brightness(crop).enhance(1.2)
+        np.asarray(ImageEnhance.Color(bright).enhance(0.7).resize((70, 70)))
+    assert decoded == [True]  # the crop, not the whole
 
 
 def test_what_is_written_to_a_copy_does_not_show_in_another_view(photo: Path) -> None:
