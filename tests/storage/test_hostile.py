@@ -327,6 +327,12 @@ def test_renames_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / "precious").exists()
 
 
+@pytest.mark.parametrize("suffix", ["lmdb", "tfrecord", "tar", "rec", "h5", "n5", "zarr", "pth"])
+def test_a_name_that_is_no_utf8_can_be_written_and_read(tmp_path: Path, suffix: str) -> None:
+    path = written(tmp_path / os.fsdecode(b"caf\xe9." + suffix.encode()))
+    assert len(open_store(path)) == 6 and verify(path).damaged == ()
+
+
 # --- types and texts ------------------------------------------------------------------------------
 
 
