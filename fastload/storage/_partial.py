@@ -64,8 +64,13 @@ class Partial:
             )
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.folder)
-        self._check_own()
-        self._lock = self._acquire()
+        try:
+            self._check_own()
+            self._lock = self._acquire()
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"{path!r}: another process has just finished or deleted {self.folder!r}: run again"
+            ) from error
         with contextlib.ExitStack() as undo:
             undo.callback(self._release)
             if os.path.lexists(mark):
@@ -119,6 +124,13 @@ class Partial:
             raise UsageError(
                 f"{self.path!r}: another process is writing it: wait for it, or end it"
             ) from error
+        try:  # its owner may have deleted the file that was opened here
+            current = os.path.samestat(os.fstat(lock), os.stat(self.file("lock")))
+        except OSError:
+            current = False
+        if not current:
+            os.close(lock)
+            raise FileNotFoundError(self.file("lock"))
         _held.add(key)
         self._key = key
         return lock
