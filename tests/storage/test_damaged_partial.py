@@ -76,6 +76,12 @@ def test_work_in_progress_is_finished(tmp_path: Path, name: str) -> None:
     finished(tmp_path, name)
 
 
+def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be written \(File name too long\): make it"):
+        open_writer(tmp_path / f"{'n' * 300}.tar")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("moment", ["lstat", "open", "lockf"])
 def test_a_partial_whose_owner_finishes_while_it_is_opened_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
