@@ -277,7 +277,10 @@ def _pack(
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(reporting("packing", progress))
         jobs = list(_jobs(path, keys, split, settings, remote))
-        finished = [part for part in map(_finished, jobs) if part is not None]
+        found = list(map(_finished, jobs))
+        finished = [part for part in found if part is not None]
+        if staged:
+            _check_unchanged(opened, [job for job, part in zip(jobs, found) if part is not None])
         # A run may have been killed between the commits of the parts of a split.
         if staged or len(finished) < len(jobs):
             jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
@@ -396,6 +399,23 @@ def _finished(job: Job) -> PackedPart | None:
             return None
         nbytes = int(store.places(np.arange(len(store))).nbytes.sum())
         return PackedPart.of(store.path, store, nbytes, len(store))
+
+
+def _check_unchanged(opened: Source, finished: Sequence[Job]) -> None:
+    """Raise UsageError if a sample of a store that an earlier run finished has changed since.
+
+    That run was killed before the store was moved or uploaded to its place.
+    """
+    for job in finished if opened.identity is None else ():
+        with open_store(job.path) as store:
+            since_ns = max((os.stat(file).st_mtime_ns for file in store.files), default=0)
+        changed = (index for index in job.indices.tolist() if opened.changed(index, since_ns))
+        first = next(changed, None)
+        if first is not None:
+            raise UsageError(
+                f"{opened.where(first)!r} has changed since an interrupted run packed it: delete "
+                f"{os.path.dirname(job.path)!r} to start again"
+            )
 
 
 def _same_settings(store: Store | Table, job: Job) -> bool:

@@ -287,9 +287,9 @@ def _pack_and_upload(
             raise
         also = f", and {url!r}" if uploaded else ""
         raise UsageError(
-            f"{url!r}: an earlier run, with other settings or another source, packed a store whose "
-            f"upload did not finish: use the same to resume, or delete {folder!r}{also} to start "
-            "again"
+            f"{url!r}: an earlier run, with other settings or files that differ from these, packed "
+            f"a store whose upload did not finish: use the same to resume, or delete {folder!r}"
+            f"{also} to start again"
         ) from error
     parent = os.path.dirname(path)
     with asking(url, f"the finished store lies in {folder!r} and cannot be uploaded", options):

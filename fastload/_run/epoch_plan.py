@@ -107,13 +107,23 @@ class EpochPlan:
         users_state = torch.default_generator.get_state()
         for generator, state in zip(self._generators, self.progress.generators):
             if generator is not torch.default_generator or self.progress.order_drawn:
-                generator.set_state(state)
+                _set_state(generator, state)
         try:
             yield
         finally:
             if self.progress.order_drawn:
                 torch.default_generator.set_state(users_state)
             self.progress.mark_drawn()
+
+
+def _set_state(generator: torch.Generator, state: torch.Tensor) -> None:
+    try:
+        generator.set_state(state)
+    except RuntimeError as error:  # of another device's generator, or damaged
+        raise UsageError(
+            f"load_state_dict: the state of a generator does not fit this one ({error}): use "
+            "another checkpoint"
+        ) from error
 
 
 def plan(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import torch
@@ -190,7 +190,7 @@ class Progress:
 def read(state: Mapping[str, Any]) -> Progress:
     """The progress saved in ``state``. Raises UsageError if it is not a FastLoader's state."""
     version = state.get("version") if isinstance(state, Mapping) else None
-    if version != _VERSION:
+    if type(version) is not int or version != _VERSION:
         found = f"version {version!r}" if version is not None else f"a {type(state).__name__}"
         if version is None and isinstance(state, Mapping):
             found += f" with the keys {list(state)}"
@@ -223,13 +223,31 @@ def _read(state: Mapping[str, Any]) -> Progress:
         generators=[_generator(saved) for saved in state["generators"]],
         sampler=state["sampler"],
         sampler_epoch=state["sampler_epoch"],
-        base_seed=state["base_seed"],
-        workers=[Position(*worker) for worker in state["workers"]],
-        before=[Position(*worker) for worker in state["before"]],
+        base_seed=None if state["base_seed"] is None else _seed(state["base_seed"]),
+        workers=[_position(worker) for worker in state["workers"]],
+        before=[_position(worker) for worker in state["before"]],
         next_worker=_count(state["turn"]),
         order_drawn=bool(state["begun"]),
-        grouping=state.get("grouping"),
+        grouping=_grouping(state.get("grouping")),
     )
+
+
+def _seed(saved: SupportsIndex) -> int:
+    return torch.Generator().manual_seed(operator.index(saved)).initial_seed()
+
+
+def _position(saved: Sequence[Any]) -> Position:
+    batches, state, ended, failed, since_state = saved
+    if not (state is None or isinstance(state, dict)) or not isinstance(ended, bool):
+        raise ValueError("the position of a worker is none")
+    return Position(_count(batches), state, ended, _count(failed), _count(since_state))
+
+
+def _grouping(saved: Any) -> dict[str, Any] | None:
+    known = (int, str, bool, type(None))  # what ``==`` compares to a bool
+    if saved is not None and not all(isinstance(value, known) for value in dict(saved).values()):
+        raise ValueError("the groups are none")
+    return None if saved is None else dict(saved)
 
 
 def _count(saved: SupportsIndex) -> int:
@@ -241,7 +259,7 @@ def _count(saved: SupportsIndex) -> int:
 
 def mix_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a Mix saved in ``state``. Raises UsageError if it was saved without one."""
-    if not state.get("mix"):
+    if not isinstance(state.get("mix"), Mapping):
         raise UsageError(
             "load_state_dict: expected the state of a loader over a Mix, got one without: resume "
             "with the same dataset"

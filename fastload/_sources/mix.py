@@ -238,7 +238,7 @@ class Mix:
         """Restore the weights from ``state``. Raises UsageError if it is of another mix."""
         for name, here in (("sizes", self._opened_sizes()), ("batching", self.batching)):
             saved = state.get(name)
-            if saved != here:
+            if type(saved) is not type(here) or repr(saved) != repr(here):
                 raise UsageError(
                     f"the state was saved with a Mix of other {name}: expected {saved}, got "
                     f"{here}; use the same components in the same order"

@@ -24,6 +24,7 @@ from .._sources.unreadable import Unreadable
 from .._transforms.views import Views
 from ..errors import FastloadError, UsageError
 from ..hints import Decode
+from ..storage.base import Store
 from . import picture as _picture
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ def _indices(samples: int | Sequence[int], dataset: object) -> list[int]:
             f"show: expected a map-style dataset or a path, got {type(dataset).__name__}"
         ) from error
     if count == 0:
-        raise UsageError("show: the dataset is empty")
+        store = getattr(dataset, "store", None)
+        named = f"{store.path!r}: " if isinstance(store, Store) else ""
+        raise UsageError(f"{named}expected samples to show, found an empty dataset")
     if isinstance(samples, int):
         if samples < 1:
             raise UsageError(f"samples: expected 1 or more, got {samples}")

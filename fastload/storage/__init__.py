@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StoreError, StoreNotFoundError, UsageError, type_next
+from ..errors import FastloadError, StoreError, StoreNotFoundError, UsageError, type_next
 from ..hints import Compression
 from . import huggingface
 from ._local import is_url, local_path
@@ -115,6 +115,18 @@ def open_store(
             return LanceStore(os.fspath(path), options=columns, remote=remote)
         return RemoteStore(os.fspath(path), remote, columns)
     path = local_path(path)
+    try:
+        return _open_local(path, columns)
+    except FastloadError:
+        raise
+    except OSError as error:  # of a file or a folder that is looked at before a format opens it
+        raise StoreError(
+            f"it cannot be read: {error.strerror or error}", path=str(error.filename or path)
+        ) from error
+
+
+def _open_local(path: str, columns: ColumnOptions) -> Store:
+    """``open_store`` of an absolute path."""
     if path.endswith(".partial"):
         raise StoreError(
             "this store is unfinished: run the pack command that started it again", path=path

@@ -16,6 +16,7 @@ does the same with several files, the last of which makes the store exist.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +28,7 @@ from ..errors import StoreError, UsageError
 from ._columns import Columns, pack_chunk, unpack_chunks
 
 _RENAMES = "renames.json"
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 _OWN = {"lock", "journal", "settings.json"}  # files of the partial itself
 
@@ -62,10 +64,24 @@ class Partial:
             raise UsageError(
                 f"{path!r}: expected an existing folder for it, found none: create {parent!r}"
             )
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(self.folder)
-        self._check_own()
-        self._lock = self._acquire()
+        except FileExistsError:
+            pass  # to be resumed
+        except OSError as error:
+            if error.errno not in _REFUSALS:
+                raise
+            raise UsageError(
+                f"{path!r}: its folder cannot be written ({error.strerror}): make it writable, or "
+                "choose another name"
+            ) from error
+        try:
+            self._check_own()
+            self._lock = self._acquire()
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"{path!r}: another process has just finished or deleted {self.folder!r}: run again"
+            ) from error
         with contextlib.ExitStack() as undo:
             undo.callback(self._release)
             if os.path.lexists(mark):
@@ -119,6 +135,13 @@ class Partial:
             raise UsageError(
                 f"{self.path!r}: another process is writing it: wait for it, or end it"
             ) from error
+        try:  # its owner may have deleted the file that was opened here
+            current = os.path.samestat(os.fstat(lock), os.stat(self.file("lock")))
+        except OSError:
+            current = False
+        if not current:
+            os.close(lock)
+            raise FileNotFoundError(self.file("lock"))
         _held.add(key)
         self._key = key
         return lock

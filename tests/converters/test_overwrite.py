@@ -161,6 +161,31 @@ def test_a_run_that_was_killed_before_the_swap_completes_it(
 
 
 @pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".zarr"])
+def test_images_that_changed_after_a_run_was_killed_before_the_swap_are_noticed(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(folder: str) -> Any:
+        raise Killed
+
+    path = tmp_path / f"a{suffix}"
+    pack(images, path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_overwrite, "in_order", kill)
+        with pytest.raises(Killed):
+            pack(images, path, overwrite=True, encode="png" if suffix != ".zarr" else None)
+    (images / "c1" / "03.jpg").write_bytes(picture(77, 16, 16))
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"03\.jpg' has changed since .*: delete '") as raised:
+            pack(images, path, overwrite=True, encode="png" if suffix != ".zarr" else None)
+    shutil.rmtree(str(raised.value).rsplit("delete '", 1)[1].split("'")[0])
+    assert pack(images, path, overwrite=True).records == 12
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".zarr"])
 def test_a_run_that_was_killed_at_any_rename_is_finished_by_the_next(
     images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:

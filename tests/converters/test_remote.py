@@ -378,6 +378,15 @@ def test_an_upload_that_cannot_be_resumed_says_what_to_delete(
     assert os.listdir(staging) == []
 
 
+def test_images_that_changed_since_the_upload_began_are_noticed(
+    memory: Any, images: Path, staging: Path, cut_off: Callable[[str], None]
+) -> None:
+    cut_off("memory://b/x.n5")
+    (images / "klasse 1" / "03.jpg").write_bytes(picture(77, 9, 9))
+    with pytest.raises(UsageError, match="files that differ from these, packed a store whose"):
+        pack(images, "memory://b/x.n5", encode="raw")
+
+
 @pytest.mark.parametrize("suffix", [".n5", ".zarr"])
 @pytest.mark.parametrize("all_of_it", [True, False])
 def test_the_files_of_another_store_are_never_taken_for_uploaded(

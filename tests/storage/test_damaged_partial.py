@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 
 from fastload._tools.verify import verify
-from fastload.errors import FastloadError, StoreError
+from fastload.errors import FastloadError, StoreError, UsageError
 from fastload.storage import Record, Writer, open_store, open_writer
 from fastload.storage._read import read_records
 from fastload.storage.stream import StreamWriter
@@ -71,6 +74,33 @@ def test_work_in_progress_is_finished(tmp_path: Path, name: str) -> None:
     partial = interrupted(tmp_path, name)
     assert partial.is_dir()
     finished(tmp_path, name)
+
+
+def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be written \(File name too long\): make it"):
+        open_writer(tmp_path / f"{'n' * 300}.tar")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("moment", ["lstat", "open", "lockf"])
+def test_a_partial_whose_owner_finishes_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    partial = interrupted(tmp_path, "a.tar")
+    module: Any = fcntl if moment == "lockf" else os
+    whole = getattr(module, moment)
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        if moment == "lockf" or str(arguments[0]).endswith((".partial", "/lock")):
+            monkeypatch.setattr(module, moment, whole)
+            shutil.rmtree(partial)
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(module, moment, late)
+    with pytest.raises(UsageError, match="another process has just finished or deleted"):
+        begin(tmp_path, "a.tar")
+    monkeypatch.undo()
+    finished(tmp_path, "a.tar")
 
 
 @pytest.mark.parametrize("name", list(FORMATS))

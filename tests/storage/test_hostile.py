@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -272,6 +273,10 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
     target = Path(f"{path}{inside}") if inside.startswith(".") else path / inside
     target.unlink()
     os.mkfifo(target)
+    if not inside:
+        with pytest.raises(StoreError, match="regular file"):
+            open_store(path)
+        (tmp_path / f"a.{suffix}.fastload").unlink(missing_ok=True)
     with pytest.raises(StoreError):
         open_store(path).keys(np.arange(2))
         verify(path)
@@ -325,6 +330,24 @@ def test_renames_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"renames\.json of the unfinished store is damaged"):
             open_writer(tmp_path / "a.tar")
     assert (tmp_path / "elsewhere" / "precious").exists()
+
+
+@pytest.mark.parametrize("suffix", ["lmdb", "tfrecord", "tar", "rec", "h5", "n5", "zarr", "pth"])
+def test_a_name_that_is_no_utf8_can_be_written_and_read(tmp_path: Path, suffix: str) -> None:
+    path = written(tmp_path / os.fsdecode(b"caf\xe9." + suffix.encode()))
+    assert len(open_store(path)) == 6 and verify(path).damaged == ()
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(StoreError, match="it cannot be read: Permission denied") as raised:
+        open_store(tmp_path)
+    assert raised.value.path == str(tmp_path)
 
 
 # --- types and texts ------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ..config import LoaderConfig
 from ..epoch_plan import EpochPlan
 from ..progress import Position
 from .fetch import Fetcher, Wanted
-from .tasks import IndexCounter, drawn
+from .tasks import ENDED, IndexCounter, drawn
 from .worker_iterator import warn_of_length
 
 _NO_BATCH = object()  # all samples were skipped, or there are no more
@@ -69,7 +69,9 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         if fetcher.iterable:
             return
         for _ in range(plan.skip):
-            indices: Any = next(self._sampler_iter, [])
+            indices: Any = next(self._sampler_iter, ENDED)
+            if indices is ENDED:
+                break  # a damaged state may have any number
             if self._repeats is not None:
                 self._repeats.count(indices)
         if plan.resumed:

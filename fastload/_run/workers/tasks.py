@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 
+ENDED: Any = object()
+"""What ``next`` gives at the end of an order: a sampler may give anything."""
+
 _numbers = itertools.count()
 
 # Task number -> its iterator: torch's pinning thread gets nothing but outcomes.
@@ -259,7 +262,10 @@ class TaskIterator(Iterator[Task]):
 
     def _skip_items(self) -> None:
         for _ in range(self._skip):
-            self._count(next(self._order, []))
+            indices = next(self._order, ENDED)
+            if indices is ENDED:
+                break  # a damaged state may have any number
+            self._count(indices)
         self._skip = 0
 
     def stop(self) -> None:

@@ -304,8 +304,8 @@ class LmdbWriter(PartialWriter):
                 raise self._damaged(error.message, data) from error
         try:
             self._env = self._lmdb.open(
-                data, map_size=max(_INITIAL_MAP, 2 * size), subdir=False, lock=False, max_dbs=2,
-                readahead=False, **_data_format_1(self._lmdb),
+                os.fsencode(data), map_size=max(_INITIAL_MAP, 2 * size), subdir=False, lock=False,
+                max_dbs=2, readahead=False, **_data_format_1(self._lmdb),
             )  # fmt: skip
             self._records = self._env.open_db(RECORDS)
             with self._env.begin() as transaction:

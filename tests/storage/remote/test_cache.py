@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastload import StoreError, UsageError
+from fastload import FastloadError, StoreError, UsageError
 from fastload.storage import Record, Store, open_store, open_writer
 from fastload.storage.remote.blocks import CELL
+from fastload.storage.remote.content import contents
 from fastload.storage.remote.options import RemoteOptions
 from object_server import Faults, ObjectServer
+from storage.test_mutations import mutated
 
 Opener = Callable[..., Store]
 RECORDS, SIDE = 240, 64  # 12 KB each, 4 MB with LMDB's pages
@@ -194,6 +197,50 @@ def test_wiped_and_damaged_files_are_made_again(many: ObjectServer, cache: Path,
     again(many, cache)
     shutil.rmtree(cache)
     again(many, cache)
+
+
+def test_any_change_of_the_cache_s_files_is_repaired_or_an_error_of_ours(
+    many: ObjectServer, cache: Path, tmp_path: Path, count: Callable[[int, int], int]
+) -> None:
+    """Never other records, and never more memory or time because of a number in a file."""
+    again(many, cache)
+    files = [one for one in sorted(cache.rglob("*")) if one.is_file() and not one.is_symlink()]
+    whole = {one: one.read_bytes() for one in files}
+    repaired = 0
+    for seed in range(count(24, 1000)):
+        chance = random.Random(seed)
+        for one in [*cache.rglob("*")]:
+            if one.is_file() and not one.is_symlink() and one not in whole:
+                one.unlink()
+        for one, data in whole.items():
+            one.parent.mkdir(parents=True, exist_ok=True)
+            one.write_bytes(data)
+        target = chance.choice(files)
+        target.write_bytes(mutated(whole[target], chance))
+        try:
+            again(many, cache)
+            contents(str(cache))
+            repaired += 1
+        except FastloadError as error:
+            assert str(cache) in str(error) or many.url in str(error), error
+        assert on_disk(cache) < 4 * sum(map(len, whole.values())) + (1 << 20)
+    assert repaired > 12
+
+
+@pytest.mark.parametrize("used", [2**64 - 1, 2**63, 2**40])
+def test_a_wrong_sum_of_what_is_used_is_counted_anew(
+    many: ObjectServer, cache: Path, used: int
+) -> None:
+    again(many, cache)
+    with open(cache / "lock", "r+b") as file:
+        file.seek(8)
+        file.write(used.to_bytes(8, "little"))
+    with open(data_file(cache).parent / "index", "r+b") as file:
+        file.seek(4096)
+        file.write(bytes(100))  # so that there is something to fetch
+    again(many, cache)
+    with open(cache / "lock", "rb") as file:
+        assert int.from_bytes(file.read(16)[8:], "little") < 2 * on_disk(cache)
 
 
 def test_files_deleted_while_in_use_are_an_error(many: ObjectServer, cache: Path) -> None:
