@@ -70,7 +70,8 @@ sanitize: setup
 	@git ls-files -z --cached --others --exclude-standard | xargs -0 cp -Pup --parents -t build/sanitize
 	@cd build/sanitize && FASTLOAD_SANITIZE=$(SANITIZE) FASTLOAD_REQUIRE_NATIVE=1 \
 	    $(CURDIR)/$(PY) setup.py -q build_ext --inplace
-	@cd build/sanitize && export PYTHONPATH=$$PWD ASAN_OPTIONS=detect_leaks=0:log_path=$$PWD/sanitizer && \
+	@cd build/sanitize && export PYTHONPATH=$$PWD TSAN_OPTIONS=log_path=$$PWD/sanitizer && \
+	    export ASAN_OPTIONS=detect_leaks=0:log_path=$$PWD/sanitizer && \
 	    LD_PRELOAD="$$(g++ -print-file-name=$(RUNTIME)) $$(g++ -print-file-name=libstdc++.so.6)" \
 	    $(CURDIR)/$(PY) -m pytest $(SPREAD) $(or $(ARGS),$(SANITIZED))
 

@@ -50,10 +50,7 @@ const DctExpander* from_environment() {
   return named ? named : dct_expander_named("");
 }
 
-std::atomic<const DctExpander*>& chosen() {
-  static std::atomic<const DctExpander*> expander{from_environment()};
-  return expander;
-}
+std::atomic<const DctExpander*> chosen{nullptr};
 
 }  // namespace
 
@@ -81,13 +78,18 @@ const DctExpander* dct_expander_named(const char* name) {
 }
 
 const DctExpander& dct_expander() {
-  return *chosen().load(std::memory_order_relaxed);
+  const DctExpander* expander = chosen.load(std::memory_order_relaxed);
+  if (expander == nullptr) {
+    expander = from_environment();
+    chosen.store(expander, std::memory_order_relaxed);
+  }
+  return *expander;
 }
 
 bool dct_set_simd(const char* name) {
   const DctExpander* expander = dct_expander_named(name);
   if (!expander) return false;
-  chosen().store(expander, std::memory_order_relaxed);
+  chosen.store(expander, std::memory_order_relaxed);
   return true;
 }
 

@@ -65,7 +65,7 @@ void convert(const uint8_t* from, int from_bytes, bool bgr, uint8_t* to, int cou
   }
   int done = 0;
 #if defined(__x86_64__)
-  static const bool ssse3 = __builtin_cpu_supports("ssse3");
+  const bool ssse3 = __builtin_cpu_supports("ssse3");
   if (ssse3) done = convert_row_ssse3(from, from_bytes, bgr, to, count);
 #endif
   convert_row(from + done * from_bytes, from_bytes, bgr, to + done * 3, count - done);

@@ -125,7 +125,7 @@ uint32_t crc32c_portable(uint32_t crc, const void* data, size_t nbytes) noexcept
 
 uint32_t crc32c(uint32_t crc, const void* data, size_t nbytes) noexcept {
 #ifdef FASTLOAD_CRC32C_SSE
-  static const bool sse = __builtin_cpu_supports("sse4.2");
+  const bool sse = __builtin_cpu_supports("sse4.2");
   if (sse) return ~with_sse(~crc, static_cast<const uint8_t*>(data), nbytes);
 #endif
   return crc32c_portable(crc, data, nbytes);

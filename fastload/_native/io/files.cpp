@@ -324,7 +324,7 @@ void Files::readahead_mapped(const FileRange* begin, const FileRange* end) noexc
   int error = 0;
   const Mapping* found = mapping(begin->file, &error);
   if (found == nullptr || !found->ours) return;
-  static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   uint8_t* const address = static_cast<uint8_t*>(found->address);
   size_t first = 0, last = 0;  // the run of whole pages that is being merged
   const auto advise = [&] {

@@ -20,11 +20,8 @@ std::atomic<int> repeats{0};
 // ends. faulthandler, for example, returns at once if it was disabled while its handler was below ours.
 constexpr int kMostRepeats = 16;
 
-// Cached before a handler needs it: guarding the first map calls it.
-uintptr_t page_size() noexcept {
-  static const uintptr_t size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  return size;
-}
+// Asked for when the core is loaded, not in a handler.
+const uintptr_t page_nbytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
 
 // Whether `range` guards the address. A range that is changing belongs to another map: readers keep theirs.
 bool guards(const GuardedRange& range, uintptr_t at, uintptr_t* begin) noexcept {
@@ -37,7 +34,7 @@ bool guards(const GuardedRange& range, uintptr_t at, uintptr_t* begin) noexcept 
 // Maps a page of zeros over a missing page of a guarded map. Calls only async-signal-safe functions, and
 // mmap, which is a bare system call in Linux's C libraries.
 bool replace_missing_page(uintptr_t at) noexcept {
-  const uintptr_t page = at / page_size() * page_size();
+  const uintptr_t page = at / page_nbytes * page_nbytes;
   bool ours = false;
   for (GuardedRange* range = ranges.load(); range != nullptr; range = range->next) {
     uintptr_t begin = 0;
@@ -47,7 +44,7 @@ bool replace_missing_page(uintptr_t at) noexcept {
     while (page - begin < known && !range->first_missing.compare_exchange_weak(known, page - begin)) {
     }
   }
-  return ours && mmap(reinterpret_cast<void*>(page), page_size(), PROT_READ,
+  return ours && mmap(reinterpret_cast<void*>(page), page_nbytes, PROT_READ,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
@@ -105,7 +102,7 @@ SigbusGuard::SigbusGuard(const void* address, size_t size) noexcept : range_(nul
   range_->version.fetch_add(1);
   range_->first_missing.store(SIZE_MAX);
   range_->begin.store(reinterpret_cast<uintptr_t>(address));
-  range_->size.store((size + page_size() - 1) / page_size() * page_size());  // to the end of the last page
+  range_->size.store((size + page_nbytes - 1) / page_nbytes * page_nbytes);  // to the end of the last page
   range_->version.fetch_add(1);
   install();
 }

@@ -30,24 +30,25 @@ struct PlaneDecoder::Kernels {
   YccToRgb to_rgb;
 };
 
-const PlaneDecoder::Kernels& PlaneDecoder::kernels() {
-  static const Kernels kAll[] = {
+PlaneDecoder::Kernels PlaneDecoder::kernels() {
+  // Not a static variable, for the reason that SelfTest in jpeg/self_test.cpp gives.
+  const Kernels all[] = {
 #if defined(__x86_64__)
       {"avx512", inverse_dct_avx512(), ycc_to_rgb_avx512()},
       {"avx2", inverse_dct_avx2(), ycc_to_rgb_avx2()},
 #endif
       {"scalar", inverse_dct_scalar(), ycc_to_rgb_scalar()}};
   const auto same = [](const Kernels& of) { return std::strcmp(of.resampler, Resampler::simd()) == 0; };
-  return *std::find_if(std::begin(kAll), std::end(kAll) - 1, same);
+  return *std::find_if(std::begin(all), std::end(all) - 1, same);
 }
 
 bool PlaneDecoder::available() {
-  return std::strcmp(kernels().resampler, "scalar") != 0;  // libjpeg is faster than the scalar kernels
+  return std::strcmp(Resampler::simd(), "scalar") != 0;  // libjpeg is faster than the scalar kernels
 }
 
 // The state while one image is decoded.
 struct PlaneDecoder::Image {
-  const Kernels& kernels;
+  const Kernels kernels;
   const FrameHeader& frame;
   int16_t* blocks;
   int first_column, last_column;  // of MCUs, half-open

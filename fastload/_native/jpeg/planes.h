@@ -42,7 +42,7 @@ class PlaneDecoder {
  private:
   struct Kernels;
   struct Image;
-  static const Kernels& kernels();
+  static Kernels kernels();
 
   // MCUs that are decoded and transformed together. 4 or 16 were not faster, and two rows of MCUs at once
   // were 4 % slower, because the samples leave the L1 cache.

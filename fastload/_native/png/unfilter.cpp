@@ -209,7 +209,7 @@ void unfilter_sse41(uint8_t filter, int step, const uint8_t* from, const uint8_t
 }
 
 bool has_sse41() {
-  static const bool sse41 = __builtin_cpu_supports("sse4.1");
+  const bool sse41 = __builtin_cpu_supports("sse4.1");
   return sse41 && std::string_view(Resampler::simd()) != "scalar";
 }
 
