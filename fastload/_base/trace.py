@@ -102,11 +102,8 @@ class Stamps:
 
     def worker(self, clock: Clock) -> None:
         """A batch was made from a user's Dataset, in a worker process or in this one."""
-        stages = self._stages_ns
         fetch_ns, collate_ns = clock.fetched_ns - clock.begin_ns, clock.end_ns - clock.fetched_ns
-        stages["fetch"] = stages.get("fetch", 0) + fetch_ns
-        stages["blocked"] = stages.get("blocked", 0) + clock.blocked_ns
-        stages["collate"] = stages.get("collate", 0) + collate_ns
+        self.work({"fetch": fetch_ns, "blocked": clock.blocked_ns, "collate": collate_ns})
         begin_ns, _ = self._workers.get(clock.process, (clock.begin_ns, 0))
         self._workers[clock.process] = begin_ns, clock.end_ns
         if self.timeline is not None:

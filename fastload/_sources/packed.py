@@ -414,7 +414,7 @@ def _opened(
     named = [name for name, value in given.items() if value is not None]
     if not has_url(path):
         if named:
-            raise UsageError(f"{named[0]}: expected the URL of a store, got {path!r}")
+            raise UsageError(f"{named[0]}: expected a URL of a store, got {path!r}")
         return open_store(path, columns=columns)
     from ..storage.remote.options import RemoteOptions
 

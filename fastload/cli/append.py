@@ -7,8 +7,8 @@ from typing import get_args
 import click
 
 from ..hints import Encoding, OnPackError
+from . import pack
 from ._stdout import kept_for_json
-from .pack import show
 
 
 @click.command(
@@ -27,16 +27,8 @@ Examples:
     help="As for pack, for the new images.",
 )
 @click.option("--resize", metavar="SIZE", help="As for pack, for the new images.")
-@click.option(
-    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality."
-)
-@click.option(
-    "--on-error",
-    type=click.Choice(get_args(OnPackError)),
-    default="raise",
-    show_default=True,
-    help="For a file that is truncated or not an image: stop with an error, or skip and list it.",
-)
+@pack.quality
+@pack.on_error
 @click.option("--image-column", metavar="NAME", help="As for pack.")
 @click.option("--label-column", metavar="NAME", help="As for pack.")
 @click.option("--check", is_flag=True, help="Decode every new image before it is stored.")
@@ -81,4 +73,4 @@ def command(
             workers=workers,
             progress=not (quiet or as_json),
         )
-    show(report, quiet=quiet, as_json=as_json)
+    pack.show(report, quiet=quiet, as_json=as_json)

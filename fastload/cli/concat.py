@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .pack import show, size_of
+from . import pack
 
 
 @click.command(
@@ -17,11 +17,8 @@ Examples:
 )
 @click.argument("sources", type=click.Path(), nargs=-1, required=True)
 @click.argument("destination", type=click.Path())
-@click.option("--shards", type=click.IntRange(1), help="Write this many files of equal counts.")
-@click.option(
-    "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
-    help="Write several files, of at most this size: 256MB.",
-)  # fmt: skip
+@pack.shards
+@pack.shard_size
 @click.option(
     "--overwrite", is_flag=True,
     help="Replace a store at DESTINATION, once the new one is complete.",
@@ -53,4 +50,4 @@ def command(
         overwrite=overwrite,
         progress=not (quiet or as_json),
     )
-    show(report, quiet=quiet, as_json=as_json)
+    pack.show(report, quiet=quiet, as_json=as_json)

@@ -35,6 +35,26 @@ def size_of(
     return nbytes
 
 
+# Options that ``append`` and ``concat`` have too.
+quality = click.option(
+    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality."
+)
+on_error = click.option(
+    "--on-error",
+    type=click.Choice(get_args(OnPackError)),
+    default="raise",
+    show_default=True,
+    help="For a file that is truncated or not an image: stop with an error, or skip and list it.",
+)
+shards = click.option(
+    "--shards", type=click.IntRange(1), help="Write this many files of equal counts."
+)
+shard_size = click.option(
+    "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
+    help="Write several files, of at most this size: 256MB.",
+)  # fmt: skip
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -70,9 +90,7 @@ Examples:
     "longest:256: scale the longer side down to 256. 224x160: width and height. "
     "crop:224: scale the shorter side to 224 and crop the central square.",
 )
-@click.option(
-    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality."
-)
+@quality
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -93,22 +111,13 @@ Examples:
     help="For a list, a dataset, or the fields of a store: the column of labels. "
     "[default: label, class, target ...]",
 )  # fmt: skip
-@click.option(
-    "--on-error",
-    type=click.Choice(get_args(OnPackError)),
-    default="raise",
-    show_default=True,
-    help="For a file that is truncated or not an image: stop with an error, or skip and list it.",
-)
+@on_error
 @click.option(
     "--check", is_flag=True,
     help="Decode every image before it is stored, to find damage after an intact header.",
 )  # fmt: skip
-@click.option("--shards", type=click.IntRange(1), help="Write this many files of equal counts.")
-@click.option(
-    "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
-    help="Write several files, of at most this size: 256MB.",
-)  # fmt: skip
+@shards
+@shard_size
 @storage_options
 @click.option(
     "--ray", metavar="ADDRESS",

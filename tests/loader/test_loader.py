@@ -170,12 +170,6 @@ def test_an_unrecognised_transform_still_loads_and_explain_says_why(photos, stor
         same(list(loader), theirs)
 
 
-def test_two_worker_processes_read_a_packed_store(photos, store):
-    theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_size=4))
-    dataset = PackedDataset(store, EVAL)
-    same(list(DataLoader(dataset, batch_size=4, num_workers=2)), theirs)
-
-
 # --- subsets, splits, samplers ------------------------------------------------------------------
 
 

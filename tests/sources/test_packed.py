@@ -153,7 +153,7 @@ def test_with_a_seed_and_an_epoch_a_sample_is_the_same_wherever_it_stands(store)
 
 
 @pytest.mark.usefixtures("no_leaks")
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_worker_processes_after_the_parent_used_it(pngs, start, count):
     expected = list(DataLoader(ImageFolder(pngs / "imgs", EVAL), batch_size=4))
     dataset = PackedDataset(pngs / "pngs.lmdb", EVAL)

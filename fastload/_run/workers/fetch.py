@@ -195,27 +195,21 @@ class Fetcher(Dataset[Outcome]):
         finally:
             if state is not None:
                 randomness.put(state)
-        position = made.position if made.position is None else made.position.delta()
-        if made.samples is None:
-            return Outcome(
-                task.number,
-                worker,
-                bad=tuple(made.bad),
-                position=position,
-                missing=tuple(made.missing),
-                empty=True,
-            )
+        empty, clock = made.samples is None, None
+        if not empty:
+            end_ns = time.perf_counter_ns()
+            clock = Clock(os.getpid(), begin_ns, made.fetched_ns, end_ns, made.blocked_ns)
         return Outcome(
             task.number,
             worker,
-            samples=made.samples,
+            samples=made.samples or 0,
             batch=made.batch if packer is None else None,
             message=made.message,
             bad=tuple(made.bad),
-            position=position,
-            clock=Clock(
-                os.getpid(), begin_ns, made.fetched_ns, time.perf_counter_ns(), made.blocked_ns
-            ),
+            missing=tuple(made.missing),
+            position=None if made.position is None else made.position.delta(),
+            empty=empty,
+            clock=clock,
             report=made.report,
         )
 

@@ -111,8 +111,7 @@ def test_worker_processes_give_the_same(n, bad, size, drop_last, shuffle):
     assert_same(made[1], made[0])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("seed", [None, 3])
 def test_every_state_resumes_at_the_very_next_sample(workers, persistent, seed):
     def make():
@@ -123,7 +122,7 @@ def test_every_state_resumes_at_the_very_next_sample(workers, persistent, seed):
             seed=seed,
             generator=torch.Generator().manual_seed(1),
             num_workers=workers,
-            persistent_workers=persistent and workers > 0,
+            persistent_workers=persistent,
             on_error="refill",
             max_errors=99,
         )

@@ -341,3 +341,15 @@ def test_what_is_kept_is_made_after_an_epoch_in_workers_too(
     list(loader)
     loader.num_workers = 0
     assert [type(batch[0]) is torch.Tensor for batch in loader] == [True] * len(photos)
+
+
+@pytest.mark.native
+def test_a_batch_of_damaged_images_only_is_counted_wherever_it_is_made(tmp_path: Path) -> None:
+    paths = shapes.write_photos(tmp_path, 4)
+    for path in paths[2:]:
+        shapes.truncate(path)
+    for workers in (0, 1):
+        photos = shapes.Photos(paths)
+        loader = FastLoader(photos, 2, num_workers=workers, on_error="skip", max_errors=9)
+        assert len(list(loader)) == 1
+        assert "images: 1 batches were made again" in loader.explain(), workers

@@ -201,7 +201,7 @@ def test_a_script_that_fails_is_status_1_and_a_wrong_command_line_2(
     status, out, _ = run(capfd, "--json", "--steps", 9, script, "--json")
     assert status == 1 and json.loads(out)["error"]["type"] == "ScriptError"
     status, _, err = run(capfd, "--epochs", 2, script)
-    assert status == 2 and "No such option: --epochs" in " ".join(err.split())
+    assert status == 2 and "No such option" in err and "--epochs" in err
     assert run(capfd, tmp_path / "absent.py")[0] == 2
     help_ = " ".join(run(capfd, "--help")[1].split())
     assert "1 the script failed" in help_ and "2 an error in the command line" in help_
