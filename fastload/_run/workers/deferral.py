@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..image_counts import Report
-from . import own_generators
+from .own_generators import OwnGenerators
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
@@ -103,13 +103,15 @@ class Deferral:
         # Whether it pays to defer images that are made of arrays: not if their pixels are asked
         # for anyway, since there is nothing to decode.
         self._arrays = True
+        self._own = OwnGenerators()
         self._states: collections.OrderedDict[int, Before] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        return {**self.__dict__, "_made": None, "_cache": None, "_ahead": None, "_few": None}
+        others = {"_made": None, "_cache": None, "_ahead": None, "_few": None}
+        return {**self.__dict__, **others, "_own": OwnGenerators()}
 
     def announced(
         self, indices: Sequence[Any]
@@ -176,7 +178,7 @@ class Deferral:
         """
         from ..._sources.deferred import switch, thread_state
 
-        state = own_generators.states(*owners)
+        state = self._own.states(*owners)
         if number is not None and self._keep:
             self._states[number] = state
             while len(self._states) > self._keep:

@@ -16,7 +16,7 @@ from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._run.workers import own_generators
+from fastload._run.workers.own_generators import OwnGenerators
 from sides import assert_same, outcome
 
 Draw = Callable[[Any], float]
@@ -92,7 +92,7 @@ def test_all_generators_continue_from_where_they_were(kind: str) -> None:
 
         def collate(self) -> None: ...
 
-    before = own_generators.states(Own().collate)
+    before = OwnGenerators().states(Own().collate)
     first = draw(generator), random.random(), float(np.random.rand()), float(torch.rand(1))
     draw(generator)
     for _ in range(2):
@@ -103,4 +103,4 @@ def test_all_generators_continue_from_where_they_were(kind: str) -> None:
 
 def test_what_has_no_state_is_left_alone() -> None:
     owners = [random.SystemRandom(), 3, "text", lambda: None, random.Random, object()]
-    assert own_generators.states(owners).own == []
+    assert OwnGenerators().states(owners).own == []
