@@ -464,6 +464,31 @@ def _assigned(x: Any) -> Any:
     return x
 
 
+def _boxed(x: Any, box: Any, value: Any, channels: Any) -> Any:
+    """A box of all channels, or of each of ``channels`` in turn, is assigned a value."""
+    top, bottom, left, right = box
+    if channels is None:
+        x[:, top:bottom, left:right] = value
+    else:
+        for channel in channels:
+            x[channel, top:bottom, left:right] = value
+    return x
+
+
+def _masked(x: Any, boxes: Any, how: int) -> Any:
+    """Cutout."""
+    made = np.ones(x.shape[1:], np.float32)
+    for top, bottom, left, right in boxes:
+        made[top:bottom, left:right] = 0.0
+    mask = torch.from_numpy(made)
+    if how == 1:
+        return mask[None] * x
+    if how == 2:
+        x *= mask
+        return x
+    return x * mask.expand_as(x)
+
+
 def _rows(x: Any, n: int) -> Any:
     batch = torch.stack([x] * n)
     return x, batch, batch.shape, batch.stride(), batch.is_contiguous()
@@ -531,6 +556,17 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x, f: _in_place(x, f), f=factor),
     step(_shared),
     step(_assigned),
+    step(
+        _boxed,
+        box=st.tuples(small, small, small, small),
+        value=st.sampled_from([0, 0.0, 0.3, 255, -1, 1e39, -0.0, torch.tensor(0.5)]),
+        channels=st.sampled_from([None, None, [0, 1, 2], [0], [2, 1, 0]]),
+    ),
+    step(
+        _masked,
+        boxes=st.lists(st.tuples(*[st.integers(0, 40)] * 4), max_size=3),
+        how=st.integers(0, 2),
+    ),
     step(_rows, n=st.integers(1, 3)),
     step(_batch),
     step(_saved),

@@ -11,8 +11,9 @@ How it ends
     failure   an image is damaged, which the user's code would have seen where Pillow decodes; or
               anything was raised while images were deferred. The batch is made again without
               deferring, from the states that Python's, NumPy's and torch's generators had before
-              it. So the user's own ``except`` sees what it would have seen, and what is raised is
-              what torch's DataLoader raises.
+              it, and those of the user's objects (``own_generators.py``). So the user's own
+              ``except`` sees what it would have seen, and what is raised is what torch's
+              DataLoader raises.
     small     a dataset that asks for the pixels of small images, which Pillow decodes as fast, is
               left alone, too, but what it kept of earlier batches is completed.
     quiet     a dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice
@@ -33,17 +34,18 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..._base import randomness
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.habits import Habits
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..image_counts import Report
+from .own_generators import OwnGenerators
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Found
+    from .own_generators import Before
     from .transport import Packer
 
 # Batches without an image before deferring pauses, and how many later it looks again.
@@ -97,13 +99,15 @@ class Deferral:
         # Whether it pays to defer images that are made of arrays: not if their pixels are asked
         # for anyway, since there is nothing to decode.
         self._arrays = True
-        self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
+        self._own = OwnGenerators()
+        self._states: collections.OrderedDict[int, Before] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        return {**self.__dict__, "_made": None, "_cache": None, "_ahead": None, "_few": None}
+        others = {"_made": None, "_cache": None, "_ahead": None, "_few": None}
+        return {**self.__dict__, **others, "_own": OwnGenerators()}
 
     def announced(
         self, indices: Sequence[Any]
@@ -149,12 +153,17 @@ class Deferral:
         return passed >= _FIRST_LOOK and passed & (passed - 1) == 0
 
     def run(
-        self, number: int | None, make: Callable[[], Any], complete: Callable[[Any], Any]
+        self,
+        number: int | None,
+        owners: Sequence[object],
+        make: Callable[[], Any],
+        complete: Callable[[Any], Any],
     ) -> tuple[Any, Any] | None:
         """``made = make()`` over deferred images, and ``complete(made)``.
 
         Args:
             number: of the task, to find the states of the generators before it again.
+            owners: the user's objects that may have generators of their own.
             make: runs the user's code.
             complete: finishes the batch, still deferring nothing.
 
@@ -164,7 +173,7 @@ class Deferral:
         """
         from ..._sources.deferred import switch, thread_state
 
-        state = randomness.get()
+        state = self._own.states(*owners)
         if number is not None and self._keep:
             self._states[number] = state
             while len(self._states) > self._keep:
@@ -184,10 +193,10 @@ class Deferral:
                     raise
             self._note(thread.opened)
         if self._restores:
-            randomness.put(state)
+            state.restore()
         return None
 
-    def state_before(self, number: int) -> randomness.State | None:
+    def state_before(self, number: int) -> Before | None:
         """The states of the generators before a task of this process; None: no longer known."""
         return self._states.get(number)
 

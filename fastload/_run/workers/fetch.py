@@ -218,7 +218,7 @@ class Fetcher(Dataset[Outcome]):
         assert self.deferral is not None, "only batches with deferred images are made again"
         state = self.deferral.state_before(task.again[0].number)
         if state is not None:
-            randomness.put(state)
+            state.restore()
         made = []
         for n, one in enumerate(task.again):
             self._eagerly = not n
@@ -242,6 +242,7 @@ class Fetcher(Dataset[Outcome]):
             return self._made_eagerly(deferral, report, wanted)
         done = deferral.run(
             wanted.number,
+            (self.dataset, self._collate_fn),
             lambda: self._make(wanted, pack=False),
             functools.partial(self._completed, deferral, packer),
         )

@@ -524,24 +524,29 @@ def _erased(
     """
     boxes: list[tuple[int, int, int, int]] = []
     values: list[Erased] = []
-    left = list(reversed(operations))
-    while left:
-        operation = left.pop()
+    value: Argument
+    at = 0
+    while at < len(operations):
+        operation = operations[at]
+        at += 1
         name, *given = operation
         if name in ("erase", "zero", "fill"):
-            if name == "fill":
-                others = [left.pop() for _ in range(channels(mode) - 1) if left]
-                y, x, h, w, value = _of_all_channels(mode, operation, *others)
+            if name == "erase":
+                y, x, h, w, value = given
+            elif name == "zero":
+                (y, x, h, w), value = given, None
             else:
-                y, x, h, w, value = (*given, None)[:5]
+                end = at - 1 + channels(mode)
+                y, x, h, w, value = _of_all_channels(mode, operations[at - 1 : end])
+                at = end
             boxes.append((x, y, w, h))
             values.append(Erased(value, len(table)))
         elif name == "border":
-            left_side, top, right, bottom, value = given
-            inside = left_side, top, stages.w, stages.h
-            stages.border(left_side, top, right, bottom)
+            left, top, right, bottom, value = given
+            inside = left, top, stages.w, stages.h
+            stages.border(left, top, right, bottom)
             around = _around(inside, stages.w, stages.h)
-            boxes = [(left_side + x, top + y, w, h) for x, y, w, h in boxes] + around
+            boxes = [(left + x, top + y, w, h) for x, y, w, h in boxes] + around
             values += [Erased(value, len(table))] * len(around)
         elif name in TABLED:
             table.append(operation)
@@ -550,7 +555,7 @@ def _erased(
     return boxes, values
 
 
-def _of_all_channels(mode: str, *fills: tuple[Any, ...]) -> tuple[Any, ...]:
+def _of_all_channels(mode: str, fills: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
     """y, x, h, w and values of a rectangle that is filled channel by channel."""
     rectangle = fills[0][2:6]
     wanted = [("fill", channel, *rectangle) for channel in range(channels(mode))]

@@ -28,6 +28,8 @@ Weights = tuple[float, ...]
 _COMPARED: Final = 2_000_000
 # Sizes of images and kernels that are compared, 0.1 s each. Where they vary, images are replayed.
 _MOST_COMPARED: Final = 8
+# Pixels of the smallest images that are compared. So many smaller ones would take seconds.
+_LEAST_PIXELS: Final = 24 * 24
 
 _SIGMA: Final = 1.3
 
@@ -59,6 +61,8 @@ def values(across: Weights, down: Weights) -> Weights:
 
 def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
     """Whether the core blurs RGB images of ``size`` (w, h) as torch does, with such a kernel."""
+    if size[0] * size[1] < _LEAST_PIXELS:
+        return False
     known = _alike.get((v2, kernel, size))
     if known is None:
         if len(_alike) >= _MOST_COMPARED:

@@ -120,10 +120,20 @@ def test_a_torch_that_sums_otherwise_blurs_itself(monkeypatch: pytest.MonkeyPatc
 
 
 def test_images_of_many_sizes_are_not_compared() -> None:
-    for side in range(20, 20 + torch_blur._MOST_COMPARED):
+    for side in range(30, 30 + torch_blur._MOST_COMPARED):
         assert torch_blur.blurs_alike(False, (3, 3), (side, side))
     assert not torch_blur.blurs_alike(False, (3, 3), (90, 90))
-    assert torch_blur.blurs_alike(False, (3, 3), (20, 20))
+    assert torch_blur.blurs_alike(False, (3, 3), (30, 30))
+
+
+def test_tiny_images_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared(*given: object) -> bool:
+        raise AssertionError("it would take as many of them as have the pixels of a few others")
+
+    monkeypatch.setattr(torch_blur, "_alike", {})
+    monkeypatch.setattr(torch_blur, "_compared", compared)
+    for size in ((2, 2), (5, 4), (23, 23), (1, 500)):
+        assert not torch_blur.blurs_alike(False, (3, 3), size)
 
 
 def test_a_torchvision_without_these_weights_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
