@@ -6,9 +6,10 @@ file; then the caller replays, and Pillow decides what is an error.
 
 Note [Decoded once]
     The first request decodes what it needs of an image, a crop for example. If the same image is
-    asked for again, it is decoded as a whole and kept: further requests begin with its pixels. So it
-    is at the first request, if two crops were made of it before (pix2pix has two pictures in each
-    file). One image is kept per thread, until another one is asked for or the batch ends.
+    asked for again, it is decoded as a whole and kept: further requests begin with its pixels. If
+    two crops were made of it before, it is decoded as a whole at the first request (pix2pix has two
+    pictures in each file). One image is kept per thread, until another one is asked for or the
+    batch ends.
 """
 
 from __future__ import annotations
