@@ -504,7 +504,7 @@ def _copy(row: torch.Tensor, made: torch.Tensor) -> None:
     """Copy a tensor to its row of a batch, on this thread.
 
     torch would wake its own threads for each row. While worker processes have every CPU, these wait
-    for one another: measured, a batch of which half the rows were made by the user's code took three
+    for one another: measured, a batch of which the user's code had made half the rows took three
     times as long.
     """
     np.copyto(_values(row), _values(made))
