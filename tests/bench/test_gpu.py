@@ -29,6 +29,11 @@ class PackedError(Exception):
     pass
 
 
+def _clean() -> dict[str, str]:
+    """Without LD_LIBRARY_PATH, which cv2 sets: gpu.sh would ask its Python for a path."""
+    return {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+
+
 def test_transfer_packs_every_set_of_images_into_a_store_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +127,7 @@ def test_script_takes_paths_from_where_it_is_called(tmp_path: Path) -> None:
     python.write_text('#!/bin/sh\necho "$@" >> "$CALLS"\n')
     python.chmod(0o755)
     calls = tmp_path / "calls"
-    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "CALLS": str(calls)}
+    env = {**_clean(), "GPU_VENV": str(tmp_path / "venv"), "CALLS": str(calls)}
     command = ["sh", ROOT / "bench" / "gpu.sh", "--out", "sub/gpu.json"]
     subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=60)
     assert calls.read_text().splitlines()[-1].endswith(f" {tmp_path}/sub/gpu.json")
@@ -158,7 +163,7 @@ esac
 """
     )
     python.chmod(0o755)
-    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "LIMIT": "4", "KILL_AFTER": "1"}
+    env = {**_clean(), "GPU_VENV": str(tmp_path / "venv"), "LIMIT": "4", "KILL_AFTER": "1"}
     command = ["sh", ROOT / "bench" / "gpu.sh", "--out", tmp_path / "gpu.json"]
     done = subprocess.run(command, env=env, timeout=120, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
@@ -199,7 +204,7 @@ esac
     )
     python.chmod(0o755)
     calls = tmp_path / "calls"
-    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "CALLS": str(calls)}
+    env = {**_clean(), "GPU_VENV": str(tmp_path / "venv"), "CALLS": str(calls)}
     command = ["sh", ROOT / "bench" / "gpu.sh", "--out", tmp_path / "gpu.json"]
     subprocess.run([*command, "--part", "tests-cuda"], env=env, timeout=120, capture_output=True)
     found = json.loads((tmp_path / "gpu.json").read_text())
@@ -227,7 +232,7 @@ def test_a_budget_ends_the_whole_command_and_a_file_of_tests_is_a_part(
         f'*bench.gpu_report*) exec {sys.executable} "$@" ;; esac\n'
     )
     python.chmod(0o755)
-    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "BUDGET": budget}
+    env = {**_clean(), "GPU_VENV": str(tmp_path / "venv"), "BUDGET": budget}
     command = ["sh", ROOT / "bench" / "gpu.sh", "--out", tmp_path / "gpu.json"]
     part = ["--part", "tests-stress"]
     subprocess.run([*command, *part], env=env, timeout=120, capture_output=True)
@@ -268,8 +273,7 @@ def test_wheels_are_installed_once_as_they_come_and_the_core_out_of_fastloads(
 
     def installed() -> list[str]:
         calls.write_text("")
-        env = {**os.environ, "PYTHON": str(python), "WHEELS": str(wheels), "CALLS": str(calls)}
-        env.pop("LD_LIBRARY_PATH", None)
+        env = {**_clean(), "PYTHON": str(python), "WHEELS": str(wheels), "CALLS": str(calls)}
         command = ["sh", "bench/gpu.sh", "--wheels", wheels, "--part", "small,photos"]
         subprocess.run(command, cwd=tree, env=env, check=True, timeout=60)
         lines = calls.read_text().splitlines()

@@ -61,6 +61,13 @@ class OwnGenerators:
         return Before(randomness.get(), [_restorer(found) for found in self._found])
 
 
+def _has_state(generator: object) -> bool:
+    """Whether it has a state that can be read in any process."""
+    if isinstance(generator, torch.Generator):
+        return generator.device.type == "cpu"  # a forked process must not touch CUDA
+    return not isinstance(generator, random.SystemRandom)
+
+
 def _restorer(generator: Any) -> Callable[[], object]:
     """What sets a generator back to its state of now."""
     if isinstance(generator, np.random.Generator):
@@ -86,8 +93,7 @@ def _generators(owners: Iterable[object]) -> Iterator[object]:
             continue
         seen.add(id(part))
         if isinstance(part, _GENERATORS):
-            # A SystemRandom has no state.
-            if not isinstance(part, random.SystemRandom):
+            if _has_state(part):
                 yield part
         elif isinstance(part, (list, tuple)):
             left += part if len(part) <= _LARGEST else ()
