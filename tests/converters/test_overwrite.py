@@ -138,22 +138,30 @@ def test_an_interrupted_run_leaves_the_old_store_and_is_resumed(
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "fewer", "imgs"]
 
 
-@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".zarr"])
-def test_a_run_that_was_killed_before_the_swap_completes_it(
-    images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+def killed_before_the_swap(
+    images: Path, path: Path, monkeypatch: pytest.MonkeyPatch, encode: Any = None
 ) -> None:
+    """``pack --overwrite`` ends when the new store is whole, but not in its place."""
+
     class Killed(BaseException):
         pass
 
     def kill(folder: str) -> Any:
         raise Killed
 
-    path = tmp_path / f"a{suffix}"
-    pack(fewer, path)
     with monkeypatch.context() as patch:
         patch.setattr(_overwrite, "in_order", kill)
         with pytest.raises(Killed):
-            pack(images, path, overwrite=True)
+            pack(images, path, overwrite=True, encode=encode)
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".zarr"])
+def test_a_run_that_was_killed_before_the_swap_completes_it(
+    images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    pack(fewer, path)
+    killed_before_the_swap(images, path, monkeypatch)
     assert len(open_store(path)) == 6
     assert pack(images, path, overwrite=True).parts[0].resumed == 12
     assert len(open_store(path)) == 12
@@ -164,18 +172,9 @@ def test_a_run_that_was_killed_before_the_swap_completes_it(
 def test_images_that_changed_after_a_run_was_killed_before_the_swap_are_noticed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(folder: str) -> Any:
-        raise Killed
-
     path = tmp_path / f"a{suffix}"
     pack(images, path)
-    with monkeypatch.context() as patch:
-        patch.setattr(_overwrite, "in_order", kill)
-        with pytest.raises(Killed):
-            pack(images, path, overwrite=True, encode="png" if suffix != ".zarr" else None)
+    killed_before_the_swap(images, path, monkeypatch, encode="png" if suffix != ".zarr" else None)
     (images / "c1" / "03.jpg").write_bytes(picture(77, 16, 16))
     for _ in range(2):
         with pytest.raises(UsageError, match=r"03\.jpg' has changed since .*: delete '") as raised:

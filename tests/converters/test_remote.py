@@ -27,6 +27,8 @@ from fastload.storage import open_store
 from object_server import ObjectServer
 from storage.formats import picture
 
+CutOff = Callable[..., list[str]]
+
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
@@ -302,26 +304,37 @@ def test_a_file_that_cannot_be_fetched_is_named(
     assert (report.records, len(report.skipped)) == (19, 1)
 
 
+@pytest.fixture
+def cut_off(memory: Any, images: Path, monkeypatch: pytest.MonkeyPatch) -> CutOff:
+    """Packs to a URL, is cut off after two files were uploaded, and returns these."""
+
+    def run(url: str, **options: Any) -> list[str]:
+        put, sent = type(memory).put_file, list[str]()
+
+        def failing(system: Any, local: str, path: str, **given: Any) -> Any:
+            if len(sent) == 2:
+                raise NoCredentials("the token has expired")
+            sent.append(path)
+            return put(system, local, path, **given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(memory), "put_file", failing)
+            with pytest.raises(StoreError, match="the token has expired"):
+                pack(images, url, **options)
+        return sent
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("suffix", "options"), [(".tfrecord", {"shards": 4}), (".zarr", {"encode": "raw"})]
 )
 def test_an_interrupted_upload_is_resumed_and_nothing_exists_until_then(
-    memory: Any, images: Path, tmp_path: Path, staging: Path, suffix: str,
+    memory: Any, images: Path, tmp_path: Path, staging: Path, suffix: str, cut_off: CutOff,
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     url, put = f"memory://b/x{suffix}", type(memory).put_file
-    sent: list[str] = []
-
-    def failing(system: Any, local: str, path: str, **given: Any) -> Any:
-        if len(sent) == 2:
-            raise NoCredentials("the token has expired")
-        sent.append(path)
-        return put(system, local, path, **given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(memory), "put_file", failing)
-        with pytest.raises(StoreError, match="the token has expired"):
-            pack(images, url, **options)
+    sent = cut_off(url, **options)
     with pytest.raises(StoreError):
         open_store(url)
 
@@ -339,34 +352,13 @@ def test_an_interrupted_upload_is_resumed_and_nothing_exists_until_then(
     assert content(tmp_path / "back.lmdb") == content(tmp_path / f"x{suffix}")
 
 
-@pytest.fixture
-def cut_off(memory: Any, images: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Packs to a URL, and is cut off after two files were uploaded."""
-
-    def run(url: str) -> None:
-        put, sent = type(memory).put_file, list[str]()
-
-        def failing(system: Any, local: str, path: str, **given: Any) -> Any:
-            if len(sent) == 2:
-                raise NoCredentials("the token has expired")
-            sent.append(path)
-            return put(system, local, path, **given)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(type(memory), "put_file", failing)
-            with pytest.raises(StoreError, match="the token has expired"):
-                pack(images, url, encode="raw")
-
-    return run
-
-
 @pytest.mark.parametrize("suffix", [".n5", ".zarr"])
 def test_an_upload_that_cannot_be_resumed_says_what_to_delete(
-    memory: Any, images: Path, tmp_path: Path, staging: Path, cut_off: Callable[[str], None],
+    memory: Any, images: Path, tmp_path: Path, staging: Path, cut_off: CutOff,
     suffix: str,
 ) -> None:  # fmt: skip
     url = f"memory://b/x{suffix}"
-    cut_off(url)
+    cut_off(url, encode="raw")
     (folder,) = (path for path in staging.iterdir() if path.is_dir())
     shutil.rmtree(folder)  # as on another machine, or after a reboot
     with pytest.raises(UsageError, match=rf"an upload left .* delete '{url}' and run again"):
@@ -379,9 +371,9 @@ def test_an_upload_that_cannot_be_resumed_says_what_to_delete(
 
 
 def test_images_that_changed_since_the_upload_began_are_noticed(
-    memory: Any, images: Path, staging: Path, cut_off: Callable[[str], None]
+    memory: Any, images: Path, staging: Path, cut_off: CutOff
 ) -> None:
-    cut_off("memory://b/x.n5")
+    cut_off("memory://b/x.n5", encode="raw")
     (images / "klasse 1" / "03.jpg").write_bytes(picture(77, 9, 9))
     with pytest.raises(UsageError, match="files that differ from these, packed a store whose"):
         pack(images, "memory://b/x.n5", encode="raw")
@@ -390,12 +382,12 @@ def test_images_that_changed_since_the_upload_began_are_noticed(
 @pytest.mark.parametrize("suffix", [".n5", ".zarr"])
 @pytest.mark.parametrize("all_of_it", [True, False])
 def test_the_files_of_another_store_are_never_taken_for_uploaded(
-    memory: Any, images: Path, tmp_path: Path, staging: Path, cut_off: Callable[[str], None],
+    memory: Any, images: Path, tmp_path: Path, staging: Path, cut_off: CutOff,
     suffix: str, all_of_it: bool,
 ) -> None:  # fmt: skip
     """The next run packs other images: the same names and sizes of files, other bytes."""
     url = f"memory://b/x{suffix}"
-    cut_off(url)
+    cut_off(url, encode="raw")
     (folder,) = (path for path in staging.iterdir() if path.is_dir())
     images = images.rename(images.with_name("other"))
     for index, path in enumerate(sorted(images.rglob("*.jpg"))):
