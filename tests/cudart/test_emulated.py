@@ -109,7 +109,8 @@ def test_a_transfer_stage_that_leaves_something_out_is_found_out(
 
 
 @pytest.mark.long
-def test_the_tests_of_a_gpu_pass_over_the_emulated_one(emulated: Path) -> None:
-    files = [f"tests/gpu/test_{name}.py" for name in ("callers", "cuda", "transfer", "stress")]
-    for seed in range(5):
-        assert "skipped" not in _run(emulated, seed, files, NEVER)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_tests_of_a_gpu_pass_over_the_emulated_one(emulated: Path, seed: int) -> None:
+    names = ("callers", "cuda", "transfer", "stress", "stand_in")
+    files = [f"tests/gpu/test_{name}.py" for name in names]
+    assert "skipped" not in _run(emulated, seed, files, NEVER)

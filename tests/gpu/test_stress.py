@@ -107,6 +107,48 @@ def test_batch_transform_runs_before_a_batch_is_seen() -> None:
     assert checked.right()
 
 
+def test_a_batch_transform_sees_what_the_caller_has_queued_before() -> None:
+    """Weights of a step, for example, which the step may write late."""
+    scale, wrong = torch.zeros((), device="cuda"), torch.zeros((), device="cuda")
+
+    def scaled(batch: torch.Tensor) -> torch.Tensor:
+        return batch * scale
+
+    ones = torch.ones(10 * SIZE, LENGTH)
+    iterator = iter(
+        FastLoader(ones, SIZE, device="cuda", prefetch_device=0, batch_transform=scaled)
+    )
+    for number in range(10):
+        torch.cuda._sleep(4_000_000)
+        scale.fill_(number)
+        wrong += (next(iterator) != number).sum()
+    assert wrong.item() == 0
+
+
+def test_batches_that_are_on_the_device_already_are_whole() -> None:
+    """``next`` makes them in the caller's stream, and the side stream reads them late."""
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+
+    def collated(samples: list[torch.Tensor]) -> torch.Tensor:
+        batch = torch.empty((SIZE, LENGTH), device="cuda").fill_(-1)
+        torch.cuda._sleep(1_000_000)
+        return batch.fill_(float(samples[0]))
+
+    def doubled(batch: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(2_000_000)
+        return batch * 2
+
+    rows = torch.arange(10.0)[:, None].repeat_interleave(SIZE, 0)
+    loader = FastLoader(
+        rows, SIZE, device="cuda", collate_fn=collated, batch_transform=doubled, num_workers=0
+    )
+    for _ in range(3):
+        for number, batch in enumerate(loader):
+            wrong += (batch != 2 * number).sum()
+            del batch
+    assert wrong.item() == 0
+
+
 def test_a_batch_is_the_callers_to_write_to_and_to_keep() -> None:
     kept, loader = [], loader_of()
     for round_ in range(4):

@@ -273,11 +273,9 @@ class Cuda:
         return tensor.device == self.device
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """As in the contract. ``follow`` does not order the stream that the memory belongs to."""
-        _record([tensor], self._side)
+        """As in the contract. The transfer in flight holds it until this stream is done with it."""
         if self._caller is not None:
             self._side.wait_stream(self._caller)  # the work that fills it may still run there
-            _record([tensor], self._caller)
 
     def mark(self, *, timed: bool = False) -> Mark:
         """As in the contract."""

@@ -200,11 +200,9 @@ class DaliEngine(ImageEngine):
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record(self.stream)
         # Waiting here costs nothing: the next batch is in flight already. Afterwards DALI may reuse
-        # its memory, and the caller need not know this stream.
+        # its memory, and other streams may read the batch. The transfer stage holds it, and records
+        # the caller's stream on it, before this stream can write to its memory again.
         done.synchronize()
-        # The memory belongs to this stream, which may write to it again when the caller drops the
-        # batch: not before the work that the caller has put into the training's stream is done.
-        made.record_stream(torch.cuda.default_stream(self.device))
         return made
 
     def _made(self, pixels: torch.Tensor, batch: BatchRequest) -> torch.Tensor:
