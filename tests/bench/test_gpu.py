@@ -95,6 +95,7 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
 ) -> None:
     """On the CPU, which shows that it runs; every other row is a measurement of a device."""
     times: list[int] = []
+    waited: list[int] = []  # how many steps there were when the host waited for the device
     network = Counted()
 
     def clock() -> float:
@@ -102,18 +103,46 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
         return float(len(times))
 
     monkeypatch.setattr(gpu_transfer, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(
+        gpu_transfer, "_synchronize", lambda device: waited.append(len(network.seen))
+    )
     found = gpu_transfer.speeds(
         store, network, torch.device("cpu"), batch=2, steps=3, rounds=2, threads=1, size=16
     )
     assert found.shares == [1.0, 1.0] and found.alone == [1 / 3, 1 / 3]  # by the clock above
     assert any(line.startswith("wait_share: ") for line in found.explain)
     whole = gpu_transfer._UNTIMED + 3
-    assert times == [n for k in range(6) for n in (whole * k + 8, whole * (k + 1))]
+    assert times == waited == [n for k in range(6) for n in (whole * k + 8, whole * (k + 1))]
     there = network.seen[0]
     for k in range(0, 6, 2):  # the batch that is there, and then only others
         assert set(network.seen[whole * k : whole * (k + 1)]) == {there}
         fed = network.seen[whole * (k + 1) : whole * (k + 2)]
         assert len(set(fed)) > 4
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_transfer_compiles_the_network_where_its_name_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    measured: list[object] = []
+
+    def speeds(store: Path, network: object, device: torch.device, **more: int) -> None:
+        measured.append(network)
+        raise PackedError
+
+    network = Counted()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch, "compile", lambda network, dynamic: (network, dynamic))
+    monkeypatch.setattr(gpu_transfer, "imagenet", lambda *given: None)
+    monkeypatch.setattr(gpu_transfer, "_packed", lambda *given: tmp_path)
+    monkeypatch.setattr(gpu_transfer, "resnet50", lambda: network)
+    monkeypatch.setattr(gpu_transfer, "speeds", speeds)
+    suite = gpu_transfer.GpuTransfer()
+    options: Any = SimpleNamespace(toy=True, loaders=suite.known(), rounds=3, threads=4)
+    with pytest.raises(PackedError):
+        suite.run(f"jpeg-256-{mode}", options)
+    assert measured == [network if mode == "eager" else (network, False)]
 
 
 def test_transfer_times_at_least_500_fed_steps() -> None:
