@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import gc
@@ -50,6 +51,63 @@ def late() -> None:
 
 
 # --- batches --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, torch.device("cuda", 0)])
+def test_a_device_may_be_given_as_torch_takes_it(device: Any) -> None:
+    """``pin_memory`` beside it changes nothing."""
+    loader = loader_of(device=device, pin_memory=True)
+    assert all(right(batch, number).item() for number, (batch,) in enumerate(loader))
+
+
+@contextlib.contextmanager
+def default_device() -> Iterator[None]:
+    torch.set_default_device("cuda")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+SETTINGS = {
+    "default device": default_device,
+    "deterministic": deterministic,
+    "autocast": lambda: torch.autocast("cuda", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_settings_of_torch_leave_batches_as_they_are(
+    store: Path, setting: str, workers: int
+) -> None:
+    given = {"transform": ERASED, "seed": 1, "num_workers": workers}
+    expected = list(FastLoader(store, 8, **given))
+    with SETTINGS[setting]():
+        found = list(FastLoader(store, 8, device="cuda", **given))
+    for (images, labels), (ours, same) in zip(found, expected, strict=True):
+        assert images.dtype == ours.dtype and torch.equal(images.cpu(), ours)
+        assert torch.equal(labels.cpu(), same)
+
+
+def test_loaders_of_training_and_validation_take_turns_and_keep_their_workers() -> None:
+    train, valid = (loader_of(num_workers=2, persistent_workers=True) for _ in range(2))
+    for _ in range(2):
+        validation = iter(valid)
+        for number, (batch,) in enumerate(train):
+            late()
+            assert right(batch, number).item() and right(next(validation)[0], number).item()
+            if number == 5:
+                break
 
 
 def test_copies_of_batches_are_the_callers_own() -> None:

@@ -76,6 +76,9 @@ for out in ORDERS:
     same(erased, out, levels, drawn)
     same(three, out, levels[:, :, :-1, 1:])  # a view: the indexed form
     same(three, out, levels[:, :, ::2, ::2])
+    for into in ORDERS:  # with a channel more between two images, or two pixels
+        four = torch.randint(0, 256, (2, 4, 5, 6), dtype=torch.uint8, generator=generator)
+        same(three, out, four.to(memory_format=into)[:, :3])
 print("compared", calls)
 """
 
@@ -91,7 +94,7 @@ def test_the_kernel_gives_the_bits_of_the_indexed_form() -> None:
         timeout=150,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == "compared 26"
+    assert done.stdout.strip() == "compared 30"
 
 
 COMPILED = """
