@@ -13,16 +13,15 @@
 # --wheels  installs what is in that folder and not installed yet, offline, beside what $PYTHON has:
 #           torch and torchvision, with the NumPy and Pillow that they need. It needs neither pip nor
 #           a compiler there. DALI's wheels may come later, with another command.
-# --collect fills such a folder on a machine with a network, a compiler and the same version of
+# --collect fills such a folder on a machine with a network, a compiler, xz and the same version of
 #           Python: the core with libjpeg in it, the libraries, what the tests and suites need; and
-#           puts all of it into FOLDER/pieces as files of at most 26 MiB (PIECE): first.tar.* with all that
-#           most parts need, dali.tar.* with DALI. MORE="NAME ..." adds packages to the first,
-#           HAS="NAME ..." leaves out what the other machine's Python has.
+#           puts all of it into FOLDER/pieces as files of at most PIECE (26m): first.tar.* with all
+#           that most parts need, dali.tar.* with DALI. HAS="NAME ..." leaves out packages that the
+#           other machine's Python has.
 # --join    makes FOLDER's wheels of those in FOLDER/pieces that are whole.
-# --part    runs these alone: tests, tests-FILE (callers, cuda, decode, required, stress, transfer),
-#           transfer-jpeg, transfer-dct, transfer-raw, photos, photos-uint8, small. decode and the
-#           last three need DALI. The others' results stay in FILE.parts, and FILE is made of what is
-#           there: for machines with a limit on commands.
+# --part    runs these alone: tests, tests-NAME (of tests/gpu/test_NAME.py), transfer-jpeg,
+#           transfer-dct, transfer-raw, photos, photos-uint8, small. tests-decode and the last three
+#           need DALI. The others' results stay in FILE.parts, and FILE is made of what is there.
 # --report  makes FILE of a folder of parts, without a GPU: put together what several runs left.
 # ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. TEST_LIMIT (60) is the most seconds that
 # a test may take, LIMIT (500) a suite or a file of tests, and BUDGET the whole command, installing
@@ -65,6 +64,11 @@ esac
 NEEDED="lmdb google-crc32c h5py click rich tqdm pip setuptools wheel pytest>=9 pytest-timeout
     hypothesis psutil"
 
+# tar may lack xz where Python has it.
+UNPACKED='import sys, tarfile
+with tarfile.open(fileobj=sys.stdin.buffer, mode="r|*") as tar:
+    tar.extractall(sys.argv[1], filter="data")'
+
 # What the core may link to: what every Linux with glibc has.
 ANYWHERE='linux-vdso|ld-linux|/lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so'
 
@@ -87,16 +91,36 @@ collect() {
     fi
     $pip wheel -q --no-deps -w "$made/first" prefetch_generator
     # shellcheck disable=SC2086 # both in one command: one version of each
-    $pip download -q --only-binary=:all: -d "$made/first" $NEEDED $LIBRARIES ${MORE:-}
+    $pip download -q --only-binary=:all: -d "$made/first" $NEEDED $LIBRARIES
     mv "$made"/first/nvidia_*.whl "$made/dali"
     for name in numpy ${HAS:-}; do # what is there stays as it is there
         rm -f "$made"/*/"$(echo "$name" | tr '.-' '__')"-*.whl
     done
+    slim "$made"/dali/*.whl
     for tar in first dali; do
-        (cd "$made/$tar" && tar -cf - ./*.whl) | split -b "${PIECE:-26m}" - "$COLLECT/pieces/$tar.tar."
+        (cd "$made/$tar" && tar -cf - ./*.whl) | xz -T0 |
+            split -b "${PIECE:-26m}" - "$COLLECT/pieces/$tar.tar."
     done
     (cd "$COLLECT/pieces" && sha256sum -- *.tar.* >SHA256)
     ls -l "$COLLECT/pieces"
+}
+
+# Leaves headers and other Pythons' modules out of wheels, and does not compress them: xz makes less
+# of them than zip does.
+slim() {
+    "$PYTHON" - "$@" <<'SLIM'
+import os, sys, zipfile
+
+ours = f".cpython-{sys.version_info[0]}{sys.version_info[1]}-"
+for path in sys.argv[1:]:
+    os.rename(path, path + ".all")
+    with zipfile.ZipFile(path + ".all") as whole, zipfile.ZipFile(path, "w") as slim:
+        for info in whole.infolist():
+            name = info.filename
+            if "/include/" not in name and (".cpython-" not in name or ours in name):
+                slim.writestr(info, whole.read(info), zipfile.ZIP_STORED)
+    os.remove(path + ".all")
+SLIM
 }
 
 join() {
@@ -107,7 +131,7 @@ join() {
             [ -e "$JOIN/pieces/$name" ] || { echo "gpu: $name is not here yet" && continue 2; }
         done
         # shellcheck disable=SC2086
-        (cd "$JOIN/pieces" && cat $names) | tar -xf - -C "$JOIN"
+        (cd "$JOIN/pieces" && cat $names) | "$PYTHON" -c "$UNPACKED" "$JOIN"
     done
     ls "$JOIN"
 }

@@ -211,7 +211,7 @@ esac
 
 
 def test_tests_behind_the_one_that_their_process_died_of_are_run(tmp_path: Path) -> None:
-    """On a machine that is there for half an hour, nothing is learnt from tests that never ran."""
+    """Nothing is learnt from tests that never ran."""
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
