@@ -87,7 +87,7 @@ def stream(
         ahead=_AHEAD if threaded else 0,
         refill=plan.refill,
         number=plan.skip,
-        lock=resources.lock(),
+        lock=resources.fetch_lock,
     )
     if plan.resumed and not config.num_workers:
         iterator.start()

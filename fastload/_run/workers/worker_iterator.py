@@ -15,7 +15,6 @@ import functools
 import multiprocessing
 import os
 import sys
-import threading
 import time
 import warnings
 import weakref
@@ -25,6 +24,7 @@ from typing import Any, cast
 import torch
 
 from ..._base import callers
+from ..._base.fork_lock import ForkLock
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import Stamps
 from ..._base.wrapped_iterator import WrappedIterator
@@ -75,7 +75,7 @@ class WorkerIterator(WrappedIterator[Any]):
         ahead: int,
         refill: Refill | None,
         number: int,
-        lock: threading.Lock,
+        lock: ForkLock,
     ) -> None:
         iterator = cast(OutcomeIterator, iter(inner))
         self._wrapped: OutcomeIterator = iterator
@@ -263,7 +263,7 @@ def warn_of_length(dataset: object, reported: int, yielded: int, workers: int = 
     )
 
 
-def _make(fetcher: Fetcher, lock: threading.Lock, pinned: bool, task: Task) -> Outcome:
+def _make(fetcher: Fetcher, lock: ForkLock, pinned: bool, task: Task) -> Outcome:
     with lock:
         outcome = fetcher[task]
     return outcome.pin_memory() if pinned else outcome
