@@ -254,9 +254,11 @@ class Pipeline:
             filled = self._filler.finish(filling)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
-        except BaseException:  # Ctrl-C while the caller's thread decodes: stop all writing
-            _cancel(filling)
-            raise
+        except BaseException as error:
+            _cancel(filling)  # stop all writing
+            if self._results is None:  # Ctrl-C while the caller's thread decodes
+                raise
+            return error  # what on_error raises may be of any kind, such as SystemExit
         if ticket is not None:
             stages = dict(ticket.stages_ns())
             if ticket.moving is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sys
 
 import pytest
 import torch
@@ -161,8 +163,6 @@ def damaged(photos, tmp_path_factory):
         file.write(b"no image at all")
     with open(paths[5], "r+b") as file:
         file.truncate(400)
-    import os
-
     os.remove(paths[6])
     return folder
 
@@ -203,6 +203,16 @@ def test_an_engine_of_ours_asks_a_callable_and_keeps_to_the_limit(damaged, engin
     assert [index for index, _ in seen] == [1, 5, 6]
     with pytest.raises(TooManyErrors):
         list(FastLoader(damaged, 3, engine=engine, on_error="skip", max_errors=2))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_callable_that_exits_the_program_does_so_at_its_batch(damaged, threads):
+    def leave(index, error):
+        sys.exit(f"sample {index}")
+
+    iterator = iter(FastLoader(damaged, 3, num_workers=threads, on_error=leave, max_errors=3))
+    with pytest.raises(SystemExit, match="sample 1"):
+        next(iterator)
 
 
 @pytest.mark.parametrize(
