@@ -11,6 +11,7 @@ import signal
 import textwrap
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torchvision.datasets import ImageFolder
 
 import warm
 from fastload import DecodeError, FastLoader, pack
-from fastload._engine.processes import _attend, _Job, _Jobs
+from fastload._engine.processes import _attend, _Job, _Jobs, _ProcessTicket
 from sides import assert_same
 
 TRAIN = v1.Compose(
@@ -383,3 +384,15 @@ def test_an_answer_that_cannot_be_read_fails_its_part_and_those_after_it() -> No
         attended.result(30)
     assert broken.is_set()  # the next epoch starts other processes
     assert ours.closed
+
+
+def test_cancelling_waits_for_no_part_that_a_process_works_on() -> None:
+    waiting, running = _job(), _job()
+    running.future.set_running_or_notify_cancel()
+    batch: Any = types.SimpleNamespace(times=None)
+    engine: Any = None
+    ticket = _ProcessTicket(engine, batch, np.arange(2), [running, waiting])
+    ticket.cancel()
+    assert waiting.future.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        ticket.settle()
