@@ -17,8 +17,8 @@ class PerProcess(Generic[_Value]):
     """Holds what this process has put there last.
 
     Example:
-        >>> place = PerProcess[threading.Lock]()
-        >>> lock = place.get() or place.put(threading.Lock())
+        >>> place = PerProcess[Mover]()
+        >>> mover = place.get() or place.put(Mover(...))
     """
 
     def __init__(self) -> None:

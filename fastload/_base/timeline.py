@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import DataError, UsageError
+from .fork_lock import ForkLock
 from .whole_file import whole_file
 
 _LIMIT = 2_000_000
@@ -46,7 +47,7 @@ class Timeline:
         self.path = os.path.abspath(os.fspath(path))
         self._limit = limit
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._names: dict[int, str] = {}
         self._tracks: dict[str, int] = {}
         self._spans: list[_Span] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -180,6 +181,9 @@ class ImageEngine(BatchEngine):
         self.processes = options.processes
         self._verified: np.ndarray | None = None
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        # A dropped iterator ends in a thread of its own while the next one starts. Re-entrant: the
+        # garbage collector may close an abandoned one in between.
+        self._lock = threading.RLock()
 
     @abc.abstractmethod
     def start(self, batch: BatchRequest) -> Ticket:
@@ -363,27 +367,31 @@ class ImageEngine(BatchEngine):
 
     def pool(self) -> concurrent.futures.ThreadPoolExecutor:
         """Threads that decode with Pillow and read ahead; made on first use."""
-        if self._pool is None:
-            self._pool = concurrent.futures.ThreadPoolExecutor(
-                max_workers=max(1, self.threads), thread_name_prefix="fastload-helper"
-            )
-        return self._pool
+        with self._lock:
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(
+                    max_workers=max(1, self.threads), thread_name_prefix="fastload-helper"
+                )
+            return self._pool
 
     def acquire(self, user: object) -> None:
         """As in the contract."""
-        super().acquire(user)
+        with self._lock:
+            super().acquire(user)
         if self.processes is not None:
             self.processes.acquire(user, self.threads)
 
     def release(self, user: object) -> None:
         """As in the contract."""
-        super().release(user)
+        pool = None
+        with self._lock:
+            super().release(user)
+            if not self._users:
+                pool, self._pool = self._pool, None
         if self.processes is not None:
             self.processes.release(user)
-        if not self._users:
-            pool, self._pool = self._pool, None
-            if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def __reduce__(self) -> tuple[object, ...]:
         options = dataclasses.replace(self.options, threads=self.threads)

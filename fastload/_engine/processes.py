@@ -343,7 +343,17 @@ def _attend(
             del answer
     except (EOFError, OSError):
         broken.set()
-        _fail(sent, jobs, pid)
+        _fail(
+            sent,
+            jobs,
+            RuntimeError(
+                f"the worker process {pid}, which decodes with Pillow, exited unexpectedly: it was "
+                "killed (is there enough memory?) or crashed"
+            ),
+        )
+    except Exception as error:  # noqa: BLE001 - its answer is lost: there was no memory for it
+        broken.set()
+        _fail(sent, jobs, error)
     finally:
         for job in sent:
             job.future.cancel()
@@ -351,19 +361,13 @@ def _attend(
         connection.close()
 
 
-def _fail(sent: collections.deque[_Job], jobs: _Jobs, pid: int | None) -> None:
-    """The process is gone: fail its parts, and all parts that come later."""
+def _fail(sent: collections.deque[_Job], jobs: _Jobs, error: Exception) -> None:
+    """The process is of no more use: fail its parts, and all parts that come later."""
     job: _Job | None
     while sent or (job := jobs.take()) is not None:
         job = sent.popleft() if sent else job
         assert job is not None
-        _settle(
-            job.future,
-            RuntimeError(
-                f"the worker process {pid}, which decodes with Pillow, exited unexpectedly: it was "
-                "killed (is there enough memory?) or crashed"
-            ),
-        )
+        _settle(job.future, error)
 
 
 def _settle(future: concurrent.futures.Future[_Answer], outcome: _Answer | BaseException) -> None:

@@ -22,12 +22,14 @@ from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
 from . import decode_device, decode_on, epoch_plan, pillow_share
 from . import order as _order
+from .bad_samples.batch_filler import Filler
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
 from .engine_stream import BatchIterator, default_prefetch
 from .epoch_plan import EpochPlan
 from .order import SEQUENTIAL, Order
+from .producer import Pipeline
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
 
@@ -56,34 +58,26 @@ def stream(
         order = _order.index_batches(config.batch_sampler, whole=plan.refill is not None)
     seed, number = _augmentation(config, cursor, source, progress)
     left_out = _order.skip_batches(order, plan.skip) if plan.resumed else None
-    engine = _engine(config, resources, source)
-    # Of the choice, which _engine has settled.
-    rest = delivery.device_plan(config, resources.choice, source)
-    return BatchIterator(
-        source=source,
-        engine=engine,
-        order=order,
-        sized=cast(Sized, config.index_sampler) if length is None else range(length),
-        assemble=functools.partial(
-            _assemble,
-            source,
-            config.collate,
-            _pinned(config),
-            rest is not None,
-        ),
-        prefetch=_batches_ahead(config, resources, source) if config.num_workers else 0,
-        timeout_s=config.timeout,
+    known = order.known
+    if plan.refill is not None:
+        plan.refill.order = lambda: known.indices
+    filler = Filler(
+        _engine(config, resources, source),
+        source,
         seed=seed,
         epoch=number,
-        stamps=plan.stamps,
-        progress=progress,
-        left_out=left_out,
-        times=plan.times,
         on_error=plan.on_error,
         refill=plan.refill,
-        bad=plan.bad,
-        governor=resources.governor,
-        rest=rest,
+        left_out=left_out,
+        times=plan.times,
+        # of the choice, which _engine has settled
+        rest=delivery.device_plan(config, resources.choice, source),
+    )
+    pipeline = Pipeline(
+        filler,
+        known,
+        config.timeout,
+        plan.stamps,
         following=functools.partial(
             epoch_plan.following,
             config.epoch_sampler,
@@ -91,6 +85,23 @@ def stream(
             shard=config.part(),
         ),
         blocks=config.shuffle_window is not None or isinstance(config.epoch_sampler, SEQUENTIAL),
+    )
+    return BatchIterator(
+        order,
+        pipeline,
+        sized=cast(Sized, config.index_sampler) if length is None else range(length),
+        assemble=functools.partial(
+            _assemble,
+            source,
+            config.collate,
+            _pinned(config),
+            filler.rest is not None,
+        ),
+        prefetch=_batches_ahead(config, resources, source) if config.num_workers else 0,
+        stamps=plan.stamps,
+        progress=progress,
+        bad=plan.bad,
+        governor=resources.governor,
     )
 
 

@@ -30,23 +30,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.base import BatchEngine, Images
-from .._sources.source import Source
+from .._engine.base import Images
 from .._transforms.pixels.erasing import Drawn
-from .._transforms.plan import Plan
-from ..hints import OnError
-from .bad_samples.batch_filler import Filled, Filler
+from .bad_samples.batch_filler import Filled
 from .bad_samples.policy import BadSamples
-from .bad_samples.refill import Refill
 from .order import Order
+from .point import PREFETCH
 from .producer import Pipeline, below
 from .progress import Progress
 
 if TYPE_CHECKING:
     from .governor import Governor, Pace
-
-# torch's own default per worker.
-_PREFETCH = 2
 
 # Batches of this size and above are a large part of a loop's memory. Smaller ones gain more speed
 # from a second batch ahead than it takes: 5 % for 64 photos, 38 MB.
@@ -69,33 +63,24 @@ def default_prefetch(
         threads: how many fill a batch.
     """
     if sample_nbytes is None or batch_size is None:
-        return _PREFETCH
+        return PREFETCH
     large = sample_nbytes * batch_size >= _LARGE_NBYTES
-    return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else _PREFETCH
+    return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else PREFETCH
 
 
 class BatchIterator(Iterator[Any]):
     """Iterates over the batches of one epoch.
 
     Args:
-        source: what is read.
-        engine: what fills the batches.
         order: index batches, iterated on the consumer's thread.
+        pipeline: has an engine fill them; not started yet.
         sized: has the iterator's ``len``; asked only for that, because it may have none.
         assemble: (images, record numbers, fields that moved, rectangles) -> the caller's batch.
         prefetch: batches ahead of the consumer; 0: no thread.
-        timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0: wait for ever.
-        seed, epoch: of the augmentation.
         stamps: sums up times.
         progress: is updated.
-        left_out: indices of this epoch before the first of ``order``, or None.
-        times: how often each sample of ``order`` came before, if that is known; else None.
-        on_error, bad: what to do about samples that cannot be read, and where they are counted.
-        refill: fills batches up, or None.
+        bad: where samples that cannot be read are counted.
         governor: adjusts threads and batches ahead; None leaves them as they are.
-        rest: the whole plan, where the device stage applies what the engine leaves of it.
-        following: gives the indices of the next epoch, for a store that is elsewhere.
-        blocks: the order keeps to whole blocks of the store.
     """
 
     _workers: tuple[()] = ()
@@ -103,29 +88,19 @@ class BatchIterator(Iterator[Any]):
 
     def __init__(
         self,
-        *,
-        source: Source,
-        engine: BatchEngine,
         order: Order,
+        pipeline: Pipeline,
+        *,
         sized: Sized,
         assemble: Callable[[Images, np.ndarray, dict[str, Any], Drawn | None], Any],
         prefetch: int,
-        timeout_s: float,
-        seed: int,
-        epoch: int,
         stamps: Stamps,
         progress: Progress,
-        left_out: np.ndarray | None,
-        times: np.ndarray | None,
-        on_error: OnError,
         bad: BadSamples,
-        refill: Refill | None,
         governor: Governor | None,
-        rest: Plan | None,
-        following: Callable[[], np.ndarray],
-        blocks: bool,
     ) -> None:
         self._order = order
+        self._pipeline = pipeline
         self._sized = sized
         self._assemble = assemble
         self._stamps = stamps
@@ -139,23 +114,6 @@ class BatchIterator(Iterator[Any]):
         self._progress = progress
         self._bad = bad
         self._samples = 0
-        known = order.known
-        if refill is not None:
-            refill.order = lambda: known.indices
-        filler = Filler(
-            engine,
-            source,
-            seed=seed,
-            epoch=epoch,
-            on_error=on_error,
-            refill=refill,
-            left_out=left_out,
-            times=times,
-            rest=rest,
-        )
-        self._pipeline = Pipeline(
-            source, engine, known, filler, timeout_s, stamps, following=following, blocks=blocks
-        )
         if prefetch:
             self._pipeline.start(self)
             self._keep_ahead()

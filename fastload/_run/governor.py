@@ -24,6 +24,7 @@ from .._base.machine import cpu, memory
 from .._base.trace import Snapshot, Stamps
 from .config import LoaderConfig
 from .measurements import Measurements
+from .point import PREFETCH
 from .route import EngineRoute, Route
 
 _log = logging.getLogger("fastload")
@@ -36,6 +37,7 @@ _SPARE = 1.25  # threads to keep for each busy thread
 _CHANGED = 1.3  # a loop that is faster or slower by this factor has changed
 _PATIENCE = 4  # windows that a change of the loop must last
 _EPOCH_BATCHES = 4  # shorter epochs are not judged
+_WINDOW_BATCHES, _WINDOW_S = 8, 0.1  # a window of an engine has at least so many, and is so long
 # Stages that an engine's threads do.
 _WORK = ("read", "check", "decode", "resize", "augment", "pillow")
 
@@ -68,7 +70,6 @@ class Governor:
         most_workers, most_prefetch: upper limits.
         windows: length of a trial in windows.
         settle: number of windows to ignore after a change.
-        shrinks: whether it may reduce the workers.
     """
 
     def __init__(
@@ -79,7 +80,6 @@ class Governor:
         most_prefetch: int,
         windows: int = 2,
         settle: int = 1,
-        shrinks: bool = True,
     ) -> None:
         self.setting = setting
         self.decisions: list[str] = []
@@ -89,7 +89,6 @@ class Governor:
         """As many workers as fit into memory now."""
         self._windows = windows
         self._settle = settle
-        self._shrinks = shrinks
         self._ignored = settle
         self._before: tuple[Setting, float] | None = None  # the setting and rate before a trial
         self._seen: list[tuple[float, float]] = []  # (rate, share of waiting)
@@ -178,7 +177,7 @@ class Governor:
             elif now.prefetch < self._ceiling.prefetch:
                 prefetch = min(2 * now.prefetch, self._ceiling.prefetch)
                 tried = dataclasses.replace(now, prefetch=prefetch)
-        elif waiting < _IDLES and self._shrinks:
+        elif waiting < _IDLES:
             needed = max(self._floor, math.ceil(_SPARE * busy), 1)
             if needed < now.workers:
                 tried = dataclasses.replace(now, workers=needed)
@@ -207,16 +206,11 @@ class Pace:
     Args:
         governor: gets the windows.
         stamps: measurements of this epoch.
-        batches, seconds: minimum size and minimum length of a window.
     """
 
-    def __init__(
-        self, governor: Governor, stamps: Stamps, *, batches: int = 8, seconds: float = 0.1
-    ) -> None:
+    def __init__(self, governor: Governor, stamps: Stamps) -> None:
         self._governor = governor
         self._stamps = stamps
-        self._batches = batches
-        self._seconds = seconds
         self._last = stamps.snapshot()
         governor.restart()
 
@@ -224,7 +218,7 @@ class Pace:
         """Count one more batch that the consumer got; return the current setting."""
         now, last = self._stamps.snapshot(), self._last
         elapsed_s = now.elapsed_s - last.elapsed_s
-        if now.batches - last.batches >= self._batches and elapsed_s >= self._seconds:
+        if now.batches - last.batches >= _WINDOW_BATCHES and elapsed_s >= _WINDOW_S:
             self._last = now
             self._governor.window(
                 rate=(now.images - last.images) / elapsed_s,
@@ -274,9 +268,11 @@ def for_engine(*, cpus: int, batch_nbytes: int | None, memory_nbytes: int) -> Go
         batch_nbytes: size of a batch, or None if it is not known.
         memory_nbytes: available memory.
     """
-    most = 2 if batch_nbytes is None else min(8, memory_nbytes // 10 // max(1, batch_nbytes))
+    most = PREFETCH if batch_nbytes is None else min(8, memory_nbytes // 10 // max(1, batch_nbytes))
     return Governor(
-        Setting(workers=cpus, prefetch=2), most_workers=4 * cpus, most_prefetch=max(2, most)
+        Setting(workers=cpus, prefetch=PREFETCH),
+        most_workers=4 * cpus,
+        most_prefetch=max(PREFETCH, most),
     )
 
 
@@ -287,9 +283,9 @@ def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:
     """
     most = max(1, min(4 * cpus, memory_nbytes // 2 // WORKER_NBYTES))
     return Governor(
-        Setting(workers=min(cpus, most), prefetch=2),
+        Setting(workers=min(cpus, most), prefetch=PREFETCH),
         most_workers=most,
-        most_prefetch=2,
+        most_prefetch=PREFETCH,
         windows=1,
         settle=0,
     )

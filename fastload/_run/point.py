@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 PREFETCH = 2
-"""torch's default, where the search starts."""
+"""Batches ahead by default, as in torch for each worker; where a search starts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)

@@ -18,8 +18,6 @@ from typing import TypeVar
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.base import BatchEngine
-from .._sources.source import Source
 from ..errors import DataError, UsageError
 from . import background_thread
 from .background_thread import EXIT_S, BackgroundThread
@@ -48,25 +46,33 @@ _Result = tuple[bool, Filled | BaseException | type[StopIteration] | None]
 
 
 class Pipeline:
-    """The producer and its queues. It does not refer to the iterator, whose deletion ends it."""
+    """The producer and its queues. It does not refer to the iterator, whose deletion ends it.
+
+    Args:
+        filler: makes the batches, with its engine.
+        known: all batches, if they are known.
+        timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0: wait for ever.
+        stamps: sums up times.
+        following: gives the indices of the next epoch, for a store that is elsewhere.
+        blocks: the order keeps to whole blocks of the store.
+    """
 
     def __init__(
         self,
-        source: Source,
-        engine: BatchEngine,
-        known: Batches,
         filler: Filler,
+        known: Batches,
         timeout_s: float,
         stamps: Stamps,
         *,
         following: Callable[[], np.ndarray],
         blocks: bool,
     ) -> None:
-        self._engine = engine
+        self._engine = engine = filler.engine
         self._filler = filler
+        lookup = filler.source.lookup
         self._timeout_s = timeout_s or None
         self._stamps = stamps
-        self._ahead = ReadAhead(engine, source.lookup, known)
+        self._ahead = ReadAhead(engine, lookup, known)
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: _Owner | None = None
@@ -77,7 +83,7 @@ class Pipeline:
         if engine.store.remote:
             self._fetch = FetchAhead(
                 engine.store,
-                source.lookup,
+                lookup,
                 known,
                 following,
                 blocks=blocks,
@@ -254,9 +260,11 @@ class Pipeline:
             filled = self._filler.finish(filling)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
-        except BaseException:  # Ctrl-C while the caller's thread decodes: stop all writing
-            _cancel(filling)
-            raise
+        except BaseException as error:
+            _cancel(filling)  # stop all writing
+            if self._results is None:  # Ctrl-C while the caller's thread decodes
+                raise
+            return error  # what on_error raises may be of any kind, such as SystemExit
         if ticket is not None:
             stages = dict(ticket.stages_ns())
             if ticket.moving is not None:

@@ -219,7 +219,7 @@ def _read(state: Mapping[str, Any]) -> Progress:
         batch_size=None if state["batch_size"] is None else _count(state["batch_size"]),
         world_size=_count(state["world_size"]),
         seed=None if state["seed"] is None else operator.index(state["seed"]),
-        order=state.get("order"),  # missing in early states of version 1
+        order=state["order"],
         generators=[_generator(saved) for saved in state["generators"]],
         sampler=state["sampler"],
         sampler_epoch=state["sampler_epoch"],

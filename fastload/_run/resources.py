@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from .._base.fork_lock import ForkLock
 from .._base.machine import cpu
 from .._base.per_process import PerProcess
 from .._engine.base import BatchEngine
@@ -88,7 +88,7 @@ class Resources:
     ahead: Ahead | None = None
     mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
     stage: tuple[Mover, Plan, DeviceStage] | None = None
-    fetch_lock: PerProcess[threading.Lock] = dataclasses.field(default_factory=PerProcess)
+    fetch_lock: ForkLock = dataclasses.field(default_factory=ForkLock)
     outcomes: object | None = None
     torch_iterator: _BaseDataLoaderIter | None = None
     replayed: float = 0.0
@@ -130,10 +130,6 @@ class Resources:
             assert target is not None, "the CPU needs no mover"
             known = self.mover.put(Mover(target, ahead))
         return known
-
-    def lock(self) -> threading.Lock:
-        """The lock of this process's threads; a forked child gets a new one."""
-        return self.fetch_lock.get() or self.fetch_lock.put(threading.Lock())
 
     def __copy__(self) -> Resources:
         """Those of a copy of the loader: only the cache is shared."""

@@ -18,10 +18,11 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import native_core
-from batches import MEAN, STD, same
+from batches import MEAN, STD
 from fastload import DecodeError, FastLoader, PackedDataset, pack
 from fastload._engine import huffman_index
 from fastload._sources.source import resolve
+from sides import assert_same
 
 pytestmark = pytest.mark.native
 
@@ -115,7 +116,7 @@ def test_epochs_are_those_of_a_loader_that_remembers_nothing(made, forgetful, tr
     for epoch in range(4):
         mine = list(loader_of(dataset, epoch, num_workers=threads))
         other = ImageFolder(str(made), transform=transform)
-        same(mine, forgetful(lambda: loader_of(other, epoch)))  # noqa: B023
+        assert_same(mine, forgetful(lambda: loader_of(other, epoch)))  # noqa: B023
     assert remembered(dataset) > 0
     assert remembered(other) == 0
 
@@ -123,7 +124,7 @@ def test_epochs_are_those_of_a_loader_that_remembers_nothing(made, forgetful, tr
 def test_epochs_are_those_of_the_python_engine(made):
     dataset = ImageFolder(str(made), transform=CROP)
     for epoch in range(2):
-        same(
+        assert_same(
             list(loader_of(dataset, epoch)),
             list(loader_of(dataset, epoch, engine="python", num_workers=0)),
         )
@@ -137,7 +138,7 @@ def test_packed_stores_remember_too(made, tmp_path, forgetful, encode, cache):
     for epoch in range(3):
         mine = list(loader_of(dataset, epoch, cache=cache))
         other = PackedDataset(tmp_path / "imgs.lmdb", transform=CROP)
-        same(mine, forgetful(lambda: loader_of(other, epoch)))  # noqa: B023
+        assert_same(mine, forgetful(lambda: loader_of(other, epoch)))  # noqa: B023
     assert (remembered(dataset) > 0) == (encode == "keep")
 
 
@@ -147,7 +148,7 @@ def test_scaled_decoding_remembers_too(made, forgetful):
     for epoch in range(3):
         mine = list(loader_of(dataset, epoch, decode="scaled"))
         other = ImageFolder(str(made), transform=shrunk)
-        same(mine, forgetful(lambda: loader_of(other, epoch, decode="scaled")))  # noqa: B023
+        assert_same(mine, forgetful(lambda: loader_of(other, epoch, decode="scaled")))  # noqa: B023
 
 
 def test_subsets_and_concatenations_share_what_their_datasets_know(made, forgetful):
@@ -158,7 +159,7 @@ def test_subsets_and_concatenations_share_what_their_datasets_know(made, forgetf
     for epoch in range(3):
         mine = list(loader_of(parts(one, two), epoch))
         others = [ImageFolder(str(made), transform=CROP) for _ in range(2)]
-        same(mine, forgetful(lambda: loader_of(parts(*others), epoch)))  # noqa: B023
+        assert_same(mine, forgetful(lambda: loader_of(parts(*others), epoch)))  # noqa: B023
     assert remembered(parts(one, two)) > 0
     assert remembered(one) == 0, "these are other record numbers"
 
@@ -173,7 +174,7 @@ def test_a_resumed_epoch_is_the_same(made):
     del batches
     again = loader_of(dataset)
     again.load_state_dict(state)
-    same(list(again), whole[1:])
+    assert_same(list(again), whole[1:])
 
 
 @pytest.mark.parametrize("kind", ["4:4:4", "4:2:0", "gray"])
@@ -189,7 +190,7 @@ def test_a_file_that_is_replaced_by_one_of_its_size_is_seen(folder, forgetful, k
     for epoch in range(2, 5):
         mine = list(loader_of(dataset, epoch))
         other = ImageFolder(str(folder), transform=CROP)
-        same(mine, forgetful(lambda: loader_of(other, epoch)))  # noqa: B023
+        assert_same(mine, forgetful(lambda: loader_of(other, epoch)))  # noqa: B023
 
 
 def test_a_file_that_is_cut_short_fails_as_without_what_is_remembered(folder):
@@ -266,7 +267,7 @@ def test_it_is_bounded_and_tells_of_itself(made, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     small = ImageFolder(str(made), transform=CROP)
     for epoch in range(3):
-        same(list(loader_of(small, epoch)), list(loader_of(dataset, epoch)))
+        assert_same(list(loader_of(small, epoch)), list(loader_of(dataset, epoch)))
     assert 0 < remembered(small) <= 1500
 
 

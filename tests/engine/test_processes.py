@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
 import textwrap
+import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from torchvision.datasets import ImageFolder
 
 import warm
 from fastload import DecodeError, FastLoader, pack
-from fastload._engine.processes import _Job, _Jobs
+from fastload._engine.processes import _attend, _Job, _Jobs, _ProcessTicket
 from sides import assert_same
 
 TRAIN = v1.Compose(
@@ -363,3 +366,33 @@ def test_parts_that_no_process_took_are_given_back_at_the_end() -> None:
     assert jobs.end() == [job]
     assert jobs.take() is None
     assert jobs.take_ahead() is None
+
+
+def test_an_answer_that_cannot_be_read_fails_its_part_and_those_after_it() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    jobs, broken, first, second = _Jobs(), threading.Event(), _job(), _job()
+    jobs.put(first)
+    theirs.send_bytes(b"no pickle")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        attended = pool.submit(_attend, ours, jobs, None, broken)
+        with pytest.raises(pickle.UnpicklingError):
+            first.future.result(30)
+        jobs.put(second)
+        with pytest.raises(pickle.UnpicklingError):
+            second.future.result(30)
+        jobs.end()
+        attended.result(30)
+    assert broken.is_set()  # the next epoch starts other processes
+    assert ours.closed
+
+
+def test_cancelling_waits_for_no_part_that_a_process_works_on() -> None:
+    waiting, running = _job(), _job()
+    running.future.set_running_or_notify_cancel()
+    batch: Any = types.SimpleNamespace(times=None)
+    engine: Any = None
+    ticket = _ProcessTicket(engine, batch, np.arange(2), [running, waiting])
+    ticket.cancel()
+    assert waiting.future.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        ticket.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 import time
 from pathlib import Path
@@ -78,6 +79,36 @@ def test_a_ticket_tells_how_long_decoding_took(threads: int, tmp_path: Path) -> 
     ticket.result()
     assert ticket.stages_ns()["decode"] > 0
     decoder.release(decoder)
+
+
+def test_a_user_that_begins_while_the_last_one_ends_has_threads(tmp_path: Path) -> None:
+    decoder = decoder_of(store_of(tmp_path), 2)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def next_user() -> int:
+        decoder.acquire("next")
+        pool = decoder.pool()
+        begun.set()
+        go_on.wait(30)
+        return pool.submit(len, "four").result(30)
+
+    class Users(set[int]):
+        def __bool__(self) -> bool:  # asked by ``release``, before it ends the threads
+            some = len(self) > 0
+            if not users:
+                users.append(outside.submit(next_user))
+                begun.wait(0.5)  # in vain, where the next user waits for ``release``
+            return some
+
+    users: list[concurrent.futures.Future[int]] = []
+    decoder._users = Users()
+    decoder.acquire("last")
+    decoder.pool()
+    with concurrent.futures.ThreadPoolExecutor(1) as outside:
+        decoder.release("last")
+        go_on.set()
+        assert users[0].result(30) == 4
+    decoder.release("next")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -16,6 +16,7 @@ from torchvision import transforms as v1
 
 from fastload import ChecksumError, FastLoader, PackedDataset, pack
 from fastload.storage import DCT, ENCODED, open_store
+from sides import assert_same
 
 pytestmark = pytest.mark.native
 
@@ -58,14 +59,6 @@ def epochs(path: Path, transform: Any, **options: Any) -> list[Any]:
     arguments = {"batch_size": 7, "shuffle": True, "seed": 5, "check_crc": "always", **options}
     loader = FastLoader(path, transform=transform, **arguments)
     return [batch for _ in range(2) for batch in loader]
-
-
-def assert_same(ours: list[Any], theirs: list[Any]) -> None:
-    for mine, reference in itertools.zip_longest(ours, theirs):
-        assert mine[0].dtype == reference[0].dtype
-        assert mine[0].stride() == reference[0].stride()
-        assert torch.equal(mine[0], reference[0])
-        assert torch.equal(mine[1], reference[1])
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)

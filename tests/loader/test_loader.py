@@ -31,9 +31,10 @@ from torchvision.transforms import v2
 
 import fastload
 import leaks
-from batches import EVAL, MEAN, STD, TRAIN, same
+from batches import EVAL, MEAN, STD, TRAIN
 from fastload import FastLoader, PackedDataset, UsageError, _loader, pack
 from fastload._run.config import ARGUMENTS
+from sides import assert_same
 
 # --- the same as DataLoader ---------------------------------------------------------------------
 
@@ -49,7 +50,7 @@ def test_a_folder_gives_dataloaders_batches_bit_for_bit(photos, engine, drop_las
     )
     assert len(ours) == len(theirs)
     for _ in range(2):
-        same(list(ours), list(theirs))
+        assert_same(list(ours), list(theirs))
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -64,7 +65,7 @@ def test_loops_that_are_left_early_go_on_with_dataloaders_order(photos, drop_las
         generator = torch.Generator().manual_seed(2)
         loader = kind(folder, 5, shuffle=True, generator=generator, drop_last=drop_last, **workers)
         batches.append([b for _ in range(3) for _, b in zip(range(stop + 1), loader)])
-    same(*batches)
+    assert_same(*batches)
 
 
 class Drawing:
@@ -81,13 +82,13 @@ def test_a_batch_sampler_that_draws_at_once_is_asked_when_dataloader_asks_it(pho
         torch.manual_seed(3)
         loader = kind(folder, batch_sampler=Drawing())
         batches.append([batch for _ in range(2) for batch in loader])
-    same(*batches)
+    assert_same(*batches)
 
 
 @pytest.mark.parametrize("engine", ["native", "python"])
 def test_a_packed_store_gives_the_folders_batches_bit_for_bit(photos, store, engine):
     theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_size=4))
-    same(list(FastLoader(store, batch_size=4, transform=EVAL, engine=engine)), theirs)
+    assert_same(list(FastLoader(store, batch_size=4, transform=EVAL, engine=engine)), theirs)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_other_chains_are_exact_too(photos, store, transform):
     theirs = list(DataLoader(ImageFolder(photos, transform), batch_size=7))
     loader = FastLoader(store, batch_size=7, transform=transform)
     assert "engine: native" in loader.explain()
-    same(list(loader), theirs)
+    assert_same(list(loader), theirs)
 
 
 def test_it_is_a_dataloader_with_its_arguments_by_name_default_and_meaning():
@@ -149,7 +150,7 @@ def test_a_dataset_of_the_users_goes_through_torchs_machinery():
     dataset = Own(torch.arange(10), torch.arange(10) * 2)
     loader = FastLoader(dataset, batch_size=3, shuffle=True, generator=torch.Generator())
     reference = DataLoader(dataset, batch_size=3, shuffle=True, generator=torch.Generator())
-    same(list(loader), list(reference))
+    assert_same(list(loader), list(reference))
     assert "workers" in loader.explain()
     assert "Own" in loader.explain()
     assert loader.num_workers == 0
@@ -167,7 +168,7 @@ def test_an_unrecognised_transform_still_loads_and_explain_says_why(photos, stor
         FastLoader(ImageFolder(photos, chain), batch_size=6),
     ):
         assert "darken" in loader.explain()
-        same(list(loader), theirs)
+        assert_same(list(loader), theirs)
 
 
 # --- subsets, splits, samplers ------------------------------------------------------------------
@@ -190,7 +191,7 @@ def test_subsets_splits_and_concatenations_stay_on_the_fast_path(photos, store):
         for dataset in (packed, folder):
             loader = FastLoader(make(dataset), batch_size=2)
             assert "engine: native" in loader.explain()
-            same(list(loader), theirs)
+            assert_same(list(loader), theirs)
 
 
 def test_weighted_sampling_stays_on_the_fast_path(photos, store):
@@ -207,13 +208,13 @@ def test_weighted_sampling_stays_on_the_fast_path(photos, store):
         )
     ]
     assert "engine: native" in loaders[0].explain()
-    same(list(loaders[0]), list(loaders[1]))
+    assert_same(list(loaders[0]), list(loaders[1]))
 
 
 def test_a_batch_sampler_decides_the_batches(photos, store):
     batches = [[0, 1], [3], [2, 2, 2]]
     theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_sampler=batches))
-    same(list(FastLoader(store, transform=EVAL, batch_sampler=batches)), theirs)
+    assert_same(list(FastLoader(store, transform=EVAL, batch_sampler=batches)), theirs)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -231,7 +232,7 @@ def test_a_batch_sampler_of_torchs_decides_the_batches(photos, store, threads):
         ours = FastLoader(packed, batch_sampler=make(packed), num_workers=threads)
         assert "engine: native" in ours.explain()
         for _ in range(2):
-            same(list(ours), list(theirs))
+            assert_same(list(ours), list(theirs))
 
 
 @pytest.mark.parametrize("engine", ["native", "workers"])
@@ -248,8 +249,8 @@ def test_a_batch_sampler_of_torchs_goes_on_in_the_midst_of_an_epoch(store, engin
     iterator = iter(stopped)
     next(iterator)
     again.load_state_dict(stopped.state_dict())
-    same(list(again), expected[1:])
-    same(list(again), list(whole))
+    assert_same(list(again), expected[1:])
+    assert_same(list(again), list(whole))
 
 
 def test_a_collate_fn_gets_the_samples(store):
@@ -291,8 +292,10 @@ def test_a_target_transform_is_applied_to_each_label(photos, store):
         return label + 10
 
     theirs = list(DataLoader(ImageFolder(photos, EVAL, target_transform=shift), batch_size=4))
-    same(list(FastLoader(store, batch_size=4, transform=EVAL, target_transform=shift)), theirs)
-    same(list(FastLoader(ImageFolder(photos, EVAL, shift), batch_size=4)), theirs)
+    assert_same(
+        list(FastLoader(store, batch_size=4, transform=EVAL, target_transform=shift)), theirs
+    )
+    assert_same(list(FastLoader(ImageFolder(photos, EVAL, shift), batch_size=4)), theirs)
 
 
 def test_batch_size_none_gives_single_samples(store):
@@ -325,8 +328,8 @@ def test_one_seed_gives_the_same_batches_for_any_threads_and_engine(photos, stor
         {"engine": "python", "num_workers": 0},
         {"engine": "python", "num_workers": 2},
     ):
-        same(epochs(store, transform=TRAIN, seed=11, **variation), expected)
-    same(epochs(ImageFolder(photos, TRAIN), seed=11), expected)
+        assert_same(epochs(store, transform=TRAIN, seed=11, **variation), expected)
+    assert_same(epochs(ImageFolder(photos, TRAIN), seed=11), expected)
 
 
 @pytest.mark.parametrize("epoch", ["1", 1.5, None])
@@ -343,9 +346,9 @@ def test_epochs_differ_in_order_and_augmentation_and_can_be_chosen(store):
     first, second = next(iter(loader)), next(iter(loader))
     assert not torch.equal(first[0], second[0])
     loader.set_epoch(0)
-    same([next(iter(loader))], [first])
+    assert_same([next(iter(loader))], [first])
     loader.sampler.set_epoch(1)  # as Lightning does
-    same([next(iter(loader))], [second])
+    assert_same([next(iter(loader))], [second])
 
 
 @pytest.mark.parametrize("engine", ["native", "workers"])
@@ -355,7 +358,7 @@ def test_without_a_shuffle_augmentation_still_follows_the_epoch(store, engine):
     assert not torch.equal(first[0], second[0])
     reference = FastLoader(store, batch_size=100, transform=TRAIN, seed=1)
     reference.set_epoch(1)
-    same([next(iter(reference))], [second])
+    assert_same([next(iter(reference))], [second])
 
 
 def test_augmentation_does_not_depend_on_the_batch(store):
@@ -370,7 +373,7 @@ def test_without_a_seed_torchs_generator_decides(store):
         return epochs(store, transform=TRAIN)
 
     expected = run(5)
-    same(run(5), expected)
+    assert_same(run(5), expected)
     assert not torch.equal(run(6)[0][0], expected[0][0])
 
 
@@ -443,7 +446,7 @@ def test_an_iterator_that_was_forgotten_ends_with_its_loader(store):
 def test_two_iterators_of_one_loader_do_not_disturb_each_other(store):
     loader = FastLoader(store, batch_size=3, transform=EVAL)
     pairs = list(zip(loader, loader, strict=True))
-    same([a for a, _ in pairs], [b for _, b in pairs])
+    assert_same([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def test_a_broken_image_raises_at_its_batch_and_names_the_file(photos, tmp_path):
@@ -498,9 +501,13 @@ def test_png_and_gray_and_odd_files_arrive_in_the_same_batch(tmp_path):
     turned[0x0112] = 6
     image.save(folder / "k.jpg", exif=turned)
     theirs = list(DataLoader(ImageFolder(tmp_path, EVAL), batch_size=11))
-    same(list(FastLoader(ImageFolder(tmp_path, EVAL), batch_size=11, engine="native")), theirs)
+    assert_same(
+        list(FastLoader(ImageFolder(tmp_path, EVAL), batch_size=11, engine="native")), theirs
+    )
     pack(tmp_path, tmp_path.with_suffix(".lmdb"))
-    same(list(FastLoader(tmp_path.with_suffix(".lmdb"), batch_size=11, transform=EVAL)), theirs)
+    assert_same(
+        list(FastLoader(tmp_path.with_suffix(".lmdb"), batch_size=11, transform=EVAL)), theirs
+    )
 
 
 # --- misuse -------------------------------------------------------------------------------------
@@ -538,23 +545,23 @@ def test_a_rebuilt_loader_keeps_everything(store):
     names = [n for n in inspect.signature(FastLoader.__init__).parameters if n != "self"]
     # as Lightning rebuilds: from public attributes; the sampler decides, so no shuffle
     kwargs = {n: getattr(loader, n) for n in names if n not in ("shuffle", "batch_sampler")}
-    same(list(type(loader)(**kwargs)), list(loader))
+    assert_same(list(type(loader)(**kwargs)), list(loader))
 
 
 def test_a_plain_dataloader_around_the_dataset_hands_out_batches_uncopied(store):
     loader = FastLoader(store, batch_size=4, transform=EVAL)
     rebuilt = DataLoader(loader.dataset, batch_size=4, collate_fn=loader.collate_fn)
-    same(list(rebuilt), list(loader))
+    assert_same(list(rebuilt), list(loader))
     samples = loader.dataset.__getitems__([0, 1])
     assert loader.collate_fn(samples)[0].data_ptr() == samples[0][0].data_ptr()
-    same([default_collate(samples)], [loader.collate_fn(samples)])
+    assert_same([default_collate(samples)], [loader.collate_fn(samples)])
 
 
 def test_a_loader_can_be_pickled_and_copied(store):
     loader = FastLoader(store, batch_size=4, transform=EVAL)
     expected = list(loader)
-    same(list(pickle.loads(pickle.dumps(loader))), expected)
-    same(list(copy.deepcopy(loader)), expected)
+    assert_same(list(pickle.loads(pickle.dumps(loader))), expected)
+    assert_same(list(copy.deepcopy(loader)), expected)
 
 
 @pytest.mark.parametrize(
@@ -574,19 +581,19 @@ def test_a_copy_counts_its_own_epochs(store, order):
     other = make()
     expected = [list(other) for _ in range(4)]
     loader = make()
-    same(list(loader), expected[0])
+    assert_same(list(loader), expected[0])
     clone = copy.copy(loader)
     running = iter(loader)
     begun = [next(running)]
     saved = copy.deepcopy(loader.state_dict())
-    same(list(clone), expected[1])
+    assert_same(list(clone), expected[1])
     assert str(loader.state_dict()) == str(saved)
     clone.set_epoch(0)
-    same(list(clone), expected[0])
+    assert_same(list(clone), expected[0])
     clone.set_epoch(3)
-    same(begun + list(running), expected[1])
-    same(list(loader), expected[2])
-    same(list(clone), expected[3])
+    assert_same(begun + list(running), expected[1])
+    assert_same(list(loader), expected[2])
+    assert_same(list(clone), expected[3])
     assert clone.sampler is not loader.sampler or clone.batch_sampler is not loader.batch_sampler
 
 
@@ -607,7 +614,7 @@ def test_a_loader_is_copied_in_the_middle_of_an_epoch_without_what_runs(photos):
     for clone in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader), copy.copy(loader)):
         assert "engine: native" in clone.explain()
         assert clone.stats()["engine"] == "native"
-        same(list(clone), expected)
+        assert_same(list(clone), expected)
     assert len(list(iterator)) == len(loader) - 1
 
 
@@ -657,7 +664,7 @@ def test_without_the_core_results_are_the_same_and_the_warning_is_loud(store, mo
     monkeypatch.setattr("fastload._native._warned", False)
     with pytest.warns(RuntimeWarning, match="several times slower"):
         loader = FastLoader(store, batch_size=4, transform=TRAIN, seed=1)
-    same(list(loader), expected)
+    assert_same(list(loader), expected)
     assert "engine: python" in loader.explain()
     with pytest.raises(fastload.MissingDependencyError, match="native core is needed"):
         FastLoader(store, batch_size=4, transform=TRAIN, engine="native")

@@ -31,6 +31,7 @@ from fastload.storage import Record, open_writer
 from fastload.storage.base import BLOCK_NBYTES
 from fastload.storage.remote.blocks import CELL
 from object_server import Faults, ObjectServer
+from sides import assert_same
 
 TRANSFORM = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToTensor()])
 RECORDS, SIDE = 800, 64  # raw pixels, 12 KB each
@@ -66,11 +67,6 @@ def loader(path: object, **options: Any) -> FastLoader[Any]:
     return FastLoader(path, **given)  # type: ignore[arg-type]
 
 
-def same(found: Any, expected: Any) -> None:
-    for one, other in itertools.zip_longest(found, expected):
-        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("limit", [None, 0, "2.2MB"])
 def test_batches_are_the_local_ones_at_every_limit(
@@ -81,7 +77,7 @@ def test_batches_are_the_local_ones_at_every_limit(
     )
     local = loader(folder / "photos.lmdb")
     for _ in range(3):
-        same(remote, local)
+        assert_same(list(remote), list(local))
 
 
 class Wrapped:
@@ -101,7 +97,7 @@ def test_a_transform_of_ones_own_sees_the_local_images(
     remote = loader(url, cache_dir=tmp_path, cache_limit=limit, **options)
     local = loader(folder / "photos.lmdb", **options)
     for _ in range(2):
-        same(remote, local)
+        assert_same(list(remote), list(local))
 
 
 def test_batches_are_the_local_ones_under_faults(
@@ -111,7 +107,7 @@ def test_batches_are_the_local_ones_under_faults(
     server.faults = Faults(unavailable=0.02, reset=0.02, stall=0.002, stall_s=60)
     options = {"batch_size": 50, "transform": None}
     remote = loader(f"{server.url}/raw.lmdb", cache_dir=tmp_path, **options)
-    same(remote, loader(folder / "raw.lmdb", **options))
+    assert_same(list(remote), list(loader(folder / "raw.lmdb", **options)))
     found = remote.stats()["remote"]
     assert found is not None and found["retries"] > 0
     assert found["nbytes"] <= 1.05 * (folder / "raw.lmdb").stat().st_size
@@ -125,7 +121,7 @@ def test_a_second_epoch_and_a_second_run_ask_for_no_byte(
     list(first)
     with server.asked() as asked:
         list(first)
-        same(loader(url, **options), loader(folder / "photos.lmdb"))
+        assert_same(list(loader(url, **options)), list(loader(folder / "photos.lmdb")))
     assert {one.method for one in asked} == {"HEAD"}
     found = first.stats()["remote"]
     assert found is not None and (found["nbytes"], found["requests"]) == (0, 0)
@@ -249,7 +245,7 @@ def test_windows_ask_for_whole_blocks_once(
     options = {"shuffle_window": window, "batch_size": 25, "transform": None}
     remote = loader(f"{server.url}/raw.lmdb", cache_dir=tmp_path, **options)
     opening = len(server.gets())
-    same(remote, loader(folder / "raw.lmdb", **options))
+    assert_same(list(remote), list(loader(folder / "raw.lmdb", **options)))
     blocks = -(-(folder / "raw.lmdb").stat().st_size // (8 << 20))
     assert len(server.gets()) - opening <= 1.1 * blocks + 1
     order = list(iter(remote.sampler))  # type: ignore[call-overload]
@@ -284,7 +280,7 @@ def test_windows_ask_for_whole_blocks_however_much_is_cached(
     local = {"transform": None, "batch_size": 4, "seed": seed, "shuffle_window": window}
     expected = loader(folder / "raw.lmdb", **local)
     for epoch in range(3):
-        same(ran, expected)
+        assert_same(list(ran), list(expected))
         found = ran.stats()["remote"]
         assert found is not None
         assert found["requests"] <= 1.1 * found["nbytes"] / block + 1
@@ -319,9 +315,9 @@ def test_windows_hold_whole_blocks_only_while_there_is_something_to_fetch(
     )
     local = {"transform": None, "batch_size": 2, "seed": 1, "shuffle_window": 1}
     expected = loader(folder / "raw.lmdb", **local)
-    same(ran, expected)
+    assert_same(list(ran), list(expected))
     monkeypatch.setattr(cache_module.BlockCache, "hold", counted)
-    same(ran, expected)
+    assert_same(list(ran), list(expected))
     records = 2 * (SIDE * SIDE * 3 // CELL + 2)
     assert (max(held) <= records) == (share > 1)
 
@@ -377,7 +373,7 @@ def test_a_run_resumes_at_the_next_sample(
     rest = list(iterator)
     again = loader(f"{server.url}/raw.lmdb", **options)
     again.load_state_dict(state)
-    same(again, rest)
+    assert_same(list(again), rest)
 
 
 def test_ranks_on_one_machine_share_what_was_fetched(
@@ -386,7 +382,7 @@ def test_ranks_on_one_machine_share_what_was_fetched(
     for rank in range(2):
         options = {"shard": True, "rank": rank, "world_size": 2}
         remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path, **options)
-        same(remote, loader(folder / "photos.lmdb", **options))
+        assert_same(list(remote), list(loader(folder / "photos.lmdb", **options)))
     ranges = sorted((one.start, one.stop) for one in server.gets())
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
 
@@ -396,7 +392,7 @@ def test_several_urls_and_local_stores_are_one(
 ) -> None:
     local = str(folder / "photos.lmdb")
     remote = loader([f"{server.url}/photos.lmdb", local], cache_dir=tmp_path)
-    same(remote, loader([local, local]))
+    assert_same(list(remote), list(loader([local, local])))
 
 
 def test_a_cache_in_memory_goes_in_front(
@@ -405,7 +401,7 @@ def test_a_cache_in_memory_goes_in_front(
     remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path, cache="ram")
     local = loader(folder / "photos.lmdb", cache="ram")
     for _ in range(2):
-        same(remote, local)
+        assert_same(list(remote), list(local))
     assert remote.stats()["cache_hits"] == 24
 
 

@@ -19,7 +19,6 @@ from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from batches import same
 from fastload import (
     Buckets,
     DataError,
@@ -33,6 +32,7 @@ from fastload import (
 from fastload.storage import Record
 from fastload.storage.remote.store import RemoteStore
 from object_server import ObjectServer
+from sides import assert_same
 from torchrun import torchrun
 
 BUCKETS = Buckets([(24, 24), (16, 32), (32, 16), (20, 28)])
@@ -298,7 +298,7 @@ def test_batches_are_those_of_a_dataloader_with_the_same_lists(kind, workers, fo
     reference = Own(folder)
     for _ in range(2):
         made = list(loader)
-        same(made, list(DataLoader(reference, batch_sampler=lists(loader))))
+        assert_same(made, list(DataLoader(reference, batch_sampler=lists(loader))))
         assert len(loader) == len(made)
         for images, _ in made:
             assert tuple(images.shape[2:]) in BUCKETS.sizes
@@ -322,7 +322,7 @@ def test_dataloader_decodes_the_batches_of_a_packed_dataset_whole(packed, monkey
     made = list(DataLoader(PackedDataset(packed, CROP), batch_sampler=lists(loader)))
     assert submitted == [len(labels) for _, labels in made]
     monkeypatch.undo()
-    same(list(loader), made)
+    assert_same(list(loader), made)
 
 
 def test_aspect_means_the_size_that_comes_out_of_the_transform(packed):
@@ -452,7 +452,7 @@ def test_a_cache_of_decoded_images_gives_the_same_batches(packed):
     cached = of_kind("packed", None, packed, cache="decoded")
     list(cached)
     cached.set_epoch(0)
-    same(list(cached), whole)
+    assert_same(list(cached), whole)
     assert cached.stats()["cache_hits"] == COUNT
 
 
@@ -485,7 +485,7 @@ def test_resumes_at_the_next_batch(kind, workers, folder, packed):
         again = of_kind(kind, folder, packed, num_workers=workers)
         again.load_state_dict(state)
         rest = list(again)
-        same(before + rest, whole)
+        assert_same(before + rest, whole)
 
 
 @pytest.mark.parametrize("kind", ["packed", "folder", "own"])
@@ -502,14 +502,14 @@ def test_saved_by_8_ranks_and_resumed_by_others_every_batch_comes_once(kind, fol
     for loader in ranks(8):
         before.append(list(itertools.islice(loader, 1)))
         states.append(loader.state_dict())
-    same(list(itertools.chain(*zip(*before))), whole[:8])
+    assert_same(list(itertools.chain(*zip(*before))), whole[:8])
     for world in (5, 3, 12):
         rest = []
         for rank, loader in enumerate(ranks(world)):
             loader.load_state_dict(states[rank % 8])
             rest.append(list(loader))
         together = list(itertools.chain(*zip(*rest, strict=True)))
-        same(together[: len(whole) - 8], whole[8:])
+        assert_same(together[: len(whole) - 8], whole[8:])
 
 
 def test_a_state_of_other_batches_is_refused(packed, folder):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torchvision import transforms
 
-from batches import TRAIN, same
+from batches import TRAIN
 from fake_device import FakeDevice
 from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError
 from fastload._base.devices import accelerator
@@ -29,6 +29,7 @@ from fastload._run.config import LoaderConfig
 from fastload._run.decode_device import Choice, choice_of, measure, rate, state_of
 from fastload._run.point import Point
 from fastload._sources.source import resolve
+from sides import assert_same
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
@@ -62,7 +63,7 @@ def test_auto_without_a_gpu_is_the_cpu_and_says_so(store: Path) -> None:
         "decode_device: on the CPU, because decode_device='auto' found no CUDA device"
         in loader.explain()
     )
-    same(list(loader), list(FastLoader(store, 8, **given)))
+    assert_same(list(loader), list(FastLoader(store, 8, **given)))
     assert "decode_device:" not in FastLoader(store, 8, **given).explain()
 
 

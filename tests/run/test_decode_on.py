@@ -22,17 +22,16 @@ from fastload import FastLoader
 from fastload._engine.on_ray import RayEngine, _RayTicket
 from fastload.errors import ChecksumError, UsageError
 from fastload.storage import open_store
+from sides import assert_same
 
 TRAIN = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.PILToTensor()])
 FLOATS = T.Compose([T.RandomResizedCrop(32), T.ToTensor(), T.Normalize([0.5], [0.5])])
 
 
 def equal(loader: FastLoader, other: FastLoader) -> None:
-    batches, others = list(loader), list(other)
-    assert len(batches) == len(others) > 1
-    for (images, labels), (images_, labels_) in zip(batches, others):
-        assert images.dtype == images_.dtype and images.stride() == images_.stride()
-        assert torch.equal(images, images_) and torch.equal(labels, labels_)
+    batches = list(loader)
+    assert len(batches) > 1
+    assert_same(batches, list(other))
 
 
 def both(store: Path, **options: Any) -> tuple[FastLoader, FastLoader]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -195,6 +196,20 @@ def test_leaving_early_a_hundred_times_leaves_nothing(store, engine):
         for _batch in loader:
             break
     del loader, _batch
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_loop_that_is_left_ends_its_threads_though_the_loader_lives(store):
+    loader = FastLoader(store, 8, transform=TRANSFORM, num_workers=2, engine="python")
+    others = set(threading.enumerate())
+    started = set()
+    for _ in loader:
+        started = set(threading.enumerate()) - others
+        break
+    assert any(thread.name.startswith("fastload-helper") for thread in started)
+    for thread in started:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in started)
 
 
 @pytest.mark.usefixtures("no_leaks")

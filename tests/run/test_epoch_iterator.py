@@ -16,8 +16,9 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchvision.datasets import ImageFolder
 
 import leaks
-from batches import EVAL, TRAIN, same
+from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset, UsageError, _native
+from sides import assert_same
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -92,7 +93,7 @@ def test_an_iterator_can_be_used_in_another_thread(store):
     thread = threading.Thread(target=lambda: batches.extend(iterator))
     thread.start()
     thread.join()
-    same(batches, list(FastLoader(store, batch_size=4, transform=EVAL)))
+    assert_same(batches, list(FastLoader(store, batch_size=4, transform=EVAL)))
 
 
 def test_two_loaders_over_one_dataset_do_not_disturb_each_other(store):
@@ -104,8 +105,8 @@ def test_two_loaders_over_one_dataset_do_not_disturb_each_other(store):
     for _ in range(len(other)):
         got[0].extend([next(first, None)])
         got[1].append(next(second))
-    same([batch for batch in got[0] if batch is not None], expected[0])
-    same(got[1], expected[1])
+    assert_same([batch for batch in got[0] if batch is not None], expected[0])
+    assert_same(got[1], expected[1])
 
 
 # --- repeated samples ----------------------------------------------------------------------------
@@ -316,7 +317,7 @@ class Endless:
 def test_a_batch_sampler_needs_no_length(store):
     loader = FastLoader(store, transform=EVAL, batch_sampler=Endless())
     reference = DataLoader(PackedDataset(store, EVAL), batch_sampler=Endless())
-    same(list(loader), list(reference))
+    assert_same(list(loader), list(reference))
     with pytest.raises(TypeError):
         len(iter(loader))
     iterator = iter(FastLoader(store, batch_size=5, transform=EVAL))

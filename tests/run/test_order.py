@@ -155,6 +155,19 @@ def test_begin_prefers_the_epoch_that_was_chosen_last():
     assert sampler.begin(6) == 6
 
 
+def test_the_next_epoch_is_the_one_after_or_the_one_that_was_chosen_or_is_resumed():
+    sampler = SeededSampler(range(3), seed=0)
+    assert sampler.next_epoch == 0
+    sampler.begin(0)
+    assert sampler.next_epoch == 1
+    sampler.resume(3)
+    assert sampler.next_epoch == 3
+    sampler.begin(3)
+    assert sampler.next_epoch == 4
+    sampler.set_epoch(7)
+    assert sampler.next_epoch == 7
+
+
 @given(n=st.integers(0, 60), size=st.integers(1, 12), drop_last=st.booleans())
 def test_batches_are_views_of_all_indices_in_order(n, size, drop_last):
     indices = np.arange(n, dtype=np.int64)

@@ -11,12 +11,13 @@ import pytest
 from torch.utils.data import RandomSampler
 from torchvision.datasets import ImageFolder
 
-from batches import TRAIN, same
+from batches import TRAIN
 from fastload import FastLoader, StoreError
 from fastload._run import readahead as _readahead
 from fastload._run.order import Batches, index_batches
 from fastload._run.readahead import ReadAhead
 from fastload.storage.base import Spans
+from sides import assert_same
 
 TABLES = -77  # where they lie here
 NBYTES = (1 << 20) - 4096  # of every record here: with its page, a window is 64 of them
@@ -222,7 +223,7 @@ def test_batches_are_the_same_with_and_without(photos, store, disk, packed, thre
 
     without = epoch()
     disk.rate = 1 << 30
-    same(epoch(), without)
+    assert_same(epoch(), without)
 
 
 @pytest.mark.usefixtures("no_leaks")

@@ -15,8 +15,9 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from array_datasets import COLOUR, COUNT, GRAY, cifar, mnist, qmnist, stl10, svhn
-from batches import MEAN, STD, same
+from batches import MEAN, STD
 from fastload import FastLoader, UsageError
+from sides import assert_same
 
 TO_TENSOR = v1.ToTensor()
 ONE = v1.Compose([v1.ToTensor(), v1.Normalize((0.1307,), (0.3081,))])
@@ -50,18 +51,7 @@ def both(dataset: Any, engine: str = "auto", **arguments: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     ours = FastLoader(dataset, generator=generator, engine=engine, **arguments)
     assert ours.explain().startswith(("engine: native", "engine: python"))
-    equal(list(ours), list(theirs))
-
-
-def equal(mine: Any, reference: Any) -> None:
-    """Two batches are the same: structure, dtypes and every bit."""
-    assert type(mine) is type(reference)
-    if isinstance(mine, torch.Tensor):
-        assert mine.dtype == reference.dtype
-        assert torch.equal(mine, reference)
-    else:
-        for one, other in zip(mine, reference, strict=True):
-            equal(one, other)
+    assert_same(list(ours), list(theirs))
 
 
 def declined(dataset: Any, reason: str) -> None:
@@ -155,7 +145,7 @@ def test_erasing_is_the_same_in_both_engines() -> None:
         list(FastLoader(mnist(chain), batch_size=8, seed=1, engine=engine))
         for engine in ("auto", "python")
     )
-    same(native, python)
+    assert_same(native, python)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -232,7 +222,7 @@ def test_what_is_changed_between_epochs_is_seen(make: Any, threads: int) -> None
 
     for change in (in_place, relabel, replace, another_transform):
         change()
-        same(list(loader), list(DataLoader(dataset, batch_size=8)))
+        assert_same(list(loader), list(DataLoader(dataset, batch_size=8)))
         assert "engine: native" in loader.explain() or "engine: python" in loader.explain()
 
 
@@ -250,7 +240,7 @@ def test_labels_of_another_type_are_seen_though_they_are_equal() -> None:
         zeros_and_ones,
     ):
         dataset.targets = targets
-        equal(list(loader), list(DataLoader(dataset, batch_size=8)))
+        assert_same(list(loader), list(DataLoader(dataset, batch_size=8)))
 
 
 def test_nothing_is_copied() -> None:
@@ -315,12 +305,12 @@ def test_a_function_behind_them_gets_what_it_gets_in_torch(
     arguments: Any = {"batch_size": 8, "shuffle": True, "num_workers": num_workers}
     theirs = DataLoader(dataset, generator=torch.Generator().manual_seed(3), **arguments)
     ours = FastLoader(dataset, generator=torch.Generator().manual_seed(3), **arguments)
-    equal(list(ours), list(theirs))
+    assert_same(list(ours), list(theirs))
     # The first chain asks for pixels: once a batch has shown it, its images are opened as ever.
     opened = ours.stats()["images_opened"]
     assert (opened == COUNT) if tail == "of tensors" else (0 < opened < COUNT)
     part = Subset(dataset, [5, 1, 3])
-    equal(list(FastLoader(part, batch_size=2)), list(DataLoader(part, batch_size=2)))
+    assert_same(list(FastLoader(part, batch_size=2)), list(DataLoader(part, batch_size=2)))
 
 
 def noisy(image: torch.Tensor) -> torch.Tensor:
@@ -335,14 +325,14 @@ def test_a_function_gets_the_random_numbers_of_torch(num_workers: int) -> None:
     theirs = list(DataLoader(dataset, batch_size=8, shuffle=True, num_workers=num_workers))
     torch.manual_seed(5)
     ours = FastLoader(dataset, batch_size=8, shuffle=True, num_workers=num_workers)
-    equal(list(ours), theirs)
+    assert_same(list(ours), theirs)
     assert 0 < ours.stats()["images_opened"] < COUNT  # it asks for pixels
 
 
 def test_gray_images_before_a_function_stay_with_torch() -> None:
     dataset = mnist(v1.Compose([v1.CenterCrop(24), darker, v1.ToTensor()]))
     loader = FastLoader(dataset, batch_size=8)
-    equal(list(loader), list(DataLoader(dataset, batch_size=8)))
+    assert_same(list(loader), list(DataLoader(dataset, batch_size=8)))
 
 
 def test_three_values_on_one_channel_fail_as_in_torch() -> None:
@@ -358,14 +348,14 @@ def test_three_values_on_one_channel_fail_as_in_torch() -> None:
 def test_caches_do_not_keep_it_twice() -> None:
     dataset = cifar(TO_TENSOR)
     loader = FastLoader(dataset, batch_size=8, cache="ram")
-    same(list(loader), list(DataLoader(dataset, batch_size=8)))
+    assert_same(list(loader), list(DataLoader(dataset, batch_size=8)))
     assert "in memory already" in loader.explain()
     assert loader.stats()["cache_nbytes"] == 0
     chain = v1.Compose([v1.Resize(48), v1.ToTensor()])
     large = svhn(chain)
     loader = FastLoader(large, batch_size=8, cache="decoded")
     for _ in range(2):
-        same(list(loader), list(DataLoader(large, batch_size=8)))
+        assert_same(list(loader), list(DataLoader(large, batch_size=8)))
     assert loader.stats()["cache_hits"] == COUNT
 
 

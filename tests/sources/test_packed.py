@@ -14,10 +14,11 @@ from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from batches import EVAL, TRAIN, same
+from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset, pack
 from fastload._sources.collate import ReadyBatch, collate
 from fastload._sources.packed import augmentation_of
+from sides import assert_same
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,9 @@ def test_a_ready_batch_is_not_copied_and_a_changed_one_is_collated_anew(store):
     assert type(samples) is ReadyBatch
     images, _ = collate(samples)
     assert images.data_ptr() == samples[0][0].data_ptr()
-    same([collate(samples)], [torch.utils.data.default_collate(samples)])
+    assert_same([collate(samples)], [torch.utils.data.default_collate(samples)])
     del samples[0]
-    same([collate(samples)], [torch.utils.data.default_collate(list(samples))])
+    assert_same([collate(samples)], [torch.utils.data.default_collate(list(samples))])
 
 
 def test_samples_put_in_place_of_others_are_collated(store):
@@ -92,7 +93,7 @@ def test_samples_put_in_place_of_others_are_collated(store):
         if isinstance(theirs, dict):
             assert ours["key"] == theirs["key"]
             ours, theirs = ([batch["image"], batch["label"]] for batch in (ours, theirs))
-        same([ours], [theirs])
+        assert_same([ours], [theirs])
 
 
 def test_a_target_transform_is_called_once_for_each_sample(store):
@@ -157,10 +158,10 @@ def test_with_a_seed_and_an_epoch_a_sample_is_the_same_wherever_it_stands(store)
 def test_worker_processes_after_the_parent_used_it(pngs, start, count):
     expected = list(DataLoader(ImageFolder(pngs / "imgs", EVAL), batch_size=4))
     dataset = PackedDataset(pngs / "pngs.lmdb", EVAL)
-    same(list(DataLoader(dataset, batch_size=4)), expected)  # Pillow's threads run here now
+    assert_same(list(DataLoader(dataset, batch_size=4)), expected)  # Pillow's threads run here now
     for _ in range(count(1, 20)):
         workers = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=start)
-        same(list(workers), expected)
+        assert_same(list(workers), expected)
     del dataset, workers
 
 
@@ -184,7 +185,7 @@ def test_it_is_pickled_after_use_without_what_belongs_to_the_process(store):
     assert len(data) < 100_000
     clone = pickle.loads(data)
     assert augmentation_of(clone) == (1, 4)
-    same(list(DataLoader(clone, batch_size=8)), expected)
+    assert_same(list(DataLoader(clone, batch_size=8)), expected)
 
 
 def test_a_forked_child_makes_threads_of_its_own(pngs):

@@ -11,9 +11,10 @@ from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, Subs
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from batches import EVAL, TRAIN, same
+from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset, UsageError
 from fastload._sources.packed import augmentation_of
+from sides import assert_same
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.ToTensor()])
 
@@ -54,7 +55,7 @@ def test_whatever_indexes_a_list_is_an_index(dataset, batches):
     theirs = list(DataLoader(dataset, batch_sampler=batches))
     loader = FastLoader(dataset, batch_sampler=batches)
     assert "engine: native" in loader.explain()
-    same(list(loader), theirs)
+    assert_same(list(loader), theirs)
 
 
 @pytest.mark.parametrize("indices", [[0.5], ["1"], [1.0, 2], [None], np.array([1.0]), [[1, 2]]])
@@ -74,7 +75,7 @@ def test_negative_indices_count_from_the_end(photos, store, threads):
     for dataset in (ImageFolder(photos, SMALL), PackedDataset(store, SMALL)):
         expected = list(DataLoader(dataset, batch_size=2, sampler=[n - 1, 0]))
         loader = FastLoader(dataset, batch_size=2, sampler=[-1, -n], num_workers=threads)
-        same(list(loader), expected)
+        assert_same(list(loader), expected)
 
 
 @pytest.mark.parametrize("engine", ["native", "python"])
@@ -86,7 +87,7 @@ def test_an_index_beyond_the_dataset_raises_at_its_batch(dataset, engine, thread
     next(iterator)
     with pytest.raises(IndexError, match=f"index {beyond} is out of range"):
         next(iterator)
-    same([next(iterator)], list(DataLoader(dataset, batch_sampler=[[1]])))
+    assert_same([next(iterator)], list(DataLoader(dataset, batch_sampler=[[1]])))
     assert next(iterator, None) is None
 
 
@@ -113,7 +114,7 @@ def test_empty_tiny_and_oversized(photos, store, threads):
                 theirs = DataLoader(Subset(dataset, indices), **arguments)
                 ours = FastLoader(Subset(dataset, indices), num_workers=threads, **arguments)
                 assert len(ours) == len(theirs)
-                same(list(ours), list(theirs))
+                assert_same(list(ours), list(theirs))
 
 
 def test_a_distributed_sampler_is_followed(dataset):
@@ -125,7 +126,7 @@ def test_a_distributed_sampler_is_followed(dataset):
             yield from loader
 
     for rank in range(2):
-        same(list(batches(FastLoader, rank)), list(batches(DataLoader, rank)))
+        assert_same(list(batches(FastLoader, rank)), list(batches(DataLoader, rank)))
 
 
 # --- changes between epochs ----------------------------------------------------------------------
@@ -149,7 +150,7 @@ def test_samples_changed_in_place_are_seen_in_the_next_epoch(own_folder):
 
     for change in (relabel, replace, shrink, grow):
         change()
-        same(list(loader), list(DataLoader(own_folder, batch_size=4)))
+        assert_same(list(loader), list(DataLoader(own_folder, batch_size=4)))
         assert "engine: native" in loader.explain()
 
 
@@ -157,7 +158,7 @@ def test_labels_that_are_no_ints_are_left_to_torch(own_folder):
     own_folder.samples[:] = [(path, label + 0.5) for path, label in own_folder.samples]
     loader = FastLoader(own_folder, batch_size=4)
     assert "labels that are not ints" in loader.explain()
-    same(list(loader), list(DataLoader(own_folder, batch_size=4)))
+    assert_same(list(loader), list(DataLoader(own_folder, batch_size=4)))
 
 
 @pytest.mark.parametrize("kind", [FastLoader, DataLoader])
@@ -169,11 +170,11 @@ def test_transforms_changed_between_epochs_are_seen_in_the_next(photos, store, k
         theirs = DataLoader(reference, batch_size=6)
         list(loader)
         dataset.transform = reference.transform = v1.Compose([v1.Resize((20, 24)), v1.ToTensor()])
-        same(list(loader), list(theirs))
+        assert_same(list(loader), list(theirs))
         dataset.transform.transforms[0] = v1.Resize((8, 7))
-        same(list(loader), list(theirs))
+        assert_same(list(loader), list(theirs))
         dataset.transform.transforms[0].size = (5, 6)
-        same(list(loader), list(theirs))
+        assert_same(list(loader), list(theirs))
         dataset.target_transform = reference.target_transform = str
         assert [labels for _, labels in loader] == [labels for _, labels in theirs]
         reference.target_transform = None
@@ -187,7 +188,7 @@ def test_a_running_epoch_keeps_the_dataset_it_began_with(store):
     first = next(iterator)
     dataset.transform, dataset.target_transform = EVAL, str
     next(iter(loader))
-    same([first, *iterator], expected)
+    assert_same([first, *iterator], expected)
 
 
 def test_an_engine_that_was_asked_for_is_not_left_silently(store):
@@ -204,7 +205,7 @@ def test_a_concatenation_whose_parts_changed_is_left_to_torch(own_folder):
     del own_folder.samples[-2:]
     loader = FastLoader(dataset, batch_size=4, sampler=[0, 5])
     assert "changed in length" in loader.explain()
-    same(list(loader), list(DataLoader(dataset, batch_size=4, sampler=[0, 5])))
+    assert_same(list(loader), list(DataLoader(dataset, batch_size=4, sampler=[0, 5])))
 
 
 # --- the memory of a dataset is not the caller's -------------------------------------------------
@@ -216,7 +217,7 @@ def test_writing_into_a_batch_changes_no_store(dataset):
         for images, labels in loader:
             images.zero_()
             labels.fill_(-1)
-        same(list(loader), expected)
+        assert_same(list(loader), expected)
 
 
 # --- seeds of the dataset ------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def test_a_seeded_dataset_gives_the_same_in_both_loaders_once_the_epoch_is_set(s
     first = []
     for epoch in range(2):
         dataset.set_epoch(epoch)
-        same(list(ours), list(theirs))
+        assert_same(list(ours), list(theirs))
         first.append(next(iter(ours))[0])
     assert not torch.equal(*first)
     ours.set_epoch(0)
@@ -268,4 +269,4 @@ def test_parts_with_different_seeds_are_left_to_torch(store):
         part.set_epoch(0)
     loader = FastLoader(ConcatDataset(parts), batch_size=4)
     assert "different seeds" in loader.explain()
-    same(list(loader), list(DataLoader(ConcatDataset(parts), batch_size=4)))
+    assert_same(list(loader), list(DataLoader(ConcatDataset(parts), batch_size=4)))

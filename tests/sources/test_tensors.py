@@ -23,7 +23,7 @@ from torch.utils.data import (
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
 from fastload._transforms.plan import Plan
-from sides import side_by_side
+from sides import assert_same, side_by_side
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -35,24 +35,13 @@ def dataset(*shapes: tuple[int, ...], dtype: torch.dtype = torch.uint8, n: int =
     )
 
 
-def same(ours: list[Any], theirs: list[Any]) -> None:
-    assert len(ours) == len(theirs)
-    for mine, reference in zip(ours, theirs):
-        assert type(mine) is type(reference) is list
-        assert len(mine) == len(reference)
-        for one, other in zip(mine, reference):
-            assert one.dtype == other.dtype
-            assert one.stride() == other.stride()
-            assert torch.equal(one, other)
-
-
 def both(data: Any, **arguments: Any) -> None:
     arguments = {"batch_size": 6, **arguments}
     theirs = DataLoader(data, generator=torch.Generator().manual_seed(3), **arguments)
     ours = FastLoader(data, generator=torch.Generator().manual_seed(3), **arguments)
     assert ours.explain().startswith("engine: gather")
     for _ in range(2):
-        same(list(ours), list(theirs))
+        assert_same(list(ours), list(theirs))
     assert ours.stats()["engine"] == "gather"
 
 
@@ -88,7 +77,7 @@ def test_a_kept_batch_is_never_written_again() -> None:
     kept = list(FastLoader(data, batch_size=4, num_workers=2))
     copies = [[tensor.clone() for tensor in batch] for batch in kept]
     list(FastLoader(data, batch_size=4, shuffle=True))
-    same(kept, copies)
+    assert_same(kept, copies)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -97,9 +86,9 @@ def test_changed_and_replaced_tensors_are_seen(threads: int) -> None:
     loader = FastLoader(data, batch_size=6, num_workers=threads)
     list(loader)
     data.tensors[0][3] = 200
-    same(list(loader), list(DataLoader(data, batch_size=6)))
+    assert_same(list(loader), list(DataLoader(data, batch_size=6)))
     data.tensors = tuple(tensor[:20].float() for tensor in data.tensors)
-    same(list(loader), list(DataLoader(data, batch_size=6)))
+    assert_same(list(loader), list(DataLoader(data, batch_size=6)))
 
 
 def test_it_goes_on_in_the_midst_of_an_epoch() -> None:
@@ -112,7 +101,7 @@ def test_it_goes_on_in_the_midst_of_an_epoch() -> None:
     state = loader.state_dict()
     again = FastLoader(data, batch_size=6, shuffle=True, seed=1)
     again.load_state_dict(state)
-    same(list(again), whole[1:])
+    assert_same(list(again), whole[1:])
 
 
 class Own(TensorDataset):
@@ -157,7 +146,7 @@ def test_rows_are_copied_when_they_are_asked_for_as_with_torchs_default() -> Non
     next(iterator)
     for tensor in data.tensors:
         tensor += 1
-    same([next(iterator)], [[tensor[20:] for tensor in data.tensors]])
+    assert_same([next(iterator)], [[tensor[20:] for tensor in data.tensors]])
 
 
 def test_rows_copied_ahead_belong_together() -> None:
@@ -169,7 +158,7 @@ def test_rows_copied_ahead_belong_together() -> None:
     before = [tensor[20:].clone() for tensor in data.tensors]
     for tensor in data.tensors:
         tensor += 1
-    same([next(iterator)], [before])
+    assert_same([next(iterator)], [before])
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -178,7 +167,7 @@ def test_a_shape_changed_in_place_is_seen(threads: int) -> None:
     loader = FastLoader(data, batch_size=2, num_workers=threads)
     list(loader)
     data.tensors[0].unsqueeze_(0)
-    same(list(loader), list(DataLoader(data, batch_size=2)))
+    assert_same(list(loader), list(DataLoader(data, batch_size=2)))
 
 
 @pytest.mark.parametrize("batches", [False, True])
@@ -189,7 +178,7 @@ def test_a_sampler_of_lists_gives_samples_of_many_rows(batches: bool) -> None:
     if batches:
         given = {"batch_sampler": BatchSampler(lists, 1, drop_last=False)}  # type: ignore[arg-type]
     loader = FastLoader(data, **given)
-    same(list(loader), list(DataLoader(data, **given)))
+    assert_same(list(loader), list(DataLoader(data, **given)))
     assert "lists of indices" in loader.explain()
 
 
@@ -269,11 +258,11 @@ def test_batch_samplers_that_give_ints_only_have_rows_copied() -> None:
         [[3, 1], (0,), range(2)],
     ):
         loader = FastLoader(data, batch_sampler=batches)
-        same(list(loader), list(DataLoader(data, batch_sampler=batches)))  # type: ignore[arg-type]
+        assert_same(list(loader), list(DataLoader(data, batch_sampler=batches)))  # type: ignore[arg-type]
         assert loader.stats()["engine"] == "gather"
     theirs = list(DataLoader(data, batch_sampler=Batches([3, 1], [0])))
     loader = FastLoader(data, batch_sampler=Batches([3, 1], [0]), engine="native")
-    same(list(loader), theirs)
+    assert_same(list(loader), theirs)
     assert loader.stats()["engine"] == "gather"
     assert "engine='native'" in FastLoader(data, batch_sampler=Batches([0])).explain()
 
@@ -312,7 +301,7 @@ def test_more_workers_than_cpus_give_torchs_warning() -> None:
 def test_rows_are_copied_for_a_sampler_of_the_users_that_gives_ints_if_it_is_asked_for() -> None:
     data = dataset((3, 4), (), n=6)
     loader = FastLoader(data, batch_size=2, sampler=Given(3, 1, 0), engine="native")
-    same(list(loader), list(DataLoader(data, batch_size=2, sampler=Given(3, 1, 0))))
+    assert_same(list(loader), list(DataLoader(data, batch_size=2, sampler=Given(3, 1, 0))))
     assert loader.stats()["engine"] == "gather"
     assert "engine='native'" in FastLoader(data, sampler=Given(0)).explain()
 

@@ -17,12 +17,12 @@ import fcntl
 import mmap
 import os
 import struct
-import threading
 from typing import Protocol
 
 import numpy as np
 
 from ... import _native
+from ..._base.fork_lock import ForkLock
 from ...errors import UsageError
 
 _MAGIC = b"FLARENA1"
@@ -157,7 +157,7 @@ class PythonArena:
         self._words = np.frombuffer(self._map, "<u8", _HEADER // 8)
         records = int(self._words[1])
         self._table = np.frombuffer(self._map, _ENTRY, records, _HEADER)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     @property
     def full(self) -> bool:

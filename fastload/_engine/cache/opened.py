@@ -14,11 +14,11 @@ import dataclasses
 import fcntl
 import hashlib
 import mmap
-import threading
 from collections.abc import Sequence
 
 import numpy as np
 
+from ..._base.fork_lock import ForkLock
 from ...storage.base import Spans
 from . import memory
 from .prefix import Placed
@@ -92,7 +92,7 @@ class OpenedCache:
         begin = memory.keys_begin(places)
         self._whole = mmap.mmap(self.file.fd, begin + keys_nbytes)
         self._keys = memoryview(self._whole)[begin:]
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def number(self, key: bytes) -> int:
         """The number of an image; -1: there is none left for it."""

@@ -122,13 +122,13 @@ class Filler:
         times: np.ndarray | None,
         rest: Plan | None,
     ) -> None:
-        self._engine = engine
-        self._source = source
+        self.engine = engine
+        self.source = source
         self._seed = seed
         self._epoch = epoch
         self._on_error = on_error
         self._refill = refill
-        self._rest = rest
+        self.rest = rest
         self._number = 0  # of the batch that is finished next
         self._left_out = _NONE if left_out is None else left_out
         self._repeats = Repeats(len(source.store), times) if source.plan.random else None
@@ -137,7 +137,7 @@ class Filler:
 
     def begin(self, indices: np.ndarray, *, timed: bool) -> Filling:
         """Start to fill the next batch, of ``indices``; ``timed``: see ``Draws``."""
-        records = self._source.lookup(indices)
+        records = self.source.lookup(indices)
         repeats = None if self._repeats is None else self._repeats.count(records)
         return self._begin(indices, records, repeats, timed)
 
@@ -150,15 +150,15 @@ class Filler:
     ) -> Filling:
         tried, refused = np.arange(len(records)), dict[int, DataError]()
         if self._on_error != "raise":
-            sized = self._engine.store.sizes(records).min(axis=1, initial=1) > 0
+            sized = self.engine.store.sizes(records).min(axis=1, initial=1) > 0
             for i in np.flatnonzero(~sized).tolist():
-                refused[i] = self._engine.error(DecodeError, UNSIZED, int(records[i]))
+                refused[i] = self.engine.error(DecodeError, UNSIZED, int(records[i]))
             tried = np.flatnonzero(sized)
         ticket = None
         while ticket is None and (len(tried) or not len(records)):
             whole = len(tried) == len(records)
             try:
-                ticket = self._engine.submit(
+                ticket = self.engine.submit(
                     records if whole else records[tried],
                     seed=self._seed,
                     epoch=self._epoch,
@@ -179,7 +179,7 @@ class Filler:
             DataError: a sample failed that is not to be skipped or replaced.
             concurrent.futures.CancelledError: it was cancelled.
         """
-        filled, rest = self._finished(filling), self._rest
+        filled, rest = self._finished(filling), self.rest
         if rest is None or not rest.erasing or filled.empty or isinstance(filled.images, list):
             return filled
         height, width = filled.images.shape[2:]
@@ -284,4 +284,4 @@ class Filler:
                     earlier = int(np.count_nonzero(self._left_out == index))
                     repeats[at] = earlier + self._refill.repeats(at)
             before = np.array([repeats[at] for at in positions], np.int64)
-        return self._begin(indices, self._source.lookup(indices), before, False)
+        return self._begin(indices, self.source.lookup(indices), before, False)

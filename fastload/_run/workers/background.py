@@ -6,10 +6,10 @@ How it runs
     one outcome.
 How it ends
     success    the tasks are exhausted: the thread ends after the last one.
-    failure    an error takes the place of its batch.
-    early exit dropping the iterator puts its dead weak reference into the queue, which ends the
-               thread after the batch that it is making. The exit of the interpreter also ends the
-               thread, and waits for it.
+    failure    an error takes the place of its batch; so does what ``sys.exit`` raises.
+    early exit dropping the iterator ends the thread after the batch that it is making; its dead
+               weak reference in the queue wakes a thread that waits for a task. The exit of the
+               interpreter also ends the thread, and waits for it.
 After the last task, tasks may be inserted as long as outcomes are taken (``refilled.py``).
 The queue of results is unbounded, as the number of tasks bounds it: a thread that never blocks on a
 full queue can always be ended.
@@ -63,11 +63,7 @@ class Background(WrappedIterator[Outcome]):
         self._pid = os.getpid()
         self._in_flight = 0
         self.received = 0
-        self._thread = _Thread(make)
-        # The callback is a C function: one in Python could be interrupted by Ctrl-C, and what a
-        # finalizer raises is swallowed.
-        self._owned = weakref.ref(self, self._thread.items.put)
-        self._thread.start()
+        self._thread = _Thread(self, make)
         for _ in range(ahead):
             self._submit()
 
@@ -103,18 +99,22 @@ class Background(WrappedIterator[Outcome]):
 
 
 class _Thread:
-    """The thread's side. It has no reference to the iterator, so dropping the iterator ends it."""
+    """The thread's side. It keeps no reference to ``owner``, the iterator, whose end is its own."""
 
-    def __init__(self, make: Callable[[Task], Outcome]) -> None:
+    def __init__(self, owner: Background, make: Callable[[Task], Outcome]) -> None:
         self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        # The callback is a C function: one in Python could be interrupted by Ctrl-C, and what a
+        # finalizer raises is swallowed.
+        self._owner = weakref.ref(owner, self.items.put)
         self._make = make
-        self._generator: BackgroundThread
         self._ended = False
         self._closing = threading.Event()
-
-    def start(self) -> None:
         _running.add(self)
-        self._generator = background_thread.start(self._produce())
+        try:
+            self._generator: BackgroundThread = background_thread.start(self._produce())
+        except RuntimeError:  # the system grants no more threads
+            _running.discard(self)
+            raise
 
     def next(self) -> Outcome | BaseException | None:
         """The next outcome, or the error in its place; None after the last one."""
@@ -122,7 +122,7 @@ class _Thread:
             return None
         more, outcome = self._generator.queue.get()
         if more:
-            assert isinstance(outcome, (Outcome, Exception))
+            assert isinstance(outcome, (Outcome, BaseException))
             return outcome
         self._ended = True  # the last item is StopIteration, the type, or an error
         return outcome if isinstance(outcome, BaseException) else None
@@ -137,18 +137,21 @@ class _Thread:
         self.items.put(None)
         self._generator.join(EXIT_S)
 
-    def _produce(self) -> Iterator[Outcome | Exception]:
+    def _produce(self) -> Iterator[Outcome | BaseException]:
         try:
-            while not self._closing.is_set():
+            while True:
                 item = self.items.get()
-                if not isinstance(item, Task):
+                if not isinstance(item, Task) or self._closing.is_set() or self._owner() is None:
                     return
-                try:
-                    yield self._make(item)
-                except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
-                    yield error
+                yield self._outcome(item)
         finally:
             _running.discard(self)
+
+    def _outcome(self, task: Task) -> Outcome | BaseException:
+        try:
+            return self._make(task)
+        except BaseException as error:  # noqa: BLE001 - raised in the consumer, at this batch
+            return error
 
 
 def _close_all() -> None:

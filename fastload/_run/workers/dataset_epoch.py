@@ -79,15 +79,10 @@ def stream(
     iterator = WorkerIterator(
         outcomes.loader,
         outcomes.tasks,
-        progress=progress,
-        bad=plan.bad,
-        stamps=plan.stamps,
-        images=plan.images,
+        plan,
         reported=reported,
         ahead=_AHEAD if threaded else 0,
-        refill=plan.refill,
-        number=plan.skip,
-        lock=resources.lock(),
+        lock=resources.fetch_lock,
     )
     if plan.resumed and not config.num_workers:
         iterator.start()

@@ -15,7 +15,6 @@ import functools
 import multiprocessing
 import os
 import sys
-import threading
 import time
 import warnings
 import weakref
@@ -25,14 +24,12 @@ from typing import Any, cast
 import torch
 
 from ..._base import callers
+from ..._base.fork_lock import ForkLock
 from ..._base.torch_loader import DataLoader
-from ..._base.trace import Stamps
 from ..._base.wrapped_iterator import WrappedIterator
 from ...errors import type_next
-from ..bad_samples.policy import BadSamples
-from ..bad_samples.refill import Refill
-from ..image_counts import ImageCounts
-from ..progress import Position, Progress
+from ..epoch_plan import EpochPlan
+from ..progress import Position
 from ..stream import check_process
 from .background import Background
 from .fetch import Fetcher
@@ -50,32 +47,22 @@ class WorkerIterator(WrappedIterator[Any]):
     Args:
         inner: torch's loader of outcomes.
         tasks: its sampler.
-        progress: is updated with every batch.
-        bad: counts samples that cannot be made.
-        stamps: collects times.
+        plan: the epoch's; its progress is updated with every batch.
         reported: the length that an iterable dataset reported, or None.
         ahead: batches that a thread makes ahead; 0: there is no thread.
-        refill: gives the samples that refill batches, or None.
-        number: number of the first batch, for ``refill``.
         lock: held by the thread while it makes a batch. A thread of an earlier iteration may still
             run, and the user's dataset must not be used by two threads.
-        images: counts what became of the images that were opened.
     """
 
     def __init__(
         self,
         inner: DataLoader[Outcome],
         tasks: Tasks,
+        plan: EpochPlan,
         *,
-        progress: Progress,
-        bad: BadSamples,
-        stamps: Stamps,
-        images: ImageCounts,
         reported: int | None,
         ahead: int,
-        refill: Refill | None,
-        number: int,
-        lock: threading.Lock,
+        lock: ForkLock,
     ) -> None:
         iterator = cast(OutcomeIterator, iter(inner))
         self._wrapped: OutcomeIterator = iterator
@@ -93,14 +80,14 @@ class WorkerIterator(WrappedIterator[Any]):
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
         elif self._tasks.records:
             self._wrapped = Filled(self._wrapped, self._tasks)
-        if refill is not None:
-            self._wrapped = Refilled(self._wrapped, self._tasks, refill, number)
-        self._refill = refill
+        if plan.refill is not None:
+            self._wrapped = Refilled(self._wrapped, self._tasks, plan.refill, plan.skip)
+        self._refill = plan.refill
         self._received = _counter(self._wrapped)
-        self._progress = progress
-        self._bad = bad
-        self._images = images
-        self._stamps = stamps
+        self._progress = progress = plan.progress
+        self._bad = plan.bad
+        self._images = plan.images
+        self._stamps = plan.stamps
         self._reported = reported
         self._yielded = self._samples = 0
         workers = max(1, inner.num_workers)
@@ -263,7 +250,7 @@ def warn_of_length(dataset: object, reported: int, yielded: int, workers: int = 
     )
 
 
-def _make(fetcher: Fetcher, lock: threading.Lock, pinned: bool, task: Task) -> Outcome:
+def _make(fetcher: Fetcher, lock: ForkLock, pinned: bool, task: Task) -> Outcome:
     with lock:
         outcome = fetcher[task]
     return outcome.pin_memory() if pinned else outcome

@@ -19,10 +19,11 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import leaks
-from batches import EVAL, MEAN, STD, TRAIN, same
+from batches import EVAL, MEAN, STD, TRAIN
 from fastload import ChecksumError, DecodeError, FastLoader, PackedDataset, UsageError, pack
 from fastload._engine.cache.cache import KINDS, Cache
 from fastload.storage import open_store
+from sides import assert_same
 
 TAIL = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
 CHAINS: dict[str, Any] = {
@@ -111,9 +112,9 @@ def test_the_batches_are_those_without_a_cache(
     n = len(data)
     for kind in KINDS:
         caching = loader(data, engine=engine, cache=kind)
-        same(epochs(caching, 1), plain[: len(caching)])
+        assert_same(epochs(caching, 1), plain[: len(caching)])
         assert (caching.stats()["cache_hits"], caching.stats()["cache_misses"]) == (0, n)
-        same(epochs(caching, 2), plain[len(caching) :])
+        assert_same(epochs(caching, 2), plain[len(caching) :])
         assert (caching.stats()["cache_hits"], caching.stats()["cache_misses"]) == (n, 0)
         assert f"cache: {kind}, {n} of {n} records kept" in caching.explain()
 
@@ -127,10 +128,10 @@ def test_without_the_core_the_batches_are_the_same(
         data = dataset(folder, CHAINS[chain])
         plain = epochs(loader(data, engine="python"), 2)
         caching = loader(data, engine="python", cache=kind)
-        same(epochs(caching, 2), plain)
+        assert_same(epochs(caching, 2), plain)
         assert caching.stats()["cache_hits"] == len(data)
         small = loader(data, engine="python", cache=kind, cache_limit="30kB")
-        same(epochs(small, 2), plain)
+        assert_same(epochs(small, 2), plain)
         assert small.stats()["cache_nbytes"] <= 30_000
 
 
@@ -157,7 +158,7 @@ def test_what_does_not_fit_is_read_as_without_a_cache(
         data = dataset(stores[kept], CHAINS[chain])
         plain = epochs(loader(data))
         caching = loader(data, cache=kind, cache_limit=90_000, num_workers=threads)
-        same(epochs(caching), plain)
+        assert_same(epochs(caching), plain)
         stats = caching.stats()
         assert stats["cache_hits"] + stats["cache_misses"] == len(data)
         assert stats["cache_nbytes"] <= 90_000
@@ -183,7 +184,7 @@ def test_what_is_kept_stays_the_same_from_epoch_to_epoch(stores: dict[str, Path]
 def test_a_limit_below_the_table_keeps_nothing(stores: dict[str, Path]) -> None:
     data = dataset(stores["keep"], EVAL)
     caching = loader(data, cache="ram", cache_limit=100)
-    same(epochs(caching), epochs(loader(data)))
+    assert_same(epochs(caching), epochs(loader(data)))
     assert caching.stats()["cache_hits"] == 0
     assert caching.stats()["cache_nbytes"] == 0
 
@@ -196,8 +197,8 @@ def test_epochs_left_early_keep_what_was_made(stores: dict[str, Path], kind: str
     caching, plain = loader(data, cache=kind), loader(data)
     for number in range(4):
         ours = list(itertools.islice(caching, 1 + number % 2))
-        same(ours, list(itertools.islice(plain, 1 + number % 2)))
-    same(epochs(caching), epochs(plain))
+        assert_same(ours, list(itertools.islice(plain, 1 + number % 2)))
+    assert_same(epochs(caching), epochs(plain))
     assert caching.stats()["cache_misses"] == 0
 
 
@@ -209,7 +210,7 @@ def test_subsets_and_concatenations_are_cached_by_the_record(
     one, other = (dataset(stores[name], EVAL) for name in ("folder", "keep"))
     for data in (Subset(one, [7, 2, 2, 5, 1, 9]), ConcatDataset([Subset(other, [4, 3]), one])):
         caching = loader(data, cache=kind)
-        same(epochs(caching), epochs(loader(data)))
+        assert_same(epochs(caching), epochs(loader(data)))
         assert caching.stats()["cache_misses"] == 0
 
 
@@ -224,7 +225,7 @@ def test_loaders_over_one_dataset_share_a_cache(stores: dict[str, Path]) -> None
     epochs(second, 1)
     assert (second.stats()["cache_hits"], second.stats()["cache_misses"]) == (2, 2)
     assert first.stats()["cache_nbytes"] == second.stats()["cache_nbytes"]
-    same(epochs(first), epochs(loader(Subset(data, [0, 1, 2, 3, 4])), 4)[1:])
+    assert_same(epochs(first), epochs(loader(Subset(data, [0, 1, 2, 3, 4])), 4)[1:])
 
 
 @pytest.mark.native
@@ -232,8 +233,8 @@ def test_two_iterators_of_a_loader_fill_one_cache(stores: dict[str, Path]) -> No
     data = dataset(stores["keep"], TRAIN)
     caching, plain = loader(data, cache="decoded"), loader(data)
     ours = [batch for pair in zip(caching, caching, strict=True) for batch in pair]
-    same(ours, [batch for pair in zip(plain, plain, strict=True) for batch in pair])
-    same(epochs(caching, 1), epochs(plain, 1))
+    assert_same(ours, [batch for pair in zip(plain, plain, strict=True) for batch in pair])
+    assert_same(epochs(caching, 1), epochs(plain, 1))
     assert caching.stats()["cache_misses"] == 0
 
 
@@ -247,7 +248,7 @@ def test_decoded_keeps_what_the_first_operations_give(stores: dict[str, Path]) -
     caching.dataset.transform = TRAIN  # type: ignore[attr-defined]
     plain = loader(dataset(stores["keep"], TRAIN))
     plain.set_epoch(1)
-    same(epochs(caching, 1), epochs(plain, 1))
+    assert_same(epochs(caching, 1), epochs(plain, 1))
     assert caching.stats()["cache_hits"] == 0
 
 
@@ -342,7 +343,7 @@ def test_the_files_are_not_opened_any_more(folder: Path, tmp_path: Path) -> None
         epochs(each, 1)
     shutil.rmtree(root)
     for each in caching.values():
-        same(epochs(each, 2), plain[len(each) :])
+        assert_same(epochs(each, 2), plain[len(each) :])
 
 
 @pytest.mark.native
@@ -351,7 +352,7 @@ def test_a_loader_is_pickled_without_its_cache(stores: dict[str, Path]) -> None:
     epochs(caching, 1)
     clone = pickle.loads(pickle.dumps(caching))
     assert (clone.cache, clone.stats()["cache_nbytes"]) == ("ram", 0)
-    same(epochs(clone, 1), epochs(caching, 1))
+    assert_same(epochs(clone, 1), epochs(caching, 1))
     assert clone.stats()["cache_hits"] == 0
 
 
@@ -376,7 +377,7 @@ def test_a_forked_child_sees_the_cache_and_adds_to_it(stores: dict[str, Path], k
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    same(epochs(caching, 1), reference)
+    assert_same(epochs(caching, 1), reference)
     assert caching.stats()["cache_misses"] == 0
     assert caching.stats()["cache_nbytes"] > before
 
@@ -394,7 +395,7 @@ def test_the_memory_goes_with_the_last_loader(stores: dict[str, Path]) -> None:
     epochs(second, 1)
     assert mapped() == before + 1
     del first
-    same(epochs(second, 1), epochs(loader(data), 2)[len(second) :])
+    assert_same(epochs(second, 1), epochs(loader(data), 2)[len(second) :])
     del second
     assert mapped() == before
 

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import logging
-import shutil
+import sys
 
 import pytest
-import torch
-from torch.utils.data import Dataset, IterableDataset
-from torchvision.datasets import ImageFolder
+from torch.utils.data import IterableDataset
 
-from batches import EVAL
+from broken_datasets import Broken, BrokenMany, BrokenStream, damaged_photos
 from fastload import DecodeError, FastLoader, StoreError, TooManyErrors, UsageError
 from sides import assert_same
 
 
-class Broken(Dataset):
-    """Twelve samples, of which those in ``bad`` cannot be read."""
-
-    def __init__(self, bad=(1, 6, 7)):
-        self.bad = bad
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, i):
-        if i in self.bad:
-            raise FileNotFoundError(2, "gone", f"/data/{i}.jpg")
-        return torch.full((2,), i)
-
-
-class Many(Broken):
-    def __getitems__(self, indices):
-        return [self[i] for i in indices]
-
-
 def indices(loader):
-    return [batch[:, 0].tolist() for batch in loader]
+    return [batch[0].tolist() for batch in loader]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", [Broken, Many])
+@pytest.mark.parametrize("kind", [Broken, BrokenMany])
 @pytest.mark.parametrize(
     ("on_error", "expected"),
     [
@@ -71,7 +49,7 @@ def test_a_dataset_of_the_users(kind, workers, on_error, expected, caplog):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_batch_without_a_good_sample_is_left_out(on_error, workers):
     loader = FastLoader(
-        Broken(range(3, 6)), 3, num_workers=workers, on_error=on_error, max_errors=3
+        Broken(bad=range(3, 6)), 3, num_workers=workers, on_error=on_error, max_errors=3
     )
     assert indices(loader) == [[0, 1, 2], [6, 7, 8], [9, 10, 11]]
     single = FastLoader(Broken(), None, num_workers=workers, on_error=on_error, max_errors=3)
@@ -96,35 +74,16 @@ def test_too_many_errors_end_the_epoch(workers, limit, passes):
 
 
 def test_the_default_limit_lets_one_of_a_small_dataset_pass():
-    assert len(list(FastLoader(Broken((1,)), 3, on_error="skip"))) == 4
+    assert len(list(FastLoader(Broken(bad=(1,)), 3, on_error="skip"))) == 4
     with pytest.raises(TooManyErrors):
-        list(FastLoader(Broken((1, 2)), 3, on_error="skip"))
+        list(FastLoader(Broken(bad=(1, 2)), 3, on_error="skip"))
 
 
 def test_errors_are_of_one_epoch():
-    loader = FastLoader(Broken((1,)), 3, on_error="skip")
+    loader = FastLoader(Broken(bad=(1,)), 3, on_error="skip")
     for _ in range(3):
         assert len(list(loader)) == 4
         assert len(loader.stats()["errors"]) == 1
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return Steps()
-
-
-class Steps:
-    def __init__(self):
-        self.at = -1
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        self.at += 1
-        if self.at == 12:
-            raise StopIteration
-        return Broken()[self.at]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -136,7 +95,7 @@ class Steps:
     ],
 )
 def test_an_iterable_dataset(workers, on_error, expected):
-    loader = FastLoader(Stream(), 3, num_workers=workers, on_error=on_error, max_errors=3)
+    loader = FastLoader(BrokenStream(), 3, num_workers=workers, on_error=on_error, max_errors=3)
     assert indices(loader) == expected
     assert [error["index"] for error in loader.stats()["errors"]] == [1, 6, 7]
 
@@ -152,19 +111,7 @@ def test_a_generator_that_raised_is_not_taken_for_one_that_ended():
 
 @pytest.fixture(scope="module")
 def damaged(photos, tmp_path_factory):
-    """A folder of photos in which number 1 is no image, number 5 is cut short, and 6 is gone."""
-    root = tmp_path_factory.mktemp("damaged") / "photos"
-    shutil.copytree(photos, root)
-    folder = ImageFolder(root, EVAL)
-    paths = [path for path, _ in folder.samples]
-    with open(paths[1], "wb") as file:
-        file.write(b"no image at all")
-    with open(paths[5], "r+b") as file:
-        file.truncate(400)
-    import os
-
-    os.remove(paths[6])
-    return folder
+    return damaged_photos(photos, tmp_path_factory.mktemp("damaged") / "photos", no_images=[1])
 
 
 @pytest.mark.parametrize("engine", ["native", "python"])
@@ -203,6 +150,16 @@ def test_an_engine_of_ours_asks_a_callable_and_keeps_to_the_limit(damaged, engin
     assert [index for index, _ in seen] == [1, 5, 6]
     with pytest.raises(TooManyErrors):
         list(FastLoader(damaged, 3, engine=engine, on_error="skip", max_errors=2))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_callable_that_exits_the_program_does_so_at_its_batch(damaged, threads):
+    def leave(index, error):
+        sys.exit(f"sample {index}")
+
+    iterator = iter(FastLoader(damaged, 3, num_workers=threads, on_error=leave, max_errors=3))
+    with pytest.raises(SystemExit, match="sample 1"):
+        next(iterator)
 
 
 @pytest.mark.parametrize(

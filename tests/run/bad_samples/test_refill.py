@@ -12,33 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, IterableDataset
 from torchvision.datasets import ImageFolder
 
-from batches import EVAL, TRAIN
+from batches import TRAIN
+from broken_datasets import Broken, BrokenMany, BrokenStream, damaged_photos
 from fastload import FastLoader, TooManyErrors, UsageError
 from sides import assert_same
-
-
-class Broken(Dataset):
-    """``n`` samples, of which those in ``bad`` cannot be read; each with a random number."""
-
-    def __init__(self, n, bad):
-        self.n = n
-        self.bad = bad
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        if i in self.bad:
-            raise FileNotFoundError(2, "gone", f"/data/{i}.jpg")
-        return i, torch.rand(1)
-
-
-class Many(Broken):
-    def __getitems__(self, indices):
-        return [self[i] for i in indices]
 
 
 def filled_up(order, bad, size, drop_last):
@@ -97,7 +76,7 @@ def test_worker_processes_give_the_same(n, bad, size, drop_last, shuffle):
     made = []
     for workers in (0, 2):
         loader = FastLoader(
-            Many(n, bad),
+            BrokenMany(n, bad),
             size,
             shuffle=shuffle,
             drop_last=drop_last,
@@ -220,20 +199,7 @@ def test_a_sample_that_is_drawn_again_is_augmented_anew(photos, tmp_path):
 
 @pytest.fixture(scope="module")
 def damaged(photos, tmp_path_factory):
-    """A folder of 24 photos in which numbers 1, 5, 6 and 22 are no images, in different ways."""
-    import os
-
-    root = tmp_path_factory.mktemp("damaged") / "photos"
-    shutil.copytree(photos, root)
-    folder = ImageFolder(root, EVAL)
-    paths = [path for path, _ in folder.samples]
-    for number in (1, 22):
-        with open(paths[number], "wb") as file:
-            file.write(b"no image at all")
-    with open(paths[5], "r+b") as file:
-        file.truncate(400)
-    os.remove(paths[6])
-    return folder
+    return damaged_photos(photos, tmp_path_factory.mktemp("damaged") / "photos", no_images=[1, 22])
 
 
 @pytest.mark.parametrize("engine", ["native", "python"])
@@ -274,33 +240,17 @@ def test_an_engine_of_ours_resumes_at_the_very_next_sample(damaged, seed, thread
         assert_same(rest[: 10 - step], batches[step:])
 
 
-class Stream(IterableDataset):
-    """Counts to 20; an iterator that continues after an error."""
-
-    def __iter__(self):
-        return Steps()
-
-
-class Steps:
-    def __init__(self):
-        self.at = -1
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        self.at += 1
-        if self.at >= 20:
-            raise StopIteration
-        return Broken(20, {1, 6, 7, 18})[self.at]
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_an_iterable_dataset_is_read_on(workers, drop_last):
     def make():
         return FastLoader(
-            Stream(), 5, num_workers=workers, drop_last=drop_last, on_error="refill", max_errors=9
+            BrokenStream(20, {1, 6, 7, 18}),
+            5,
+            num_workers=workers,
+            drop_last=drop_last,
+            on_error="refill",
+            max_errors=9,
         )
 
     loader, states = make(), []

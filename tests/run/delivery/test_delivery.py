@@ -17,7 +17,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import fastload
-from batches import EVAL, MEAN, STD, TRAIN, same
+from batches import EVAL, MEAN, STD, TRAIN
 from deferred_datasets import Photos, train, write_photos
 from fake_device import FakeDevice
 from fastload import FastLoader, UsageError
@@ -263,7 +263,7 @@ def test_leaving_early_ends_workers_and_engines(store, devices):
 
 def test_on_the_cpu_batches_stay_where_they_are(store):
     loader = FastLoader(store, 5, transform=EVAL, device="cpu")
-    same(list(loader), list(FastLoader(store, 5, transform=EVAL)))
+    assert_same(list(loader), list(FastLoader(store, 5, transform=EVAL)))
     assert "stay in host memory" in loader.explain()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ from torch.utils.data import IterableDataset, Sampler, TensorDataset
 import leaks
 import warm
 from fastload import FastLoader
+from fastload._run.workers import background
 from sides import assert_same
 
 
@@ -129,6 +131,53 @@ def test_an_iterable_dataset():
     ours = loader(Stream())
     for _ in range(2):
         assert [batch.tolist() for batch in ours] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_a_dataset_that_exits_the_program_does_so_at_its_batch():
+    class Exits(list):
+        def __getitem__(self, i):
+            if i == 4:
+                sys.exit("on purpose")
+            return super().__getitem__(i)
+
+    iterator = iter(loader(Exits(range(9))))
+    assert next(iterator).tolist() == [0, 1, 2]
+    with pytest.raises(SystemExit, match="on purpose"):
+        next(iterator)
+    assert next(iterator).tolist() == [6, 7, 8]
+
+
+def test_where_the_system_grants_no_thread_nothing_is_left(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    before = set(background._running)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        iter(loader())
+    assert background._running == before  # what is there is closed at exit
+
+
+def test_a_dropped_iterator_makes_no_further_batch():
+    seen, threads = [], []
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Waiting(TensorDataset):
+        def __getitem__(self, i):
+            seen.append(i)
+            threads.append(threading.current_thread())
+            if i == 3:
+                inside.set()
+                go_on.wait(30)
+            return super().__getitem__(i)
+
+    iterator = iter(loader(Waiting(torch.arange(20))))
+    next(iterator)
+    assert inside.wait(30)
+    del iterator
+    go_on.set()
+    threads[0].join(30)
+    assert seen == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.usefixtures("no_leaks")

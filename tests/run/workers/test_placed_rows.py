@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastload import FastLoader
 from fastload._run.workers.placed_rows import PlacedRows, worth_placing
+from sides import assert_same
 
 SIDE = 200  # 3 x 200 x 200 x 4 bytes: large
 
@@ -76,17 +77,6 @@ def _torchs_words(message: str) -> str:
     return next(line for line in reversed(message.splitlines()) if "Error: " in line)
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        alike = one.dtype == other.dtype and one.stride() == other.stride()
-        return alike and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
-
-
 @pytest.mark.parametrize(
     "structure",
     [
@@ -95,7 +85,7 @@ def same(one: Any, other: Any) -> bool:
     ],
 )  # fmt: skip
 def test_batches_and_errors_are_dataloaders(structure: str) -> None:
-    assert same(batches(FastLoader, structure), batches(DataLoader, structure))
+    assert_same(batches(FastLoader, structure), batches(DataLoader, structure))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torchvision import transforms as T
 
 from fastload import FastLoader, PackedDataset, open_store, pack
@@ -17,6 +16,7 @@ from fastload.storage import _row_groups
 from fastload.storage._row_groups import RowGroups
 from fastload.storage.remote.options import RemoteOptions
 from object_server import Faults, ObjectServer
+from sides import assert_same
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -68,14 +68,6 @@ def batches(path: Any, **options: Any) -> list[dict[str, Any]]:
     return list(FastLoader(path, **given))
 
 
-def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
-    assert len(ours) == len(theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.keys() == other.keys() and one["name"] == other["name"]
-        assert torch.equal(one["image"], other["image"])
-        assert torch.equal(one["label"], other["label"])
-
-
 @pytest.mark.parametrize("window", [None, 1])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_are_those_of_the_local_file(
@@ -83,7 +75,7 @@ def test_batches_are_those_of_the_local_file(
 ) -> None:
     options: dict[str, Any] = {"shuffle_window": window, "num_workers": num_workers}
     ours = batches(f"{server.url}/part-0.parquet", cache_dir=tmp_path, **options)
-    same(ours, batches(folder / "part-0.parquet", **options))
+    assert_same(ours, batches(folder / "part-0.parquet", **options))
 
 
 def test_opening_fetches_no_images_and_an_epoch_every_byte_once(
@@ -111,12 +103,12 @@ def test_a_server_that_fails_now_and_then_changes_nothing(
 ) -> None:
     server.faults = Faults(unavailable=0.2, reset=0.2)
     ours = batches(f"{server.url}/part-1.parquet", cache_dir=tmp_path, num_workers=2)
-    same(ours, batches(folder / "part-1.parquet"))
+    assert_same(ours, batches(folder / "part-1.parquet"))
 
 
 def test_nothing_on_a_disk(server: ObjectServer, folder: Path, tmp_path: Path) -> None:
     ours = batches(f"{server.url}/part-0.parquet", cache_limit=0)
-    same(ours, batches(folder / "part-0.parquet"))
+    assert_same(ours, batches(folder / "part-0.parquet"))
 
 
 def test_errors_name_the_url(server: ObjectServer, folder: Path, tmp_path: Path) -> None:
@@ -140,7 +132,7 @@ def test_patterns_and_folders_of_fsspec(folder: Path, tmp_path: Path) -> None:
     try:
         local = batches(folder)
         for url in ("memory://bucket/data/*.parquet", "memory://bucket/data"):
-            same(batches(url, cache_dir=tmp_path / "cache"), local)
+            assert_same(batches(url, cache_dir=tmp_path / "cache"), local)
         pack("memory://bucket/data/part-1.parquet", tmp_path / "x.lmdb")
         packed = open_store(tmp_path / "x.lmdb")
         assert packed.labels is not None and packed.labels.tolist() == list(range(30, 60))

@@ -149,6 +149,33 @@ def test_what_asks_for_pixels_is_found_with_its_line_and_the_gain(tmp_path: Path
     assert "pixels-in-python" not in names(Observation(loaders=[training(fast=fast)]))
 
 
+# --- what the dataset's time goes to --------------------------------------------------------------
+
+BUSY = {"fetch_s": 1.0, "fetch_cpu_s": 1.0, "fetched": 320}
+SLOW = {**BUSY, "fetch_cpu_s": 0.05, "opens": 320, "open_nbytes": 320 * MB}
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "left"),
+    [
+        ("large-photos", {**BUSY, "loads": 320, "load_pixels": 320 * MB, "load_s": 0.6}, 0.52),
+        ("pillow-decode", {**BUSY, "loads": 320, "load_s": 0.8}, 0.52),
+        ("many-small-files", {**BUSY, "opens": 320, "open_nbytes": 320 * 4096}, 0.5),
+        ("fits-in-memory", {**SLOW, "memory_nbytes": 1 << 40}, 0.05),
+        ("slow-disk", SLOW, 0.25),
+    ],
+)
+def test_what_takes_the_datasets_time_is_found_with_the_gain(
+    name: str, seen: dict[str, Any], left: float
+) -> None:
+    """``left``: share of the waiting that is predicted to remain."""
+    loop = training(wait_s=0.09, step_s=0.01, samples=2000)
+    found = {finding.name: finding for finding in findings(Observation(loaders=[loop], **seen))}
+    assert found[name].gain == pytest.approx(0.1 / (0.09 * left + 0.01))
+    idle = training(wait_s=0.0005, step_s=0.01, samples=2000)
+    assert name not in names(Observation(loaders=[idle], **seen))
+
+
 # --- settings for CUDA only -----------------------------------------------------------------------
 
 CONDITIONAL = """

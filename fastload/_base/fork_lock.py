@@ -1,0 +1,39 @@
+"""ForkLock: a lock for the threads of this process, which a forked child finds free.
+
+An ordinary lock that another thread holds during a fork stays locked in the child for ever: the
+child does not have that thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+
+class ForkLock:
+    """A lock, for ``with``. A process that it was pickled for gets another one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _made.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[ForkLock], tuple[()]]:
+        return ForkLock, ()
+
+
+_made: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+def _free_all() -> None:
+    for lock in list(_made):
+        lock._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_all)
