@@ -17,6 +17,7 @@ SETTLED = frozenset({"JPEG", "BMP"})
 """Formats whose ``info`` is complete once the header is read, and knows no transparent colour."""
 
 HEAD = 2048  # bytes that are read first: tables and frame header of a file without thumbnail
+PNG_HEAD = 26  # up to the depth and the colour type
 _MOST_SEGMENTS = 200
 # Quantization tables, frames, the scan, and applications whose segments Pillow takes apart.
 _LOOKED_INTO = frozenset({0xDB, 0xC0, 0xC1, 0xC2, 0xDA, 0xE0, 0xE1, 0xE2, 0xED, 0xEE})
@@ -146,6 +147,11 @@ def _photoshop_is_plain(segment: bytes) -> bool:
     return True
 
 
+def is_rgb_png(data: bytes) -> bool:
+    """Whether the first ``PNG_HEAD`` bytes of a file are those of a PNG of 3 channels of 8 bits."""
+    return data[:16] == b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" and data[24:26] == b"\x08\x02"
+
+
 def plain_png(data: bytes) -> tuple[int, int] | None:
     """Width and height of a whole PNG file with three channels of 8 bits, and nothing unusual.
 
@@ -154,7 +160,7 @@ def plain_png(data: bytes) -> tuple[int, int] | None:
 
     Source: PNG, third edition, sections 5.3 to 5.6 and 11.2.
     """
-    if data[:16] != b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" or data[24:26] != b"\x08\x02":
+    if not is_rgb_png(data):
         return None
     at = 8
     while at + 12 <= len(data):

@@ -138,6 +138,8 @@ def _of_file(path: str, flags: int) -> np.ndarray | None:
         if not S_ISREG(found.st_mode) or found.st_size < LEAST_NBYTES:
             return None
         header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
+        if header is None and not headers.is_rgb_png(os.pread(descriptor, headers.PNG_HEAD, 0)):
+            return None
         if header is not None and not _takes(header, flags):
             return None
         if header is None or _at_once() or stamps.is_recent(found):
@@ -190,8 +192,9 @@ def _counted(made: np.ndarray | None) -> np.ndarray | None:
 
 def _of_png(data: bytes, flags: int) -> np.ndarray | None:
     """The pixels of a PNG with three channels of 8 bits, and nothing that OpenCV looks at."""
-    if flags == _GRAYSCALE:
-        return None  # OpenCV's own weights
+    core = _native.load()
+    if flags == _GRAYSCALE or core is None or core.png_version() is None:
+        return None  # OpenCV has its own weights of gray
     size = headers.plain_png(data)
     if size is None or size[0] * size[1] < LEAST_PIXELS:
         return None
