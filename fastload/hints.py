@@ -171,6 +171,8 @@ class Stats(TypedDict):
     """Size of the entry points kept to decode crops of JPEGs faster (docs/performance.md)."""
     images_opened: int
     """Images that a user's Dataset opened and that were deferred."""
+    images_from_arrays: int
+    """Images that it made of arrays (``Image.fromarray``) and that were deferred."""
     images_deferred: int
     """Tensors of these that stayed deferred until their batch was made in C++."""
     images_materialised: int

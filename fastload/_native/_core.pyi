@@ -390,6 +390,21 @@ def png_version() -> str | None:
 def webp_version() -> str | None:
     """Version of libwebp; None: the core was built without, so that Pillow decodes WebP files."""
 
+def decode(data: Buffer, out: npt.NDArray[np.uint8], *, reversed: bool = False) -> bool:
+    """Decode a whole image file into ``out``, on the caller's thread.
+
+    The pixels are those of ``PIL.Image.open(...).convert("RGB")``. Releases the GIL; nothing may
+    change ``data`` meanwhile.
+
+    Args:
+        data: the file.
+        out: uint8 (h, w, 3), or (h, w) for a gray image; of the image's size.
+        reversed: blue first.
+
+    Returns:
+        False: it has another size, is damaged, or is left to Pillow; ``out`` may be partly written.
+    """
+
 def png_levels(png: Buffer) -> tuple[bytes, int, int] | None:
     """Indices of a palette or gray levels, as ``np.asarray(PIL.Image.open(...))`` has them.
 

@@ -198,12 +198,14 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
     if route.eager:
         return [f"images: made where the dataset asks for them, because {route.eager}"]
     images = measured.images
-    if not images.opened and images.read:
+    if not images.opened and not images.given and images.read:
         return [f"images: {images.read} read by OpenCV's functions, and decoded in C++"]
-    if not images.opened:
+    if not images.opened and not images.given:
         return ["images: deferred, and made in C++ for a whole batch, if the dataset opens any"]
+    counts = [(images.opened, "opened"), (images.given, "made of arrays")]
+    found = " and ".join(f"{count} {how}" for count, how in counts if count)
     lines = [
-        f"images: {images.opened} opened in the last epoch; {images.deferred} tensors stayed "
+        f"images: {found} in the last epoch; {images.deferred} tensors stayed "
         "deferred until their batch was made in C++"
     ]
     elapsed_ns = max(1.0, measured.stamps.snapshot().elapsed_s * 1e9)
@@ -274,6 +276,7 @@ def figures(engine: Engine, resources: Resources) -> Stats:
         if resources.engine is None
         else huffman_index.nbytes(resources.engine[0].parts),
         "images_opened": measured.images.opened,
+        "images_from_arrays": measured.images.given,
         "images_deferred": measured.images.deferred,
         "images_materialised": sum(count for count, _ in measured.images.causes.values()),
         "materialised": [

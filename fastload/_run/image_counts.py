@@ -16,6 +16,7 @@ class Report:
 
     Attributes:
         opened: how many were opened.
+        given: how many were given to ``Image.fromarray`` instead.
         deferred: how many of its tensors were recorded to the end.
         read: how many were decoded in C++ for another library, such as OpenCV.
         causes: what materialised others.
@@ -26,6 +27,7 @@ class Report:
     """
 
     opened: int = 0
+    given: int = 0
     deferred: int = 0
     read: int = 0
     causes: tuple[Cause, ...] = ()
@@ -40,6 +42,7 @@ class ImageCounts:
 
     Attributes:
         opened: images that were opened.
+        given: images that were made of arrays instead.
         deferred: tensors that stayed deferred until their batch was made.
         read: images that were decoded in C++ for another library.
         again: batches that were made again without deferring, because an image is damaged.
@@ -48,7 +51,7 @@ class ImageCounts:
     """
 
     def __init__(self) -> None:
-        self.opened = self.deferred = self.read = self.again = 0
+        self.opened = self.given = self.deferred = self.read = self.again = 0
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._hits = self._misses = 0
         self._made: Counts | None = None
@@ -65,6 +68,7 @@ class ImageCounts:
     def add(self, report: Report) -> None:
         """Count a batch."""
         self.opened += report.opened
+        self.given += report.given
         self.deferred += report.deferred
         self.read += report.read
         self.again += report.again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from pathlib import Path
 
@@ -424,3 +425,35 @@ def test_crops_of_components_sampled_in_different_ways_equal_pillow(
             assert (result.status == _native.OK).all()
             for image, (x, y) in zip(result.images, corners):
                 np.testing.assert_array_equal(image, expected[y : y + h_, x : x + w])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (70, 33), (301, 203)])
+def test_a_whole_image_is_decoded_with_either_channel_first(
+    kind: str, width: int, height: int
+) -> None:
+    data = make(kind, width, height, seed=3)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    core = native_core.core()
+    for reversed_, step in [(False, 1), (True, -1)]:
+        pixels = np.zeros_like(expected)
+        assert core.decode(data, pixels, reversed=reversed_)
+        np.testing.assert_array_equal(pixels, expected[..., ::step])
+    if kind == "gray":
+        levels = np.zeros(expected.shape[:2], np.uint8)
+        assert core.decode(data, levels)
+        np.testing.assert_array_equal(levels, expected[..., 0])
+
+
+def test_a_whole_image_of_another_size_or_a_damaged_one_is_not_decoded() -> None:
+    data, core = make("4:2:0", 64, 48, seed=1), native_core.core()
+    assert core.decode(data, np.zeros((48, 64, 3), np.uint8))
+    assert not core.decode(data, np.zeros((64, 48, 3), np.uint8))
+    assert not core.decode(data[:-200], np.zeros((48, 64, 3), np.uint8))
+    assert not core.decode(b"", np.zeros((48, 64, 3), np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(48,), (48, 64, 4), (0, 64, 3), (1, 65_536, 3)])
+def test_a_whole_image_needs_an_array_of_pixels(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^out: expected"):
+        native_core.core().decode(b"", np.zeros(shape, np.uint8))

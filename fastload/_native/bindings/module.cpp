@@ -1,5 +1,6 @@
 // The Python module fastload._native._core, and its functions that work on one buffer.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <optional>
 #include <string>
@@ -191,6 +192,34 @@ py::object png_levels(const py::object& png) {
                         height);
 }
 
+// Whether the core has decoded the image file `data` into `out`, as it is documented in _core.pyi.
+bool decode(const py::object& data, const py::object& out, bool reversed) {
+  const Bytes bytes(data);
+  const Buffer pixels(out, "out", 'u', 1, true);
+  const bool gray = pixels.ndim() == 2;
+  if (!gray && (pixels.ndim() != 3 || pixels.extent(2) != 3))
+    throw py::value_error("out: expected shape (h, w, 3) or (h, w)");
+  for (const py::ssize_t side : {pixels.extent(0), pixels.extent(1)}) {
+    if (side < 1 || side > kMaxSide) throw py::value_error("out: expected sides of 1 up to 65,535 pixels");
+  }
+  const int h = static_cast<int>(pixels.extent(0)), w = static_cast<int>(pixels.extent(1));
+  Placement placement{};
+  placement.source_w = w;
+  placement.source_h = h;
+  placement.resize = Resize{w, h, w, h, 0, 0, w, h, Filter{}, PassOrder{}};
+  placement.target.data = pixels.data<uint8_t>();
+  placement.target.row_stride = gray ? w : int64_t{3} * w;
+  placement.target.pixel_stride = gray ? 1 : 3;
+  placement.target.channel_stride = gray ? 0 : 1;
+  placement.target.reversed = reversed;
+  const WithoutGil released;
+  const Span span{bytes.data(), bytes.size(), bytes.size()};
+  const Status status = decode_span(span, Kind::kEncoded, placement, &thread_state());
+  // See Note [Past the cache] in resample/avx512_store.cpp.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return status == Status::kOk;
+}
+
 py::object png_version() {
   const char* version = png_library();
   return version == nullptr ? py::object(py::none()) : py::str(version);
@@ -255,6 +284,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo that the core was compiled against.");
   m.def("png_version", &png_version, "Version of libdeflate; None: PNG files are left to Pillow.");
   m.def("webp_version", &webp_version, "Version of libwebp; None: WebP files are left to Pillow.");
+  m.def("decode", &decode, "data"_a, "out"_a, py::kw_only(), "reversed"_a = false,
+        "Decode a whole image on this thread; see _core.pyi.");
   m.def("png_levels", &png_levels, "png"_a, "Indices or gray levels of a PNG; see _core.pyi.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder decodes this file; for the tests.");

@@ -84,6 +84,8 @@ struct Resampler::Impl {
     return static_cast<uint8_t*>(target.data) +
            (window_row * target.row_stride + channel * target.channel_stride) * dtype_nbytes(target.dtype);
   }
+  // Where a channel of the source is stored, and what is stored there.
+  int stored_channel(int channel) const { return target.reversed ? 2 - channel : channel; }
   uint8_t* pending_row(int k) { return pending_bytes.get<uint8_t>() + k * row_stride; }
   uint8_t* intermediate_row(int k) { return intermediate_bytes.get<uint8_t>() + k * row_stride; }
   uint8_t* plane(int k, int channel) {
@@ -149,7 +151,7 @@ void Resampler::Impl::prepare_scratch() {
   const bool levels = target.dtype == Dtype::kUint8 && target.lut == nullptr && !target.flip;
   planes_are_target = levels && target.pixel_stride == 1;
   rows_are_target = levels && !passes.horizontal && !passes.vertical && target.pixel_stride == 3 &&
-                    target.channel_stride == 1;
+                    target.channel_stride == 1 && !target.reversed;
   planes_stride = round_up(static_cast<size_t>(resize.out_w) + 2 * kSlack, 64);
   planes_bytes.room_for<uint8_t>(3 * rows * planes_stride);
   if (!planes_are_target && (passes.columns.size() < resize.out_w || passes.rows.size() < resize.out_h)) {
@@ -185,11 +187,13 @@ void Resampler::Impl::store_fill(int64_t begin, int64_t end) {
   }
 }
 
-// Where the levels of a row of the resized image go; `k`: its index among the rows made together.
+// Where the levels of a row of the resized image go, by channel of the source; `k`: its index among the rows
+// made together.
 void Resampler::Impl::choose_planes(int k, int row, uint8_t** planes) {
   const int left = passes.columns.begin - resize.window_x;
   for (int c = 0; c < 3; ++c) {
-    planes[c] = (planes_are_target ? target_row(row - resize.window_y, c) : plane(k, c)) + left;
+    const int stored = stored_channel(c);
+    planes[c] = (planes_are_target ? target_row(row - resize.window_y, stored) : plane(k, stored)) + left;
   }
 }
 
@@ -197,15 +201,17 @@ void Resampler::Impl::choose_planes(int k, int row, uint8_t** planes) {
 void Resampler::Impl::finish_row(int row, uint8_t* const* planes) {
   const int left = passes.columns.begin - resize.window_x;
   if (!planes_are_target) {
-    const uint8_t* const whole[3] = {planes[0] - left, planes[1] - left, planes[2] - left};
+    const uint8_t* const whole[3] = {planes[stored_channel(0)] - left, planes[1] - left,
+                                     planes[stored_channel(2)] - left};
     store(output, whole, target_row(row - resize.window_y, 0));
     return;
   }
   const int right = resize.out_w - left - passes.columns.size();
   if (left == 0 && right == 0) return;
   for (int c = 0; c < 3; ++c) {
-    std::memset(planes[c] - left, target.fill[c], left);
-    std::memset(planes[c] + passes.columns.size(), target.fill[c], right);
+    const uint8_t fill = target.fill[stored_channel(c)];
+    std::memset(planes[c] - left, fill, left);
+    std::memset(planes[c] + passes.columns.size(), fill, right);
   }
 }
 

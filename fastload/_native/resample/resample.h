@@ -69,6 +69,8 @@ struct Target {
   const void* lut;
   bool flip;        // mirror left to right, after the window is cropped
   uint8_t fill[3];  // level of window pixels outside the resized image
+  // Store the source's last channel first, as OpenCV does. `lut` and `fill` are of the channels as stored.
+  bool reversed = false;
 };
 
 namespace resampling {

@@ -269,7 +269,8 @@ class Deferral:
         thread = thread_state.THREAD
         self.report = dataclasses.replace(
             self.report,
-            opened=opened,
+            opened=opened - thread.given,
+            given=thread.given,
             read=thread.read,
             causes=causes,
             hits=thread.hits,

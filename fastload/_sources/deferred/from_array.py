@@ -49,6 +49,7 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
         stored = Stored(RAW, 0, len(data), mapped=False, checksum=None)
         opened = Opened(None, data, None, size, "RGB", "", stored=stored)
         THREAD.opened += 1
+        THREAD.given += 1
         image = DeferredImage(Recording(opened, COPY, size, "RGB"))
         image.info = {}
         return image

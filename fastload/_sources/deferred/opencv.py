@@ -5,6 +5,9 @@ the user's own. Everything that is not certain is OpenCV's: other flags and form
 (its call costs less), EXIF that may turn the image, builds that decode otherwise
 (``agreement.py``), and what the core declines. A file that is no image gives None, and a damaged
 one what OpenCV makes of it.
+
+One call of the core decodes the file, blue first. JPEGs take the way of deferred images instead
+(``single.py``) where they may be in a cache, or decoded ahead.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ... import _native
 from . import agreement, headers, single, stamps
 from .recording import Opened, Operation, Recording
-from .stamps import Stamp
 from .thread_state import THREAD
 
 _GRAYSCALE: Final = 0
@@ -104,7 +107,7 @@ def _imdecode(*args: Any, **kwargs: Any) -> np.ndarray | None:
         return None
     if data.shape != (data.size,) or not data.flags.c_contiguous:
         return None
-    return _decoded(None, data.tobytes(), None, flags)
+    return _decoded(data.tobytes(), flags)
 
 
 def _flags(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> int | None:
@@ -134,42 +137,78 @@ def _of_file(path: str, flags: int) -> np.ndarray | None:
         found = os.fstat(descriptor)
         if not S_ISREG(found.st_mode) or found.st_size < LEAST_NBYTES:
             return None
-        if stamps.is_recent(found):
-            with open(descriptor, "rb", closefd=False) as file:
-                return _decoded(None, file.read(), None, flags)
         header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
+        if header is None and not headers.is_rgb_png(os.pread(descriptor, headers.PNG_HEAD, 0)):
+            return None
+        if header is not None and not _takes(header, flags):
+            return None
+        if header is None or _at_once() or stamps.is_recent(found):
+            with open(descriptor, "rb", closefd=False) as file:
+                return _decoded(file.read(), flags, header)
     finally:
         os.close(descriptor)
-    if header is None:
-        return None
-    return _decoded(os.path.abspath(path), None, stamps.of(found), flags, header)
+    opened = Opened(os.path.abspath(path), None, stamps.of(found), header.size, header.mode, "JPEG")
+    return _counted(_array(opened, _is_gray(header, flags)))
 
 
-def _decoded(
-    path: str | None,
-    data: bytes | None,
-    stamp: Stamp | None,
-    flags: int,
-    header: headers.Header | None = None,
-) -> np.ndarray | None:
+def _decoded(data: bytes, flags: int, header: headers.Header | None = None) -> np.ndarray | None:
+    """The pixels of the file ``data``; ``header`` is a JPEG's, if it was read already."""
     if header is None:
-        assert data is not None, "an image has a path or bytes"
-        known = data
-        header = headers.jpeg(lambda count, offset: known[offset : offset + count])
-    if header is None or header.mode not in ("RGB", "L"):
-        return None
-    if header.size[0] * header.size[1] < LEAST_PIXELS:
-        return None
+        header = headers.jpeg(lambda count, offset: data[offset : offset + count])
+        if header is None:
+            return _counted(_of_png(data, flags))
+        if not _takes(header, flags):
+            return None
+    gray = _is_gray(header, flags)
+    if _at_once():
+        return _counted(_made(data, header.size, gray))
+    return _counted(_array(Opened(None, data, None, header.size, header.mode, "JPEG"), gray))
+
+
+def _takes(header: headers.Header, flags: int) -> bool:
+    """Whether the core gives what OpenCV does of a JPEG."""
+    if header.mode not in ("RGB", "L") or header.size[0] * header.size[1] < LEAST_PIXELS:
+        return False
     if not header.plain and flags not in _IGNORES_EXIF:
-        return None  # it may have to be turned
-    gray = header.mode == "L" and flags in (_GRAYSCALE, _UNCHANGED)
-    if (flags == _GRAYSCALE and not gray) or not agrees():
-        return None  # of a colour image OpenCV takes the luminance that is in the file
-    opened = Opened(path, data, stamp, header.size, header.mode, "JPEG")
-    made = _array(opened, gray)
+        return False  # it may have to be turned
+    # Of a colour image OpenCV takes the luminance that is in the file.
+    return (flags != _GRAYSCALE or header.mode == "L") and agrees()
+
+
+def _is_gray(header: headers.Header, flags: int) -> bool:
+    return header.mode == "L" and flags in (_GRAYSCALE, _UNCHANGED)
+
+
+def _at_once() -> bool:
+    """Whether the image is neither in a cache, nor decoded ahead."""
+    return THREAD.cache is None and THREAD.ahead is None
+
+
+def _counted(made: np.ndarray | None) -> np.ndarray | None:
     if made is not None:
         THREAD.read += 1
     return made
+
+
+def _of_png(data: bytes, flags: int) -> np.ndarray | None:
+    """The pixels of a PNG with three channels of 8 bits, and nothing that OpenCV looks at."""
+    core = _native.load()
+    if flags == _GRAYSCALE or core is None or core.png_version() is None:
+        return None  # OpenCV has its own weights of gray
+    size = headers.plain_png(data)
+    if size is None or size[0] * size[1] < LEAST_PIXELS:
+        return None
+    return _made(data, size, gray=False)
+
+
+def _made(data: bytes, size: tuple[int, int], gray: bool) -> np.ndarray | None:
+    """The pixels of a whole file as OpenCV orders them."""
+    core = _native.load()
+    if core is None:
+        return None
+    width, height = size
+    pixels = np.empty((height, width) if gray else (height, width, 3), np.uint8)
+    return pixels if core.decode(data, pixels, reversed=not gray) else None
 
 
 def _array(opened: Opened, gray: bool) -> np.ndarray | None:

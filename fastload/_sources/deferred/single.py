@@ -13,6 +13,7 @@ Note [Decoded once]
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,11 +22,12 @@ import torch
 from ... import _native
 from ..._engine.image_engine import BatchRequest
 from ...storage.base import RAW, Spans
-from . import lowering
+from . import lowering, stamps
 from .batch import entry_points, kernel_of, key_of
 from .operations import Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
+from .stamps import Stamp
 from .thread_state import THREAD
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
     ended = recording._replace(operations=(*recording.operations, _PIXELS))
     ahead = THREAD.ahead if kept is None else None
     memory = None if ahead is None else ahead.take(ended)
+    if memory is None and whole and kept is None and ahead is None:
+        memory = _whole(recording.opened)
     if memory is None:
         memory = _filled(ended, _ROWS_OF_PIXELS, kept)
     if memory is None:
@@ -77,6 +81,34 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
     if whole:
         THREAD.kept = recording.opened, made
     return made
+
+
+def _whole(opened: Opened) -> np.ndarray | None:
+    """The pixels of an RGB JPEG, uint8, 1-D, by one call of the core; None: ``_filled`` decides."""
+    if opened.mode != "RGB" or opened.format != "JPEG" or THREAD.cache is not None:
+        return None
+    core = _native.load()
+    width, height = opened.size
+    if core is None or width * height < LEAST_PIXELS:
+        return None
+    data = opened.data
+    if data is None and opened.path is not None:
+        data = _read(opened.path, opened.stamp)
+    pixels = np.empty((height, width, 3), np.uint8)
+    if data is None or not core.decode(data, pixels):
+        return None
+    return pixels.reshape(-1)
+
+
+def _read(path: str, stamp: Stamp | None) -> bytes | None:
+    """The bytes of a file that has this stamp; None: it has not."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            if stamps.of(os.fstat(file.fileno())) != stamp:
+                return None
+            return file.read()
+    except OSError:
+        return None
 
 
 def tensor(recording: Recording, layout: Layout) -> torch.Tensor | None:

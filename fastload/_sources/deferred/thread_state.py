@@ -55,6 +55,7 @@ class MadeAhead(Protocol):
 class _Thread(threading.local):
     deferring: bool | None = None
     opened = 0
+    given = 0
     arrays = True
     read = 0
     small = 0
@@ -76,7 +77,8 @@ THREAD = _Thread()
 """Of this thread.
 
 deferring: whether what it opens is deferred; None: nobody has said.
-opened: how many images it opened so, in the batch that it makes, as the next four.
+opened: how many images it deferred, in the batch that it makes, as the next five.
+given: how many of them it was given as arrays.
 read: how many images the core decoded for another library.
 arrays: whether images made of arrays are deferred, too.
 small: how often it was asked for the pixels of an image that is too small for the core to gain.
@@ -92,7 +94,7 @@ _OPENED: list[bool] = []  # not empty once a dataset has, in this process or one
 
 _FAILED_ELSEWHERE = [0]  # on threads that do not defer
 
-_OF_A_BATCH = ("opened", "arrays", "read", "small", "failed", "cache", "hits", "misses")
+_OF_A_BATCH = ("opened", "given", "arrays", "read", "small", "failed", "cache", "hits", "misses")
 
 
 @contextlib.contextmanager
@@ -106,7 +108,7 @@ def batch(cache: OpenedCache | None, arrays: bool) -> Iterator[Callable[[], bool
     """
     before = [(name, getattr(THREAD, name)) for name in _OF_A_BATCH]
     elsewhere = _FAILED_ELSEWHERE[0]
-    THREAD.opened = THREAD.read = THREAD.small = THREAD.hits = THREAD.misses = 0
+    THREAD.opened = THREAD.given = THREAD.read = THREAD.small = THREAD.hits = THREAD.misses = 0
     THREAD.failed = False
     THREAD.cache, THREAD.arrays = cache, arrays
     try:

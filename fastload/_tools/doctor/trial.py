@@ -66,7 +66,7 @@ def _opens_images(loader: FastLoader[Any]) -> bool:
     for _ in loader:
         break
     stats = loader.stats()
-    return stats["images_opened"] + stats["images_read"] > 0
+    return stats["images_opened"] + stats["images_from_arrays"] + stats["images_read"] > 0
 
 
 def _materialised(loader: FastLoader[Any]) -> list[MaterialisedSeen]:
@@ -78,7 +78,7 @@ def _materialised(loader: FastLoader[Any]) -> list[MaterialisedSeen]:
         MaterialisedSeen(
             function=one["function"],
             where=one["where"],
-            images=one["count"] / max(1, stats["images_opened"]),
+            images=one["count"] / max(1, stats["images_opened"] + stats["images_from_arrays"]),
             share=min(1.0, one["seconds"] / total_s) if total_s else 0.0,
         )
         for one in stats["materialised"]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from torch.utils.data import DataLoader, Dataset
 
-from fastload import FastLoader
+from fastload import FastLoader, _native
 from fastload._sources.deferred import opencv, switch
 from fastload._sources.deferred.thread_state import THREAD
 from sides import assert_same, side_by_side
@@ -39,6 +39,18 @@ def picture(size: tuple[int, int] = (301, 263)) -> Image.Image:
     return coarse.resize(size, Image.Resampling.BICUBIC)
 
 
+def _comment() -> PngImagePlugin.PngInfo:
+    made = PngImagePlugin.PngInfo()
+    made.add_text("Comment", "made for a test")
+    return made
+
+
+def _deep_png() -> bytes:
+    deep = np.random.default_rng(3).integers(0, 65536, (260, 250, 3), np.uint16)
+    made: bytes = cv2.imencode(".png", deep)[1].tobytes()
+    return made
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Sound and damaged files of every kind, large enough for the core."""
@@ -57,6 +69,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "upright.jpg": (image, {"quality": 95, "exif": upright}),
         "small.jpg": (picture((60, 50)), {}),
         "a.png": (image, {}),
+        "gray.png": (gray, {}),
+        "palette.png": (image.quantize(200), {}),
+        "turned.png": (image, {"exif": turned}),
+        "colour.png": (image, {"transparency": (1, 2, 3)}),
+        "profile.png": (image, {"dpi": (72, 72), "pnginfo": _comment()}),
         "alpha.png": (image.convert("RGBA"), {}),
         "a.webp": (image, {"lossless": True}),
     }
@@ -65,6 +82,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     whole = (folder / "420.jpg").read_bytes()
     (folder / "truncated.jpg").write_bytes(whole[: len(whole) * 2 // 3])
     (folder / "damaged.jpg").write_bytes(whole[:9000] + bytes(2000) + whole[11000:])
+    (folder / "deep.png").write_bytes(_deep_png())
+    whole = (folder / "a.png").read_bytes()
+    (folder / "truncated.png").write_bytes(whole[: len(whole) * 2 // 3])
+    at = whole.index(b"IDAT") + 4 + int.from_bytes(whole[whole.index(b"IDAT") - 4 :][:4], "big")
+    (folder / "checksum.png").write_bytes(whole[:at] + b"0000" + whole[at + 4 :])
     (folder / "text.jpg").write_text("no image " * 3000)
     return [*sorted(folder.iterdir()), folder / "missing.jpg", folder]
 
@@ -108,6 +130,20 @@ def test_plain_jpegs_are_decoded_by_the_core(files: list[Path], by_core: Callabl
             cv2.imread(str(path))
         cv2.imread(str(files[0].parent / "gray.jpg"), cv2.IMREAD_GRAYSCALE)
     assert by_core() == len(names) + 1
+
+
+def test_plain_pngs_are_decoded_by_the_core(files: list[Path], by_core: Callable[[], int]) -> None:
+    core = _native.load()
+    if core is None or core.png_version() is None:
+        pytest.skip("the core was built without libdeflate")
+    taken = []
+    for path in files:
+        before = by_core()
+        with switch.deferring():
+            cv2.imread(str(path), cv2.IMREAD_COLOR)
+        if path.suffix == ".png" and by_core() > before:
+            taken.append(path.name)
+    assert taken == ["a.png", "profile.png"]
 
 
 def test_photos_are_opencvs(test_data: Path, by_core: Callable[[], int]) -> None:

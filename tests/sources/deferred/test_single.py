@@ -17,8 +17,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
-from fastload._sources.deferred import hooks, image, single, tensor
+from fastload._sources.deferred import hooks, image, single, stamps, tensor
 from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.recording import Opened
 from fastload._sources.deferred.replay import FileChanged
 from fastload._sources.deferred.thread_state import THREAD
 
@@ -57,7 +58,16 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         calls.append(kept is None)
         return begun(memory, kernel, group, opened, kept, threads)
 
+    whole = single._whole
+
+    def counted_whole(opened: Any) -> Any:
+        made = whole(opened)
+        if made is not None:
+            calls.append(True)
+        return made
+
     monkeypatch.setattr(single, "Begun", counted)
+    monkeypatch.setattr(single, "_whole", counted_whole)
     return calls
 
 
@@ -155,6 +165,24 @@ def test_an_image_that_is_asked_for_twice_is_decoded_once(
         assert image.getpixel((5, 6)) == tuple(array[6, 5])
         assert image.copy().tobytes() == array.tobytes()
     assert decoded == [True]
+
+
+def test_a_whole_photo_takes_one_call_of_the_core(
+    photo: Path, no_replay: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = np.asarray(Image.open(photo))
+    monkeypatch.setattr(single, "_filled", None)  # which prepares a batch of one
+    with hooks.deferring():
+        same(np.asarray(Image.open(photo)), expected)
+        same(np.asarray(Image.open(io.BytesIO(photo.read_bytes()))), expected)
+
+
+def test_a_photo_that_changed_after_it_was_opened_is_not_decoded_by_its_path(photo: Path) -> None:
+    opened = Opened(str(photo), None, (1, 2, 3), picture().size, "RGB", "JPEG")
+    assert single._whole(opened) is None
+    stamp = stamps.of_path(str(photo))
+    assert single._whole(opened._replace(stamp=stamp)) is not None
+    assert single._whole(opened._replace(stamp=stamp, size=(7, 7))) is None
 
 
 def test_views_of_an_image_are_cut_out_of_the_pixels_that_are_known(
