@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -117,19 +117,27 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
     return left
 
 
+ValueChanges: TypeAlias = "tuple[np.ndarray, np.ndarray, int]"
+"""Codes int32 (k,), operands float32 (k, 3), and how sums are rounded: see resample/values.h."""
+
+
 class Kernel:
     """What a plan does to images, as the core takes it. Every batch is submitted here.
 
     Args:
         plan: what to make of each image; random parameters come with each batch.
         channels_last: memory order of the batches.
+        values: what is done to values that the last stage resizes; None: it does not.
 
     Attributes:
         order: which pass of a resize comes first.
     """
 
-    def __init__(self, plan: Plan, *, channels_last: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, *, channels_last: bool = False, values: ValueChanges | None = None
+    ) -> None:
         self._core = _loaded()
+        self._values = values
         self._plan = plan
         self._channels_last = channels_last
         self._lut = plan.lut_bytes()
@@ -188,6 +196,7 @@ class Kernel:
             entries=entries,
             channels=plan.channels,
             scaled=plan.scaled,
+            values=self._values,
             **how,
         )
         return job

@@ -215,6 +215,7 @@ def submit(
     views: tuple[list[Job], npt.NDArray[np.int32]] | None = None,
     entries: tuple[EntryTable, npt.NDArray[np.int64]] | None = None,
     filters: npt.NDArray[np.uint8] | None = None,
+    values: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], int] | None = None,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -251,6 +252,9 @@ def submit(
         It contains their boxes; w 0: each decodes by itself.
     entries: a table of entry points, and the records' numbers (n,) there; changes no pixel.
     filters: (n,), the filter of each sample's first resize, instead of ``filter``.
+    values: the last of ``stages`` looks values up in ``lut`` first and resizes them, as torch does
+        with float32 tensors (antialiased, bilinear): codes (k,) and operands (k, 3), what is done
+        to the values then, and Sums, all as numbered in resample/values.h. For dtype 1.
     """
 
 def resample(
@@ -278,6 +282,20 @@ def pixels(
     image: npt.NDArray[np.uint8], codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
 ) -> None:
     """Apply operations (k,) with values (k, v), as numbered in pixels.h, to an image (h, w, 3)."""
+
+value_sums: int
+"""How many kinds of ``Sums`` resample/values.h numbers."""
+
+def resize_values(
+    image: npt.NDArray[np.uint8],
+    table: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+    sums: int,
+) -> None:
+    """Look up the levels of an image (h, w, 3) in a table (3, 256), and resize that into ``out``.
+
+    out: (3, h, w), antialiased and bilinear, as torch resizes float32. sums: see resample/values.h.
+    """
 
 def probe(
     files: Files,

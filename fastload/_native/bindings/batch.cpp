@@ -192,7 +192,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               const py::object& times, const py::object& stages, const py::object& erase,
                               const std::shared_ptr<CacheFill>& cache_fill, int channels, bool scaled,
                               bool begin, const py::object& views, const py::object& entries,
-                              const py::object& filters) {
+                              const py::object& filters, const py::object& values) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const SpanArrays spans(file, offset, nbytes);
@@ -225,6 +225,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   output.scaled = scaled;
   std::vector<uint8_t> large(static_cast<size_t>(n));
   SampleParams params = make_sample_params(stages, n, out_w, out_h, large.data());
+  set_value_resize(values, output, &params);
   Erasing erasing = make_erasing(erase, n, output);
   Buffer status_array = written_array(status, "status", 'i', 4, n);
   Buffer detail_array = written_array(detail, "detail", 'i', 4, n);
@@ -340,7 +341,7 @@ void bind_batches(py::module_& m) {
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
         "cache_fill"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "begin"_a = true,
-        "views"_a = py::none(), "entries"_a = py::none(), "filters"_a = py::none(),
+        "views"_a = py::none(), "entries"_a = py::none(), "filters"_a = py::none(), "values"_a = py::none(),
         "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes from headers; see _core.pyi.");

@@ -1,6 +1,7 @@
 // Crop stages, pixel operations and erased rectangles from the arrays that Python drew; and `pixels` for the
 // tests.
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -120,6 +121,32 @@ SampleParams make_sample_params(const py::object& stages, py::ssize_t n, int out
   return params;
 }
 
+void set_value_resize(const py::object& values, const BatchOutput& output, SampleParams* params) {
+  if (values.is_none()) return;
+  const py::tuple parts = as_tuple(values, "values", 3);
+  if (params->empty() || output.dtype != Dtype::kFloat32) {
+    throw py::value_error("values: expected stages and float32 output");
+  }
+  const Buffer codes(parts[0], "codes", 'i', 4, false);
+  const Buffer operands = read_array(parts[1], "operands", 'f', 4, codes.length(), 3);
+  const int sums = parts[2].cast<int>();
+  if (codes.ndim() != 1 || sums < 0 || sums >= resampling::kSums) {
+    throw py::value_error("values: expected codes (k,), and sums as numbered in resample/values.h");
+  }
+  resampling::ValueResize& last = params->last;
+  for (py::ssize_t k = 0; k < codes.length(); k++) {
+    const int code = codes.data<int32_t>()[k];
+    require(code >= 0 && code < resampling::kValueOperations, "codes", static_cast<size_t>(k),
+            "operations as numbered in resample/values.h");
+    const float* operand = operands.data<float>() + 3 * k;
+    last.operations.push_back(
+        {static_cast<resampling::ValueOperation::Kind>(code), {operand[0], operand[1], operand[2]}});
+  }
+  last.sums = static_cast<resampling::Sums>(sums);
+  last.table.resize(3 * 256);
+  std::memcpy(last.table.data(), output.lut.data(), output.lut.size());
+}
+
 Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& output) {
   Erasing erasing;
   if (erase.is_none()) return erasing;
@@ -196,10 +223,50 @@ void pixels(const py::object& image, const py::object& codes, const py::object& 
   }
 }
 
+// Resizes the values of one image on the caller's thread: to find out how torch rounds sums, and for the
+// tests.
+void resize_values(const py::object& image, const py::object& table, const py::object& out, int sums) {
+  const Buffer pixels(image, "image", 'u', 1, false), values(out, "out", 'f', 4, true);
+  const auto fits = [](py::ssize_t side) { return side >= 1 && side <= kMaxSide; };
+  if (pixels.ndim() != 3 || pixels.extent(2) != 3 || !fits(pixels.extent(0)) || !fits(pixels.extent(1)) ||
+      values.ndim() != 3 || values.extent(0) != 3 || !fits(values.extent(1)) || !fits(values.extent(2))) {
+    throw py::value_error("image, out: expected shapes (h, w, 3) and (3, h, w) of sides from 1 up to 65,535");
+  }
+  if (sums < 0 || sums >= resampling::kSums) throw py::value_error("sums: expected one of resample/values.h");
+  const Buffer levels = read_array(table, "table", 'f', 4, 3, 256);
+  const int width = static_cast<int>(pixels.extent(1)), height = static_cast<int>(pixels.extent(0));
+  const int out_w = static_cast<int>(values.extent(2)), out_h = static_cast<int>(values.extent(1));
+  WithoutGil released;
+  resampling::ValueResize resize;
+  resize.table.assign(levels.data<float>(), levels.data<float>() + 3 * 256);
+  resize.sums = static_cast<resampling::Sums>(sums);
+  Canvas canvas;
+  canvas.resize(width, height);
+  const uint8_t* data = pixels.data<uint8_t>();
+  resampling::LevelBox planes[3];
+  for (int c = 0; c < 3; c++) {
+    for (size_t i = 0; i < canvas.area(); i++) canvas.plane(c)[i] = data[3 * i + static_cast<size_t>(c)];
+    planes[c] = {canvas.plane(c), width, width, height};
+  }
+  Target target{};
+  target.data = values.data<float>();
+  target.row_stride = out_w;
+  target.pixel_stride = 1;
+  target.channel_stride = int64_t{out_w} * out_h;
+  resampling::AlignedBytes memory;
+  resampling::resize_values(
+      resize, planes,
+      Resize{width, height, out_w, out_h, 0, 0, out_w, out_h, Filter::kBilinear, PassOrder::kPillow12},
+      target, &memory);
+}
+
 }  // namespace
 
 void bind_pixels(py::module_& m) {
   using namespace pybind11::literals;
+  m.attr("value_sums") = resampling::kSums;
+  m.def("resize_values", &resize_values, "image"_a, "table"_a, "out"_a, "sums"_a,
+        "Resize the values of one image; see _core.pyi.");
   m.def("pixels", &pixels, "image"_a, "codes"_a, "values"_a,
         "Apply operations to one image in place; see _core.pyi.");
 }

@@ -187,7 +187,14 @@ bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const
     }
     std::copy_n(settings.fill, 3, to.fill);
     to.flip = crop.flip != 0;
-    if (crop.resized_w == crop.box_w && crop.resized_h == crop.box_h) {
+    if (last && !params.last.empty()) {
+      const Resize resize{crop.box_w,    crop.box_h, crop.resized_w, crop.resized_h,  crop.window_x,
+                          crop.window_y, crop.out_w, crop.out_h,     settings.filter, order};
+      const ptrdiff_t box = static_cast<ptrdiff_t>(crop.box_y) * canvas.width() + crop.box_x;
+      resampling::LevelBox planes[3];
+      for (int c = 0; c < 3; ++c) planes[c] = {canvas.plane(c) + box, canvas.width(), crop.box_w, crop.box_h};
+      resampling::resize_values(params.last, planes, resize, to, &workspace->line);
+    } else if (crop.resized_w == crop.box_w && crop.resized_h == crop.box_h) {
       store_crop(canvas, crop, settings.fill, to, static_cast<int>(dtype_nbytes(to.dtype)), workspace);
     } else {
       const Resize resize{crop.box_w,    crop.box_h, crop.resized_w, crop.resized_h,  crop.window_x,

@@ -15,6 +15,7 @@
 #include "pixels/pixels.h"
 #include "resample/kernels.h"
 #include "resample/resample.h"
+#include "resample/values.h"
 
 namespace fastload {
 
@@ -38,6 +39,7 @@ struct SampleParams {
   std::vector<double> values;       // (n, operations, width)
   std::vector<CropStage> crops;     // (n, settings.size())
   std::vector<StageSettings> settings;
+  resampling::ValueResize last;  // if not empty, the last crop stage resizes values; its filter is not used
 
   bool empty() const { return settings.empty(); }
 };

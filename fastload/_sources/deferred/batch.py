@@ -34,12 +34,12 @@ import torch
 from ... import _native
 from ..._engine.huffman_index import new_table
 from ..._engine.image_engine import BatchRequest
-from ..._engine.native import Kernel, shared_regions
+from ..._engine.native import Kernel, ValueChanges, shared_regions
 from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
 from ...hints import CheckCrc
 from ...storage.base import RAW
-from . import lowering
+from . import lowering, torch_resize
 from .habits import Habits
 from .lowering import Erased, Group
 from .operations import TENSOR_OPERATIONS
@@ -534,13 +534,22 @@ def in_words(recording: Recording) -> str:
 
 # --- kernels --------------------------------------------------------------------------------------
 
-_Key = tuple[tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Erased, ...]]
+_Key = tuple[
+    tuple[int, int, int],
+    int,
+    str,
+    tuple[Operation, ...],
+    "tuple[Operation, ...] | None",
+    tuple[Erased, ...],
+]
 
 
 def key_of(group: Group) -> _Key:
     """What the kernel of a group depends on."""
     first = group.first
-    return group.fill, first.channels, first.mode, first.table, tuple(group.values)
+    return (
+        group.fill, first.channels, first.mode, first.table, first.after, tuple(group.values)
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=128)
@@ -548,20 +557,56 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     """The core's kernel for a group; None: the core cannot give what the operations give."""
     if _native.load() is None:
         return None
-    fill, channels, mode, operations, values = key
+    fill, channels, mode, operations, after, values = key
     table = lowering.table_of(mode, operations, replay)
     if table.dtype != dtype or dtype not in STORED or table.shape[0] != channels:
+        return None
+    changes = None if after is None else _changes(after)
+    if after is not None and (changes is None or dtype != torch.float32):
         return None
     same = dtype == torch.uint8 and bool((table == torch.arange(256, device="cpu")).all())
     lut = None if same else as_numpy(table.expand(3, 256))
     erasing = []
     for value in values:
-        erase = _erase(value, mode, operations, table)
+        if after is None:
+            erase = _erase(value, mode, operations, table)
+        else:
+            erase = _erase_values(value, after)
         if erase is None:
             return None
         erasing.append(erase)
     plan = Plan(fill=fill, lut=lut, dtype=dtype, channels=channels, erasing=tuple(erasing))
-    return Kernel(plan, channels_last=rows_of_pixels)
+    return Kernel(plan, channels_last=rows_of_pixels, values=changes)
+
+
+# As resample/values.h numbers them.
+_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = range(4)
+_CHANGES: Final = {"add": _ADD, "sub": _SUBTRACT, "mul": _MULTIPLY, "div": _DIVIDE}
+_SAME: Final = frozenset(
+    (("contiguous",), ("convert_dtype", "float32"), ("to_dtype", "float32", False))
+)
+
+
+def _changes(operations: tuple[Operation, ...]) -> ValueChanges | None:
+    """What operations do to resized float32 values; None: the core cannot do it."""
+    sums = torch_resize.sums()
+    changes: list[tuple[int, Any]] = []
+    for operation in operations:
+        name, *given = operation
+        if name == "normalize":
+            changes += [(_SUBTRACT, given[0]), (_DIVIDE, given[1])]
+        elif name in _CHANGES:
+            changes.append((_CHANGES[name], given[0]))
+        elif operation not in _SAME:
+            return None
+    if sums is None:
+        return None
+    operands = [np.broadcast_to(np.asarray(given, np.float32), 3) for _, given in changes]
+    return (
+        np.array([code for code, _ in changes], np.int32),
+        np.array(operands, np.float32).reshape(-1, 3),
+        sums,
+    )
 
 
 def _erase(
@@ -594,6 +639,19 @@ def _erase(
     if (bits == full & sign).all():
         return Erase(1.0, (0, 0), (1, 1), np.full((3, 1), sign), bits=True)
     return None
+
+
+def _erase_values(erased: Erased, operations: tuple[Operation, ...]) -> Erase | None:
+    """The same where values were resized; ``operations`` came after that."""
+    given = erased.value if isinstance(erased.value, tuple) else (erased.value,)
+    if len(given) not in (1, 3) or not all(isinstance(one, (int, float)) for one in given):
+        return None  # multiplied by zero: the sign depends on the value
+    values = torch.tensor(given, dtype=torch.float64, device="cpu").to(torch.float32)
+    made = values.reshape(-1, 1, 1).expand(3, 1, 1)
+    with eagerly():
+        for name, *arguments in operations[erased.at :]:
+            made = TENSOR_OPERATIONS[name].replay(made, *arguments)
+    return Erase(1.0, (0, 0), (1, 1), as_numpy(made.reshape(3, 1)))
 
 
 def _bits(values: torch.Tensor) -> np.ndarray:

@@ -42,6 +42,7 @@ from .tensor import (
     _Deferred,
     _stack,
     holds_levels,
+    holds_values,
     known_values,
     of_image,
     padded,
@@ -372,7 +373,7 @@ def _erase(original: Function) -> Function:
     return erase
 
 
-def _resize_levels(original: Function) -> Function:
+def _resize_image(original: Function) -> Function:
     def resize_image(
         image: Any,
         size: Any,
@@ -392,9 +393,49 @@ def _resize_levels(original: Function) -> Function:
                     return image
                 if min(w, h) >= LEAST_SIDE:
                     return record(image, ("resize_levels", w, h, name, contiguous))
+        elif pending(image) and antialias is True and _is_bilinear(interpolation):
+            w, h = torch_resize.size_after(image._memory.size, size, max_size)
+            if (w, h) == image._memory.size:
+                return image
+            made = _resized_values(image, w, h, v2=True)
+            if made is not None:
+                return made
         return original(image, size, interpolation, max_size, antialias)
 
     return resize_image
+
+
+def _resize_tensor(original: Function) -> Function:
+    """v1's, which gets the size that it ends with."""
+
+    def resize(img: Any, size: Any, interpolation: Any = "bilinear", antialias: Any = True) -> Any:
+        if pending(img) and antialias is True and _is_bilinear(interpolation):
+            if type(size) in (list, tuple) and len(size) == 2:
+                h, w = size
+                if type(h) is int and type(w) is int:
+                    made = _resized_values(img, w, h, v2=False)
+                    if made is not None:
+                        return made
+        return original(img, size, interpolation, antialias)
+
+    return resize
+
+
+def _is_bilinear(interpolation: Any) -> bool:
+    return interpolation == "bilinear" or interpolation is functional.InterpolationMode.BILINEAR
+
+
+def _resized_values(image: DeferredTensor, w: int, h: int, v2: bool) -> DeferredTensor | None:
+    """A float32 tensor that is resized in floating point; None: it is not recorded."""
+    memory = image._memory
+    if min(w, h) < LEAST_SIDE or not holds_values(image) or torch_resize.sums() is None:
+        return None
+    contiguous = torch_resize.values_contiguous_after(
+        v2, memory.layout.contiguous, memory.gaps is not None
+    )
+    if contiguous is None:
+        return None
+    return record(image, ("resize_values", w, h, v2, contiguous))
 
 
 def _pad_tensor(original: Function) -> Function:
@@ -520,7 +561,8 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (functional.normalize, _normalize(marked=False)),
     (functional.convert_image_dtype, _convert_dtype),
     (functional.erase, _erase),
-    (functional_v2.resize_image, _resize_levels),
+    (functional_v2.resize_image, _resize_image),
+    (functional_tensor.resize, _resize_tensor),
     (functional_tensor.pad, _pad_tensor),
     (v2_geometry._pad_with_scalar_fill, _pad_image),
     (v2_utils._get_fill, _get_fill),

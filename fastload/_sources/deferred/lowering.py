@@ -48,7 +48,8 @@ class Erased(NamedTuple):
 
     Attributes:
         value: one value for each channel, or one for all; None: each value is multiplied by zero.
-        at: how many of the operations that make the table come before. The others see the value.
+        at: how many of the operations that make the table come before, or of those after a resize
+            of values. The others see the value.
     """
 
     value: Argument
@@ -80,7 +81,7 @@ TABLED: Final = frozenset(
 )  # fmt: skip
 
 # Those that move what is in a tensor, which is the same before its values are looked up.
-_MOVING: Final = frozenset(("part", "mirror", "resize_levels"))
+_MOVING: Final = frozenset(("part", "mirror", "resize_levels", "resize_values"))
 
 # resample.h's numbers of v2's filters of uint8 tensors.
 _LEVEL_FILTERS: Final = {"bilinear": 6, "bicubic": 7}
@@ -101,6 +102,7 @@ class Lowered(NamedTuple):
         channels: of the result: 3, or 1 for gray.
         mode: "RGB" or "L": Pillow's mode of the image that becomes a tensor.
         table: the operations that ``TABLED`` names, which make the table.
+        after: those behind a resize of values, which the last step is; None: there is none.
         erased: x, y, w, h of each rectangle.
         values: what it is filled with.
     """
@@ -112,6 +114,7 @@ class Lowered(NamedTuple):
     channels: int
     mode: str
     table: tuple[Operation, ...]
+    after: tuple[Operation, ...] | None
     erased: tuple[tuple[int, int, int, int], ...]
     values: tuple[Erased, ...]
 
@@ -239,6 +242,12 @@ class _Stages:
         self._settle()
         self.resized_w, self.resized_h = self.w, self.h = w, h
         self.filter = filter
+
+    def resize_values(self, w: int, h: int) -> None:
+        """The last step: it looks up values and resizes them, as torch does."""
+        self._next()
+        self.resized_w, self.resized_h = self.w, self.h = w, h
+        self.filter = 0  # not used; but the step is not one that does nothing
 
     def pad(self, left: int, top: int, right: int, bottom: int, level: Fill) -> None:
         """Add a border of ``level``."""
@@ -488,19 +497,26 @@ def _lowered(
         at += 1
     end = at
     table: list[Operation] = []
+    after: list[Operation] | None = None
     last = max((k for k in range(at, count) if operations[k][0] in _FOLLOWING), default=at)
     while end < count:
         operation = operations[end]
         if operation[0] in TABLED:
-            table.append(operation)
+            (table if after is None else after).append(operation)
         elif operation[0] in _MOVING or (operation[0] == "border" and end < last):
+            if after is not None and not _ends(operation):
+                raise _Unsupported  # the core only cuts and mirrors values
             _on_tensor(stages, mode, operation, table)
+            if operation[0] == "resize_values":
+                after = []
         else:
             break
         end += 1
     if not table:
         return None
-    erased, values = _erased(stages, mode, operations[end:], table)
+    if after is not None and mode != "RGB":
+        raise _Unsupported
+    erased, values = _erased(stages, mode, operations[end:], table if after is None else after)
     stages.end()
     return Lowered(
         tuple(stages.steps),
@@ -510,9 +526,15 @@ def _lowered(
         1 if mode == "L" else 3,
         mode,
         tuple(table),
+        None if after is None else tuple(after),
         tuple(erased),
         tuple(values),
     )
+
+
+def _ends(operation: tuple[Any, ...]) -> bool:
+    """Whether it cuts, or mirrors left to right: what a step ends with."""
+    return operation[0] == "part" or operation == ("mirror", False)
 
 
 def _erased(
@@ -576,6 +598,9 @@ def _on_tensor(
         if mode != "RGB" or not _LEVELS.issuperset(name for name, *_ in before):
             raise _Unsupported
         stages.resize(w, h, _LEVEL_FILTERS[filter])
+    elif name == "resize_values":
+        w, h, *_ = given
+        stages.resize_values(w, h)
     elif name == "border":
         *sides, value = given
         level = border_level(before, value)
@@ -791,7 +816,9 @@ class Group:
 
 
 def _common(one: Lowered) -> tuple[object, ...]:
-    return one.steps[-1][9:], one.mode, one.table
+    # A step that resizes values is the last one: no other follows that does nothing.
+    count = 0 if one.after is None else len(one.steps)
+    return one.steps[-1][9:], one.mode, one.table, one.after, count
 
 
 def _agreed(one: Sequence[Any], other: Sequence[Any]) -> list[Any] | None:
@@ -814,7 +841,7 @@ def grouped(samples: Sequence[Lowered | None]) -> list[Group]:
         if one is None:
             continue
         later = one.filters[1:]
-        key = (one.steps[-1][9:], later, one.fills, one.table, one.mode, one.values)
+        key = (one.steps[-1][9:], later, one.fills, one.table, one.after, one.mode, one.values)
         group = exact.get(key)
         if group is None:
             exact[key] = Group([place], [one], list(later), list(one.fills), list(one.values))

@@ -291,6 +291,13 @@ def _border(
     return made
 
 
+def _resize_values(
+    tensor: torch.Tensor, w: int, h: int, v2: bool, contiguous: bool
+) -> torch.Tensor:
+    resize = functional_v2.resize_image if v2 else functional.resize
+    return cast(torch.Tensor, resize(tensor, [h, w], antialias=True))
+
+
 def _bordered(size: Size, left: int, top: int, right: int, bottom: int, value: float) -> Size:
     return left + size[0] + right, top + size[1] + bottom
 
@@ -332,6 +339,11 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         ),
         lambda before, w, h, name, contiguous: Layout(before.dtype, contiguous),
         lambda before, w, h, name, contiguous: (w, h),
+    ),
+    "resize_values": TensorOperation(  # float32, bilinear: w, h, v2's, ends contiguous
+        _resize_values,
+        lambda before, w, h, v2, contiguous: Layout(before.dtype, contiguous),
+        lambda before, w, h, v2, contiguous: (w, h),
     ),
     "mul": TensorOperation(lambda tensor, by: tensor.mul(by)),
     "div": TensorOperation(lambda tensor, by: tensor.div(by), _quotient),

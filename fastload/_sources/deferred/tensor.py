@@ -1162,6 +1162,14 @@ def holds_levels(tensor: DeferredTensor) -> bool:
     return "to_image" in names and _MOVED.issuperset(names[names.index("to_image") :])
 
 
+def holds_values(tensor: DeferredTensor) -> bool:
+    """Whether it is float32, an RGB image, cut and mirrored, whose values a table has."""
+    memory = tensor._memory
+    if memory.mode != "RGB" or memory.layout.dtype != torch.float32 or not _movable(tensor):
+        return False
+    return not any(name in ("border", "resize_values") for name, *_ in memory.operations)
+
+
 _MOVED = frozenset(("to_image", "contiguous", "part", "mirror", "resize_levels", "border"))
 
 

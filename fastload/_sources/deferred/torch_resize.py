@@ -1,19 +1,23 @@
-"""torchvision's v2 resize of a uint8 tensor: whether the core has its values, and how it lies.
+"""torchvision's resizes of tensors: whether the core has their values, and how the results lie.
 
-torch resizes levels in integers, which the core does, too (``Filter`` in resample/resample.h). How
-the result lies in memory depends on details of torch and of torchvision that nobody promises. So a
-small tensor is resized, and looked at.
+v2 resizes levels in integers, which the core does, too (``Filter`` in resample/resample.h). Both
+versions resize float32 in floating point (resample/values.h). How the result lies in memory, and
+how a sum is rounded, depend on details of torch, of its compiler and of torchvision that nobody
+promises. So small tensors are resized, and looked at.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 import torch
-from torchvision.transforms import InterpolationMode
+from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms.v2.functional import _geometry as theirs
 
+from ... import _native
 from ..._transforms.reader import resizes_in_integers
 
 _NAMES: Final = frozenset(("bilinear", "bicubic"))
@@ -52,12 +56,60 @@ def contiguous_after(contiguous: bool, gaps: bool) -> bool | None:
         contiguous: whether the tensor is, or is made of rows of pixels.
         gaps: whether it is a part of a larger one.
     """
+    return _contiguous_after(theirs.resize_image, torch.uint8, contiguous, gaps)
+
+
+@functools.cache
+def values_contiguous_after(v2: bool, contiguous: bool, gaps: bool) -> bool | None:
+    """The same of a float32 tensor, after v2's resize or v1's."""
+    resize = theirs.resize_image if v2 else functional.resize
+    return _contiguous_after(resize, torch.float32, contiguous, gaps)
+
+
+def _contiguous_after(
+    resize: Callable[..., torch.Tensor], dtype: torch.dtype, contiguous: bool, gaps: bool
+) -> bool | None:
     h, w = _SIDES
     if contiguous:
-        whole = torch.zeros((3, h, w), dtype=torch.uint8, device="cpu")
+        whole = torch.zeros((3, h, w), dtype=dtype, device="cpu")
     else:
-        whole = torch.zeros((h, w, 3), dtype=torch.uint8, device="cpu").permute(2, 0, 1)
+        whole = torch.zeros((h, w, 3), dtype=dtype, device="cpu").permute(2, 0, 1)
     image = whole[:, 1:-1, 1:-1] if gaps else whole
-    strides = theirs.resize_image(image, list(_RESIZED), antialias=True).stride()
+    strides: tuple[int, ...] = resize(image, list(_RESIZED), antialias=True).stride()
     h, w = _RESIZED
-    return {(h * w, w, 1): True, (1, 3 * w, 3): False}.get(strides)
+    known: dict[tuple[int, ...], bool] = {(h * w, w, 1): True, (1, 3 * w, 3): False}
+    return known.get(strides)
+
+
+# Height and width before and after: fewer and more than four products in a sum, up and down.
+_TRIED: Final = (
+    ((90, 61), (7, 11)),
+    ((40, 70), (31, 22)),
+    ((23, 31), (40, 90)),
+    ((64, 48), (9, 48)),
+)
+
+
+@functools.cache
+def sums() -> int | None:
+    """How this torch rounds a sum, as resample/values.h numbers it; None: in another way."""
+    core = _native.load()
+    if core is None:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    known = set(range(core.value_sums))
+    for before, after in _TRIED:
+        levels = torch.randint(
+            0, 256, (3, *before), dtype=torch.uint8, device="cpu", generator=generator
+        )
+        expected = functional.resize(levels.float().div(255), list(after), antialias=True).numpy()
+        for how in list(known):
+            made = np.empty((3, *after), np.float32)
+            core.resize_values(levels.permute(1, 2, 0).contiguous().numpy(), _UNIT, made, how)
+            if not np.array_equal(made.view(np.int32), expected.view(np.int32)):
+                known.remove(how)
+    return min(known, default=None)
+
+
+# What ToTensor makes of each level, for three channels.
+_UNIT: Final = np.tile((np.arange(256, dtype=np.float32) / np.float32(255)), (3, 1))
