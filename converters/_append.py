@@ -17,7 +17,7 @@ from ..storage._local import local_path
 from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX, next_sidecar_of, read_sidecar, sidecar_of, write_sidecar
 from ..storage._writer import KEPT
-from ..storage.concat import ConcatStore
+from ..storage.concat import ConcatStore, shortly
 from ._alone import alone
 from ._pack import pack
 from ._report import PackReport
@@ -76,7 +76,8 @@ def append(
 
     Args:
         path: a store of one file.
-        source: as for ``pack``; with the same classes, type of labels and fields.
+        source: as for ``pack``; with classes of the store (all or some), and the same type of
+            labels and fields.
         progress: as for ``pack``.
         options: other arguments of ``pack`` for the new images, except shards, shard_nbytes and
             split.
@@ -120,7 +121,7 @@ def _append(
         # A function is only called for the copy: both steps count from 0.
         shown = False if callable(progress) else progress
         added = pack(source, more, progress=shown, **options)
-        both = ConcatStore.checked([store, open_store(more)])
+        both = _together(store, open_store(more), source)
         keys = [set(one.keys(np.arange(len(one)))) for one in both.stores]
         twice = keys[0] & keys[1]
         if twice:
@@ -149,6 +150,25 @@ def _append(
         kept=added.kept,
         seconds=added.seconds + report.seconds,
     )
+
+
+def _together(store: Store, more: Store, source: object) -> ConcatStore:
+    """``store`` and then ``more``, which was packed from ``source``, with the classes of ``store``.
+
+    Raises:
+        UsageError: they do not fit together.
+    """
+    classes, own = list(store.classes), list(more.classes)
+    if not set(own) <= set(classes) or bool(own) != bool(classes):
+        raise UsageError(
+            f"{store.path!r}: expected images of its classes {shortly(classes)}, got "
+            f"{shortly(own)} in {str(source)!r}: pack the images of all classes into a new store"
+        )
+    labels = None
+    if own != classes and store.labels is not None and more.labels is not None:
+        numbers = np.array([classes.index(name) for name in own], store.labels.dtype)
+        labels = np.concatenate([store.labels, numbers[more.labels]])
+    return ConcatStore.checked([store, more], labels)
 
 
 def _noted(stores: Sequence[Store]) -> dict[str, Any]:

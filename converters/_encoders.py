@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
+QUALITY = 95
+"""Of JPEGs, if none is given."""
 _ORIENTATION = 0x0112  # the EXIF tag
 
 
@@ -61,7 +63,7 @@ def make_encoder(
     encode: Encoding = "keep",
     *,
     resize: Resize | None = None,
-    quality: int = 95,
+    quality: int | None = None,
     exif: bool = False,
     check: bool = False,
 ) -> Encoder:
@@ -73,8 +75,10 @@ def make_encoder(
     """
     if encode not in ENCODINGS:
         raise UsageError(f"encode: expected one of {', '.join(ENCODINGS)}, got {encode!r}")
-    if not 1 <= quality <= 100:
-        raise UsageError(f"quality: expected 1 to 100, got {quality}")
+    if quality is None:
+        quality = QUALITY
+    elif not isinstance(quality, int) or not 1 <= quality <= 100:
+        raise UsageError(f"quality: expected 1 to 100, got {quality!r}")
     if encode == "dct":
         from ._dct import dct_encoder
 

@@ -52,7 +52,7 @@ def estimate(
     *,
     encode: Encoding | None = None,
     resize: str | int | None = None,
-    quality: int = 95,
+    quality: int | None = None,
     workers: int | None = None,
     split: str | None = None,
     image_column: str | None = None,

@@ -29,7 +29,7 @@ from ..storage._sidecar import is_manifest
 from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split, _turn
-from ._encoders import Encoder, make_encoder
+from ._encoders import QUALITY, Encoder, make_encoder
 from ._job import Job
 from ._labels import Chosen
 from ._open import open_source, part_of
@@ -45,7 +45,7 @@ def pack(
     *,
     encode: Encoding | None = None,
     resize: str | int | None = None,
-    quality: int = 95,
+    quality: int | None = None,
     workers: int | None = None,
     split: str | None = None,
     on_error: OnPackError = "raise",
@@ -98,7 +98,8 @@ def pack(
             ``"crop:224"``: as ``224``, then the square in the middle. ``"320x240"``: this width and
             height, whatever the shape of the image. Raw pixels in .h5, .pth, .n5 and .zarr are one
             array, so all images need one size.
-        quality: of JPEG, 1 to 100.
+        quality: of the JPEGs that are encoded (``encode="jpeg"``, ``resize``, ``exif``), 1 to 100;
+            None: 95.
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
             ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``. A name
@@ -181,8 +182,8 @@ def pack(
     if on_error not in get_args(OnPackError):
         raise UsageError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
     options = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
-    if workers is not None and workers < 1:
-        raise UsageError(f"workers: expected at least 1, got {workers}")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise UsageError(f"workers: expected an integer of at least 1, got {workers!r}")
     target = Resize.parse(resize) if resize is not None else None
     path = os.fspath(destination)  # a URL, to which Ray's tasks write
     if not is_url(path):
@@ -229,7 +230,7 @@ def _pack(
     *,
     encode: Encoding | None,
     target: Resize | None,
-    quality: int,
+    quality: int | None,
     workers: int | None,
     split: str | None,
     on_error: OnPackError,
@@ -257,6 +258,13 @@ def _pack(
     )
     encoder = making()
     lossy = encoding == "jpeg" or (encoding == "dct" and target is not None)
+    if quality is None:
+        quality = QUALITY
+    elif not lossy and not exif:
+        raise UsageError(
+            f"quality={quality}: expected encode='jpeg', or resize: encode={encoding!r} stores no "
+            "image as a new JPEG"
+        )
     _arrays.check_sizes(path, opened, encoding, target, exif=exif)
     if opened.streamed and split is not None:
         raise UsageError(

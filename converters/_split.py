@@ -47,7 +47,13 @@ def assign(keys: Sequence[str], shares: Sequence[float]) -> np.ndarray:
 
 
 def named(split: str | None) -> str | None:
-    """The name of an existing part of the source: ``split`` without a share; else None."""
+    """The name of an existing part of the source: ``split`` without a share; else None.
+
+    Raises:
+        UsageError: ``split`` is no string.
+    """
+    if split is not None and not isinstance(split, str):
+        raise UsageError(f"split: expected NAME=SHARE, such as 'val=0.1', got {split!r}")
     return split if split is not None and re.fullmatch(r"[\w.-]+", split) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import shlex
 import subprocess
@@ -144,6 +145,21 @@ def test_a_core_that_was_not_built_says_what_to_install(monkeypatch: pytest.Monk
     assert (source / "setup.py").is_file()
     with pytest.warns(RuntimeWarning, match="type next: apt install"):
         _native.warn_missing()
+
+
+def test_a_clone_that_hides_the_installed_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After `pip install .`, Python started in the clone imports the clone, which is not built."""
+    name = f"_core{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    core = tmp_path / "fastload" / "_native" / name
+    core.parent.mkdir(parents=True)
+    core.touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(_native, "_tried", True)
+    monkeypatch.setattr(_native, "_module", None)
+    monkeypatch.delenv("FASTLOAD_NO_NATIVE", raising=False)
+    assert f"instead of the installed package in '{tmp_path}'" in str(_native.missing())
 
 
 def test_a_hidden_core_says_which_variable_hides_it(

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from .byte_sizes import human
 from .notebook import in_notebook
@@ -20,6 +20,10 @@ _LINE_EVERY_S = 10.0  # in a log
 _LINE = "{desc}: {n_fmt} of {total_fmt}, {rate_noinv_fmt}{postfix}, {remaining} left"
 # Seconds are their own rate, and the time that is left.
 _SECONDS_LINE = "{desc}: {n:.0f} of {total_fmt} s"
+# Figures behind this bar say how fast it is.
+_FIGURES_BAR = (
+    "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+)
 _SECONDS_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f} of {total_fmt} s"
 
 
@@ -28,6 +32,8 @@ class Bar(Protocol):
 
     n: float
     total: float | None
+    format_dict: dict[str, Any]
+    format_meter: Callable[..., str]
 
     def __enter__(self) -> Bar: ...
 
@@ -60,6 +66,8 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
 
     seconds = unit == "s"
     options: dict[str, object] = {"bar_format": _SECONDS_BAR} if seconds else {}
+    if unit == "batches" and total is not None:
+        options["bar_format"] = _FIGURES_BAR
     if not notebook and sys.stderr.isatty():
         options.update(_size())
     elif not notebook:
@@ -71,6 +79,15 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
     kind.set_lock(threading.RLock())  # type: ignore[attr-defined]
     made: Bar = kind(desc=what, unit=f" {unit}", total=total, initial=done, miniters=1, **options)
     return made
+
+
+def room(shown: Bar) -> int | None:
+    """Columns of the terminal that are left for a postfix; None: there is no limit."""
+    ncols = getattr(shown, "ncols", None)  # a notebook's widget has none
+    if not ncols:
+        return None
+    line = shown.format_meter(**{**shown.format_dict, "ncols": None, "postfix": ""})
+    return max(0, int(ncols) - len(line) - len(", "))
 
 
 def wanted(progress: bool | None) -> bool:

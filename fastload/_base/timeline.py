@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import DataError, UsageError
 from .fork_lock import ForkLock
-from .whole_file import whole_file
+from .whole_file import check_writable, whole_file
 
 _LIMIT = 2_000_000
 """Maximum number of events, about 300 MB of JSON; later ones are only counted."""
@@ -276,11 +276,13 @@ def trace(
 
     Raises:
         UsageError: another ``trace`` is active.
+        OSError: no file can be written there.
         DataError: ``profiler`` is not a trace of torch.profiler.
     """
     global _active
     if _active is not None:
         raise UsageError(f"a trace to {_active.path!r} is already active: end it first")
+    check_writable(path)  # before a long run, not after it
     timeline = _active = Timeline(path)
     try:
         yield timeline

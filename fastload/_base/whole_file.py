@@ -65,4 +65,8 @@ def _partial(path: str | os.PathLike[str]) -> str:
 def _create(partial: str) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(partial)
-    return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError as error:
+        error.strerror = f"there is no folder {os.path.dirname(partial)!r}: create it first"
+        raise

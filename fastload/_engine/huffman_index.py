@@ -66,8 +66,8 @@ def in_words(parts: Sequence[Store]) -> str | None:
     if found is None or not found.count:
         return None
     return (
-        f"of {found.count} JPEGs, {found.used:,} bytes, found by decoding them: "
-        "later crops are decoded from there on"
+        f"of {found.count} JPEGs, {found.used:,} bytes: later crops are decoded from "
+        "their first row on"
     )
 
 

@@ -8,8 +8,10 @@ to CORRUPT) and the kinds of records (ENCODED, RAW, DCT).
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import os
 import shlex
+import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -103,6 +105,13 @@ def _absence() -> str:
     if os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0"):
         return f"FASTLOAD_NO_NATIVE hides it{type_next('unset FASTLOAD_NO_NATIVE')}"
     root = Path(__file__).resolve().parents[2]
+    installed = _installed(root)
+    if installed is not None:
+        return (
+            f"Python imports the source folder {str(root)!r}, where it is not built, instead of "
+            f"the installed package in {str(installed)!r}: start Python in another folder, or take "
+            "this one out of PYTHONPATH"
+        )
     source = shlex.quote(str(root)) if (root / "setup.py").exists() else DISTRIBUTION
     again = f"pip install --force-reinstall --no-deps --no-binary {DISTRIBUTION} {source}"
     return (
@@ -111,3 +120,14 @@ def _absence() -> str:
         "and Ubuntu call them, as root); FASTLOAD_REQUIRE_NATIVE=1 shows what fails"
         + type_next(f"apt install -y {PACKAGES} && FASTLOAD_REQUIRE_NATIVE=1 {again}")
     )
+
+
+def _installed(root: Path) -> Path | None:
+    """The folder of ``sys.path`` with an installed core that the source tree ``root`` hides."""
+    names = [f"_core{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    for folder in map(Path, sys.path):
+        place = folder / "fastload" / "_native"
+        source = (folder / "setup.py").exists()
+        if not source and folder.resolve() != root and any((place / n).exists() for n in names):
+            return folder
+    return None

@@ -476,7 +476,11 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
             raise UsageError(
                 f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
                 f"dataset; {type(dataset).__name__} "
-                + ("holds several: pass one" if isinstance(dataset, dict) else "applies its own")
+                + (
+                    "holds several: pass one"
+                    if isinstance(dataset, dict)
+                    else f"applies its own: {type(dataset).__name__}(..., {next(iter(given))}=...)"
+                )
             )
         return found
     if "joint" in given:

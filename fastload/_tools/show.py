@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from .._base.import_object import one_line
+from .._base.torch_loader import DataLoader
 from .._sources.packed import PackedDataset, copy_with, open_dataset
 from .._sources.source import nested, resolve
 from .._sources.unreadable import Unreadable
@@ -143,6 +144,8 @@ def show(
 
 
 def _indices(samples: int | Sequence[int], dataset: object) -> list[int]:
+    if isinstance(dataset, DataLoader):
+        raise UsageError("show: expected a dataset or a path, got a loader: pass its dataset")
     try:
         count = len(dataset)  # type: ignore[arg-type]
     except TypeError as error:

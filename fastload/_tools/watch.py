@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import UsageError
+
 if TYPE_CHECKING:
     from .._base.progress_bar import Bar
     from .._loader import FastLoader
@@ -43,7 +45,12 @@ def watch(
 
     Yields:
         The batches.
+
+    Raises:
+        UsageError: not a FastLoader.
     """
+    if not hasattr(loader, "stats"):
+        raise UsageError(f"watch: expected a FastLoader, got {type(loader).__name__}")
     last = time.monotonic()
     batches = 0
     with _board(_length(loader)) as board:
@@ -90,7 +97,9 @@ class _Line:
         self._bar = shown
 
     def show(self, batches: int, stats: Stats) -> None:
-        self._bar.set_postfix_str(line(scalars(stats)), refresh=False)
+        from .._base.progress_bar import room
+
+        self._bar.set_postfix_str(line(scalars(stats), room(self._bar)), refresh=False)
         self._bar.update(batches - self._bar.n)
 
 
@@ -152,12 +161,11 @@ def scalars(stats: Stats) -> dict[str, float]:
     }
 
 
-def line(figures: dict[str, float]) -> str:
-    """The figures in one line of text."""
-    parts = [f"{figures['images_per_s']:,.0f} images/s"]
-    if figures["mb_per_s"]:
-        parts.append(f"{figures['mb_per_s']:,.0f} MB/s")
-    parts.append(f"waiting {figures['wait_share']:.0%}")
+def line(figures: dict[str, float], columns: int | None = None) -> str:
+    """The figures in one line of text, the first ones that fit into ``columns``."""
+    parts = [f"{figures['images_per_s']:,.0f} images/s", f"waiting {figures['wait_share']:.0%}"]
+    if figures["errors"]:
+        parts.append(f"{figures['errors']:.0f} bad samples")
     if figures["cache_hit_share"]:
         parts.append(f"cache {figures['cache_hit_share']:.0%}")
     stages = sorted(
@@ -165,6 +173,9 @@ def line(figures: dict[str, float]) -> str:
         reverse=True,
     )
     parts += [f"{name.removeprefix('share/')} {value:.0%}" for value, name in stages[:3]]
-    if figures["errors"]:
-        parts.append(f"{figures['errors']:.0f} bad samples")
+    if figures["mb_per_s"]:
+        parts.append(f"{figures['mb_per_s']:,.0f} MB/s")
+    if columns is not None:
+        while len(parts) > 1 and len(", ".join(parts)) > columns:
+            parts.pop()
     return ", ".join(parts)

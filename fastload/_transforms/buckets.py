@@ -50,7 +50,12 @@ class Buckets:
     sizes: tuple[tuple[int, int], ...]
 
     def __init__(self, sizes: Iterable[tuple[int, int]]) -> None:
-        given = [tuple(size) for size in sizes]
+        try:
+            given = [tuple(size) for size in sizes]
+        except TypeError as error:
+            raise UsageError(
+                f"Buckets: expected a list of pairs (height, width), got {sizes!r}"
+            ) from error
         for size in given:
             if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
                 raise UsageError(f"Buckets: expected pairs (height, width) of pixels, got {size}")

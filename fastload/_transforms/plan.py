@@ -219,8 +219,8 @@ class Plan:
         if dtype == torch.uint8:
             raise UsageError(
                 f"dtype=torch.uint8: the transform gives {self.dtype}, whose values would be "
-                "truncated to integers; leave ToTensor and Normalize out of the transform "
-                "(PILToTensor gives uint8) and normalise on the device"
+                "truncated to integers; end the transform with PILToTensor instead of ToTensor "
+                "and Normalize, and normalise on the device"
             )
         if self.lut is None:
             table = torch.arange(256, dtype=torch.uint8, device="cpu").expand(3, 256)

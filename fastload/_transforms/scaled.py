@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-GAIN = "1.3 times as fast for files of 12 megapixels to 224x224, 1.9 times for DCT records"
-"""The measured speed-up, see docs/performance.md."""
-
-
 def scales(
     box: npt.NDArray[np.int32], resized: npt.NDArray[np.int32], filter: int
 ) -> npt.NDArray[np.int64]:

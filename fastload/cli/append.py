@@ -41,7 +41,7 @@ def command(
     source: str,
     encode: Encoding | None,
     resize: str | None,
-    quality: int,
+    quality: int | None,
     on_error: OnPackError,
     image_column: str | None,
     label_column: str | None,

@@ -96,6 +96,8 @@ def command(
     for file in (output, html, png):
         if file is not None:
             check_writable(file)
+    if png is not None:
+        page.check_png()
     with kept_for_json(as_json):
         path = os.path.exists(source) or is_url(source) or ":" not in source
         found = source if path else import_object(source)
@@ -127,8 +129,6 @@ def command(
 def _show(tuning: Tuning) -> None:
     from .._tools.tuning import page
 
-    if tuning.busy:
-        click.echo(f"fastload: warning: the machine was busy: {page.busy(tuning)}", err=True)
     console = Console(highlight=False)
     console.print(f"{tuning.source}: images/s, {page.EPOCH}", soft_wrap=True)
     table = Table()

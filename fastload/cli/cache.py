@@ -46,10 +46,10 @@ def info(cache_dir: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"cache_dir": folder, "objects": listed}, indent=1))
         return
     total = human(sum(one.cached_nbytes for one in found))
-    click.echo(f"{printable(folder)}: {total} of {len(found)} objects")
+    click.echo(f"{printable(folder)}: {total} on the disk, of {len(found)} objects")
     for one in found:
-        share = f"{human(one.cached_nbytes)} of {human(one.nbytes)}"
-        click.echo(f"  {share:<24} {printable(one.url)}")
+        sizes = f"{human(one.cached_nbytes)}, object {human(one.nbytes)}"
+        click.echo(f"  {sizes:<30} {printable(one.url)}")
 
 
 @command.command()

@@ -37,7 +37,9 @@ def size_of(
 
 # Options that ``append`` and ``concat`` have too.
 quality = click.option(
-    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality."
+    "--quality",
+    type=click.IntRange(1, 100),
+    help="Of JPEGs that are encoded: --encode jpeg, --resize. [default: 95]",
 )
 on_error = click.option(
     "--on-error",
@@ -146,7 +148,7 @@ def command(
     destination: str,
     encode: Encoding | None,
     resize: str | None,
-    quality: int,
+    quality: int | None,
     workers: int | None,
     split: str | None,
     image_column: str | None,

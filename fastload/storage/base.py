@@ -59,7 +59,10 @@ class Spans:
     memory: Sequence[np.ndarray] | None = None
 
 
-UNSIZED = "the size of the image is not known: it is empty, damaged or no image"
+UNSIZED = (
+    "expected an image, found no width and height: it is empty, damaged or no image; "
+    "on_error='skip' leaves it out"
+)
 """The error of a sample whose width and height cannot be read."""
 
 

@@ -21,11 +21,12 @@ class ConcatStore(Store):
     Args:
         stores: at least one. There are labels only if every store has them; classes are those of
             the first store.
+        labels: of all records, as numbers of the first store's classes; None: those of the stores.
     """
 
     format = "concat"
 
-    def __init__(self, stores: Sequence[Store]) -> None:
+    def __init__(self, stores: Sequence[Store], labels: np.ndarray | None = None) -> None:
         self.stores = list(stores)
         self.path = ", ".join(store.path for store in self.stores)
         self.classes = self.stores[0].classes
@@ -35,24 +36,27 @@ class ConcatStore(Store):
         self.names = self.stores[0].names
         self.sample_fields = self.stores[0].sample_fields
         self.indirect = next((s.indirect for s in self.stores if s.indirect is not None), None)
+        self._given = labels
         self._labels: np.ndarray | None = None
         self._joined: dict[str, np.ndarray] = {}  # columns of fields
         self._ends = np.cumsum([len(store) for store in self.stores], dtype=np.int64)
         self._first_file = np.cumsum([0] + [len(store.files) for store in self.stores[:-1]])
 
     @classmethod
-    def checked(cls, stores: Sequence[Store]) -> ConcatStore:
-        """``stores`` as one, if their labels mean the same.
+    def checked(cls, stores: Sequence[Store], labels: np.ndarray | None = None) -> ConcatStore:
+        """``stores`` as one, if their labels mean the same, or ``labels`` replace them.
 
         Raises:
             UsageError: no stores, or stores with different classes, types of labels, or fields.
         """
         if not stores:
             raise UsageError("expected at least one store, got an empty list")
-        check_labels(stores)
+        if labels is None:
+            _check_same(stores, "classes", lambda store: list(store.classes))
+        _check_same(stores, "type of labels", _label_type)
         _check_same(stores, "fields", lambda store: dict(store.fields))
         _check_same(stores, "names of image and label", lambda store: store.names)
-        return cls(stores)
+        return cls(stores, labels)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -202,6 +206,8 @@ class ConcatStore(Store):
 
     @property
     def labels(self) -> np.ndarray | None:
+        if self._given is not None:
+            return self._given
         if self._labels is None:
             columns = [store.labels for store in self.stores]
             known = [column for column in columns if column is not None]
@@ -315,8 +321,8 @@ def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object
         first, other = of(stores[0]), of(store)
         if first != other:
             raise UsageError(
-                f"expected stores with the same {what}, found {_shortly(first)} in "
-                f"{stores[0].path!r} and {_shortly(other)} in {store.path!r}"
+                f"expected stores with the same {what}, found {shortly(first)} in "
+                f"{stores[0].path!r} and {shortly(other)} in {store.path!r}"
             )
 
 
@@ -325,6 +331,7 @@ def _label_type(store: Store) -> tuple[str, tuple[int, ...]] | None:
     return None if labels is None else (labels.dtype.str, labels.shape[1:])
 
 
-def _shortly(value: object) -> str:
+def shortly(value: object) -> str:
+    """``value`` in a message: at most 200 characters of it."""
     text = str(value)
     return text if len(text) <= 200 else text[:200] + " ..."

@@ -213,3 +213,9 @@ def test_an_error_in_the_loop_still_writes_the_file(store: Path, tmp_path: Path)
             for _ in FastLoader(store, batch_size=8, transform=CHAIN):
                 raise ZeroDivisionError
     assert len(named(load(tmp_path / "run.json"), "wait")) == 1
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="create it first"):
+        with fastload.trace(tmp_path / "none" / "run.json"):
+            pytest.fail("the run began")

@@ -32,7 +32,7 @@ def test_a_file_that_cannot_be_made_is_named_without_its_temporary_name(tmp_path
     with pytest.raises(FileNotFoundError) as raised, whole_file(path):
         pass
     assert raised.value.filename == str(path)
-    with pytest.raises(FileNotFoundError) as raised:
+    with pytest.raises(FileNotFoundError, match="create it first") as raised:
         check_writable(path)
     assert raised.value.filename == str(path)
 

@@ -53,6 +53,11 @@ def expected(dataset: Any, seed: int, epoch: int, transform: Any = TRAIN) -> tor
     return torch.cat([images for images, _ in loader])
 
 
+def test_a_loader_is_answered_with_its_dataset(photos: Path) -> None:
+    with pytest.raises(UsageError, match="got a loader: pass its dataset"):
+        fastload.show(FastLoader(str(photos), 4, transform=TRAIN))  # type: ignore[arg-type]
+
+
 def part(picture: Image.Image, tile: Any) -> np.ndarray:
     x, y, w, h = tile["box"]
     return np.asarray(picture)[y : y + h, x : x + w]
@@ -187,7 +192,7 @@ def test_values_that_are_no_levels_are_stretched(photos: Path) -> None:
         (["--transform", "mine"], 2, "expected MODULE:OBJECT"),
         (["--index", "999"], 2, "error: expected indices from 0 to 23, got 999"),
         (["--transform", "mine:odd", "--decode", "scaled"], 2, "fastload's engines"),
-        (["--out", "no/such/folder/grid.png"], 1, "No such file"),
+        (["--out", "no/such/folder/grid.png"], 1, "create it first"),
     ],
 )
 def test_what_cannot_be_is_said(

@@ -305,6 +305,25 @@ def test_append_puts_records_behind_those_that_are_there(tmp_path: Path, suffix:
     assert columns_of(path) == after
 
 
+def test_append_numbers_the_classes_as_the_store_does(tmp_path: Path) -> None:
+    for name in ("imgs/a", "imgs/b", "imgs/c", "more/c", "more/a", "other/z", "flat"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / f"{name.replace('/', '-')}.jpg").write_bytes(picture(1, 8, 8))
+    path = tmp_path / "x.lmdb"
+    pack(tmp_path / "imgs", path)
+    append(path, tmp_path / "more")
+    store = open_store(path)
+    labels = store.labels
+    assert labels is not None and labels.tolist() == [0, 1, 2, 0, 2]
+    assert list(store.classes) == ["a", "b", "c"]
+    assert store.keys(np.arange(5))[3:] == ["a/more-a.jpg", "c/more-c.jpg"]
+    for folder, found in (("other", r"\['z'\]"), ("flat", r"\[\]")):
+        source = str(tmp_path / folder)
+        with pytest.raises(UsageError, match=rf"got {found} in '{source}': pack the images"):
+            append(path, source)
+    assert sorted(os.listdir(tmp_path)) == ["flat", "imgs", "more", "other", "x.lmdb"]
+
+
 @pytest.mark.parametrize("suffix", [".tfrecord", ".rec", ".tar"])
 def test_append_that_is_killed_leaves_the_old_store_or_the_new_one_with_its_fields(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch

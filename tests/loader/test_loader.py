@@ -524,7 +524,7 @@ def test_misuse_is_told_at_once(photos, store):
         FastLoader(Own(torch.arange(3)), engine="native")
     with pytest.raises(UsageError, match="already has another transform"):
         FastLoader(PackedDataset(store, EVAL), transform=TRAIN)
-    with pytest.raises(UsageError, match="applies its own"):
+    with pytest.raises(UsageError, match=r"applies its own: ImageFolder\(..., transform=...\)"):
         FastLoader(ImageFolder(photos, EVAL), transform=EVAL)
     with pytest.raises(UsageError, match="uint8"):
         FastLoader(store, transform=EVAL, dtype=torch.uint8)

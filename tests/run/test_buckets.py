@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -648,3 +649,9 @@ def test_two_processes_have_equal_numbers_of_batches(packed, tmp_path):
     for rank, (length, shapes) in enumerate(parts):
         assert len(shapes) == length == -(-len(whole) // 2)
         assert shapes == (whole * 2)[rank : 2 * length : 2]
+
+
+@pytest.mark.parametrize("sizes", [16, [16, 32]])
+def test_sizes_that_are_no_pairs_are_told(sizes: Any) -> None:
+    with pytest.raises(UsageError, match="expected a list of pairs"):
+        Buckets(sizes)

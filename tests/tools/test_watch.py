@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,8 @@ from torch.utils.data import IterableDataset
 from torchvision import transforms as T
 
 import fastload
-from fastload import FastLoader
+from fastload import FastLoader, UsageError
+from fastload._base import progress_bar
 from notebook_html import Cells, stand_in
 
 TRANSFORM = T.Compose([T.RandomResizedCrop(16), T.ToTensor()])
@@ -82,3 +85,26 @@ def test_elsewhere_it_is_a_line_on_stderr(store: Path, capsys: pytest.CaptureFix
     assert given == [*range(1, len(loader) + 1)]
     last = capsys.readouterr().err.splitlines()[-1]
     assert f"{len(loader)} of {len(loader)}" in last and "images/s" in last and "waiting" in last
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_on_a_terminal_no_figure_is_cut_off(
+    store: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress_bar, "_size", lambda: {"ncols": columns, "nrows": 24})
+    list(fastload.watch(FastLoader(store, 4, transform=TRANSFORM), every_s=0.0))
+    last = terminal.getvalue().rstrip().split("\r")[-1]
+    assert last.endswith("]") and len(last) <= columns
+    assert " images/s" in last and ("MB/s" in last) is (columns > 80)
+
+
+def test_only_a_fast_loader_is_watched() -> None:
+    with pytest.raises(UsageError, match="expected a FastLoader, got list"):
+        next(fastload.watch([1, 2]))  # type: ignore[arg-type]

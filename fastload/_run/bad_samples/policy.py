@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import math
@@ -13,6 +14,7 @@ from ...hints import Action, OnError, OnErrorName
 
 _log = logging.getLogger("fastload")
 
+_DONE = {"skip": "skipped", "replace": "replaced", "refill": "refilled"}
 _SHOWN = 3  # samples that the line at the end of an epoch names
 
 
@@ -129,9 +131,9 @@ class BadSamples:
         if len(self.entries) > most:
             last = self.entries[-1]
             raise TooManyErrors(
-                f"{len(self.entries)} samples of this epoch could not be read and max_errors="
-                f"{self._limit} allows {most}; the last one, sample {last.index!r}: "
-                f"{last.error}; stats()['errors'] lists them, a larger max_errors allows more",
+                f"{_counted(len(self.entries))} could not be read in this epoch, and max_errors="
+                f"{self._limit} allows {most}: stats()['errors'] lists them, a larger max_errors "
+                f"allows more; the last one, sample {last.index!r}: {last.error}",
                 path=last.file,
             )
 
@@ -143,15 +145,17 @@ class BadSamples:
             f"sample {entry.index!r}{f' ({entry.file})' if entry.file else ''}: {entry.error}"
             for entry in self.entries[:_SHOWN]
         )
+        actions = collections.Counter(entry.action for entry in self.entries)
         _log.warning(
-            "epoch %d: %d samples could not be read (%d skipped, %d replaced, %d refilled), "
-            "%d were given: %s%s",
+            "epoch %d: %s could not be read (%s), %d were given: %s%s",
             epoch,
-            len(self.entries),
-            sum(entry.action == "skip" for entry in self.entries),
-            sum(entry.action == "replace" for entry in self.entries),
-            sum(entry.action == "refill" for entry in self.entries),
+            _counted(len(self.entries)),
+            ", ".join(f"{number} {_DONE[action]}" for action, number in actions.items()),
             samples - len(self.entries),
             first,
             " ..." if len(self.entries) > _SHOWN else "",
         )
+
+
+def _counted(samples: int) -> str:
+    return f"{samples} sample{'s' * (samples != 1)}"

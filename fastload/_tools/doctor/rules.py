@@ -196,7 +196,7 @@ def _float32(seen: Observation) -> Finding | None:
         name="float32-over-the-bus",
         what=f"images of {loader.image_shape} cross the bus as float32, four times the bytes of "
         "uint8",
-        change="use uint8 batches (leave out ToTensor and Normalize) and normalise on the device",
+        change="end the transform with PILToTensor(), and scale and normalise on the device",
         where=loader.made,
         verified=seen.cuda,
     )

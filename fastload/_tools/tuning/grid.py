@@ -20,7 +20,7 @@ class Grid:
 
     Attributes:
         workers, batches: values of the coarse grid, ascending.
-        most_workers: upper limit for refinement.
+        most_workers, most_batch: upper limits for refinement.
         fixed_batch: whether only one batch size is tried.
         caches: whether caches are tried.
         pinning: whether pinned memory is tried.
@@ -30,6 +30,7 @@ class Grid:
     workers: tuple[int, ...]
     batches: tuple[int, ...]
     most_workers: int
+    most_batch: int
     fixed_batch: bool
     caches: bool
     pinning: bool
@@ -56,10 +57,12 @@ class Grid:
         sizes = {batch_size} if fixed else {batch_size, 16, BATCH_SIZE, 256}
         # A batch larger than the dataset says nothing about training on it.
         fitting = {min(size, max(1, samples)) for size in sizes}
+        most_batch = min(2 * max(fitting), max(1, samples))
         return cls(
             workers=tuple(workers),
             batches=tuple(sorted(fitting)),
             most_workers=8 * cpus,
+            most_batch=most_batch,
             fixed_batch=fixed,
             caches=caches,
             pinning=pinning,
@@ -77,7 +80,7 @@ class Grid:
                 yield dataclasses.replace(point, num_workers=workers)
         if not self.fixed_batch:
             for size in {point.batch_size // 2, point.batch_size * 2}:
-                if self.batches[0] <= size <= 2 * self.batches[-1]:
+                if self.batches[0] <= size <= self.most_batch:
                     yield dataclasses.replace(point, batch_size=size)
         for prefetch in {point.prefetch_factor // 2, point.prefetch_factor * 2}:
             if point.num_workers and 1 <= prefetch <= _MAX_PREFETCH:

@@ -78,6 +78,13 @@ def autotune(
     """
     if batch_size is not None and fix_batch_size is not None:
         raise UsageError("batch_size and fix_batch_size: expected at most one of them, got both")
+    if not isinstance(budget_s, (int, float)) or budget_s <= 0:
+        raise UsageError(f"budget_s: expected seconds above 0, got {budget_s!r}")
+    if memory_limit is not None and not isinstance(memory_limit, int):
+        raise UsageError(f"memory_limit: expected a number of bytes, got {memory_limit!r}")
+    for name, value in (("transform", transform), ("step", step)):
+        if value is not None and not callable(value):
+            raise UsageError(f"{name}: expected a callable, got {value!r}")
     target = target_of(source, transform)
     meter = Meter(target, step, memory_limit)
     search = _Search(meter, budget_s, progress or (lambda spent, budget, what: None))

@@ -304,7 +304,7 @@ def test_an_error_of_collate_fn_is_raised_at_its_batch_and_the_rest_comes(caplog
             next(iterator)
         with caplog.at_level(logging.WARNING, "fastload"):
             assert list(iterator) == []
-    assert "1 samples could not be read (0 skipped, 0 replaced, 1 refilled)" in caplog.text
+    assert "1 sample could not be read (1 refilled)" in caplog.text
 
 
 @pytest.mark.usefixtures("no_leaks")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchvision import transforms as T
@@ -27,6 +28,7 @@ from fastload._run.point import Point
 from fastload._tools.tuning import Tuning, page
 from fastload._tools.tuning.grid import Grid
 from fastload._tools.tuning.result import Tried
+from fastload.cli import main
 from fastload.cli.autotune import _show
 from fastload.errors import DataError, UsageError
 
@@ -193,6 +195,37 @@ def test_torch_is_measured_in_turn_with_what_keeps_no_more_than_torch(
     assert "in 5 rounds" in words["against torch's defaults"]
     assert page.EPOCH in words["against torch's defaults"]
     assert "50 in the epoch that fills it" in words["best for batch_size=8, the one in use"]
+
+
+def test_places_come_fastest_first(tuning: Tuning) -> None:
+    rates = [tried.images_per_s for tried in page.places(tuning)]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"budget_s": "60"}, "budget_s: expected seconds"),
+        ({"budget_s": -1}, "budget_s: expected seconds"),
+        ({"memory_limit": "4GB"}, "memory_limit: expected a number of bytes"),
+        ({"transform": "train:tf"}, "transform: expected a callable"),
+        ({"step": 3}, "step: expected a callable"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_told(store: Path, given: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        fastload.autotune(store, **given)
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_search(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fastload._tools.tuning.autotune", lambda *args, **named: pytest.fail())
+    named = ["-o", str(tmp_path / "tune.json"), "--png", str(tmp_path / "tune.png")]
+    done = CliRunner().invoke(main, ["autotune", str(store), *named])
+    assert "torch-fastload[plot]" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_busy_machine_is_said(tuning: Tuning) -> None:
@@ -514,5 +547,7 @@ def test_the_grid_has_neighbours_on_every_side() -> None:
         pinning=False,
         scaling=False,
     )
+    few = dataclasses.replace(grid, batches=(16, 24), most_batch=24)
+    assert {point.batch_size for point in few.near(Point(num_workers=4, batch_size=24))} == {24}
     assert {point.decode for point in fixed.near(Point(num_workers=4, batch_size=10))} == {"exact"}
     assert {point.batch_size for point in fixed.near(Point(num_workers=4, batch_size=10))} == {10}
