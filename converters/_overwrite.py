@@ -71,13 +71,18 @@ def _files_of(path: str) -> list[str]:
     return [one for one in found if os.path.lexists(one)]
 
 
-def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
+def replacing(path: str, parts: Sequence[str], run: Callable[[str], PackReport]) -> PackReport:
     """Call ``run`` with another path, and move the stores that it writes there to their places.
 
+    Args:
+        path: of the store.
+        parts: the paths of its parts, as of a split.
+        run: packs to a path.
+
     Raises:
-        UsageError: a folder in the way is not a store, or another process replaces the store.
+        UsageError: a folder in the way is not a store, or another process replaces a part.
     """
-    with alone(path):
+    with alone(parts):
         return _replacing(path, run)
 
 
