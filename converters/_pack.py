@@ -167,6 +167,7 @@ def pack(
                 again, here = functools.partial(again, storage_options=storage_options), None
             return _remote.pack_to(
                 str(destination),
+                split,
                 functools.partial(again, source),
                 RemoteOptions(storage_options=here),
             )
