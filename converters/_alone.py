@@ -5,20 +5,29 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..errors import UsageError
 
 
 @contextlib.contextmanager
-def alone(path: str) -> Iterator[None]:
-    """Hold the lock on replacing the store at ``path``: two processes would mix their files.
+def alone(paths: Iterable[str]) -> Iterator[None]:
+    """Hold the locks on replacing the stores ``paths``: two processes would mix their files.
 
-    The lock is on an empty file beside the store. A kill leaves it, and the next run deletes it.
+    Each lock is on an empty file beside the store. A kill leaves it, and the next run deletes it.
 
     Raises:
-        UsageError: another process holds the lock, or the folder cannot be written.
+        UsageError: another process holds one of the locks, a folder cannot be written, or its file
+            system has no locks.
     """
+    with contextlib.ExitStack() as stack:
+        for path in sorted(paths):  # of two processes, one gets the first that both want
+            stack.enter_context(_locked(path))
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
     name = f"{path}.replacing-lock"
     while True:
         try:
@@ -31,10 +40,16 @@ def alone(path: str) -> Iterator[None]:
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise UsageError(
                     f"{path!r}: another process is appending to this store or overwriting it: wait "
                     "until it is done"
+                ) from error
+            except OSError as error:
+                os.remove(name)
+                raise UsageError(
+                    f"{path!r} has to be locked while it is replaced, and its file system cannot "
+                    f"do that ({error.strerror}): work on a copy elsewhere"
                 ) from error
             if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
                 try:

@@ -105,7 +105,7 @@ def append(
                 f"expected no {name} when appending to a store of one file, got "
                 f"{options[name]!r}: pack the new images into another store with it"
             )
-    with alone(path):
+    with alone([path]):
         return _append(path, source, progress, options)
 
 

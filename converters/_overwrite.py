@@ -14,12 +14,13 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import StoreError, UsageError
 from ..storage import find_by_suffix, open_store
 from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX as SIDECAR
+from ..storage._writer import write_failed
 from ._alone import alone
 from ._remote import in_order
 from ._report import PackReport
@@ -71,21 +72,27 @@ def _files_of(path: str) -> list[str]:
     return [one for one in found if os.path.lexists(one)]
 
 
-def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
+def replacing(path: str, parts: Sequence[str], run: Callable[[str], PackReport]) -> PackReport:
     """Call ``run`` with another path, and move the stores that it writes there to their places.
 
+    Args:
+        path: of the store.
+        parts: the paths of its parts, as of a split.
+        run: packs to a path.
+
     Raises:
-        UsageError: a folder in the way is not a store, or another process replaces the store.
+        UsageError: a folder in the way is not a store, or another process replaces a part.
     """
-    with alone(path):
+    with alone(parts):
         return _replacing(path, run)
 
 
 def _replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
     """``replacing`` while no other process does."""
     folder, parent = os.path.dirname(staged(path)), os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    _take_back(folder, parent)
+    with _errors_of(folder):
+        os.makedirs(folder, exist_ok=True)
+        _take_back(folder, parent)
     try:
         report = run(staged(path))
         places = [os.path.join(parent, os.path.basename(part.path)) for part in report.parts]
@@ -94,6 +101,25 @@ def _replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
         if not os.listdir(folder):
             os.rmdir(folder)
         raise
+    with _errors_of(folder):
+        _move(folder, parent, places, old)
+    parts = zip(report.parts, places, strict=True)
+    return dataclasses.replace(
+        report, parts=tuple(dataclasses.replace(part, path=place) for part, place in parts)
+    )
+
+
+@contextlib.contextmanager
+def _errors_of(folder: str) -> Iterator[None]:
+    """Turn errors of the system into a StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise write_failed(error, folder) from error
+
+
+def _move(folder: str, parent: str, places: Sequence[str], old: list[str]) -> None:
+    """Move the files of the new stores to ``parent``, and delete the ``old`` ones."""
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
     aside = {name: f"old-{name}" for name in map(os.path.basename, places)}
     others = {*aside.values(), f"{_RENAMES}.new"}  # of a run that was killed
@@ -116,10 +142,6 @@ def _replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
     for left in set(old) - {os.path.join(parent, name) for name in names}:
         os.remove(left)
     shutil.rmtree(folder)
-    parts = zip(report.parts, places, strict=True)
-    return dataclasses.replace(
-        report, parts=tuple(dataclasses.replace(part, path=place) for part, place in parts)
-    )
 
 
 def _note(folder: str, names: Sequence[str]) -> None:

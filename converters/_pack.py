@@ -168,6 +168,7 @@ def pack(
                 again, here = functools.partial(again, storage_options=storage_options), None
             return _remote.pack_to(
                 str(destination),
+                split,
                 functools.partial(again, source),
                 RemoteOptions(storage_options=here),
             )
@@ -195,8 +196,8 @@ def pack(
         remote=RemoteOptions(storage_options=storage_options),
     )  # fmt: skip
     staged = _turn.is_staging(path)
+    parts = _split.paths(path, split)
     if not overwrite and not staged and not is_url(path):
-        parts = _split.paths(path, split)
         done = next((part for part in parts if os.path.lexists(part) or is_manifest(part)), None)
         # With work to resume, a part that is complete is not in the way.
         if done is not None and not any(os.path.isdir(f"{part}.partial") for part in parts):
@@ -204,10 +205,12 @@ def pack(
                 f"{done!r} exists: choose another name, or replace it with overwrite=True"
             )
     try:
-        if overwrite and _overwrite.needed(path, _split.paths(path, split)):
-            if os.path.realpath(path) in map(os.path.realpath, opened.paths()):
-                raise UsageError(f"{path!r} is also the source: expected another destination")
-            return _overwrite.replacing(path, functools.partial(begin, staged=True))
+        if overwrite and _overwrite.needed(path, parts):
+            sources = set(map(os.path.realpath, opened.paths()))
+            for part in parts:
+                if os.path.realpath(part) in sources:
+                    raise UsageError(f"{part!r} is also the source: expected another destination")
+            return _overwrite.replacing(path, parts, functools.partial(begin, staged=True))
         return begin(path, staged=staged)
     except KeyboardInterrupt as stop:
         stop.args = (_how_to_resume(path, split),)

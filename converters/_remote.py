@@ -36,6 +36,7 @@ from ..storage.folder import IMAGE_SUFFIXES
 from ..storage.remote.options import RemoteOptions
 from ..storage.remote.store import RemoteStore
 from ..storage.remote.urls import RemoteUrl, redacted
+from . import _split
 from ._labels import Chosen
 from ._list_source import SUFFIXES, listed_files
 from ._open import open_source
@@ -238,8 +239,16 @@ class StreamedFiles(Source):
         return self._paths[self._named.where(index)]
 
 
-def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) -> PackReport:
+def pack_to(
+    url: str, split: str | None, run: Callable[[str], PackReport], options: RemoteOptions
+) -> PackReport:
     """Call ``run`` with a local path, and upload the stores that it writes there to ``url``.
+
+    Args:
+        url: of the store.
+        split: as of ``pack``, for the URLs of the other parts.
+        run: packs to a path.
+        options: those of ``url``.
 
     Raises:
         UsageError: something exists there, or another process packs to it.
@@ -247,21 +256,24 @@ def pack_to(url: str, run: Callable[[str], PackReport], options: RemoteOptions) 
         MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
     system, path = file_system(url, options)
-    turn = Turn(url, system, path, functools.partial(asking, url, options=options))
-    try:
-        report = _pack_and_upload(url, run, options, system, path, turn.folder)
-    finally:
-        turn.end()
+    parts = list(zip(_split.paths(url, split), _split.paths(path, split), strict=True))
+    with contextlib.ExitStack() as ends:
+        turns = {}
+        for one, place in sorted(parts):  # of two processes, one gets the first that both want
+            turns[one] = Turn(one, system, place, functools.partial(asking, one, options=options))
+            ends.callback(turns[one].end)
+        report = _pack_and_upload(url, parts, run, options, system, path, turns[url].folder)
     remote = os.path.dirname(url)
-    parts = [
+    named = [
         dataclasses.replace(part, path=f"{remote}/{os.path.basename(part.path)}")
         for part in report.parts
     ]
-    return dataclasses.replace(report, parts=tuple(parts))
+    return dataclasses.replace(report, parts=tuple(named))
 
 
 def _pack_and_upload(
     url: str,
+    parts: Sequence[tuple[str, str]],
     run: Callable[[str], PackReport],
     options: RemoteOptions,
     system: fsspec.AbstractFileSystem,
@@ -269,16 +281,16 @@ def _pack_and_upload(
     folder: str,
 ) -> PackReport:
     uploaded = _uploaded(folder)
-    for taken in (path, path + SIDECAR) if uploaded is None else ():
-        with asking(url, "it cannot be written", options):
-            exists = system.exists(taken)
-        if exists and _unfinished(url, system, path, options):
+    for one, place in parts if uploaded is None else ():
+        with asking(one, "it cannot be written", options):
+            exists = system.exists(place) or system.exists(place + SIDECAR)
+        if exists and _unfinished(one, system, place, options):
             raise UsageError(
-                f"{url!r} is what an upload left that did not finish, and the store that it "
-                f"uploaded is not on this machine: delete {url!r} and run again"
+                f"{one!r} is what an upload left that did not finish, and the store that it "
+                f"uploaded is not on this machine: delete {one!r} and run again"
             )
         if exists:
-            raise UsageError(f"{url!r} exists: delete it or choose another name")
+            raise UsageError(f"{one!r} exists: delete it or choose another name")
     staged = os.path.join(folder, os.path.basename(path))
     try:
         report = run(staged)

@@ -6,6 +6,7 @@ import copy
 import functools
 import operator
 import os
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,12 @@ from .._transforms.targets.joint import Joint, batched, in_python
 from .._transforms.views import seed_of
 from ..errors import UsageError
 from ..hints import CheckCrc, JointKind
-from ..storage import format_of, open_store
+from ..storage import open_store
 from ..storage._local import is_url
+from ..storage._sidecar import is_manifest
 from ..storage.base import Store
 from ..storage.column_options import ColumnOptions
+from ..storage.registry import known_suffixes
 from . import huggingface
 from .augmentation_checks import check_augmentation, epoch_number
 from .collate import ReadyBatch, annotations_of, samples_of
@@ -543,13 +546,41 @@ def _is_table(dataset: object) -> bool:
 
 
 def _are_stores(dataset: object) -> bool:
-    """Whether it is a list of stores or paths of stores."""
-    return (
-        isinstance(dataset, (list, tuple))
-        and len(dataset) > 0
-        and all(
-            isinstance(one, Store)
-            or (isinstance(one, (str, os.PathLike)) and format_of(one) is not None)
-            for one in dataset
-        )
-    )
+    """Whether it is a list of stores or paths of stores.
+
+    Raises:
+        UsageError: one of them is a store that exists, and another one is none.
+    """
+    if not isinstance(dataset, (list, tuple)) or not any(
+        issubclass(kind, (Store, str, os.PathLike)) for kind in set(map(type, dataset))
+    ):
+        return False  # without a look at each of a million samples
+    suffixes = tuple(known_suffixes())
+    named = [
+        isinstance(one, Store)
+        or (isinstance(one, (str, os.PathLike)) and _has_suffix(one, suffixes))
+        for one in dataset
+    ]
+    if all(named):
+        return True
+    store = next((one for one, is_named in zip(dataset, named) if is_named and _exists(one)), None)
+    if store is None:
+        return False
+    for position, (one, is_named) in enumerate(zip(dataset, named)):
+        if not is_named and not (isinstance(one, (str, os.PathLike)) and _exists(one)):
+            raise UsageError(
+                f"{store!r} is a store, but item {position} of the same list, {reprlib.repr(one)}, "
+                "is none: pass stores only, or, if these are samples, a Dataset that returns them"
+            )
+    return True
+
+
+def _has_suffix(path: str | os.PathLike[str], suffixes: tuple[str, ...]) -> bool:
+    return os.fspath(path).rstrip(os.sep).lower().endswith(suffixes)
+
+
+def _exists(store: Store | str | os.PathLike[str]) -> bool:
+    if isinstance(store, Store) or is_url(store):
+        return True
+    path = os.path.expanduser(store)
+    return os.path.lexists(path) or is_manifest(path)

@@ -130,10 +130,17 @@ class Partial:
         lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:  # POSIX allows either
             os.close(lock)
             raise UsageError(
                 f"{self.path!r}: another process is writing it: wait for it, or end it"
+            ) from error
+        except OSError as error:
+            os.close(lock)
+            self._discard_empty()
+            raise UsageError(
+                f"{self.path!r} has to be locked while it is written, and its file system cannot "
+                f"do that ({error.strerror}): write it elsewhere, then move it there"
             ) from error
         try:  # its owner may have deleted the file that was opened here
             current = os.path.samestat(os.fstat(lock), os.stat(self.file("lock")))

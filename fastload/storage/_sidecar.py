@@ -194,14 +194,11 @@ def read_manifest(path: str, format: str, *, place: str) -> Table:
 
 def _changed(table: Table) -> str | None:
     """A file that is not the one ``table`` was written for; None if all are."""
-    expected = table.fingerprints or ()
-    found = [fingerprint(file) for file in table.files]
-    changed = [
-        i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other
-    ]
-    if all(found[i][0] == expected[i][0] and _only_damaged(table, i) for i in changed):
-        return None
-    return table.files[changed[0]]
+    for number, expected in enumerate(table.fingerprints or ()):
+        found = fingerprint(table.files[number])
+        if found != expected and not (found[0] == expected[0] and _only_damaged(table, number)):
+            return table.files[number]
+    return None
 
 
 def listed_in(place: str) -> list[str]:

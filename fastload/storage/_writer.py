@@ -47,7 +47,10 @@ class PartialWriter(Writer):
             encode_text(name)  # refused before anything is written
         self._metadata = dict(metadata or {})
         settings = {**layout, "classes": self._classes, **(settings or {})}
-        self._partial = Partial(self.path, settings, mark=mark)
+        try:
+            self._partial = Partial(self.path, settings, mark=mark)
+        except OSError as error:
+            raise write_failed(error, f"{self.path}.partial") from error
         self._columns: list[Columns] = []  # of what is not in the journal yet
         self._closed = False
 
@@ -69,13 +72,7 @@ class PartialWriter(Writer):
 
     def _failed(self, error: Exception) -> StoreError:
         kept = KEPT if self._resumes and len(self) else ""
-        full = (
-            "the disk is full: make room" if self._full(error) else "if the disk is full make room"
-        )
-        return StoreError(
-            f"writing failed: {error}{kept}; {full}, and run the same command again",
-            path=self._partial.folder,
-        )
+        return write_failed(error, self._partial.folder, kept)
 
     def _damaged(self, what: str, path: str | None = None, **where: int) -> StoreError:
         """The error for work in progress that cannot be resumed; the user has to delete it."""
@@ -85,15 +82,6 @@ class PartialWriter(Writer):
             path=self._partial.folder if path is None else path,
             **where,
         )
-
-    def _full(self, error: Exception) -> bool:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        try:  # libraries report "input/output error"
-            disk = os.statvfs(self._partial.folder)
-        except OSError:
-            return False
-        return disk.f_bavail * disk.f_frsize < _FULL_NBYTES
 
     @property
     def _pending_records(self) -> int:
@@ -142,3 +130,29 @@ class PartialWriter(Writer):
 
     def _release(self) -> None:
         """Release the data before the partial is closed."""
+
+
+def write_failed(error: Exception, folder: str, kept: str = "") -> StoreError:
+    """The error for a store in ``folder`` that could not be written.
+
+    Args:
+        error: of the system, or of a library.
+        folder: of the work in progress.
+        kept: what is said about it: ``KEPT``, or nothing.
+    """
+    full = (
+        "the disk is full: make room" if _full(error, folder) else "if the disk is full make room"
+    )
+    return StoreError(
+        f"writing failed: {error}{kept}; {full}, and run the same command again", path=folder
+    )
+
+
+def _full(error: Exception, folder: str) -> bool:
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    try:  # libraries report "input/output error"
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _FULL_NBYTES

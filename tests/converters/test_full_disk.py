@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastload.converters import _run, append, pack
+from fastload.converters import _overwrite, _run, append, pack
 from fastload.errors import StoreError
 from fastload.storage import open_store
 from fastload.storage import stream as _stream
@@ -74,6 +74,44 @@ def test_full_disk_is_one_error_and_the_next_run_completes(
     if suffix in RESUMING:
         assert report.parts[0].resumed > 0
     assert not os.path.exists(f"{path}.partial")
+
+
+@pytest.mark.parametrize(("suffix", "options"), CASES, ids=lambda one: str(one))
+def test_a_disk_that_is_full_from_the_start_leaves_nothing_in_the_way(
+    source: Path, tmp_path: Path, suffix: str, options: dict[str, Any]
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / f"a{suffix}"
+    for nbytes in (0, 100, 1700, 5000, 8200):  # within settings, headers, the pages of LMDB
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limits[1]))
+        try:
+            with pytest.raises(StoreError, match=r"make room") as caught:
+                pack(source, path, **options)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert str(tmp_path) in str(caught.value)
+    assert pack(source, path, **options).records == COUNT
+    assert len(open_store(path).read(np.arange(COUNT))) == COUNT
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_disk_that_is_full_when_a_store_is_replaced_leaves_the_old_one(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.lmdb"
+    pack(source, path)
+    whole = path.read_bytes()
+
+    def full(folder: str) -> list[str]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_overwrite, "in_order", full)
+        with pytest.raises(StoreError, match=r"a-overwriting\.lmdb\.partial': .* full: make room"):
+            pack(source, path, overwrite=True, encode="png")
+    assert path.read_bytes() == whole
+    assert pack(source, path, overwrite=True, encode="png").records == COUNT
+    assert os.listdir(tmp_path) == ["a.lmdb"] and path.read_bytes() != whole
 
 
 def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -249,6 +251,10 @@ def test_the_source_is_not_overwritten(images: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is also the source"):
         concat(stores, tmp_path / "a.lmdb", overwrite=True)
     assert len(open_store(tmp_path / "a.lmdb")) == 12
+    os.rename(tmp_path / "a.lmdb", tmp_path / "b-val.lmdb")
+    with pytest.raises(UsageError, match=r"b-val\.lmdb' is also the source"):
+        pack(tmp_path / "b-val.lmdb", tmp_path / "b.lmdb", overwrite=True, split="val=0.5")
+    assert len(open_store(tmp_path / "b-val.lmdb")) == 12
 
 
 def test_a_url_is_not_overwritten(images: Path) -> None:
@@ -305,3 +311,48 @@ def test_a_store_is_not_overwritten_while_another_process_appends(
     assert append(path, tmp_path / "more", progress=second).records == 14
     assert tried and len(open_store(path)) == 14
     assert "a.tar.replacing-lock" not in os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("split_first", [True, False])
+def test_a_part_of_a_split_is_not_replaced_by_two_processes_at_once(
+    images: Path, fewer: Path, tmp_path: Path, split_first: bool
+) -> None:
+    whole, part = tmp_path / "a.lmdb", tmp_path / "a-val.lmdb"
+    pack(images, whole, split="val=0.3")
+    before = sorted(os.listdir(tmp_path))
+    first: dict[str, Any] = {"split": "val=0.4"} if split_first else {}
+    second: dict[str, Any] = {} if split_first else {"split": "val=0.4"}
+    paths = (whole, part) if split_first else (part, whole)
+    tried = list[str]()
+
+    def meanwhile(done: int, total: int | None, nbytes: int) -> None:
+        with pytest.raises(
+            UsageError, match=r"a-val\.lmdb': another process is appending"
+        ) as raised:
+            pack(fewer, paths[1], overwrite=True, **second)
+        tried.append(str(raised.value))
+
+    pack(images, paths[0], overwrite=True, progress=meanwhile, **first)
+    assert tried and sorted(os.listdir(tmp_path)) == before
+    pack(fewer, paths[1], overwrite=True, **second)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_file_system_without_locks_is_not_called_another_process(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "a.lmdb")
+    before = sorted(os.listdir(tmp_path))
+
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", no_locks)
+        with pytest.raises(UsageError, match=r"file system cannot do that \(No locks available\)"):
+            pack(images, tmp_path / "a.lmdb", overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", no_locks)
+        with pytest.raises(UsageError, match=r"file system cannot do that \(No locks available\)"):
+            pack(images, tmp_path / "b.lmdb")
+    assert sorted(os.listdir(tmp_path)) == before

@@ -417,6 +417,29 @@ def test_a_url_that_another_machine_packs_to_is_refused(
     assert [one.rsplit("/", 1)[-1] for one in memory.find("/b")] == ["x.lmdb"]
 
 
+def test_a_part_of_a_split_at_a_url_is_not_replaced(
+    memory: Any, images: Path, tmp_path: Path, staging: Path
+) -> None:
+    pack(images, "memory://b/x-val.lmdb")
+    before = memory.cat_file("/b/x-val.lmdb")
+    with pytest.raises(UsageError, match=r"'memory://b/x-val\.lmdb' exists: delete it or"):
+        pack(images, "memory://b/x.lmdb", split="val=0.3")
+    assert memory.cat_file("/b/x-val.lmdb") == before
+    memory.rm_file("/b/x-val.lmdb")
+    tried = list[str]()
+
+    def meanwhile(done: int, total: int | None, nbytes: int) -> None:
+        with pytest.raises(UsageError, match=r"x-val\.lmdb': another process of this machine"):
+            pack(images, "memory://b/x-val.lmdb")
+        tried.append("refused")
+
+    parts = pack(images, "memory://b/x.lmdb", split="val=0.3", progress=meanwhile).parts
+    assert tried and sum(part.records for part in parts) == 20
+    assert [part.path for part in parts] == ["memory://b/x.lmdb", "memory://b/x-val.lmdb"]
+    assert sorted(memory.find("/b")) == ["/b/x-val.lmdb", "/b/x.lmdb"]
+    assert os.listdir(staging) == []
+
+
 def test_urls_that_lead_nowhere_say_so(memory: Any, tmp_path: Path, images: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="found nothing"):
         pack("memory://b/none.lmdb", tmp_path / "a.lmdb")

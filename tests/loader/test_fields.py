@@ -13,7 +13,15 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 from torchvision import transforms as T
 
-from fastload import FastLoader, PackedDataset, UsageError, open_store, open_writer
+from fastload import (
+    FastLoader,
+    PackedDataset,
+    StoreError,
+    UsageError,
+    open_store,
+    open_writer,
+    pack,
+)
 from storage.formats import records
 
 COUNT = 12
@@ -199,6 +207,21 @@ def test_list_of_stores_is_read_as_one(path: Path, tmp_path: Path) -> None:
 
 def test_list_of_other_things_is_a_dataset_as_for_torch() -> None:
     assert list(FastLoader(["a", "b"], batch_size=2)) == [["a", "b"]]
+    assert list(FastLoader(["a", "not there.lmdb"], batch_size=2)) == [["a", "not there.lmdb"]]
+
+
+def test_list_of_stores_and_other_things_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "imgs").mkdir()
+    pack(path, tmp_path / "set.h5", shards=2)
+    images = str(tmp_path / "imgs")
+    for store in (path, str(path), open_store(path), tmp_path / "set.h5", "s3://bucket/a.lmdb"):
+        for other in ("text", 3, tmp_path / "typo.lmbd"):
+            for mixed in ([other, store], [store, images, other], (store, other)):
+                at = mixed.index(other)
+                with pytest.raises(UsageError, match=f"is a store, but item {at} .*is none: pass"):
+                    FastLoader(mixed)
+    with pytest.raises(StoreError, match="expected class folders"):  # imgs is a store, too
+        FastLoader([path, images])
 
 
 def test_stores_that_do_not_fit_together_are_refused(path: Path, tmp_path: Path) -> None:

@@ -98,6 +98,18 @@ def write_hdf5(
     return array_writer(Hdf5Writer, path, sharding, compression=compression, **options)
 
 
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Turn the library's errors, RuntimeError too, into the system's, found in their text."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is None:
+            raise OSError(f"HDF5 says {error}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
 class Hdf5Writer(ArrayWriter):
     """Writes an HDF5 store. See ``open_writer`` for the arguments.
 
@@ -128,6 +140,7 @@ class Hdf5Writer(ArrayWriter):
         self._data: Any = None  # the dataset of a compressed store
         super().__init__(path, **options)
 
+    @_as_os_errors()
     def _begin(self) -> None:
         data = self._partial.file("data")
         if self._compression is None:
@@ -157,8 +170,7 @@ class Hdf5Writer(ArrayWriter):
             self._at += sum(map(len, data))
             return
         self._check_room(sum(map(len, data)))
-        with _as_os_errors():
-            self._add_chunks(data)
+        self._add_chunks(data)
 
     def _check_room(self, nbytes: int) -> None:
         """Raise OSError before the library finds the disk full, which ends it (HDF5 2.0)."""
@@ -166,6 +178,7 @@ class Hdf5Writer(ArrayWriter):
         if disk.f_bavail * disk.f_frsize < nbytes + _SPARE_NBYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    @_as_os_errors()
     def _add_chunks(self, data: Sequence[bytes | memoryview]) -> None:
         new = np.frombuffer(b"".join(data), np.uint8).reshape(-1, *self._data.shape[1:])
         at = len(self._data)
@@ -194,8 +207,7 @@ class Hdf5Writer(ArrayWriter):
         nbytes = int(columns.nbytes.sum())
         shape = (len(columns), height, width, 3) if raw else (nbytes,)
         head = self._partial.file("head")
-        with _as_os_errors():
-            offset = _create(head, name, shape, arrays, texts)
+        offset = _create(head, name, shape, arrays, texts)
         if offset is None:  # nothing was written
             return "head"
         begin = self._at - nbytes
@@ -210,21 +222,10 @@ class Hdf5Writer(ArrayWriter):
                 file.close()
 
 
-@contextlib.contextmanager
-def _as_os_errors() -> Iterator[None]:
-    """Turn the library's errors, RuntimeError too, into the system's, found in their text."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        number = re.search(r"errno = (\d+)", str(error))
-        if number is None:
-            raise OSError(f"HDF5 says {error}") from error
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-
-
 _DTYPES = "bool i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8"
 
 
+@_as_os_errors()
 def _create(
     path: str,
     name: str,

@@ -301,16 +301,22 @@ class LmdbWriter(PartialWriter):
             try:
                 self._check_records(Pages(data))
             except StoreError as error:  # the library would crash on such a file
-                raise self._damaged(error.message, data) from error
+                if self._partial.chunks:
+                    raise self._damaged(error.message, data) from error
+                os.remove(data)  # the disk was full when it was made
         try:
             self._env = self._lmdb.open(
                 os.fsencode(data), map_size=max(_INITIAL_MAP, 2 * size), subdir=False, lock=False,
                 max_dbs=2, readahead=False, **_data_format_1(self._lmdb),
             )  # fmt: skip
+        except self._lmdb.Error as error:
+            raise self._failed(error) from error
+        try:
             self._records = self._env.open_db(RECORDS)
             with self._env.begin() as transaction:
                 self._durable = int(transaction.stat(self._records)["entries"])
         except self._lmdb.Error as error:
+            self._env.close()  # a process cannot open it twice
             raise self._failed(error) from error
         self._partial.keep(self._durable)
 
