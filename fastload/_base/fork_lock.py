@@ -15,14 +15,16 @@ class ForkLock:
     """A lock, for ``with``. A process that it was pickled for gets another one."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = self._held = threading.Lock()
         _made.add(self)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        lock = self._lock
+        lock.acquire()
+        self._held = lock
 
     def __exit__(self, *raised: object) -> None:
-        self._lock.release()
+        self._held.release()  # in a child that was forked while this thread held it: the parent's
 
     def __reduce__(self) -> tuple[type[ForkLock], tuple[()]]:
         return ForkLock, ()

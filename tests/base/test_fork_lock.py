@@ -37,6 +37,18 @@ def test_a_lock_is_free_in_a_forked_child_and_held_in_its_parent() -> None:
     assert lock._lock.acquire(blocking=False)
 
 
+def test_a_child_of_the_thread_that_holds_it_may_leave_it() -> None:
+    lock = ForkLock()
+
+    def leave_and_enter() -> None:
+        lock.__exit__()
+        lock.__enter__()
+        lock.__exit__()
+
+    with lock:
+        assert child_does(leave_and_enter)
+
+
 def test_a_pickled_lock_is_another_one() -> None:
     lock = ForkLock()
     with lock, pickle.loads(pickle.dumps(lock)):
