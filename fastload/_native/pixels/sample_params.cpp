@@ -9,6 +9,9 @@ namespace fastload {
 
 namespace {
 
+// Bytes that a thread keeps for rows of one image: values of 1,000 rows of 1,000 columns.
+constexpr size_t kLineKept = size_t{4} << 20;
+
 void interleave(const uint8_t* const* planes, int count, uint8_t* rgb) {
   for (int x = 0; x < count; ++x, rgb += 3) {
     rgb[0] = planes[0][x];
@@ -194,6 +197,7 @@ bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const
       resampling::LevelBox planes[3];
       for (int c = 0; c < 3; ++c) planes[c] = {canvas.plane(c) + box, canvas.width(), crop.box_w, crop.box_h};
       resampling::resize_values(params.last, planes, resize, to, &workspace->line);
+      if (workspace->line.size() > kLineKept) workspace->line.release();
     } else if (crop.resized_w == crop.box_w && crop.resized_h == crop.box_h) {
       store_crop(canvas, crop, settings.fill, to, static_cast<int>(dtype_nbytes(to.dtype)), workspace);
     } else {
