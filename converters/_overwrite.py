@@ -4,7 +4,8 @@ complete.
 Until then it lies in ``NAME-overwriting.SUFFIX.partial``, where the next run finds and resumes it.
 One file replaces another atomically. A store of several files is incomplete while they are renamed.
 If a run is killed meanwhile, the next one moves those files back, finds the store finished, and
-starts the renames again.
+starts the renames again. The list of renames also names the files of the old store: after the first
+rename they may look like no store any more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..errors import StoreError, UsageError
 from ..storage import find_by_suffix, open_store
@@ -92,11 +93,12 @@ def _replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
     folder, parent = os.path.dirname(staged(path)), os.path.dirname(path)
     with _errors_of(folder):
         os.makedirs(folder, exist_ok=True)
-        _take_back(folder, parent)
+        known = _take_back(folder, parent)
     try:
         report = run(staged(path))
         places = [os.path.join(parent, os.path.basename(part.path)) for part in report.parts]
-        old = [file for place in places for file in _files_of(place)]
+        old = {file for place in places for file in _files_of(place)}
+        old |= set(filter(os.path.lexists, known))
     except BaseException:
         if not os.listdir(folder):
             os.rmdir(folder)
@@ -118,13 +120,13 @@ def _errors_of(folder: str) -> Iterator[None]:
         raise write_failed(error, folder) from error
 
 
-def _move(folder: str, parent: str, places: Sequence[str], old: list[str]) -> None:
+def _move(folder: str, parent: str, places: Sequence[str], old: set[str]) -> None:
     """Move the files of the new stores to ``parent``, and delete the ``old`` ones."""
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
     aside = {name: f"old-{name}" for name in map(os.path.basename, places)}
-    others = {*aside.values(), f"{_RENAMES}.new"}  # of a run that was killed
+    others = {*aside.values(), _RENAMES, f"{_RENAMES}.new"}  # of a run that was killed
     names = [name for name in names if name not in others]
-    _note(folder, names)
+    _note(folder, [os.path.join(folder, name) for name in names], old)
     for place in places:
         if place + SIDECAR in old and not os.path.lexists(place):
             os.remove(place + SIDECAR)  # of shards: a mixture of old and new ones is no store
@@ -138,16 +140,21 @@ def _move(folder: str, parent: str, places: Sequence[str], old: list[str]) -> No
             os.rename(place, old_place)
         os.replace(os.path.join(folder, name), place)
     sync_folder(parent)
-    os.remove(os.path.join(folder, _RENAMES))
-    for left in set(old) - {os.path.join(parent, name) for name in names}:
+    for left in old - {os.path.join(parent, name) for name in names}:
         os.remove(left)
+    os.remove(os.path.join(folder, _RENAMES))
     shutil.rmtree(folder)
 
 
-def _note(folder: str, names: Sequence[str]) -> None:
-    """Write down, durably, which of the files in ``folder`` are about to be moved."""
+def _note(folder: str, new: Iterable[str], old: Iterable[str]) -> None:
+    """Write down, durably, which files in ``folder`` are about to be moved, and the ``old`` ones.
+
+    With their inodes, to tell them from later files of the same names.
+    """
     journal = os.path.join(folder, _RENAMES)
-    known = [(name, os.stat(os.path.join(folder, name)).st_ino) for name in names]
+    known = [
+        [(os.path.basename(path), os.lstat(path).st_ino) for path in paths] for paths in (new, old)
+    ]
     with open(journal + ".new", "w", encoding="utf-8") as file:
         json.dump(known, file)
         file.flush()
@@ -156,26 +163,44 @@ def _note(folder: str, names: Sequence[str]) -> None:
     sync_folder(folder)
 
 
-def _take_back(folder: str, parent: str) -> None:
-    """Undo the renames of a run that was killed before the last one."""
+def _take_back(folder: str, parent: str) -> list[str]:
+    """Undo the renames of a run that was killed before the last one; the old files there are.
+
+    If it was killed after the last one, the old files are deleted.
+    """
     journal = os.path.join(folder, _RENAMES)
     try:
         with open(journal, encoding="utf-8", errors="surrogateescape") as file:
-            known = [(str(name), int(inode)) for name, inode in json.load(file)]
+            new, old = (
+                [(os.path.basename(name), int(inode)) for name, inode in paths]
+                for paths in json.load(file)
+            )
     except FileNotFoundError:
-        return
+        return []
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(
             f"the list of renames is damaged: move what you need from {folder!r}, delete it, and "
             "run again",
             path=journal,
         ) from error
-    left = set(os.listdir(folder))
-    if any(name in left for name, _ in known):  # else all were in their places
-        for name, inode in known:
-            place = os.path.join(parent, os.path.basename(name))
-            with contextlib.suppress(FileNotFoundError):
-                if name not in left and os.lstat(place).st_ino == inode:  # and no later file
-                    os.rename(place, os.path.join(folder, os.path.basename(name)))
+    there = set(os.listdir(folder))
+    left = [place for name, inode in old if _inode(place := os.path.join(parent, name)) == inode]
+    if any(name in there for name, _ in new):  # else all are in their places
+        for name, inode in new:
+            place = os.path.join(parent, name)
+            if name not in there and _inode(place) == inode:
+                os.rename(place, os.path.join(folder, name))
         sync_folder(parent)
+        return left
+    for place in left:
+        os.remove(place)
     os.remove(journal)
+    return []
+
+
+def _inode(path: str) -> int | None:
+    """Of a file or folder; None if there is none."""
+    try:
+        return os.lstat(path).st_ino
+    except FileNotFoundError:
+        return None

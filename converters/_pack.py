@@ -24,8 +24,9 @@ from ..errors import DecodeError, StoreError, UsageError
 from ..hints import Compression, Encoding, OnPackError
 from ..storage import Store, Writer, open_store, open_writer
 from ..storage._local import is_url
+from ..storage._partial import clear_finished
 from ..storage._shards import Sharding
-from ..storage._sidecar import is_manifest
+from ..storage._sidecar import is_manifest, sidecar_of
 from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split, _turn
@@ -197,12 +198,14 @@ def pack(
     )  # fmt: skip
     staged = _turn.is_staging(path)
     parts = _split.paths(path, split)
-    if not overwrite and not staged and not is_url(path):
-        done = next((part for part in parts if os.path.lexists(part) or is_manifest(part)), None)
-        # With work to resume, a part that is complete is not in the way.
-        if done is not None and not any(os.path.isdir(f"{part}.partial") for part in parts):
+    if not staged and not is_url(path):
+        there = [part for part in parts if os.path.lexists(part) or is_manifest(part)]
+        for part in there:
+            clear_finished(part, mark=part if os.path.lexists(part) else sidecar_of(part))
+        # A part that is missing is packed, if an interrupted run of the same settings has the rest.
+        if not overwrite and len(there) == len(parts):
             raise UsageError(
-                f"{done!r} exists: choose another name, or replace it with overwrite=True"
+                f"{there[0]!r} exists: choose another name, or replace it with overwrite=True"
             )
     try:
         if overwrite and _overwrite.needed(path, parts):

@@ -304,6 +304,18 @@ class Partial:
         self._release()
 
 
+def clear_finished(path: str, *, mark: str) -> None:
+    """Delete the partial of a store that exists, left by a run that was killed at its end.
+
+    Args:
+        path: of the store.
+        mark: as for ``Partial``; it exists. A partial with data stays: it is of another store.
+    """
+    if os.path.isdir(path + ".partial"):
+        with contextlib.suppress(UsageError, OSError):  # the store exists
+            Partial(path, {}, mark=mark)
+
+
 def sync_folder(path: str) -> None:
     """Make renames in a folder survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from fastload._tools.verify import verify
 from fastload.cli import main
 from fastload.converters import _overwrite, _run, append, concat, pack
-from fastload.errors import UsageError
+from fastload.errors import StoreError, UsageError
 from fastload.storage import _partial, open_store
 from storage.formats import picture
 
@@ -121,6 +121,34 @@ def test_the_parts_of_a_split_are_replaced_together(images: Path, tmp_path: Path
     assert sorted(os.listdir(tmp_path)) == ["a-val.lmdb", "a.lmdb", "imgs"]
 
 
+@pytest.mark.parametrize("suffix", [".lmdb", ".zarr"])
+def test_a_part_of_a_split_that_an_interrupted_run_finished_is_not_in_the_way(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    finish = _partial.Partial.finish
+
+    def full(partial: _partial.Partial, name: str) -> None:
+        if partial.path.endswith(f"-val{suffix}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finish(partial, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_partial.Partial, "finish", full)
+        with pytest.raises(StoreError, match="run the same command again"):
+            pack(images, tmp_path / f"a{suffix}", split="val=0.3")
+    with pytest.raises(UsageError, match=rf"a{suffix}' exists"):
+        pack(images, tmp_path / f"a{suffix}", split="val=0.4")
+    parts = pack(images, tmp_path / f"a{suffix}", split="val=0.3").parts
+    assert [Path(part.path).name for part in parts] == [f"a{suffix}", f"a-val{suffix}"]
+    assert sum(len(open_store(part.path)) for part in parts) == 12
+    for part in parts:  # as of a run that was killed when it had only this left to delete
+        os.mkdir(f"{part.path}.partial")
+        (Path(f"{part.path}.partial") / "settings.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"exists: .*, or replace it with overwrite=True"):
+        pack(images, tmp_path / f"a{suffix}", split="val=0.3")
+    assert not list(tmp_path.glob("*.partial"))
+
+
 def test_an_interrupted_run_leaves_the_old_store_and_is_resumed(
     images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,10 +214,22 @@ def test_images_that_changed_after_a_run_was_killed_before_the_swap_are_noticed(
     assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".zarr"])
+@pytest.mark.parametrize(
+    ("suffix", "before", "after"),
+    [
+        (".lmdb", {}, {}),
+        (".lmdb", {"split": "val=0.5"}, {"split": "val=0.3"}),
+        (".tar", {}, {}),
+        (".zarr", {}, {}),
+        (".tar", {"shards": 2}, {"shards": 1}),
+        (".tfrecord", {"shards": 2}, {"shards": 3}),
+        (".h5", {"shards": 2}, {}),
+    ],
+)
 def test_a_run_that_was_killed_at_any_rename_is_finished_by_the_next(
-    images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+    images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    suffix: str, before: dict[str, Any], after: dict[str, Any],
+) -> None:  # fmt: skip
     class Killed(BaseException):
         pass
 
@@ -205,28 +245,30 @@ def test_a_run_that_was_killed_at_any_rename_is_finished_by_the_next(
 
         return either
 
+    (tmp_path / "new").mkdir()
+    pack(images, tmp_path / "new" / f"a{suffix}", **after)
+    expected = sorted(os.listdir(tmp_path / "new"))
     while True:
         moment, calls = moment + 1, 0
         folder = tmp_path / str(moment)
         folder.mkdir()
         path = folder / f"a{suffix}"
-        pack(fewer, path)
-        expected = sorted(os.listdir(folder))
+        pack(fewer, path, **before)
         with monkeypatch.context() as patch:
             for module, name in (
                 (os, "rename"), (os, "replace"), (os, "remove"), (shutil, "rmtree")
             ):  # fmt: skip
                 patch.setattr(module, name, dying(getattr(module, name)))
             try:
-                pack(images, path, overwrite=True)
+                pack(images, path, overwrite=True, **after)
             except Killed:
                 killed = True
                 _partial._held.clear()  # as if that process had ended
             else:
                 killed = False
-        assert pack(images, path, overwrite=True).records == 12
-        with open_store(path) as store:
-            assert len(store) == 12 and store.classes == ["c0", "c1"]
+        parts = pack(images, path, overwrite=True, **after).parts
+        assert sum(len(open_store(part.path)) for part in parts) == 12
+        assert all(open_store(part.path).classes == ["c0", "c1"] for part in parts)
         assert sorted(os.listdir(folder)) == expected
         if not killed:
             break
