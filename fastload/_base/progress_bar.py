@@ -66,7 +66,7 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
 
     seconds = unit == "s"
     options: dict[str, object] = {"bar_format": _SECONDS_BAR} if seconds else {}
-    if unit == "batches" and total is not None:
+    if unit == "batches" and total is not None and not notebook:
         options["bar_format"] = _FIGURES_BAR
     if not notebook and sys.stderr.isatty():
         options.update(_size())

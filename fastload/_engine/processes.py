@@ -343,17 +343,12 @@ def _attend(
             del answer
     except (EOFError, OSError):
         broken.set()
-        _fail(
-            sent,
-            jobs,
-            RuntimeError(
-                f"the worker process {pid}, which decodes with Pillow, exited unexpectedly: it was "
-                "killed (is there enough memory?) or crashed"
-            ),
-        )
+        what = "exited unexpectedly: it was killed (is there enough memory?) or crashed"
+        _fail(sent, jobs, f"the worker process {pid}, which decodes with Pillow, {what}")
     except Exception as error:  # noqa: BLE001 - its answer is lost: there was no memory for it
         broken.set()
-        _fail(sent, jobs, error)
+        what = f"sent an answer that cannot be read: {type(error).__name__}: {error}"
+        _fail(sent, jobs, f"the worker process {pid}, which decodes with Pillow, {what}")
     finally:
         for job in sent:
             job.future.cancel()
@@ -361,13 +356,17 @@ def _attend(
         connection.close()
 
 
-def _fail(sent: collections.deque[_Job], jobs: _Jobs, error: Exception) -> None:
-    """The process is of no more use: fail its parts, and all parts that come later."""
+def _fail(sent: collections.deque[_Job], jobs: _Jobs, message: str) -> None:
+    """The process is of no more use: fail its parts, and all parts that come later.
+
+    Each with an error of its own. The one that is raised refers to the iterator, through its
+    traceback; the producer, which holds the parts in flight, must not.
+    """
     job: _Job | None
     while sent or (job := jobs.take()) is not None:
         job = sent.popleft() if sent else job
         assert job is not None
-        _settle(job.future, error)
+        _settle(job.future, RuntimeError(message))
 
 
 def _settle(future: concurrent.futures.Future[_Answer], outcome: _Answer | BaseException) -> None:
