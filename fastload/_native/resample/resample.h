@@ -14,7 +14,7 @@
 //   ownership      the target, its lut and shared tables belong to the caller and must live until finish()
 //
 // Tests: tests/native/test_resample.py, test_scaled.py, test_batch.py, tests/loader/test_exactness.py,
-// tests/transforms/.
+// tests/transforms/, tests/sources/deferred/test_value_resize.py (values.h).
 //
 // Source of the arithmetic: Pillow, src/libImaging/Resample.c (22-bit fixed-point weights, rounding half up,
 // a uint8 intermediate between the two passes) and, for kNearest, Geometry.c. See Note [Pass order] in

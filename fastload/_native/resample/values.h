@@ -1,17 +1,9 @@
 // torch's antialiased bilinear resize of float32 tensors, of an image whose levels become values first.
 //
-// What it does. A level becomes a value by a table (ToTensor's division, for example), the image of values is
-// resized, a window of it is changed value by value (Normalize), mirrored and stored. Nothing is rounded to
-// levels in between.
-//
-// Guarantees
-//   exactness      torch's result bit for bit, with the sums of Sums; which of them this torch has is for the
-//                  caller to find out. All instruction sets give the same bits
-//   bounds         reads only the box, writes only the target
-//   errors         throws std::bad_alloc; nothing else can fail
-//   thread safety  no state; the memory belongs to the caller's thread
-//
-// Tests: tests/native/test_values.py, tests/sources/deferred/test_value_resize.py.
+// A level becomes a value by a table (ToTensor's division, for example), the image of values is resized, a
+// window of it is changed value by value (Normalize), mirrored and stored. Nothing is rounded to levels in
+// between. The result is torch's bit for bit, with the sums of Sums; which of them this torch has is for the
+// caller to find out. All instruction sets give the same bits.
 //
 // Source of the arithmetic: ATen, native/cpu/UpSampleKernel.cpp (_compute_indices_min_size_weights_aa and
 // interpolate_aa_single_dim: weights in float32 with sums in double, first the horizontal pass).
@@ -56,6 +48,7 @@ struct LevelBox {
 
 // Resizes three planes, or one if the target's channel stride is 0. `resize`: its box, resized size and
 // window; outside the resized image, values are 0. `target`: float32; only flip, strides and data are used.
+// Throws std::bad_alloc.
 void resize_values(const ValueResize& values, const LevelBox* planes, const Resize& resize,
                    const Target& target, AlignedBytes* memory);
 
