@@ -72,7 +72,8 @@ def _perspective(image: Image.Image, values: list[float]) -> Image.Image:
 
 def _box_blur(image: Image.Image, values: list[float]) -> Image.Image:
     kind = ImageFilter.GaussianBlur if values[2] else ImageFilter.BoxBlur
-    return image.filter(kind((values[0], values[1])))
+    x, y = values[:2]
+    return image.filter(kind(x if x == y else (x, y)))  # older versions of Pillow take one number
 
 
 def _contrast_crop(image: Image.Image, values: list[float]) -> Image.Image:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -463,6 +464,17 @@ def _pad_image(original: Function) -> Function:
     return pad
 
 
+def _wrap(original: Function) -> Function:
+    """What v2 makes of the result for a marked image: an image, deferred or not."""
+
+    def wrap(wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
+        if isinstance(like, DeferredTVImage):
+            return wrappee.as_subclass(tv_tensors.Image)
+        return original(wrappee, like=like, **kwargs)
+
+    return wrap
+
+
 def _get_fill(original: Function) -> Function:
     """A value of a dict by type, where v2 looks up ``type(image)``."""
 
@@ -565,6 +577,7 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (functional_tensor.resize, _resize_tensor),
     (functional_tensor.pad, _pad_tensor),
     (v2_geometry._pad_with_scalar_fill, _pad_image),
+    (inspect.unwrap(tv_tensors.wrap), _wrap),  # within what keeps torch.compile out
     (v2_utils._get_fill, _get_fill),
     (_TO_DTYPE, _to_dtype_by_type),
     (torch_collate.collate_tensor_fn, _collate),

@@ -145,6 +145,10 @@ def _kernel_blur(
     return cast(Image, blur(image, list(kernel), list(sigma)))
 
 
+def _radius(x: float, y: float) -> Any:
+    return x if x == y else (x, y)  # older versions of Pillow take one number only
+
+
 IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     # Mode.
     "convert": ImageOperation(lambda image, mode: image.convert(mode), _same_size),
@@ -225,9 +229,11 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         )
     ),
     "gaussian_blur": ImageOperation(  # Pillow's: radius x, radius y
-        lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur((x, y)))
+        lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur(_radius(x, y)))
     ),
-    "box_blur": ImageOperation(lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur((x, y)))),
+    "box_blur": ImageOperation(
+        lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur(_radius(x, y)))
+    ),
     "kernel_blur": ImageOperation(
         _kernel_blur, keeps_info=False
     ),  # torchvision's: v2, kernel, sigma; weights of x and y, for the core, if they are known

@@ -404,11 +404,6 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
             return _eagerly(func, args, kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
-    @classmethod
-    def wrap(cls, tensor: torch.Tensor, like: Any, **kwargs: Any) -> Any:
-        """What torchvision makes of its results for such an image: an image, deferred or not."""
-        return tensor.as_subclass(tv_tensors.Image)
-
     def materialise(self) -> torch.Tensor:
         """As of any deferred tensor; it shares the memory of those that are not marked."""
         real = super().materialise()
