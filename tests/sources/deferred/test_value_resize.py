@@ -54,6 +54,7 @@ CHAINS: dict[str, list[Any]] = {
     "v2": [*FLOAT, v2.Resize((24, 33)), v2.RandomCrop(20), v2.RandomHorizontalFlip(),
            v2.Normalize(shapes.MEAN, shapes.STD)],
     "v2, cut first": [*FLOAT, v2.RandomResizedCrop((30, 20)), v2.Normalize([0.5], [0.5])],
+    "upside down at times": [v1.ToTensor(), v1.RandomVerticalFlip(), v1.Resize((30, 31))],
     "normalised first": [v1.ToTensor(), NORMALIZE, v1.RandomHorizontalFlip(1.0),
                          v1.Resize((70, 9))],
 }  # fmt: skip
