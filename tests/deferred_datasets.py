@@ -22,6 +22,17 @@ Filter = T.InterpolationMode
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+def opened(path: Path, mode: str | None = "RGB") -> Image.Image:
+    """The image in ``mode``; None: in its own."""
+    return Image.open(path).convert(mode)
+
+
+def write_colour_jpegs(folder: Path) -> list[Path]:
+    """Those of twenty photos that are JPEGs in colour."""
+    paths = write_photos(folder, 20)
+    return [path for path in paths if path.suffix == ".jpg" and opened(path, None).mode == "RGB"]
+
+
 def write_photos(folder: Path, count: int = 14) -> list[Path]:
     """JPEGs of several sizes: colour and gray, baseline and progressive; some CMYK, some PNG."""
     generator = np.random.default_rng(7)

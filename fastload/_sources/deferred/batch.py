@@ -582,9 +582,6 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
 # As resample/values.h numbers them.
 _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = range(4)
 _CHANGES: Final = {"add": _ADD, "sub": _SUBTRACT, "mul": _MULTIPLY, "div": _DIVIDE}
-_SAME: Final = frozenset(
-    (("contiguous",), ("convert_dtype", "float32"), ("to_dtype", "float32", False))
-)
 
 
 def _changes(operations: tuple[Operation, ...]) -> ValueChanges | None:
@@ -597,7 +594,7 @@ def _changes(operations: tuple[Operation, ...]) -> ValueChanges | None:
             changes += [(_SUBTRACT, given[0]), (_DIVIDE, given[1])]
         elif name in _CHANGES:
             changes.append((_CHANGES[name], given[0]))
-        elif operation not in _SAME:
+        elif name != "contiguous":
             return None
     if sums is None:
         return None

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F
 from torchvision.transforms.v2 import functional as F2
 
 import deferred_datasets as shapes
+from deferred_datasets import opened
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
 from fastload._sources.deferred import hooks
@@ -31,12 +31,7 @@ pytestmark = pytest.mark.native
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    paths = shapes.write_photos(tmp_path_factory.mktemp("photos"), 20)
-    return [path for path in paths if path.suffix == ".jpg" and opened(path, None).mode == "RGB"]
-
-
-def opened(path: Path, mode: str | None = "RGB") -> Image.Image:
-    return Image.open(path).convert(mode)
+    return shapes.write_colour_jpegs(tmp_path_factory.mktemp("photos"))
 
 
 def bits(tensor: torch.Tensor) -> bytes:

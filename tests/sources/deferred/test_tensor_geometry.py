@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torchvision import io, tv_tensors
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F
@@ -17,6 +16,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
 import deferred_datasets as shapes
+from deferred_datasets import opened
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
 from fastload._sources.deferred import hooks, torch_resize
@@ -42,13 +42,7 @@ needs_integers = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("photos")
-    paths = shapes.write_photos(folder, 20)
-    return [path for path in paths if path.suffix == ".jpg" and opened(path, None).mode == "RGB"]
-
-
-def opened(path: Path, mode: str | None = "RGB") -> Image.Image:
-    return Image.open(path).convert(mode)
+    return shapes.write_colour_jpegs(tmp_path_factory.mktemp("photos"))
 
 
 def made(tensor: DeferredTensor) -> torch.Tensor:

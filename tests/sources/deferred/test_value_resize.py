@@ -16,6 +16,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
 import deferred_datasets as shapes
+from deferred_datasets import opened
 from fastload import FastLoader, _native
 from fastload._base.slabs import SlabRing
 from fastload._sources.deferred import batch, hooks, torch_resize
@@ -36,13 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("photos")
-    paths = shapes.write_photos(folder, 20)
-    return [path for path in paths if path.suffix == ".jpg" and opened(path, None).mode == "RGB"]
-
-
-def opened(path: Path, mode: str | None = "RGB") -> Image.Image:
-    return Image.open(path).convert(mode)
+    return shapes.write_colour_jpegs(tmp_path_factory.mktemp("photos"))
 
 
 NORMALIZE = v1.Normalize(shapes.MEAN, shapes.STD)
