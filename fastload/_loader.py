@@ -10,18 +10,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
 
 from ._base.machine import cpu
-from ._base.timeline import active, lasting
+from ._base.timeline import active
 from ._base.torch_loader import DataLoader
 from ._base.trace import batch_length
 from ._engine.cache.cache import Cache
 from ._run import accelerate, route
-from ._run import decode_device as _decode_device
 from ._run import progress as _progress
 from ._run import shard as _shard
 from ._run.bucket_sampler import BatchBy, BucketSampler
@@ -38,29 +37,24 @@ from ._run.config import (
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
+from ._run.moved import refuses_moved
 from ._run.own_sampler import order_arguments, samplers_of_copy
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
+from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
 from ._sources.mix import Mix, MixDataset
-from ._sources.packed import has_url, is_remote, open_dataset
+from ._sources.packed import open_dataset
 from ._sources.streams import ImageStream
 from .errors import UsageError, advise
 from .hints import (
     CacheKind,
-    CheckCrc,
     Decode,
-    DecodeDevice,
-    DecodeOn,
     Engine,
-    JointKind,
     NumWorkers,
     OnError,
     Stats,
 )
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 _Batch = TypeVar("_Batch")
 
@@ -81,17 +75,16 @@ class FastLoader(DataLoader[Sample]):
       of these) and a transform that it recognises.
     - For a TensorDataset, the rows of a batch are copied at once.
     - Every other dataset runs its own code in torch's worker processes, or in this process. Images
-      that it opens are decoded in C++ (``defer``).
+      that it opens are decoded in C++ (docs/your-dataset.md).
 
     Example:
         >>> loader = FastLoader("imgs.lmdb", batch_size=256, shuffle=True, transform=train_tf)
         >>> for images, labels in loader: ...
 
     Args:
-        dataset: any Dataset; the path of a packed store, or of Parquet files (docs/formats.md); a
-            list of such paths, which are read as one store; the URL of a store, such as
-            "s3://bucket/imgs.lmdb" (docs/remote.md); or a Mix of several stores and datasets with
-            weights.
+        dataset: any Dataset; a Mix of several stores and datasets with weights; or the path or URL
+            of a store, or a list of them: short for ``PackedDataset(path, transform=...)``, which
+            takes what says what the data is (fields, masks and boxes, the options of a URL).
         num_workers: The number of threads of the native engine (0: the calling thread makes each
             batch), or of worker processes where the dataset's own code runs. Images that only
             Pillow can decode are decoded in as many processes. Not given: native threads follow
@@ -100,7 +93,7 @@ class FastLoader(DataLoader[Sample]):
             loop runs, processes between epochs (an IterableDataset gets one). The attribute is
             always an int.
         prefetch_factor: Batches to prefetch: per worker process as in torch, but in total for an
-            engine. Default 2.
+            engine, and on the device beside the one in use. Default 2.
         snapshot_every_n_steps: As in torchdata's StatefulDataLoader: a worker sends the state of an
             IterableDataset after every so many batches. Resuming restores the last state sent and
             draws the batches since then again, so the next batch is the same either way. 0 or
@@ -108,9 +101,13 @@ class FastLoader(DataLoader[Sample]):
         transform, target_transform: For a path, or for a PackedDataset that has none. A list of
             transforms makes several views of each image; a batch is then ``[[images of view 0,
             images of view 1, ...], labels]``.
-        engine: "auto" chooses; "native"; "python" gives the same results with Pillow; "dali" uses
-            NVIDIA DALI on ``device``, or its CPU backend (docs/gpu.md); "workers" runs the
-            dataset's own code in torch's workers.
+        engine: Who makes batches. "auto" chooses. "native". "python" gives the same results with
+            Pillow. "dali": NVIDIA DALI decodes JPEGs on ``device``, with slightly different pixels,
+            or its CPU backend does (docs/gpu.md). "ray": processes on the Ray cluster that this
+            process is connected to, each one batch at a time on one CPU; ``num_workers`` is how
+            many at a time, ``prefetch_factor`` how many for each of them are ahead
+            (docs/distributed.md). "torch": the dataset's own code in torch's workers, and nothing
+            of fastload's.
         dtype: dtype of the images: ``torch.float32``, float16, bfloat16 (or their names, such as
             "float32"), or uint8 if the transform ends in uint8. None keeps the transform's.
         memory_format: Layout of the images in memory: ``torch.contiguous_format`` (NCHW) or
@@ -124,14 +121,6 @@ class FastLoader(DataLoader[Sample]):
         decode: "exact" decodes every pixel. "scaled" decodes a JPEG at 1/2, 1/4 or 1/8 of its size
             when that is still at least twice the size needed: several times faster for large
             photos, with slightly different pixels (docs/performance.md).
-        check_crc: When to verify a record's checksum: "first" (the first time that this process
-            reads it), "always" or "never".
-        fields: For a path or a PackedDataset: fields of the store to return with the images, such
-            as ``("mask", "key")``, or "all". Each batch is then a dict (see PackedDataset).
-        joint: For a path or a PackedDataset: fields that follow the image's crops, resizes, pads
-            and flips, with their kinds, such as ``{"mask": "mask", "boxes": "xyxy"}`` (see
-            PackedDataset). The batch has them as fields: masks as one tensor (n, h, w), all others
-            as a list of n tensors.
         tuned: Path of a file written by ``fastload autotune``. Its num_workers, prefetch_factor,
             pin_memory and cache (with ``--approximate`` also decode) apply where they are not given
             here; the batch size never does. If it was tuned on another machine or dataset, a
@@ -140,9 +129,9 @@ class FastLoader(DataLoader[Sample]):
             DistributedSampler, and ``len`` counts that part. ``set_epoch`` is not needed. The rank
             comes from torch.distributed, or from torchrun's environment. A DeviceMesh, such as
             ``mesh["dp"]``: each of its positions is a rank, so that the processes of one tensor- or
-            pipeline-parallel group read the same samples. Has no effect with a ``sampler`` or
-            ``batch_sampler``. Off by default, because trainers shard by themselves.
-        rank, world_size: Of this process, for use without torch.distributed. Give both.
+            pipeline-parallel group read the same samples. (rank, world_size): without either. Has
+            no effect with a ``sampler`` or ``batch_sampler``. Off by default, because trainers
+            shard by themselves.
         on_error: What to do with a sample that cannot be made. "raise". "skip": the batch gets
             shorter. "replace": repeat the next good sample of the batch. "refill": take a sample
             from the end of the epoch's order, so that the epoch gets shorter instead; where there
@@ -152,10 +141,6 @@ class FastLoader(DataLoader[Sample]):
             counts them.
         max_errors: How many bad samples an epoch may have before TooManyErrors is raised: an int is
             a number, a float is a share of the samples (at least one sample, unless it is 0).
-        prefetch_thread: True: where the dataset's own code runs in this process (num_workers=0), a
-            thread makes two batches ahead. Its random numbers then do not follow ``seed``.
-        trace: Path to write a timeline of this loader to, in the format of ``fastload.trace``;
-            written at the end of each epoch and at exit.
         cache: What to keep for later epochs; batches stay the same (docs/performance.md). "ram":
             the bytes of the records. "dct": JPEGs converted to DCT records, which need no Huffman
             decoding. "decoded": decoded images, or the result of Resize or CenterCrop if the
@@ -163,34 +148,21 @@ class FastLoader(DataLoader[Sample]):
             on this machine. With a Dataset of your own: what it opens (docs/your-dataset.md).
         cache_limit: Size in bytes, or a string such as "8GB". Default: half of the available
             memory (for "ram", "dct" and "decoded", divided among the ranks of this machine).
-            Records that do not fit are read from the store as before. For a URL: bytes of
-            ``cache_dir``, by default half of what is free there; 0 keeps nothing on a disk.
-        storage_options: For a URL: options of obstore or fsspec, such as ``{"region":
-            "eu-central-1"}``. Credentials come from the places where these libraries look for them,
-            unless they are given here (docs/remote.md).
-        cache_dir: For a URL: the folder, on a local disk, where what was fetched is kept for later
-            epochs, other processes and later runs. Default: ``fastload`` in the user's cache
-            folder.
-        column: For Parquet files or a Lance dataset: the column that holds the images. Default: the
-            one that can, or "image" (docs/formats.md).
-        memory_limit: For these: bytes that what was read may take in the memory of each process, or
-            a string such as "2GB". Default: a quarter of what is available, divided among the ranks
-            and workers of the machine.
+            Records that do not fit are read from the store as before.
         shuffle_window: For a packed store, with ``shuffle=True`` and a ``seed``: shuffle in such a
             way that blocks of 8 MB, or row groups of Parquet files, are read whole. The blocks come
             in random order, and records are shuffled within windows of so many blocks. None: a full
             shuffle.
         batch_by: Which samples may share a batch. "aspect": those that the transform brings to one
-            size. ``Buckets``: those whose aspect ratios belong to one bucket; the transform begins
-            with ``buckets.crop()``. A sequence with a key for each sample, or a callable that takes
-            an index and gives its key: those with equal keys; a pair of integers is a height and a
-            width. Each batch has up to ``batch_size`` samples; groups come in random order with
-            ``shuffle=True``, a function of (seed, epoch), and without a seed that of seed 0.
-            ``drop_last`` leaves out the incomplete last batch of each group. ``shard`` divides
-            whole batches (docs/buckets.md). None: any samples.
-        batch_pixels: With ``batch_by``: each batch has as many samples as have so many pixels
-            together after the transform, at least one, and at most ``batch_size`` if that is above
-            1.
+            size; ("aspect", pixels): and as many of them as have so many pixels together, at least
+            one, and at most ``batch_size`` if that is above 1. ``Buckets``: those whose aspect
+            ratios belong to one bucket; the transform begins with ``buckets.crop()``. A sequence
+            with a key for each sample, or a callable that takes an index and gives its key: those
+            with equal keys; a pair of integers is a height and a width. Each batch has up to
+            ``batch_size`` samples; groups come in random order with ``shuffle=True``, a function of
+            (seed, epoch), and without a seed that of seed 0. ``drop_last`` leaves out the
+            incomplete last batch of each group. ``shard`` divides whole batches (docs/buckets.md).
+            None: any samples.
         device: Where to put batches, of any structure: "cuda", "cuda:1", an index, a
             ``torch.device``; "mps" and "xpu" too. None and "cpu" mean host memory. On CUDA, batches
             are copied on a side stream while the caller computes, and are complete when the
@@ -199,26 +171,10 @@ class FastLoader(DataLoader[Sample]):
             CUDA graph is captured. With an engine of fastload and no ``collate_fn``, uint8 pixels
             are copied and the device applies the lookup table, the cast and RandomErasing, with
             the same result.
-        prefetch_device: Batches to keep on the device ahead of the one in use. 0: each batch is
-            copied when it is asked for.
         batch_transform: Called with each whole batch, on the device if there is one; for example
             torchvision's ``v2.MixUp(num_classes=10)``. While it runs, Python's, NumPy's and torch's
             global generators are seeded by a function of (seed, epoch, batch number); the caller's
             states are restored afterwards.
-        decode_device: "cpu"; "gpu": DALI decodes JPEGs on ``device``, with slightly different
-            pixels (docs/gpu.md); "auto": decodes some of the data both ways before the first batch
-            and uses the faster way from then on.
-        decode_on: "ray": processes on the Ray cluster that this process is connected to decode and
-            transform, each one batch at a time on one CPU. The batches are the same, in the same
-            order. ``num_workers`` is how many at a time, ``prefetch_factor`` (2) how many for each
-            of them are ahead. All machines must find the data under its path. Without ``cache``,
-            ``joint``, several views and URLs (docs/distributed.md). None: this process decodes.
-        defer: Where a map-style dataset's own code runs: while it makes a batch, ``PIL.Image.open``
-            gives images that are decoded later, all of a batch at once in C++, and what Pillow and
-            torchvision are asked to do with them is recorded. The batches are the same, bit for
-            bit, with the same random numbers. What cannot be recorded is done there and then. None:
-            yes, unless the environment variable FASTLOAD_DEFER is 0 (docs/your-dataset.md).
-
     All other arguments are torch's.
 
     Yields:
@@ -241,34 +197,26 @@ class FastLoader(DataLoader[Sample]):
     memory_format: torch.memory_format
     seed: int | None
     decode: Decode
-    check_crc: CheckCrc
-    rank: int | None
-    world_size: int | None
     on_error: OnError
     max_errors: float
-    prefetch_thread: bool
     tuned: str | os.PathLike[str] | None
     cache: CacheKind | None
     device: str | int | torch.device | None
-    prefetch_device: int
     batch_transform: Callable[[Any], Any] | None
-    decode_device: DecodeDevice
-    decode_on: DecodeOn | None
-    defer: bool | None
     shuffle_window: int | None
     batch_by: BatchBy | None
-    batch_pixels: int | None
 
     # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
     # does instead of calling it.
-    shard: bool | DeviceMesh = False
+    shard: ShardBy = False
     _threads = False
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
     _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
     _left_out = 0  # batches that accelerate skips at the start of each epoch
 
+    @refuses_moved
     def __init__(
         self,
         dataset: Dataset[Sample] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mix,
@@ -297,32 +245,16 @@ class FastLoader(DataLoader[Sample]):
         memory_format: torch.memory_format = torch.contiguous_format,
         seed: int | None = None,
         decode: Decode = "exact",
-        check_crc: CheckCrc = "first",
-        fields: Sequence[str] | str | None = None,
-        joint: Mapping[str, JointKind] | None = None,
         tuned: str | os.PathLike[str] | None = None,
-        shard: bool | DeviceMesh = False,
-        rank: int | None = None,
-        world_size: int | None = None,
+        shard: ShardBy = False,
         on_error: OnError = "raise",
         max_errors: float = 0.001,
-        prefetch_thread: bool = False,
-        trace: str | os.PathLike[str] | None = None,
         cache: CacheKind | None = None,
         cache_limit: int | str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        column: str | None = None,
-        memory_limit: int | str | None = None,
         shuffle_window: int | None = None,
         batch_by: BatchBy | None = None,
-        batch_pixels: int | None = None,
         device: str | int | torch.device | None = None,
-        prefetch_device: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
-        decode_device: DecodeDevice = "cpu",
-        decode_on: DecodeOn | None = None,
-        defer: bool | None = None,
     ) -> None:
         check_workers(num_workers)
         check_augmentation(seed, transform, target_transform)
@@ -349,37 +281,20 @@ class FastLoader(DataLoader[Sample]):
             memory_format=memory_format,
             seed=seed,
             decode=decode,
-            check_crc=check_crc,
             shard=shard,
-            rank=rank,
-            world_size=world_size,
             on_error=on_error,
             max_errors=max_errors,
-            prefetch_thread=prefetch_thread,
             tuned=tuned,
             cache=cache,
             device=device,
-            prefetch_device=prefetch_device,
             batch_transform=batch_transform,
-            decode_device=decode_device,
-            decode_on=decode_on,
-            defer=defer,
             shuffle_window=shuffle_window,
             batch_by=batch_by,
-            batch_pixels=batch_pixels,
             own_order=sampler is None
             and (batch_sampler is None or isinstance(batch_sampler, BucketSampler)),
         )
         opened = open_dataset(
-            dataset,
-            seed=seed,
-            transform=transform,
-            target_transform=target_transform,
-            fields=fields,
-            joint=joint,
-            column=column,
-            memory_limit=memory_limit,
-            **_remote(dataset, storage_options, cache_dir, cache_limit),
+            dataset, seed=seed, transform=transform, target_transform=target_transform
         )
         if tuned is not None:
             from ._run.tuned_file import complete
@@ -395,9 +310,8 @@ class FastLoader(DataLoader[Sample]):
         self._cursor = EpochCursor()
         self._resources = Resources(
             Measurements(native=False),
-            cache=Cache.of(config.cache, None if is_remote(opened) else cache_limit, engine),
+            cache=Cache.of(config.cache, cache_limit, engine),
         )
-        _decode_device.check(config)
         found = route.find(config)
         self._resources.measurements.native = isinstance(found, EngineRoute)
         self._threads = isinstance(found, EngineRoute) and found.decodes
@@ -407,15 +321,7 @@ class FastLoader(DataLoader[Sample]):
             setattr(self, name, getattr(config, name))
         self.transform = transform
         self.target_transform = target_transform
-        self.fields = fields
-        self.joint = joint
-        self.trace = trace
         self.cache_limit = cache_limit
-        self.storage_options = storage_options
-        self.cache_dir = cache_dir
-        self.column = column
-        self.memory_limit = memory_limit
-        self._timeline = None if trace is None else lasting(trace)
         self._own_order = config.own_order
         arguments = order_arguments(config, batch_size=batch_size, shuffle=shuffle) | {
             "prefetch_factor": config.prefetch_factor,
@@ -453,10 +359,10 @@ class FastLoader(DataLoader[Sample]):
             return cpu.available(device=config.accelerated) if self._threads else 0
         if given != "auto":
             return given
-        if config.decode_on is not None:
+        if config.engine == "ray":
             raise UsageError(
-                f"decode_on={config.decode_on!r}: expected a number of num_workers, got 'auto', "
-                "which adjusts threads of this process"
+                "engine='ray': expected a number of num_workers, got 'auto', which adjusts threads "
+                "of this process"
             )
         from ._run import governor as _governor
 
@@ -536,13 +442,11 @@ class FastLoader(DataLoader[Sample]):
         config = self._config(begin=True)
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
-        if self._timeline is not None:
-            self._timeline.update()
         return EpochContext(
             config=config,
             resources=resources,
             cursor=self._cursor,
-            timeline=active() or self._timeline,  # an enclosing ``fastload.trace`` comes first
+            timeline=active(),
             length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
             torch_iterator=_weak(self),
@@ -585,8 +489,6 @@ class FastLoader(DataLoader[Sample]):
                 "with workers, or a DataPipe; use in_order=True and a Dataset"
             )
         state = progress.state()
-        if self._resources.choice is not None:
-            state["decode"] = _decode_device.state_of(self._resources.choice)
         if isinstance(self.dataset, MixDataset):
             state["mix"] = self.dataset.mix.state_dict()
         return state
@@ -624,9 +526,6 @@ class FastLoader(DataLoader[Sample]):
         accelerate.resume(self, resume.epoch)
         self._iterator = None  # its persistent workers are at another place in the data
         self._resources.end_workers()
-        choice = _decode_device.resumed(config, state.get("decode"))
-        if choice is not None:
-            self._resources.choice = choice
 
     def __getstate__(self) -> dict[str, Any]:
         # Resources and cursor leave out threads, processes and iterators by themselves.
@@ -706,19 +605,6 @@ class FastLoader(DataLoader[Sample]):
             yield batch
         elapsed = time.perf_counter() - begin
         self._resources.replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
-
-
-def _remote(
-    dataset: object,
-    storage_options: Mapping[str, Any] | None,
-    cache_dir: str | os.PathLike[str] | None,
-    cache_limit: int | str | None,
-) -> dict[str, Any]:
-    """The arguments of a store at a URL; ``cache_limit`` is another one elsewhere."""
-    remote: dict[str, Any] = {"storage_options": storage_options, "cache_dir": cache_dir}
-    if has_url(dataset):
-        remote["cache_limit"] = cache_limit
-    return remote
 
 
 def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:

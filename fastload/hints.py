@@ -15,17 +15,11 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 # --- arguments of FastLoader ------------------------------------------------------------------
 
-Engine: TypeAlias = Literal["auto", "native", "python", "dali", "workers"]
+Engine: TypeAlias = Literal["auto", "native", "python", "dali", "ray", "torch"]
 """``engine``: which engine makes the batches."""
 
 Decode: TypeAlias = Literal["exact", "scaled"]
 """``decode``: JPEGs in full size, or at 1/2, 1/4 or 1/8 of it if that is large enough."""
-
-DecodeDevice: TypeAlias = Literal["cpu", "gpu", "auto"]
-"""``decode_device``: where JPEGs are decoded."""
-
-DecodeOn: TypeAlias = Literal["ray"]
-"""``decode_on``: which other machines decode."""
 
 CheckCrc: TypeAlias = Literal["first", "always", "never"]
 """``check_crc``: when a record is compared with its checksum."""
@@ -134,7 +128,7 @@ class Stats(TypedDict):
 
     engine: str
     """The engine that made the batches: "native", "python", "gather" (rows of a TensorDataset),
-    "dali", or "workers" (torch's DataLoader)."""
+    "dali", or "torch" (torch's DataLoader)."""
     images: int
     """Samples handed to the consumer."""
     batches: int

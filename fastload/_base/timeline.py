@@ -7,13 +7,11 @@ counters ``C``, metadata ``M``), which torch.profiler writes too. Times are micr
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -221,22 +219,6 @@ def _profiled(path: str) -> tuple[int, list[_Event]]:
 
 
 _active: Timeline | None = None
-_lasting: weakref.WeakSet[Timeline] = weakref.WeakSet()
-
-
-def lasting(path: str | os.PathLike[str]) -> Timeline:
-    """A timeline that is written by ``update`` and at interpreter exit."""
-    timeline = Timeline(path)
-    _lasting.add(timeline)
-    return timeline
-
-
-def _update_all() -> None:
-    for timeline in list(_lasting):
-        timeline.update()
-
-
-atexit.register(_update_all)
 
 
 def active() -> Timeline | None:
@@ -246,9 +228,8 @@ def active() -> Timeline | None:
 
 def gauge(name: str, value: float) -> None:
     """The counter ``name``, of the whole process, has ``value`` in all that is recorded now."""
-    traced = _active
-    for timeline in _lasting if traced is None else (traced,):
-        timeline.counter(name, value)
+    if _active is not None:
+        _active.counter(name, value)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,6 @@ class EngineOptions:
         channels_last: memory order of the batch: NHWC instead of NCHW.
         check_crc: "first" verifies a record's checksum the first time, "always", or "never".
         device: where images are decoded, if the engine can choose.
-        hw_decoder_load: share of the images for a GPU's JPEG engine; None: the engine's default.
         processes: decode what only Pillow can decode; None: threads of this process do.
         view: number of the view. View 0 reads ahead, verifies checksums and fills the cache.
     """
@@ -70,7 +69,6 @@ class EngineOptions:
     channels_last: bool = False
     check_crc: CheckCrc = "first"
     device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
-    hw_decoder_load: float | None = None
     processes: PillowProcesses | None = None
     view: int = 0
 

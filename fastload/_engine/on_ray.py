@@ -62,10 +62,10 @@ class RayEngine(BatchEngine):
         ray = self._ray = ray_cluster.load()
         if not ray.is_initialized():
             raise UsageError(
-                "decode_on='ray': expected a connection to a Ray cluster, found none: call "
+                "engine='ray': expected a connection to a Ray cluster, found none: call "
                 "ray.init(address=...) first"
             )
-        self._reference = ray_cluster.put(remote, "decode_on='ray': the dataset")
+        self._reference = ray_cluster.put(remote, "engine='ray': the dataset")
         # Elsewhere too, although a trainer's placement group holds its own CPUs only.
         self._task = ray.remote(fill).options(
             num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD"
@@ -131,7 +131,7 @@ class _RayTicket(Ticket):
             raise concurrent.futures.CancelledError("the task of the batch was cancelled") from None
         except ray.exceptions.RayError as error:
             raise StoreError(
-                f"decode_on='ray': a task was lost {_RETRIES + 1} times ({error}): see to the "
+                f"engine='ray': a task was lost {_RETRIES + 1} times ({error}): see to the "
                 "machines of the cluster"
             ) from error
         return found

@@ -21,7 +21,8 @@ from ..storage.tensors import gathers
 from .base import BatchEngine, one_tensor
 from .image_engine import EngineOptions, ImageEngine
 
-_TORCH = "workers"
+_TORCH = "torch"
+_RAY = "ray"
 
 
 class EngineKind(abc.ABC):
@@ -232,14 +233,14 @@ def on_device(engine: str) -> bool:
     return engine in KINDS and KINDS[engine].on_device
 
 
-def device_engine() -> EngineKind:
-    """The engine that ``decode_device="gpu"`` takes."""
-    return DALI
+def on_ray(engine: str) -> bool:
+    """Whether ``FastLoader(engine=engine)`` has tasks on a Ray cluster fill batches."""
+    return engine == _RAY
 
 
 def is_engine(engine: str) -> bool:
-    """Whether ``FastLoader(engine=engine)`` asks for one of these engines by its name."""
-    return engine in KINDS
+    """Whether ``FastLoader(engine=engine)`` asks for an engine by its name."""
+    return engine in KINDS or on_ray(engine)
 
 
 def is_torch(engine: str) -> bool:
@@ -249,7 +250,8 @@ def is_torch(engine: str) -> bool:
 
 def may_use_processes(engine: str) -> bool:
     """Whether ``FastLoader(engine=engine)`` may have processes decode with Pillow."""
-    return not is_torch(engine) and (not is_engine(engine) or KINDS[engine].takes_processes)
+    asked = KINDS.get(engine)
+    return not is_torch(engine) and (asked is None or asked.takes_processes)
 
 
 def images_of(

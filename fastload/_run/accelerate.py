@@ -44,7 +44,7 @@ _ADAPTERS = "accelerate.data_loader"
 _PREPARED = "_is_accelerate_prepared"  # the attribute that accelerate reads
 
 # fastload's arguments that the dataset has already, or that a file supplied.
-_APPLIED = frozenset(("transform", "target_transform", "fields", "joint", "tuned", "trace"))
+_APPLIED = frozenset(("transform", "target_transform", "tuned"))
 
 _patched: weakref.WeakSet[type] = weakref.WeakSet()
 
@@ -236,12 +236,11 @@ def _rebuild(loader: PreparableLoader, plain: DataLoader[Any]) -> Any:
         arguments["on_error"] = "replace"  # ranks need equal numbers of batches
     made = kind.__new__(type(loader))
     kind.__init__(made, plain.dataset, **arguments)
-    for name in _APPLIED | {"_timeline"}:
+    for name in _APPLIED:
         setattr(made, name, getattr(loader, name))
     for name, value in loader.__getstate__().items():  # attributes of a user's subclass
         vars(made).setdefault(name, value)
     made._cursor = copy.copy(loader._cursor)
-    made._resources.choice = loader._resources.choice
     made._left_out = getattr(plain.batch_sampler, "skip_batches", 0)
     made.collate_fn = LoaderCarrier(made.collate_fn, None, made)
     return made

@@ -16,13 +16,14 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from .._base import philox
+from .._sources.augmentation_checks import is_integer
 from .._sources.source import Source, image_sizes, resolve
 from .._sources.unreadable import Unreadable
 from .._transforms.buckets import Buckets
@@ -33,8 +34,16 @@ from ..errors import UsageError
 from .order import EpochSampler, UnequalBatches, random_order
 from .shard import Shard
 
-BatchBy: TypeAlias = Literal["aspect"] | Buckets | Sequence[Any] | Callable[[int], Hashable]
+BatchBy: TypeAlias = (
+    Literal["aspect"]
+    | tuple[Literal["aspect"], int]
+    | Buckets
+    | Sequence[Any]
+    | Callable[[int], Hashable]
+)
 """The argument ``batch_by``. A sequence may also be an array or a tensor."""
+
+_ASPECT = "aspect"
 
 # Random streams of Philox: the samples of an epoch, and its batches.
 _SAMPLES, _BATCHES = 0x6275_6B73, 0x6275_6B62
@@ -66,8 +75,7 @@ class BucketSampler(EpochSampler):
     Args:
         data_source: the dataset.
         batch_by: see FastLoader.
-        batch_size: the most samples of a batch; with ``batch_pixels``, 1 sets no limit.
-        batch_pixels: the most pixels of a batch, or None.
+        batch_size: the most samples of a batch; where ``batch_by`` limits pixels, 1 sets no limit.
         drop_last: leave out incomplete batches.
         shuffle: random order, a function of ``seed`` and epoch.
         seed: any int.
@@ -79,15 +87,17 @@ class BucketSampler(EpochSampler):
         *,
         batch_by: BatchBy,
         batch_size: int,
-        batch_pixels: int | None,
         drop_last: bool,
         shuffle: bool,
         seed: int,
     ) -> None:
         super().__init__(data_source)  # type: ignore[arg-type]  # a map-style dataset has a length
-        self.batch_by = batch_by
+        self.batch_by, self.pixels = batch_by, None
+        if isinstance(batch_by, Buckets):
+            self.pixels = batch_by.batch_pixels
+        elif _is_aspect(batch_by) and not isinstance(batch_by, str):
+            self.batch_by, self.pixels = batch_by
         self.samples = batch_size
-        self.pixels = batch_pixels
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.seed = seed
@@ -113,11 +123,6 @@ class BucketSampler(EpochSampler):
             groups = _by_bucket(self.data_source, self.batch_by)
         else:
             groups = _by_key(self.batch_by, n)
-        if self.pixels is not None and groups.pixels is None:
-            raise UsageError(
-                "batch_pixels: expected a batch_by that tells the sizes of images ('aspect', "
-                "Buckets, or (height, width) for each), got other keys; use batch_size"
-            )
         self._found = n, plan, groups
         return groups
 
@@ -126,7 +131,7 @@ class BucketSampler(EpochSampler):
         groups = self.groups()
         if self.pixels is None:
             return np.full(len(groups.names), self.samples, np.int64)
-        assert groups.pixels is not None, "checked by groups()"
+        assert groups.pixels is not None, "'aspect' and Buckets tell sizes"
         fitting: np.ndarray = np.maximum(self.pixels // np.maximum(groups.pixels, 1), 1)
         return fitting.clip(max=self.samples) if self.samples > 1 else fitting
 
@@ -189,14 +194,29 @@ def within(batch_sampler: object) -> BucketSampler | None:
     return batch_sampler
 
 
+def one_size(batch_by: BatchBy | None) -> bool:
+    """Whether it makes batches of images of one size."""
+    return isinstance(batch_by, Buckets) or _is_aspect(batch_by)
+
+
+def _is_aspect(batch_by: object) -> TypeGuard[Literal["aspect"] | tuple[Literal["aspect"], int]]:
+    if isinstance(batch_by, tuple) and len(batch_by) == 2 and isinstance(batch_by[0], str):
+        return batch_by[0] == _ASPECT and is_integer(batch_by[1])
+    return isinstance(batch_by, str) and batch_by == _ASPECT
+
+
 def check(batch_by: object) -> None:
     """Raise UsageError unless ``batch_by`` is what FastLoader's argument of that name may be."""
+    if _is_aspect(batch_by):
+        if not isinstance(batch_by, str) and batch_by[1] < 1:
+            raise UsageError(f"batch_by: expected a positive number of pixels, got {batch_by!r}")
+        return
     known = isinstance(batch_by, (Buckets, np.ndarray, torch.Tensor)) or callable(batch_by)
     sequence = isinstance(batch_by, Sequence) and not isinstance(batch_by, (str, bytes))
-    if not known and not sequence and batch_by != "aspect":
+    if not known and not sequence:
         raise UsageError(
-            "batch_by: expected 'aspect', Buckets, a callable that takes an index, or a sequence "
-            f"with a key for each sample, got {batch_by!r}"
+            "batch_by: expected 'aspect', ('aspect', pixels), Buckets, a callable that takes an "
+            f"index, or a sequence with a key for each sample, got {batch_by!r}"
         )
 
 

@@ -16,17 +16,14 @@ import torch
 from torch.utils.data import IterableDataset, Sampler, SequentialSampler, default_collate
 
 from .._base.machine import cpu
+from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
 from .._sources.mix import Mix, MixDataset
-from .._transforms.buckets import Buckets
 from ..errors import UsageError, type_next
 from ..hints import (
     CacheKind,
-    CheckCrc,
     Decode,
-    DecodeDevice,
-    DecodeOn,
     Engine,
     NumWorkers,
     OnError,
@@ -35,10 +32,9 @@ from . import bucket_sampler, shard
 from .bad_samples import policy
 from .bucket_sampler import BatchBy, BucketSampler
 from .order import InOrder, SeededSampler
-from .shard import Shard
+from .shard import Shard, ShardBy
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
     from typing_extensions import TypeVar
 
     # The default is for paths, which have no sample type: FastLoader("imgs.lmdb") is a
@@ -97,24 +93,15 @@ class LoaderConfig(TorchArguments):
     memory_format: torch.memory_format = torch.contiguous_format
     seed: int | None = None
     decode: Decode = "exact"
-    check_crc: CheckCrc = "first"
-    shard: bool | DeviceMesh = False
-    rank: int | None = None
-    world_size: int | None = None
+    shard: ShardBy = False
     on_error: OnError = "raise"
     max_errors: float = 0.001
-    prefetch_thread: bool = False
     tuned: str | os.PathLike[str] | None = None
     cache: CacheKind | None = None
     device: str | int | torch.device | None = None
-    prefetch_device: int = 2
     batch_transform: Callable[[Any], Any] | None = None
-    decode_device: DecodeDevice = "cpu"
-    decode_on: DecodeOn | None = None
-    defer: bool | None = None
     shuffle_window: int | None = None
     batch_by: BatchBy | None = None
-    batch_pixels: int | None = None
     # Not arguments of FastLoader:
     own_order: bool = True
     left_out: int = 0
@@ -124,11 +111,7 @@ class LoaderConfig(TorchArguments):
         """Raise UsageError for arguments that are invalid, alone or together."""
         check_seed(self.seed)
         check_choice("engine", self.engine, get_args(Engine))
-        check_choice("check_crc", self.check_crc, get_args(CheckCrc))
         check_choice("decode", self.decode, get_args(Decode))
-        check_choice("decode_device", self.decode_device, get_args(DecodeDevice))
-        if self.defer is not None and not isinstance(self.defer, bool):
-            raise UsageError(f"defer: expected True, False or None, got {self.defer!r}")
         if self.memory_format not in (torch.contiguous_format, torch.channels_last):
             raise UsageError(
                 "memory_format: expected torch.contiguous_format or torch.channels_last, "
@@ -165,17 +148,12 @@ class LoaderConfig(TorchArguments):
             )
         if self.device is not None:
             _check_device(self.device)
-        ahead, transform = self.prefetch_device, self.batch_transform
-        if not isinstance(ahead, int) or ahead < 0:
-            raise UsageError(f"prefetch_device: expected an integer of at least 0, got {ahead!r}")
+        transform = self.batch_transform
         if transform is not None and not callable(transform):
             raise UsageError(
                 f"batch_transform: expected a callable that takes a batch, got {transform!r}"
             )
-        if self.rank is not None or self.world_size is not None:
-            shard.resolve(self.shard, self.rank, self.world_size)
-        if self.decode_on is not None:
-            self._check_decode_on()
+        self._check_engine()
         if self.cache == "decoded" and self.decode == "scaled":
             raise UsageError(
                 "cache='decoded' keeps images in full size, but decode='scaled' makes smaller "
@@ -183,15 +161,7 @@ class LoaderConfig(TorchArguments):
             )
 
     def _check_batch_by(self) -> None:
-        pixels = self.batch_pixels
-        if pixels is not None and (not is_integer(pixels) or pixels < 1):
-            raise UsageError(f"batch_pixels: expected a positive integer, got {pixels!r}")
         if self.batch_by is None:
-            if pixels is not None:
-                raise UsageError(
-                    "batch_pixels: expected batch_by too, got None: without it, every batch has "
-                    "batch_size samples"
-                )
             return
         bucket_sampler.check(self.batch_by)
         if self.iterable or isinstance(self.dataset, (Mix, MixDataset)):
@@ -214,18 +184,18 @@ class LoaderConfig(TorchArguments):
         if size is None or not is_integer(size) or size < 1:
             raise UsageError(f"batch_by: expected a batch_size, got {size!r}")
 
-    def _check_decode_on(self) -> None:
-        check_choice("decode_on", self.decode_on, get_args(DecodeOn))
-        if self.cache is not None:
+    def _check_engine(self) -> None:
+        """Raise UsageError for an engine that does not go with another argument, or is missing."""
+        engine = self.engine
+        if self.cache is not None and (registry.on_device(engine) or registry.on_ray(engine)):
             raise UsageError(
-                f"decode_on={self.decode_on!r}: expected cache=None, got cache={self.cache!r}: the "
-                "images are not decoded in this process"
+                f"cache={self.cache!r} keeps images that this process decodes, and "
+                f"engine={engine!r} decodes elsewhere: leave one of them out"
             )
-        if self.decode_device != "cpu":
-            raise UsageError(
-                f"decode_on={self.decode_on!r}: expected decode_device='cpu', got "
-                f"{self.decode_device!r}"
-            )
+        if registry.on_device(engine):
+            missing = registry.KINDS[engine].missing()
+            if missing is not None:
+                raise missing
 
     # --- derived from the arguments -------------------------------------------------------------
 
@@ -276,7 +246,7 @@ class LoaderConfig(TorchArguments):
     @property
     def one_size(self) -> bool:
         """Whether ``batch_by`` makes batches of images of one size."""
-        return isinstance(self.batch_by, (str, Buckets))
+        return bucket_sampler.one_size(self.batch_by)
 
     @property
     def pinned(self) -> bool:
@@ -324,7 +294,7 @@ class LoaderConfig(TorchArguments):
         """
         if not (self.shard and self.own_order):
             return None
-        return shard.resolve(self.shard, self.rank, self.world_size)
+        return shard.resolve(self.shard)
 
     def part_length(self) -> int | None:
         """Batches of this rank; None if the loader does not divide the epoch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import warnings
@@ -15,23 +16,27 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from .._base import callers
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine, Images
-from .._engine.image_engine import EngineOptions
-from .._engine.registry import chosen, make_engine
+from .._engine.image_engine import EngineOptions, ImageEngine
+from .._engine.registry import make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
-from . import decode_device, decode_on, epoch_plan, pillow_share
+from .._transforms.plan import Plan
+from .._transforms.views import Views
+from ..storage.base import Store
+from . import epoch_plan, pillow_share
 from . import order as _order
 from .bad_samples.batch_filler import Filler
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
-from .engine_stream import BatchIterator, default_prefetch
+from .engine_stream import BatchIterator
 from .epoch_plan import EpochPlan
 from .order import SEQUENTIAL, Order
 from .producer import Pipeline
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
+from .setup import Setup
 
 
 def stream(
@@ -40,6 +45,7 @@ def stream(
     cursor: EpochCursor,
     plan: EpochPlan,
     source: Source,
+    setup: Setup,
     *,
     length: int | None,
 ) -> BatchIterator:
@@ -62,7 +68,7 @@ def stream(
     if plan.refill is not None:
         plan.refill.order = lambda: known.indices
     filler = Filler(
-        _engine(config, resources, source),
+        _engine(config, resources, source, setup),
         source,
         seed=seed,
         epoch=number,
@@ -70,8 +76,7 @@ def stream(
         refill=plan.refill,
         left_out=left_out,
         times=plan.times,
-        # of the choice, which _engine has settled
-        rest=delivery.device_plan(config, resources.choice, source),
+        rest=setup.finished,
     )
     pipeline = Pipeline(
         filler,
@@ -97,7 +102,7 @@ def stream(
             _pinned(config),
             filler.rest is not None,
         ),
-        prefetch=_batches_ahead(config, resources, source) if config.num_workers else 0,
+        prefetch=setup.ahead,
         stamps=plan.stamps,
         progress=progress,
         bad=plan.bad,
@@ -119,25 +124,6 @@ def _augmentation(
     return source.draw or (cursor.base_seed, number)
 
 
-def _batches_ahead(config: LoaderConfig, resources: Resources, source: Source) -> int:
-    """The number of batches to make ahead of the consumer."""
-    if resources.governor is not None:
-        return resources.governor.setting.prefetch
-    ahead = config.prefetch_factor or default_prefetch()
-    if config.decode_on is not None:
-        return decode_on.ahead(config)
-    share = pillow_share.pillow_share(config, resources, source)
-    if share is not None and share.processes:
-        return pillow_share.ahead(ahead, config.num_workers, config.batch_size)
-    # Copies to a device, pinned memory and DALI need batches in flight of their own.
-    on_gpu = config.accelerated or (config.pin_memory and torch.cuda.is_available())
-    if ahead != default_prefetch() or on_gpu:
-        return ahead
-    if decode_device.decoding(config, resources.choice, source).engine.on_device:
-        return ahead
-    return default_prefetch(source.plan.nbytes, config.batch_size, config.num_workers)
-
-
 def _pinned(config: LoaderConfig) -> bool:
     """Whether to pin batches; warns if they should be pinned but there is no accelerator."""
     if config.pinned and not torch.cuda.is_available():
@@ -149,39 +135,32 @@ def _pinned(config: LoaderConfig) -> bool:
     return config.pinned and torch.cuda.is_available()
 
 
-def _engine(config: LoaderConfig, resources: Resources, source: Source) -> BatchEngine:
+def _engine(
+    config: LoaderConfig, resources: Resources, source: Source, setup: Setup
+) -> BatchEngine:
     """The engine of this process for ``source``; it is kept from epoch to epoch."""
-    resources.choice = decode_device.settle(config, resources.choice, source)
-    decoding = decode_device.decoding(config, resources.choice, source)
     # The process is part of the key: after a fork, the engine's threads are the parent's.
-    name = decoding.engine.name
-    where = "" if config.decode_on is None else f" on {config.decode_on}"
-    key = EngineKey(os.getpid(), source.parts, name + where, decoding.device)
-    rest = delivery.device_plan(config, resources.choice, source)
-    plan = source.plan if rest is None else rest.levels()
+    key = EngineKey(os.getpid(), source.parts, setup.engine, setup.on_ray, setup.device)
+    plan = source.plan if setup.finished is None else setup.finished.levels()
     if resources.engine is not None:
         made_for, engine = resources.engine
         if made_for == key and engine.makes(plan):
             engine.use_threads(config.num_workers)
             return engine
     pinned = config.pinned and torch.cuda.is_available()
-    adjusted = resources.governor
-    if adjusted is None:
-        ahead = _batches_ahead(config, resources, source)
-    else:
-        ahead = adjusted.most.prefetch
+    ahead = setup.ahead if resources.governor is None else resources.governor.most.prefetch
     store = source.store
     if resources.cache is not None and resources.cache.serves(store):
         store = resources.cache.before(
             store,
             source.parts,
             plan,
-            engine=chosen(config.engine, store),
-            checked=config.check_crc != "never",
+            engine=setup.engine,
+            checked=source.check_crc != "never",
         )
     processes = None
-    if not decoding.engine.on_device and config.decode_on is None:
-        processes = pillow_share.processes(config, resources, source, store, plan)
+    if setup.pillow is not None and setup.pillow.processes and not setup.engine.on_device:
+        processes = pillow_share.processes(config, store, plan)
     options = EngineOptions(
         threads=config.num_workers,
         # batches ahead, the consumer's batch, and those being copied to a device
@@ -192,17 +171,33 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Batch
             patient=config.num_workers > 0,
         ),
         channels_last=config.channels_last,
-        check_crc=config.check_crc,
-        device=decoding.device,
-        hw_decoder_load=decoding.hw_decoder_load,
+        check_crc=source.check_crc,
+        device=setup.device,
         processes=processes,
     )
-    if config.decode_on is None:
-        engine = make_engine(name, store, plan, options)
-    else:
-        engine = decode_on.engine(name, store, plan, options)
+    engine = make_engine(setup.engine.name, store, plan, options)
+    if setup.on_ray:
+        engine = _on_ray(engine, store, plan, options)
     resources.engine = key, engine
     return engine
+
+
+def _on_ray(
+    local: BatchEngine, store: Store, plan: Plan | Views, options: EngineOptions
+) -> BatchEngine:
+    """The engine ``local`` in tasks on a Ray cluster.
+
+    Raises:
+        UsageError: this process is not connected to a cluster.
+        MissingDependencyError: Ray is not installed.
+    """
+    from .._engine.on_ray import RayEngine
+
+    alone = dataclasses.replace(options, threads=0, ring=SlabRing(1), processes=None)
+    remote = make_engine(local.name, store, plan, alone)
+    # neither rows of tensors nor several views: see ``setup.py``
+    assert isinstance(local, ImageEngine) and isinstance(remote, ImageEngine)
+    return RayEngine(local, remote)
 
 
 def _assemble(

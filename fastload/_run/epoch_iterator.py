@@ -27,6 +27,7 @@ from .epoch_plan import EpochPlan
 from .measurements import Measurements
 from .resources import Resources
 from .route import EngineRoute, TorchRoute
+from .setup import Setup, decide
 from .stream import BatchStream
 
 
@@ -166,16 +167,19 @@ def _stream(context: EpochContext) -> BatchStream:
         remote=[(store, store.fetched() or {}) for store in remote_stores(config.dataset)],
         padding=plan.padding,
     )
+    setup = decide(config, resources, found.source) if isinstance(found, EngineRoute) else None
     with plan.drawing():
-        return delivery.deliver(config, resources, cursor, plan, _host_batches(context, plan))
+        inner = _host_batches(context, plan, setup)
+        return delivery.deliver(config, resources, cursor, plan, setup, inner)
 
 
-def _host_batches(context: EpochContext, plan: EpochPlan) -> BatchStream:
+def _host_batches(context: EpochContext, plan: EpochPlan, setup: Setup | None) -> BatchStream:
     """The batches in host memory, made by the epoch's route."""
     config, resources, cursor = context.config, context.resources, context.cursor
     if isinstance(plan.route, EngineRoute):
+        assert setup is not None, "decided for every engine"
         return engine_epoch.stream(
-            config, resources, cursor, plan, plan.route.source, length=context.length
+            config, resources, cursor, plan, plan.route.source, setup, length=context.length
         )
     if isinstance(plan.route, TorchRoute):
         found = context.torch_iterator()

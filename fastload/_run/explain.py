@@ -14,7 +14,7 @@ from .._sources.streams import ImageStream
 from .._transforms.plan import Plan
 from .._transforms.sample_params import coverage
 from ..hints import Engine, Stats
-from . import decode_device, decode_on, pillow_share, scaled_advice
+from . import scaled_advice
 from .bottleneck import verdict
 from .bucket_sampler import BucketSampler, within
 from .config import LoaderConfig
@@ -25,6 +25,7 @@ from .mix_sampler import MixSampler
 from .order import SEQUENTIAL
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
+from .setup import decide
 from .workers.copy_on_write import REMEDY, object_memory
 
 # Groups of ``batch_by`` that ``explain`` names.
@@ -53,27 +54,27 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
 
 
 def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[str]:
-    choice, workers = resources.choice, config.num_workers
-    decoding = decode_device.decoding(config, choice, source)
+    setup, workers = decide(config, resources, source), config.num_workers
     threads = f"{workers or 'the calling'} thread{'s' * (workers != 1)}"
     if resources.governor is not None:
         threads += ", adjusted while the loop runs"
     rows = f"{'one' if workers else 'the calling'} thread copies rows"
-    if config.decode_on is not None:
-        threads = decode_on.in_words(config)
+    if setup.on_ray:
+        threads = f"on Ray, {max(1, workers)} batches at a time, {setup.ahead} ahead"
     lines = [
-        f"engine: {decoding.engine.name} ({threads if not source.tensors else rows})",
+        f"engine: {setup.engine.name} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
-    if decoding.why:
-        lines.append(f"decode_device: {decoding.why}")
+    where = setup.describe()
+    if where is not None:
+        lines.append(f"decoded: {where}")
     views = source.plan.each
     layout = "channels_last" if config.channels_last else "contiguous NCHW"
     for number, plan in enumerate(views):
         lines += [f"view {number}:"] * (len(views) > 1)
         lines.append("fused: " + " -> ".join(plan.steps))
         if not source.tensors:
-            split = delivery.split(config, choice, source, plan)
+            split = delivery.split(setup, plan)
             lines += [f"split: {split}", f"batch: {plan.dtype}, {layout}"]
         if plan.drawn_size:
             lines.append(
@@ -81,14 +82,12 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
                 "can be made; end the transforms with a crop or a resize to a fixed (h, w)"
             )
     if resources.cache is not None:
-        engine = chosen(config.engine, source.store)
-        lines.append(f"cache: {resources.cache.explain(engine, source.store)}")
+        lines.append(f"cache: {resources.cache.explain(setup.engine, source.store)}")
     known = huffman_index.in_words(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
-    divided = pillow_share.pillow_share(config, resources, source)
-    if divided is not None:
-        lines += divided.explain(source, workers)
+    if setup.pillow is not None:
+        lines += setup.pillow.explain(source, workers)
     lines += scaled_advice.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
@@ -152,7 +151,7 @@ def _workers(
     workers = config.num_workers
     where = f"{workers} process{'es' * (workers != 1)}" if workers else "this process"
     lines = [
-        f"engine: workers (torch's DataLoader machinery, {where})",
+        f"engine: torch (torch's DataLoader machinery, {where})",
         f"because: {route.reason}",
     ]
     if isinstance(config.dataset, ImageStream):
@@ -169,8 +168,6 @@ def _workers(
         objects = object_memory(config.dataset, workers)
         if objects is not None:
             lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
-    elif config.prefetch_thread:
-        lines.append("prefetch: a thread of this process makes the next batches")
     elif not is_torch(config.engine):
         lines.append("faster: num_workers > 0 makes batches in other processes in parallel")
     if resources.cache is not None:
@@ -292,5 +289,5 @@ def figures(engine: Engine, resources: Resources) -> Stats:
 
 def _engine_name(engine: Engine, resources: Resources) -> str:
     if not resources.measurements.native:
-        return "workers"
+        return "torch"
     return chosen(engine).name if resources.engine is None else resources.engine[1].name

@@ -86,7 +86,6 @@ def _of_groups(config: LoaderConfig, *, shuffle: bool) -> BucketSampler:
         config.dataset,
         batch_by=config.batch_by,
         batch_size=config.batch_size,
-        batch_pixels=config.batch_pixels,
         drop_last=config.drop_last,
         shuffle=shuffle,
         seed=config.seed or 0,  # all ranks need the same order

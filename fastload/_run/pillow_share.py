@@ -139,13 +139,8 @@ def _context(config: LoaderConfig) -> BaseContext:
     return multiprocessing.get_context(given or default or "fork")
 
 
-def processes(
-    config: LoaderConfig, resources: Resources, source: Source, store: Store, plan: Plan | Views
-) -> Processes | None:
-    """The processes that decode ``store`` for ``plan``, not yet started; None if threads do it."""
-    found = pillow_share(config, resources, source)
-    if found is None or not found.processes:
-        return None
+def processes(config: LoaderConfig, store: Store, plan: Plan | Views) -> Processes:
+    """The processes that decode ``store`` for ``plan``, not yet started."""
     from .._engine.processes import Processes
     from .._engine.python import PythonEngine
 

@@ -13,14 +13,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from .._base.trace import Stamps
 from ..errors import DataError, UsageError
-from . import background_thread
-from .background_thread import EXIT_S, BackgroundThread
 from .bad_samples.batch_filler import Filled, Filler, Filling
 from .fetch_ahead import FetchAhead
 from .order import Batches
@@ -28,6 +26,9 @@ from .readahead import ReadAhead
 from .stream import check_process
 
 _E = TypeVar("_E", bound=BaseException)
+
+# How long the exit of the interpreter waits for a thread.
+_EXIT_S = 5.0
 
 # Pipelines whose producer runs, also after their iterator was dropped: a thread that is in native
 # code when the interpreter shuts down would abort the process.
@@ -77,7 +78,7 @@ class Pipeline:
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: _Owner | None = None
         self._filling: collections.deque[_Filling] = collections.deque()
-        self._results: BackgroundThread | None = None
+        self._results: _Thread | None = None
         self._closing = threading.Event()
         self._fetch: FetchAhead | None = None
         if engine.store.remote:
@@ -107,7 +108,7 @@ class Pipeline:
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
         # can always be ended.
         try:
-            self._results = background_thread.start(self._produce())
+            self._results = _started(self._produce())
         except RuntimeError:  # the system grants no more threads
             self._release()
             raise
@@ -293,6 +294,27 @@ def _cancel(filling: _Filling) -> None:
         filling.ticket.cancel()
 
 
+class _Thread(Protocol):
+    """``prefetch_generator.BackgroundGenerator``, as far as it is used here.
+
+    It is a daemon thread, so that an abandoned iterator cannot keep the process alive. But torch
+    aborts the process if a daemon thread drops a tensor while the interpreter shuts down. So the
+    interpreter ends and joins the threads at exit.
+    """
+
+    queue: queue.Queue[Any]
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+def _started(generator: Iterator[object]) -> _Thread:
+    """A thread that runs ``generator`` and puts (True, item) into an unbounded queue."""
+    from prefetch_generator import BackgroundGenerator
+
+    thread: _Thread = BackgroundGenerator(generator, max_prefetch=0)
+    return thread
+
+
 def _close_all() -> None:
     for pipeline in list(_running):
-        pipeline.close(EXIT_S)
+        pipeline.close(_EXIT_S)

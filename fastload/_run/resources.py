@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from .._base.fork_lock import ForkLock
 from .._base.machine import cpu
 from .._base.per_process import PerProcess
 from .._engine.base import BatchEngine
 from .._engine.cache.cache import Cache
+from .._engine.registry import EngineKind
 from ..storage.base import Store
 from .config import LoaderConfig
 from .measurements import Measurements
@@ -28,8 +28,11 @@ if TYPE_CHECKING:  # not every loader needs these
     from .._sources.deferred.ahead import Ahead
     from .._sources.deferred.batch import BatchDecoder
     from .._transforms.plan import Plan
-    from .decode_device import Choice
     from .governor import Governor
+
+
+AHEAD_ON_DEVICE = 2
+"""Batches on the device ahead of the caller's, where ``prefetch_factor`` is not given."""
 
 
 class EngineKey(NamedTuple):
@@ -38,12 +41,13 @@ class EngineKey(NamedTuple):
     Attributes:
         process: id of the process that made it; after a fork, its threads are the parent's.
         parts: the stores that it reads.
-        engine, device: which engine, and where it decodes.
+        engine, on_ray, device: which engine, and where it decodes.
     """
 
     process: int
     parts: tuple[Store, ...]
-    engine: str
+    engine: EngineKind
+    on_ray: bool
     device: torch.device
 
 
@@ -55,7 +59,6 @@ class Resources:
         measurements: of the running epoch, or of the last one.
         cache: of records or images, or None.
         governor: adjusts the workers if ``num_workers="auto"``, else None.
-        choice: what ``decode_device="auto"`` chose, or None so far.
         waiting: measures how long the dataset's code waits.
         engine: the engine, and what it was made for.
         looked_at: stores, the sample of their records that was examined, and those of the sample
@@ -67,7 +70,6 @@ class Resources:
         device: the device as it was given, and with its index.
         mover: moves batches to the device.
         stage: finishes images on the device; with its mover and its plan.
-        fetch_lock: of the threads of ``prefetch_thread``.
         outcomes: what keeps the persistent worker processes of a user's Dataset.
         torch_iterator: torch's own iterator whose worker processes persist.
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
@@ -77,7 +79,6 @@ class Resources:
 
     cache: Cache | None = None
     governor: Governor | None = None
-    choice: Choice | None = None
     waiting: cpu.Waiting = dataclasses.field(default_factory=cpu.Waiting)
     engine: tuple[EngineKey, BatchEngine] | None = None
     looked_at: tuple[tuple[Store, ...], np.ndarray, np.ndarray] | None = None
@@ -88,7 +89,6 @@ class Resources:
     ahead: Ahead | None = None
     mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
     stage: tuple[Mover, Plan, DeviceStage] | None = None
-    fetch_lock: ForkLock = dataclasses.field(default_factory=ForkLock)
     outcomes: object | None = None
     torch_iterator: _BaseDataLoaderIter | None = None
     replayed: float = 0.0
@@ -137,7 +137,6 @@ class Resources:
             Measurements(native=self.measurements.native),
             cache=self.cache,
             governor=copy.deepcopy(self.governor),
-            choice=self.choice,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,7 +159,8 @@ def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:
     """What moves a loader's batches to its device in this process; None where they stay."""
     if config.device is None or not config.accelerated:
         return None
-    return resources.mover_to(torch.device(config.device), config.prefetch_device)
+    ahead = config.prefetch_factor or AHEAD_ON_DEVICE
+    return resources.mover_to(torch.device(config.device), ahead)
 
 
 def slabs_held(config: LoaderConfig, resources: Resources) -> int:

@@ -14,7 +14,6 @@ from .._engine.registry import chosen, is_engine, is_torch
 from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
-from . import decode_on
 from .config import LoaderConfig
 from .row_order import check_rows
 from .stateful import is_stateful
@@ -82,7 +81,6 @@ def find(config: LoaderConfig) -> Route:
         source = _readable(config)
         chosen(config.engine, source.store)  # raises if it is not installed
         source = source.with_output(config.dtype, config.memory_format)
-        decode_on.check(config, source)
         return EngineRoute(source.with_decode(config.decode))
     except Unreadable as unreadable:
         reason = unreadable.reason
@@ -96,7 +94,7 @@ def find(config: LoaderConfig) -> Route:
 def _readable(config: LoaderConfig) -> Source:
     """What an engine reads. Raises Unreadable if there is nothing."""
     if is_torch(config.engine):
-        raise Unreadable("engine='workers' was asked for")
+        raise Unreadable("engine='torch' was asked for")
     if config.single:
         raise Unreadable("batch_size=None asks for single samples")
     source = resolve(config.dataset)
@@ -111,12 +109,10 @@ def _readable(config: LoaderConfig) -> Source:
 
 def _eager(config: LoaderConfig) -> str:
     """Why the images that the dataset opens are not deferred; empty: they are."""
-    if config.defer is False:
-        return "defer=False was asked for"
-    if config.defer is None and os.environ.get("FASTLOAD_DEFER") == "0":
+    if os.environ.get("FASTLOAD_DEFER") == "0":
         return "FASTLOAD_DEFER is 0"
     if is_torch(config.engine):
-        return "engine='workers' was asked for"
+        return "engine='torch' was asked for"
     if config.iterable:
         return "an IterableDataset cannot make a batch again, if an image in it is damaged"
     if is_stateful(config.dataset):
@@ -139,9 +135,8 @@ def _check_left_to_python(config: LoaderConfig, reason: str) -> None:
             "dtype and memory_format need one of fastload's engines, and none can be used: "
             f"{reason}; convert in the transform or in collate_fn"
         )
-    for name, plain in (("decode_on", None), ("decode", "exact")):
-        value = getattr(config, name)
-        if value != plain:
-            raise UsageError(
-                f"{name}={value!r} needs one of fastload's engines, and none can be used: {reason}"
-            )
+    if config.decode != "exact":
+        raise UsageError(
+            f"decode={config.decode!r} needs one of fastload's engines, and none can be used: "
+            f"{reason}"
+        )

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -75,47 +76,54 @@ class Shard:
         return n // self.world_size if drop_last else -(-n // self.world_size)
 
 
-def check(shard: bool | DeviceMesh) -> None:
+ShardBy: TypeAlias = "bool | tuple[int, int] | DeviceMesh"
+"""The argument ``shard``."""
+
+
+def check(shard: ShardBy) -> None:
     """Raise UsageError unless ``shard`` is what FastLoader's argument of that name may be."""
     if isinstance(shard, bool):
+        return
+    if isinstance(shard, tuple):
+        _given(shard)
         return
     from torch.distributed.device_mesh import DeviceMesh
 
     if not isinstance(shard, DeviceMesh):
-        raise UsageError(f"shard: expected True, False or a DeviceMesh, got {shard!r}")
+        raise UsageError(
+            f"shard: expected True, False, (rank, world_size) or a DeviceMesh, got {shard!r}"
+        )
 
 
-def resolve(shard: bool | DeviceMesh, rank: int | None, world_size: int | None) -> Shard:
+def resolve(shard: ShardBy) -> Shard:
     """The position in the mesh, or the rank given, else torch.distributed's, else torchrun's.
 
     Raises:
         UsageError: no rank is known, or it is not below ``world_size``, or this process is not in
             the mesh.
     """
+    if isinstance(shard, tuple):
+        return _given(shard)
     if not isinstance(shard, bool):
-        if rank is not None or world_size is not None:
-            raise UsageError("shard=mesh says which rank this is: leave out rank and world_size")
         return _position(shard)
-    if (rank is None) != (world_size is None):
-        raise UsageError(f"expected rank and world_size together, got {rank=} and {world_size=}")
-    if rank is None or world_size is None:
-        found = distributed() or _environment()
-        if found is None:
-            raise UsageError(
-                "shard=True needs to know this process's rank: initialise torch.distributed before "
-                "iterating, start with torchrun, or pass rank and world_size"
-            )
-        return found
-    return _checked(rank, world_size)
-
-
-def _checked(rank: int, world_size: int) -> Shard:
-    """Raises UsageError unless there is such a rank."""
-    if not (is_integer(rank) and is_integer(world_size) and 0 <= rank < world_size):
+    found = distributed() or _environment()
+    if found is None:
         raise UsageError(
-            f"expected integers, 0 <= rank < world_size, got {rank=} and {world_size=}"
+            "shard=True needs to know this process's rank: initialise torch.distributed before "
+            "iterating, start with torchrun, or pass shard=(rank, world_size)"
         )
-    return Shard(int(rank), int(world_size))
+    return found
+
+
+def _given(shard: tuple[Any, ...]) -> Shard:
+    """Raises UsageError unless it is a rank and a number of ranks."""
+    if len(shard) == 2 and all(map(is_integer, shard)):
+        rank, world_size = map(operator.index, shard)
+        if 0 <= rank < world_size:
+            return Shard(rank, world_size)
+    raise UsageError(
+        f"shard: expected integers (rank, world_size), 0 <= rank < world_size, got {shard!r}"
+    )
 
 
 def distributed() -> Shard | None:
@@ -164,4 +172,4 @@ def _environment() -> Shard | None:
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     except (KeyError, ValueError):
         return None
-    return _checked(rank, world_size)
+    return _given((rank, world_size))

@@ -164,31 +164,6 @@ def arguments_for(path: str | os.PathLike[str], dataset: object) -> dict[str, An
     return arguments
 
 
-def decoding_in(path: str | os.PathLike[str], dataset: object) -> dict[str, Any] | None:
-    """What ``keep_decoding`` wrote for this machine and dataset, or None.
-
-    Raises:
-        DataError: it is not a tuning file.
-    """
-    content = load(path)
-    found = content.get("decoding")
-    return found if isinstance(found, dict) and not _differences(content, dataset) else None
-
-
-def keep_decoding(path: str | os.PathLike[str], dataset: object, found: Mapping[str, Any]) -> None:
-    """Add to a tuning file whether the CPU or the GPU decodes faster.
-
-    A file for another machine or dataset, or one that cannot be written, is not changed.
-
-    Raises:
-        DataError: it is not a tuning file.
-    """
-    content = load(path)
-    if _differences(content, dataset) or not os.access(path, os.W_OK):
-        return
-    write(path, {**content, "decoding": dict(found)})
-
-
 def _differences(content: Mapping[str, Any], dataset: object) -> list[str]:
     """How the machine and dataset of a file differ from these, in words."""
     return [

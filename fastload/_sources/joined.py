@@ -35,7 +35,7 @@ class Joined:
                 joined, because that seed goes with the part's own record numbers.
         """
         plain = type(dataset) is ConcatDataset
-        mixed = type(dataset) is MixDataset and not dataset.labelled
+        mixed = type(dataset) is MixDataset and not dataset.mix.numbered
         if not (plain or mixed):
             return None
         assert isinstance(dataset, ConcatDataset)
@@ -50,7 +50,10 @@ class Joined:
                 return None
             stores.append(part)
         # The user may have changed any of these since the last call.
-        parts = [(one.store, one.transform, one.target_transform, one.fields) for one in stores]
+        parts = [
+            (one.store, one.transform, one.target_transform, one.fields, one.check_crc)
+            for one in stores
+        ]
         if not _same(parts, self._parts):
             self._parts, self._made = parts, _joined(stores, dataset.cumulative_sizes)
         return self._made
@@ -67,6 +70,8 @@ def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDatase
     for part in parts[1:]:
         if part.transform is not first.transform or part.fields != first.fields:
             return None
+        if part.check_crc != first.check_crc:
+            return None
         if part.target_transform is not first.target_transform:
             return None
         if (part.store.labels is None) != (first.store.labels is None):
@@ -79,6 +84,7 @@ def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDatase
             first.transform,
             first.target_transform,
             fields=first.fields,
+            check_crc=first.check_crc,
         )
     except UsageError:  # their labels or fields do not mean the same
         return None

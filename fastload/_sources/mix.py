@@ -61,6 +61,8 @@ class Mix:
             many components sometimes two). With ``drop_last=False`` that does not apply to the last
             batch. "random": the same samples in an epoch, but in any order, so that each batch has
             its share only on average.
+        numbered: samples, which are then dicts, have the field "component": the number of the
+            component that they come from, in the order given here.
 
     Attributes:
         names: of the components: the path, or for anything else the position as text ("0", "1").
@@ -76,6 +78,7 @@ class Mix:
         *,
         epoch_size: int | StoppingStrategy = "all_exhausted",
         batching: Batching = "stratified",
+        numbered: bool = False,
     ) -> None:
         pairs = _pairs(components)
         self.components: list[_Component] = [component for component, _ in pairs]
@@ -91,6 +94,7 @@ class Mix:
             raise UsageError(f"Mix: batching: expected one of {known}, got {batching!r}")
         self.epoch_size = epoch_size
         self.batching = batching
+        self.numbered = numbered
         # The first epoch of each set of weights, ascending, and the weights as shares of 1.
         self._timeline = [(0, _shares(self.names, [weight for _, weight in pairs]))]
         self._sizes: list[int] | None = None  # samples of each component, once they are open
@@ -140,14 +144,11 @@ class Mix:
         """Note that ``epoch`` begins: ``set_weights`` concerns those after it."""
         self._begun = epoch
 
-    def opened(
-        self, open_one: Callable[[_Component], Dataset[Any]], *, labelled: bool
-    ) -> MixDataset:
+    def opened(self, open_one: Callable[[_Component], Dataset[Any]]) -> MixDataset:
         """The components as one dataset.
 
         Args:
             open_one: opens a component.
-            labelled: samples have the field "component".
 
         Raises:
             UsageError: a component is no map-style dataset, or empty; stores that are given by path
@@ -159,7 +160,7 @@ class Mix:
         check_labels([one.store for one, path in zip(datasets, by_path) if path])  # type: ignore[attr-defined]
         self._check(self._timeline[-1][1], sizes)
         self._sizes = sizes
-        return MixDataset(self, datasets, labelled=labelled)
+        return MixDataset(self, datasets)
 
     # --- what an epoch has ------------------------------------------------------------------------
 
@@ -271,29 +272,24 @@ class MixDataset(ConcatDataset[Any]):
     Args:
         mix: knows the weights.
         datasets: the components, open.
-        labelled: samples, which are dicts, have the field "component".
     """
 
-    def __init__(self, mix: Mix, datasets: Sequence[Dataset[Any]], *, labelled: bool) -> None:
-        if labelled:
+    def __init__(self, mix: Mix, datasets: Sequence[Dataset[Any]]) -> None:
+        if mix.numbered:
             _check_no_such_field(datasets)
         super().__init__(datasets)
         self.mix = mix
-        self.labelled = labelled
 
-    def opened(
-        self, open_one: Callable[[_Component], Dataset[Any]], *, labelled: bool
-    ) -> MixDataset:
+    def opened(self, open_one: Callable[[_Component], Dataset[Any]]) -> MixDataset:
         """The same with arguments of a loader applied again, by a trainer that rebuilds it."""
         datasets = [open_one(dataset) for dataset in self.datasets]
         if all(new is old for new, old in zip(datasets, self.datasets)):
-            if self.labelled or not labelled:
-                return self
-        return MixDataset(self.mix, datasets, labelled=labelled or self.labelled)
+            return self
+        return MixDataset(self.mix, datasets)
 
     def __getitem__(self, index: int) -> Any:
         sample = super().__getitem__(index)  # type: ignore[no-untyped-call]
-        if not self.labelled:
+        if not self.mix.numbered:
             return sample
         component = int(np.searchsorted(self.cumulative_sizes, index % len(self), side="right"))
         return {**sample, COMPONENT: component}
@@ -365,6 +361,6 @@ def _check_no_such_field(datasets: Sequence[object]) -> None:
         store = getattr(dataset, "store", None)
         if isinstance(store, Store) and COMPONENT in store.fields:
             raise UsageError(
-                f"fields: {COMPONENT!r} is the number of the component in a Mix, but "
+                f"Mix(numbered=True): {COMPONENT!r} is the number of the component in a Mix, but "
                 f"{store.path!r} has a field of its own of that name: pack it under another name"
             )

@@ -8,7 +8,7 @@ import operator
 import os
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -37,16 +37,11 @@ from .augmentation_checks import check_augmentation, epoch_number
 from .collate import ReadyBatch, annotations_of, samples_of
 from .every_view import EveryView
 from .in_python import PythonSamples, own_threads
-from .mix import COMPONENT, Mix, MixDataset
+from .mix import Mix, MixDataset
 from .streams import ImageStream
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-REMOTE = ("storage_options", "cache_dir", "cache_limit")
-"""Arguments for a store at a URL."""
-COLUMNS = ("column", "memory_limit")
-"""Arguments for a table: Parquet files, or a Lance dataset."""
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -104,10 +99,12 @@ class PackedDataset(Dataset[Any]):
         memory_limit: of these: bytes that what was read may take in the memory of each process, or
             a string such as "2GB". Default: a quarter of what is available, divided among the ranks
             and workers of the machine.
+        check_crc: when to verify a record's checksum: "first" (the first time that this process
+            reads it), "always" or "never".
 
     Attributes:
         store: the open store.
-        column, memory_limit: as given.
+        column, memory_limit, check_crc: as given.
         fields: names of the fields, or None.
         joint: the fields that follow the image, or None.
         classes: class names.
@@ -133,11 +130,16 @@ class PackedDataset(Dataset[Any]):
         cache_limit: int | str | None = None,
         column: str | None = None,
         memory_limit: int | str | None = None,
+        check_crc: CheckCrc = "first",
     ) -> None:
         check_augmentation(seed, transform, target_transform)
+        if check_crc not in get_args(CheckCrc):
+            known = ", ".join(map(repr, get_args(CheckCrc)))
+            raise UsageError(f"check_crc: expected one of {known}, got {check_crc!r}")
         columns = ColumnOptions(column=column, memory_limit=memory_limit)
         self.store = _opened(path, storage_options, cache_dir, cache_limit, columns)
         self.column, self.memory_limit = column, memory_limit
+        self.check_crc: CheckCrc = check_crc
         self.joint = Joint.of(joint)
         self.fields = _chosen(self.store, fields, self.joint)
         if self.joint is not None:
@@ -192,9 +194,7 @@ class PackedDataset(Dataset[Any]):
         """The samples ``indices``, decoded as one batch, which the list carries."""
         return fetch_samples(self, indices)
 
-    def _images(
-        self, records: np.ndarray, seeds: Sequence[int] | None, check_crc: CheckCrc
-    ) -> torch.Tensor | list[Any]:
+    def _images(self, records: np.ndarray, seeds: Sequence[int] | None) -> torch.Tensor | list[Any]:
         """The images of ``records``: one tensor, or a list if they do not make a batch."""
         # Recognised again for every batch (0.2 ms), because the transform may be changed in place.
         plan = recognise(self.transform)
@@ -205,16 +205,16 @@ class PackedDataset(Dataset[Any]):
             return [list(sample) for sample in zip(*views, strict=True)]
         drawn = augmentation_of(self)
         if seeds is not None or drawn is None:
-            return self._in_python(records, seeds, check_crc)
+            return self._in_python(records, seeds)
         state = randomness.get()
         try:
             own = randomness.sample_seeds(*drawn, records.tolist(), None)
-            return self._in_python(records, own, check_crc)
+            return self._in_python(records, own)
         finally:
             randomness.put(state)
 
     def _in_python(
-        self, records: np.ndarray, seeds: Sequence[int] | None, check_crc: CheckCrc
+        self, records: np.ndarray, seeds: Sequence[int] | None
     ) -> torch.Tensor | list[Any]:
         """The images that the transform, or each of a list of them, makes of ``records``."""
         transform: Any = self.transform
@@ -227,7 +227,7 @@ class PackedDataset(Dataset[Any]):
                 randomness.seed_all(seeds[i])
             return transform(image)
 
-        return self._python_samples(self.store, records, make, check=check_crc != "never")
+        return self._python_samples(self.store, records, make, check=self.check_crc != "never")
 
     def _jointly(
         self, joint: Joint, records: np.ndarray
@@ -293,9 +293,14 @@ class PackedDataset(Dataset[Any]):
         if made is not None and len(made) == len(plans):
             if all(engine.makes(plan) for engine, plan in zip(made, plans)):
                 return made
-        threads = own_threads()
+        threads, check = own_threads(), self.check_crc
         made = [
-            make_engine("auto", self.store, plan, EngineOptions(threads=threads, ring=SlabRing(2)))
+            make_engine(
+                "auto",
+                self.store,
+                plan,
+                EngineOptions(threads=threads, ring=SlabRing(2), check_crc=check),
+            )
             for plan in plans
         ]
         return self._made.put(made)
@@ -319,7 +324,6 @@ def fetch_samples(
     indices: Sequence[int],
     *,
     seeds: Sequence[int] | None = None,
-    check_crc: CheckCrc = "first",
 ) -> list[Any]:
     """The samples ``indices`` of ``dataset``, for a loader.
 
@@ -328,7 +332,6 @@ def fetch_samples(
         indices: positions; negative ones count from the end.
         seeds: one for each sample; the global generators are seeded with it before Python
             transforms that sample. None: as the dataset's own seed says, if it has one.
-        check_crc: as for FastLoader.
 
     Raises:
         IndexError: an index is out of range.
@@ -338,7 +341,7 @@ def fetch_samples(
     records = np.array([_position(index, len(store)) for index in indices], dtype=np.int64)
     images: torch.Tensor | list[Any]
     if joint is None:
-        images, moved = dataset._images(records, seeds, check_crc), None
+        images, moved = dataset._images(records, seeds), None
     else:
         images, moved = dataset._jointly(joint, records)
         images = _stacked(images)
@@ -439,36 +442,38 @@ def is_remote(dataset: object) -> bool:
     return isinstance(dataset, PackedDataset) and dataset.store.fetched() is not None
 
 
-def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
-    """The dataset of a loader: opened if it is a path, with the loader's transforms and fields.
+def open_dataset(
+    dataset: Any,
+    *,
+    seed: int | None,
+    transform: Callable[[Any], Any] | None,
+    target_transform: Callable[[Any], Any] | None,
+) -> Any:
+    """The dataset of a loader: opened if it is a path, with the loader's transforms.
 
     Args:
         dataset: a dataset; a path; a list of paths of stores; or a Mix. (A list of other things is
             a dataset by itself, as it is for torch.)
         seed: for a PackedDataset made here.
-        given: attributes of a PackedDataset (transform ...), None if not given. They are never
-            applied to a dataset that has another value.
+        transform, target_transform: of a PackedDataset; None if not given. They are never applied
+            to a dataset that has another one.
 
     Raises:
-        UsageError: it is not a dataset of fastload, or it already has another value.
+        UsageError: it is not a dataset of fastload, or it already has another transform.
     """
+    given = {"transform": transform, "target_transform": target_transform}
+    return _open(dataset, seed, {name: one for name, one in given.items() if one is not None})
+
+
+_Given = dict[str, Any]
+"""The transforms that a loader was given, by name."""
+
+
+def _open(dataset: Any, seed: int | None, given: _Given) -> Any:
     if isinstance(dataset, (Mix, MixDataset)):
-        return _of_mix(dataset, seed, given)
+        return dataset.opened(lambda component: _open(component, seed, given))
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
         return PackedDataset(dataset, seed=seed, **given)
-    given = {name: value for name, value in given.items() if value is not None}
-    if is_remote(dataset):  # a trainer that rebuilds the loader passes them again
-        given = {name: value for name, value in given.items() if name not in REMOTE}
-    for name in REMOTE:
-        if name in given:
-            raise UsageError(f"{name}: expected the URL of a store as dataset")
-    for name in COLUMNS:
-        # A trainer that rebuilds the loader passes them again.
-        if name in given and given.pop(name) != getattr(dataset, name, None):
-            raise UsageError(
-                f"{name}: expected the path of Parquet files or of a Lance dataset as dataset, or "
-                "set it where the PackedDataset is made"
-            )
     if not given:
         return dataset
     if huggingface.is_stream(dataset) or isinstance(dataset, ImageStream):
@@ -486,18 +491,12 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
                 )
             )
         return found
-    if "joint" in given:
-        given["joint"] = Joint.of(given["joint"])
-        given["joint"].check(dataset.store)
-    if "fields" in given or "joint" in given:
-        joint = given.get("joint", dataset.joint)
-        given["fields"] = _chosen(dataset.store, given.get("fields", dataset.fields), joint)
     missing = {}
     for name, value in given.items():
         present = getattr(dataset, name)
         if present is None:
             missing[name] = value
-        elif present is not value and not (name in ("fields", "joint") and present == value):
+        elif present is not value:
             raise UsageError(
                 f"the PackedDataset already has another {name}: set it in one place only"
             )
@@ -505,33 +504,17 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     return copy_with(dataset, **missing) if missing else dataset
 
 
-def _of_mix(dataset: Mix | MixDataset, seed: int | None, given: dict[str, Any]) -> MixDataset:
-    """A mix, opened; or an opened one, with ``given`` applied again."""
-    fields, labelled = given.get("fields"), False
-    if fields is not None and fields != "all":
-        names = (fields,) if isinstance(fields, str) else tuple(fields)
-        labelled = COMPONENT in names
-        given = {**given, "fields": tuple(name for name in names if name != COMPONENT)}
-    return dataset.opened(
-        lambda component: open_dataset(component, seed=seed, **given), labelled=labelled
-    )
-
-
-def _of_table(dataset: Any, seed: int | None, given: dict[str, Any]) -> Any:
+def _of_table(dataset: Any, seed: int | None, given: _Given) -> Any:
     """A Hugging Face dataset, opened; or an opened one, with ``given`` applied again."""
     if huggingface.known(dataset):
         return PackedDataset(dataset, seed=seed, **given)
-    return open_dataset(dataset, seed=seed, **given)
+    return _open(dataset, seed, given)
 
 
-def _of_stream(dataset: Any, given: Mapping[str, Any]) -> ImageStream:
+def _of_stream(dataset: Any, given: _Given) -> ImageStream:
     """A streaming dataset with the transform of its images; or one that has it already."""
-    if "transform" not in given or "joint" in given:
-        named = next(name for name in given if name != "transform")
-        raise UsageError(
-            f"{named}: a streaming dataset takes transform=, target_transform= and fields=, and "
-            "the last two only with a transform"
-        )
+    if "transform" not in given:
+        raise UsageError("target_transform: a streaming dataset takes it only with a transform")
     if not isinstance(dataset, ImageStream):
         return ImageStream(dataset, **given)
     for name, value in given.items():  # a trainer that rebuilds the loader passes them again

@@ -21,6 +21,7 @@ from .._base.indices import as_indices
 from .._transforms.recognise import Plan, Unrecognised, Views, recognise
 from .._transforms.targets.joint import Joint
 from ..errors import UsageError
+from ..hints import CheckCrc
 from ..storage.base import Store
 from ..storage.tensors import Rows
 from . import arrays, huggingface
@@ -64,6 +65,7 @@ class Source:
         draw: seed and epoch of the augmentation if the dataset itself has them, else None.
         fields: names of the fields that come with each image, or None.
         tensors: whether a record is a row of each of several tensors, which is only copied.
+        check_crc: when checksums are verified, as the PackedDataset says.
     """
 
     store: Store
@@ -75,6 +77,7 @@ class Source:
     draw: tuple[int, int] | None = None
     fields: tuple[str, ...] | None = None
     tensors: bool = False
+    check_crc: CheckCrc = "first"
 
     def __len__(self) -> int:
         return len(self.store) if self.records is None else len(self.records)
@@ -210,6 +213,12 @@ def remote_stores(dataset: object) -> list[Store]:
     return [store for store in found if store.fetched() is not None]
 
 
+def check_crc(dataset: object) -> CheckCrc:
+    """When to verify checksums of what ``dataset`` reads: of several answers the strictest."""
+    said = {one.check_crc for one in nested(dataset) if isinstance(one, PackedDataset)}
+    return next((check for check in ("always", "first", "never") if check in said), "first")
+
+
 def _packed(dataset: PackedDataset) -> Source:
     return Source(
         store=dataset.store,
@@ -220,6 +229,7 @@ def _packed(dataset: PackedDataset) -> Source:
         parts=(dataset.store,),
         draw=augmentation_of(dataset),
         fields=dataset.fields,
+        check_crc=dataset.check_crc,
     )
 
 
@@ -264,13 +274,15 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
                 raise Unreadable(f"the field {name!r} differs between the parts of the {kind}")
         if part.store.names != first.store.names:
             raise Unreadable(f"the parts of the {kind} have different names for images or labels")
+        if part.check_crc != first.check_crc:
+            raise Unreadable(f"the parts of the {kind} have different values of check_crc")
         if part.draw != first.draw:
             raise Unreadable(f"the parts of the {kind} have different seeds or epochs")
     ends = np.cumsum([len(part) for part in parts])
     if dataset.cumulative_sizes != ends.tolist():
         raise Unreadable(f"the parts of the {kind} changed in length after it was made")
     stores, fields = [part.store for part in parts], first.fields
-    if isinstance(dataset, MixDataset) and dataset.labelled:
+    if isinstance(dataset, MixDataset) and dataset.mix.numbered:
         store: ConcatStore = NumberedConcatStore(stores, COMPONENT)
         fields = (*(fields or ()), COMPONENT)
     else:
@@ -292,6 +304,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
         draw=first.draw,
         fields=fields,
         tensors=first.tensors,
+        check_crc=first.check_crc,
     )
 
 

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 class ImageStream(IterableDataset[Any]):
     """A streaming dataset whose images stay encoded until they are collated.
 
+    Samples have all columns but other images; ``dataset.select_columns`` chooses some.
+
     Args:
         dataset: a ``datasets.IterableDataset`` with an Image column.
         transform: called with each image, RGB.
         target_transform: called with each label; None: labels stay as they are.
-        fields: columns that samples have beside image and label; None: all but other images.
 
     Attributes:
         image, label: names of these columns; None: there is no label.
@@ -44,7 +45,7 @@ class ImageStream(IterableDataset[Any]):
         keeps_loaded_state: as ``huggingface.keeps_loaded_state`` says.
 
     Raises:
-        UsageError: no Image column, or no such field.
+        UsageError: no Image column.
     """
 
     keeps_loaded_state = True
@@ -54,7 +55,6 @@ class ImageStream(IterableDataset[Any]):
         dataset: Any,
         transform: Callable[[Any], Any],
         target_transform: Callable[[Any], Any] | None = None,
-        fields: Sequence[str] | str | None = None,
     ) -> None:
         from ..storage.arrow import chosen_image, is_feature
 
@@ -63,21 +63,7 @@ class ImageStream(IterableDataset[Any]):
         pictures = [name for name in features if is_feature(features[name], "Image")]
         self.image = chosen_image(features, pictures)
         self.label = likely_label(features, lambda name: is_feature(features[name], "ClassLabel"))
-        rest = [name for name in features if name not in (self.image, self.label)]
-        if fields is None:
-            chosen = [name for name in rest if name not in pictures]
-        elif fields == "all":
-            chosen = rest
-        else:
-            chosen = [fields] if isinstance(fields, str) else list(fields)
-            unknown = [name for name in chosen if name not in features]
-            if unknown:
-                raise UsageError(
-                    f"fields: the dataset has {', '.join(map(repr, features))}, got "
-                    f"{', '.join(map(repr, unknown))}"
-                )
-        kept = {self.image, self.label, *chosen}
-        self.names = [name for name in features if name in kept]
+        self.names = [name for name in features if name == self.image or name not in pictures]
         self.decoded = _is_mapped(dataset._ex_iterable)
         undecoded = sys.modules["datasets"].Image(decode=False)
         for name in () if self.decoded else pictures:
@@ -85,7 +71,6 @@ class ImageStream(IterableDataset[Any]):
         self._rows = resolved.select_columns(self.names)
         self.dataset = dataset
         self.transform, self.target_transform = transform, target_transform
-        self.fields = fields
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for row in self._rows:

@@ -120,7 +120,7 @@ def show(
 
     if views < 1:
         raise UsageError(f"views: expected 1 or more, got {views}")
-    opened = open_dataset(dataset, seed=seed, transform=transform)
+    opened = open_dataset(dataset, seed=seed, transform=transform, target_transform=None)
     if isinstance(opened, PackedDataset):
         opened = copy_with(opened)  # a copy, so that the caller's epoch does not change
     indices = _indices(samples, opened)

@@ -39,17 +39,28 @@ class Buckets:
 
     Args:
         sizes: (height, width) in pixels of each bucket, of different aspect ratios.
+        batch_pixels: each batch has as many samples as have so many pixels together, at least one,
+            and at most the loader's ``batch_size`` if that is above 1. None: ``batch_size`` alone.
 
     Attributes:
         sizes: the same as a tuple, from the tallest to the widest.
+        batch_pixels: as given.
 
     Raises:
-        UsageError: no sizes, one that is no pair of positive integers, or two of one aspect ratio.
+        UsageError: no sizes, one that is no pair of positive integers, or two of one aspect ratio;
+            or ``batch_pixels`` is no positive integer.
     """
 
     sizes: tuple[tuple[int, int], ...]
+    batch_pixels: int | None
 
-    def __init__(self, sizes: Iterable[tuple[int, int]]) -> None:
+    def __init__(
+        self, sizes: Iterable[tuple[int, int]], *, batch_pixels: int | None = None
+    ) -> None:
+        if batch_pixels is not None and (not isinstance(batch_pixels, int) or batch_pixels < 1):
+            raise UsageError(
+                f"Buckets: expected a positive integer as batch_pixels, got {batch_pixels!r}"
+            )
         try:
             given = [tuple(size) for size in sizes]
         except TypeError as error:
@@ -69,9 +80,17 @@ class Buckets:
                     f"{(next_h, next_w)}"
                 )
         object.__setattr__(self, "sizes", tuple(ordered))
+        object.__setattr__(self, "batch_pixels", batch_pixels)
 
     @classmethod
-    def around(cls, pixels: int, *, step: int = 64, ratio: float = 2.0) -> Buckets:
+    def around(
+        cls,
+        pixels: int,
+        *,
+        step: int = 64,
+        ratio: float = 2.0,
+        batch_pixels: int | None = None,
+    ) -> Buckets:
         """Buckets of about ``pixels`` pixels each, and never more.
 
         Example:
@@ -83,6 +102,7 @@ class Buckets:
             step: heights and widths are multiples of it.
             ratio: the longer side is at most about so many times the shorter side: widths go up
                 to the multiple of ``step`` that is nearest to ``sqrt(pixels * ratio)``.
+            batch_pixels: as for the class.
 
         Raises:
             UsageError: there are no such sizes.
@@ -102,7 +122,7 @@ class Buckets:
             known = found.setdefault((h // divisor, w // divisor), (h, w))
             if known < (h, w):
                 found[h // divisor, w // divisor] = h, w
-        return cls(found.values())
+        return cls(found.values(), batch_pixels=batch_pixels)
 
     def nearest(self, height: int, width: int) -> tuple[int, int]:
         """The bucket (height, width) of an image of this height and width in pixels."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastload._run.decode_device import Choice, choice_of, measure, rate, state_of
 from torchvision import transforms
 
 from batches import TRAIN
@@ -26,7 +27,6 @@ from fastload._engine.registry import chosen
 from fastload._run import decode_device as _decode_device
 from fastload._run import tuned_file
 from fastload._run.config import LoaderConfig
-from fastload._run.decode_device import Choice, choice_of, measure, rate, state_of
 from fastload._run.point import Point
 from fastload._sources.source import resolve
 from sides import assert_same

@@ -119,7 +119,6 @@ class DaliEngine(ImageEngine):
         self._fallback: ImageEngine | None = None
         self._stage: DeviceStage | None = None
         self._make_fallback = fallback
-        load = options.hw_decoder_load
         build = Build(
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),
@@ -128,7 +127,7 @@ class DaliEngine(ImageEngine):
                 isinstance(op, (Pad, RandomCrop, CenterCrop, BucketCrop)) for op in plan.ops
             ),
             fill=plan.fill,
-            hw_decoder_load=HW_DECODER_LOAD if load is None else load,
+            hw_decoder_load=HW_DECODER_LOAD,
             whole=not dali_graph.takes_boxes(self.device),
         )
         self.graph = Graph(build, self.stream)
@@ -155,7 +154,7 @@ class DaliEngine(ImageEngine):
         if self.failures >= _MOST_FAILURES:
             raise InternalError(
                 f"DALI failed on {_MOST_FAILURES} batches in a row in which every image can be "
-                f"decoded; take decode_device='cpu'. It says: {reason}"
+                f"decoded; leave out engine='dali'. It says: {reason}"
             ) from cause
         _log.warning("DALI failed on a batch, which the CPU has decoded: %s", reason)
 

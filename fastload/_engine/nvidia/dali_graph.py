@@ -320,7 +320,7 @@ def _pipeline(build: Build, batch: int, source: Callable[[], tuple[object, ...]]
         raise UsageError(
             f"DALI {version()} cannot make a pipeline on {_place(build)} "
             f"({' '.join(str(error).split())}): a GPU needs a driver that is new enough and free "
-            "memory; or use decode_device='cpu'"
+            "memory; or leave out engine='dali'"
         ) from error
     _pipelines.add(built)
     return built

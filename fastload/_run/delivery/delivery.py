@@ -13,22 +13,20 @@ from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
 from ..._base.trace import Observed
 from ..._sources.collate import images_of, with_images
-from ..._sources.source import Source
 from ..._transforms.pixels.erasing import Drawn
 from ..._transforms.plan import Plan
-from .. import decode_device
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
 from ..progress import Progress
-from ..resources import Resources, mover_of
+from ..resources import AHEAD_ON_DEVICE, Resources, mover_of
 from ..route import EngineRoute, Route
+from ..setup import Setup
 from ..stream import BatchStream
 
 if TYPE_CHECKING:  # batches in host memory do not need these
     from ..._base.devices.mover import Mover
     from ..._engine.device_stage import DeviceStage
-    from ..decode_device import Choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,39 +42,26 @@ class UnfinishedBatch:
     drawn: Drawn | None
 
 
-def device_plan(config: LoaderConfig, choice: Choice | None, source: Source) -> Plan | None:
-    """The plan whose last steps run on the device; None if the engine does all of them.
-
-    A ``collate_fn`` of the user's must get finished images, and DALI's are on the device already.
-    """
-    plan = source.plan
-    if not config.accelerated or config.custom_collate or source.tensors:
-        return None
-    if not isinstance(plan, Plan) or plan.channels != 3:
-        return None
-    if decode_device.decoding(config, choice, source).engine.on_device:
-        return None
-    return plan if plan.lut is not None or plan.erasing else None
-
-
 def deliver(
     config: LoaderConfig,
     resources: Resources,
     cursor: EpochCursor,
     plan: EpochPlan,
+    setup: Setup | None,
     inner: BatchStream,
 ) -> BatchStream:
-    """The batches of ``inner``, moved to the device and transformed as ``config`` says."""
+    """The batches of ``inner``, moved to the device and transformed as ``config`` says.
+
+    ``setup``: of the engine that fills them; None if none does.
+    """
     mover = mover_of(config, resources)
     if mover is None and config.batch_transform is None:
         return inner
     from .transfer import Delivery
 
     stage = None
-    source = plan.route.source if isinstance(plan.route, EngineRoute) else None
-    left = None if source is None else device_plan(config, resources.choice, source)
-    if mover is not None and left is not None:
-        stage = _stage(config, resources, left, mover)
+    if mover is not None and setup is not None and setup.finished is not None:
+        stage = _stage(config, resources, setup.finished, mover)
     if mover is not None:
         made = () if resources.engine is None else resources.engine[1].rings
         filled = None if resources.decoder is None else resources.decoder.memory
@@ -173,9 +158,9 @@ class _EpochFinisher:
             self._cursor.progress = self._current = note
 
 
-def split(config: LoaderConfig, choice: Choice | None, source: Source, plan: Plan) -> str:
+def split(setup: Setup, plan: Plan) -> str:
     """Where the parts of ``plan`` run, in words."""
-    if device_plan(config, choice, source) is None:
+    if setup.finished is None:
         return plan.split
     whole, engine = plan.split.split(", "), plan.levels().split.split(", ")
     device = ", ".join(part for part in whole if part not in engine)
@@ -210,7 +195,7 @@ def _how(config: LoaderConfig, route: Route) -> str:
     else:
         origin = "each batch is copied into"
     return (
-        f"copied on a side stream, {config.prefetch_device} batches ahead, "
+        f"copied on a side stream, {config.prefetch_factor or AHEAD_ON_DEVICE} batches ahead, "
         f"{_pinned(origin)}; pin_memory has no effect"
     )
 

@@ -12,6 +12,7 @@ from ..._base.torch_loader import DataLoader
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
 from ..._sources.every_view import runnable
+from ..._sources.source import check_crc
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
@@ -42,9 +43,6 @@ _KEPT_MORE = 4
 # Images to expect of a dataset without a length.
 _UNKNOWN = 1 << 20
 
-# Batches that ``prefetch_thread`` makes ahead.
-_AHEAD = 2
-
 
 def stream(
     config: LoaderConfig,
@@ -65,8 +63,7 @@ def stream(
         decoder.counts = plan.images.made
         decoder.stamps = plan.stamps
         decoder.cache = _cache(config, resources)
-    threaded = config.prefetch_thread and not config.num_workers
-    if not (config.num_workers or threaded or plan.refill):
+    if not (config.num_workers or plan.refill):
         return _local(config, resources, plan, reported)
     outcomes = resources.outcomes
     if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
@@ -76,14 +73,7 @@ def stream(
     outcomes.tasks.begin(
         progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times
     )
-    iterator = WorkerIterator(
-        outcomes.loader,
-        outcomes.tasks,
-        plan,
-        reported=reported,
-        ahead=_AHEAD if threaded else 0,
-        lock=resources.fetch_lock,
-    )
+    iterator = WorkerIterator(outcomes.loader, outcomes.tasks, plan, reported=reported)
     if plan.resumed and not config.num_workers:
         iterator.start()
     if config.persistent:
@@ -153,8 +143,6 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS + slabs_held(config, resources))
     dataset = runnable(config.dataset)
-    # A thread must not seed the generators that the training loop is using.
-    seed = None if config.prefetch_thread and not count else config.seed
     resumable = None
     if config.iterable or is_stateful(dataset):
         resumable = Resumable(
@@ -163,7 +151,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
             drop_last=config.drop_last,
             on_error=plan.on_error,
             limit=config.max_errors,
-            seed=seed,
+            seed=config.seed,
             resume=positions(plan.progress, count) if plan.resumed else None,
             every=config.snapshot_every_n_steps or 0,
         )
@@ -173,12 +161,11 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         resumable=resumable,
         batched=config.batched,
         on_error=plan.on_error,
-        seed=seed,
-        check_crc=config.check_crc,
+        seed=config.seed,
         warm=None if count else resources.warm,
         waiting=resources.waiting,
         deferral=_deferral(config, resources, plan),
-        eager=config.defer is False or is_torch(config.engine),
+        eager=is_torch(config.engine),
     )
 
 
@@ -192,7 +179,6 @@ def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> De
         decoder = _decoder(config, resources, plan)
         return Deferral(
             decoder,
-            restores=not config.prefetch_thread,
             cache=_cache(config, resources),
             ahead=_ahead(resources, decoder),
         )
@@ -209,7 +195,7 @@ def _few(config: LoaderConfig) -> BatchDecoder | None:
     from ..._sources.deferred.batch import BatchDecoder, entry_points
 
     entry_points()  # before workers are forked, which share them
-    return BatchDecoder(0, SlabRing(0), config.check_crc)
+    return BatchDecoder(0, SlabRing(0), check_crc(config.dataset))
 
 
 def _ahead(resources: Resources, decoder: BatchDecoder | None) -> Ahead | None:
@@ -243,5 +229,5 @@ def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Bat
         ahead = count * (config.prefetch_factor or 0)
         threads = count or cpu.available()
         ring = SlabRing(ahead + _WARM_SLABS + slabs_held(config, resources))
-        known = resources.decoder = BatchDecoder(threads, ring, config.check_crc)
+        known = resources.decoder = BatchDecoder(threads, ring, check_crc(config.dataset))
     return known

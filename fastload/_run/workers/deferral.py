@@ -71,8 +71,6 @@ class Deferral:
         decoder: completes batches in this process; None: another process completes them.
         cache: of what is opened, or None. Not for another process that is not forked from this one.
         keep: of how many of the last batches to keep the states of the generators.
-        restores: whether the generators get their states back before a batch is made again. Not in
-            a thread beside the training loop, which uses them too.
         ahead: decodes ahead of the samples that ask for pixels; None: nothing does.
         few: fills batches of a few images in a worker forked from this process; None: none are
             filled there. See Note [Few images].
@@ -83,7 +81,6 @@ class Deferral:
         decoder: BatchDecoder | None,
         keep: int = 0,
         *,
-        restores: bool = True,
         cache: OpenedCache | None = None,
         ahead: Ahead | None = None,
         few: BatchDecoder | None = None,
@@ -92,7 +89,6 @@ class Deferral:
         self._ahead = ahead
         self._few = few
         self._keep = keep
-        self._restores = restores
         self._made = decoder
         self._habits = Habits() if decoder is None else decoder.habits
         self._passed = 0
@@ -192,8 +188,7 @@ class Deferral:
                 if not (thread.opened or self._habits.opened or failed()):
                     raise
             self._note(thread.opened)
-        if self._restores:
-            state.restore()
+        state.restore()
         return None
 
     def state_before(self, number: int) -> Before | None:

@@ -27,7 +27,7 @@ from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
 from ..._sources.joined import Joined
 from ..._sources.packed import PackedDataset, fetch_samples
-from ...hints import CheckCrc, OnError, OnErrorName
+from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..image_counts import Report
@@ -106,7 +106,6 @@ class Fetcher(Dataset[Outcome]):
         on_error: as FastLoader's; with "refill", a batch that lacks a sample is not made.
         seed: an int makes the random numbers of each sample of a map-style dataset a function of
             (seed, epoch, index).
-        check_crc: as for FastLoader.
         warm: for batches made in this process: slabs that large ones are collated into; they
             outlive the epoch. None in a worker.
         waiting: measures how long the dataset's code waits.
@@ -124,7 +123,6 @@ class Fetcher(Dataset[Outcome]):
         batched: bool,
         on_error: OnError,
         seed: int | None,
-        check_crc: CheckCrc,
         warm: SlabRing | None,
         waiting: cpu.Waiting,
         deferral: Deferral | None,
@@ -138,7 +136,6 @@ class Fetcher(Dataset[Outcome]):
         self._on_error = on_error
         self._refill = on_error == "refill"
         self._seed = seed
-        self._check_crc: CheckCrc = check_crc
         self._joined = Joined()
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
@@ -405,7 +402,7 @@ class Fetcher(Dataset[Outcome]):
         if dataset is None:
             samples = self.dataset.__getitems__(indices)
         else:
-            samples = fetch_samples(dataset, inner, seeds=seeds, check_crc=self._check_crc)
+            samples = fetch_samples(dataset, inner, seeds=seeds)
         return samples
 
     def _make_sample(self, i: int, index: Any, seeds: list[int] | None) -> Any:

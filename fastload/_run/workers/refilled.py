@@ -46,7 +46,7 @@ class Refilled(WrappedIterator[Outcome]):
     """The outcomes of ``wrapped`` in order, with every batch refilled to its full size.
 
     Args:
-        wrapped: an iterator over outcomes: torch's, or a Background.
+        wrapped: torch's iterator over outcomes.
         tasks: the tasks that ``wrapped`` takes; it keeps those that were handed out.
         refill: gives further samples.
         number: number of the first batch, counted from the start of the order.

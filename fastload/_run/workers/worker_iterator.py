@@ -1,4 +1,4 @@
-"""WorkerIterator: an epoch of a user's Dataset in worker processes, or in a thread.
+"""WorkerIterator: an epoch of a user's Dataset in worker processes.
 
 torch's DataLoader does the work of processes, queues, signals, timeouts and pinning. It is given
 tasks in place of indices and a ``Fetcher`` in place of a dataset, and so it returns ``Outcome``s,
@@ -11,7 +11,6 @@ every worker has said so; then no more tasks are given, and torch's iterator run
 from __future__ import annotations
 
 import errno
-import functools
 import multiprocessing
 import os
 import sys
@@ -21,21 +20,17 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import torch
-
 from ..._base import callers
-from ..._base.fork_lock import ForkLock
 from ..._base.torch_loader import DataLoader
 from ..._base.wrapped_iterator import WrappedIterator
 from ...errors import type_next
 from ..epoch_plan import EpochPlan
 from ..progress import Position
 from ..stream import check_process
-from .background import Background
 from .fetch import Fetcher
 from .filled import Filled
 from .refilled import Refilled
-from .tasks import Outcome, OutcomeIterator, Task, TaskIterator, Tasks
+from .tasks import Outcome, OutcomeIterator, TaskIterator, Tasks
 from .torch_iterator import TorchWorkersIterator, has_result, has_workers
 
 MAIN = 'if __name__ == "__main__":'
@@ -49,9 +44,6 @@ class WorkerIterator(WrappedIterator[Any]):
         tasks: its sampler.
         plan: the epoch's; its progress is updated with every batch.
         reported: the length that an iterable dataset reported, or None.
-        ahead: batches that a thread makes ahead; 0: there is no thread.
-        lock: held by the thread while it makes a batch. A thread of an earlier iteration may still
-            run, and the user's dataset must not be used by two threads.
     """
 
     def __init__(
@@ -61,8 +53,6 @@ class WorkerIterator(WrappedIterator[Any]):
         plan: EpochPlan,
         *,
         reported: int | None,
-        ahead: int,
-        lock: ForkLock,
     ) -> None:
         iterator = cast(OutcomeIterator, iter(inner))
         self._wrapped: OutcomeIterator = iterator
@@ -74,11 +64,7 @@ class WorkerIterator(WrappedIterator[Any]):
         self._tasks: TaskIterator = tasks.current
         assert isinstance(inner.dataset, Fetcher)
         self._fetcher = inner.dataset
-        if ahead:
-            pinned = inner.pin_memory and torch.cuda.is_available()
-            make = functools.partial(_make, self._fetcher, lock, pinned)
-            self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
-        elif self._tasks.records:
+        if self._tasks.records:
             self._wrapped = Filled(self._wrapped, self._tasks)
         if plan.refill is not None:
             self._wrapped = Refilled(self._wrapped, self._tasks, plan.refill, plan.skip)
@@ -116,7 +102,7 @@ class WorkerIterator(WrappedIterator[Any]):
     def ready(self) -> bool:
         """As in BatchStream. With workers it may be True too early: another batch has arrived."""
         wrapped = self._wrapped
-        if isinstance(wrapped, (Background, Filled)):
+        if isinstance(wrapped, Filled):
             return wrapped.ready()
         return not has_workers(wrapped) or has_result(wrapped)
 
@@ -214,8 +200,6 @@ def _counter(wrapped: OutcomeIterator) -> Callable[[], int | None]:
     """A function that counts the batches received; None: they are made in ``next``."""
     if isinstance(wrapped, Refilled):
         return lambda: wrapped.number
-    if isinstance(wrapped, Background):
-        return lambda: wrapped.received
     if has_workers(wrapped):
         return lambda: wrapped._rcvd_idx
     return lambda: None
@@ -248,12 +232,6 @@ def warn_of_length(dataset: object, reported: int, yielded: int, workers: int = 
         f"len(dataloader)), but {yielded} samples have been fetched. {advice}",
         stacklevel=callers.stacklevel(),
     )
-
-
-def _make(fetcher: Fetcher, lock: ForkLock, pinned: bool, task: Task) -> Outcome:
-    with lock:
-        outcome = fetcher[task]
-    return outcome.pin_memory() if pinned else outcome
 
 
 def _runs_script_again(iterator: object) -> bool:
