@@ -38,9 +38,7 @@ class Images(lightning.LightningDataModule):
             shuffle=True,
             drop_last=True,
             seed=0,
-            shard=True,  # each rank reads its part; see use_distributed_sampler below
-            rank=self.trainer.global_rank,
-            world_size=self.trainer.world_size,
+            shard=(self.trainer.global_rank, self.trainer.world_size),
         )
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from fastload import FastLoader, open_writer
+from fastload import FastLoader, PackedDataset, open_writer
 from fastload.storage import Record
 
 IGNORED = 255
@@ -82,12 +82,11 @@ def main() -> None:
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = FastLoader(
-        args.store,
+        PackedDataset(args.store, joint={"mask": "mask"}),
         args.batch_size,
         shuffle=True,
         drop_last=True,
         seed=0,
-        joint={"mask": "mask"},
         transform=transform,
         device=device if device == "cuda" else None,
     )

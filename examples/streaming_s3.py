@@ -15,7 +15,7 @@ from torch import nn
 from torchvision import models
 from torchvision import transforms as T
 
-from fastload import FastLoader
+from fastload import FastLoader, PackedDataset
 
 
 def main() -> None:
@@ -42,15 +42,13 @@ def main() -> None:
         ]
     )
     train = FastLoader(
-        args.store,
+        PackedDataset(args.store, cache_dir=args.cache_dir, cache_limit=args.cache_limit),
         batch_size=args.batch_size,
         shuffle=True,
         drop_last=True,
         seed=0,  # the order of the next epoch is known too, so the cache keeps what it needs first
         transform=train_tf,
         device=device if device.type == "cuda" else None,
-        cache_dir=args.cache_dir,
-        cache_limit=args.cache_limit,
         shuffle_window=args.shuffle_window,
     )
     model = models.get_model(args.model, num_classes=len(train.dataset.classes)).to(device)

@@ -46,7 +46,7 @@ LONGEST = [
     "trainers/test_accelerate.py",
     "converters/test_url_shards.py",
     "converters/test_pack_ray.py",
-    "run/test_decode_on.py",
+    "run/test_on_ray.py",
 ]
 MOST_PROCESSES = 4  # each holds torch, and many tests start processes and threads of their own
 

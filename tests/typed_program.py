@@ -64,17 +64,24 @@ def a_loader_of_my_own(engine: Engine, on_error: OnError = "raise") -> FastLoade
 
 def words_are_known() -> None:
     a_loader_of_my_own("native", lambda index, error: "skip" if index else "raise")
-    FastLoader("imgs.lmdb", cache="dct", decode="scaled", check_crc="always", on_error="refill")
-    FastLoader("voc.lmdb", joint={"mask": "mask", "boxes": "xyxy"}, decode_device="auto")
+    FastLoader(
+        PackedDataset("imgs.lmdb", check_crc="always"),
+        cache="dct",
+        decode="scaled",
+        on_error="refill",
+    )
+    FastLoader(
+        PackedDataset("voc.lmdb", joint={"mask": "mask", "boxes": "xyxy"}), decode_device="auto"
+    )
     FastLoader("imgs.lmdb", engine="natve")  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", cache="disk")  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", decode="fast")  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", decode_device="cuda")  # type: ignore[arg-type]
-    FastLoader("imgs.lmdb", check_crc="once")  # type: ignore[arg-type]
+    FastLoader(PackedDataset("imgs.lmdb", check_crc="once"))  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", on_error="ignore")  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", on_error=lambda index, error: "drop")  # type: ignore[arg-type,return-value]
     FastLoader("imgs.lmdb", num_workers="all")  # type: ignore[arg-type]
-    FastLoader("voc.lmdb", joint={"boxes": "yxyx"})  # type: ignore[dict-item]
+    FastLoader(PackedDataset("voc.lmdb", joint={"boxes": "yxyx"}))  # type: ignore[dict-item]
 
 
 def packing_has_types() -> None:

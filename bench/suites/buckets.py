@@ -42,7 +42,7 @@ class BucketsSuite(Suite):
         padded = {**arguments, "collate_fn": padding, "persistent_workers": True}
         loaders: dict[str, Any] = {
             "fastload-buckets": FastLoader(dataset, seed=0, batch_by=buckets, **arguments),
-            "fastload-padded": FastLoader(dataset, seed=0, engine="workers", **padded),
+            "fastload-padded": FastLoader(dataset, seed=0, engine="torch", **padded),
             "torch-padded": DataLoader(dataset, **padded),
         }
         shares = {name: _share(loader) for name, loader in loaders.items()}  # and the warm-up

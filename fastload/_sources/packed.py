@@ -471,7 +471,8 @@ _Given = dict[str, Any]
 
 def _open(dataset: Any, seed: int | None, given: _Given) -> Any:
     if isinstance(dataset, (Mix, MixDataset)):
-        return dataset.opened(lambda component: _open(component, seed, given))
+        mix = dataset if isinstance(dataset, Mix) else dataset.mix
+        return dataset.opened(lambda one: _as_component(mix, _open(one, seed, given)))
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
         return PackedDataset(dataset, seed=seed, **given)
     if not given:
@@ -502,6 +503,13 @@ def _open(dataset: Any, seed: int | None, given: _Given) -> Any:
             )
     # A trainer that rebuilds the loader passes values that the dataset already has.
     return copy_with(dataset, **missing) if missing else dataset
+
+
+def _as_component(mix: Mix, dataset: Any) -> Any:
+    """``dataset``, whose samples are dicts where ``mix`` adds the number of the component."""
+    if mix.numbered and isinstance(dataset, PackedDataset) and dataset.fields is None:
+        return copy_with(dataset, fields=())
+    return dataset
 
 
 def _of_table(dataset: Any, seed: int | None, given: _Given) -> Any:

@@ -67,7 +67,7 @@ class Shown:
     Attributes:
         image: the grid, RGB.
         tiles: the position of each picture; a row of the grid is a sample.
-        engine: the engine that made the samples: "native", "python" or "workers".
+        engine: the engine that made the samples: "native", "python" or "torch".
         levels: how values were converted to levels, in words.
     """
 

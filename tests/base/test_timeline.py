@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import threading
 import time
 from collections import defaultdict
@@ -16,8 +15,7 @@ from torch.utils.data import TensorDataset
 from torchvision import transforms as T
 
 import fastload
-import warm
-from fastload import FastLoader
+from fastload import FastLoader, PackedDataset
 from fastload._base.timeline import Timeline
 from fastload.errors import DataError, UsageError
 
@@ -109,7 +107,9 @@ def test_worker_processes_show_waiting_and_steps(tmp_path: Path) -> None:
 
 def test_checksums_and_what_pillow_decodes_are_shown(tmp_path: Path, store: Path) -> None:
     with fastload.trace(tmp_path / "run.json"):
-        for _ in FastLoader(store, batch_size=8, transform=CHAIN, check_crc="always"):
+        for _ in FastLoader(
+            PackedDataset(store, check_crc="always"), batch_size=8, transform=CHAIN
+        ):
             pass
     assert len(named(load(tmp_path / "run.json"), "check")) == 24
 
@@ -127,26 +127,6 @@ def test_operations_on_pixels_are_a_stage_behind_decoding(
     assert_nested(events)
     assert len(named(events, "augment")) == len(named(events, "decode")) == 24
     assert loader.stats()["stages_s"]["augment"] > 0
-
-
-def test_an_argument_writes_at_the_end_of_every_epoch(store: Path, tmp_path: Path) -> None:
-    path = tmp_path / "loader.json"
-    loader = FastLoader(store, batch_size=8, transform=CHAIN, trace=path)
-    assert not path.exists()
-    for epochs in (1, 2):
-        for _ in loader:
-            pass
-        assert len(named(load(path), "decode")) == 24 * epochs
-
-
-def test_a_loop_that_was_left_is_written_at_the_exit(store: Path, tmp_path: Path) -> None:
-    code = f"""
-        from fastload import FastLoader
-        loader = FastLoader({str(store)!r}, trace={str(tmp_path / "left.json")!r})
-        next(iter(loader))
-    """
-    warm.run(["-c", textwrap.dedent(code)], check=True)
-    assert len(named(load(tmp_path / "left.json"), "wait")) == 1
 
 
 def test_counters_tell_queue_and_slabs(store: Path, tmp_path: Path) -> None:

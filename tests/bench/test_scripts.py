@@ -51,7 +51,7 @@ def test_a_script_is_compared_and_then_timed(cache: Path, repos: Path) -> None:
     assert list(ratios) == ["simsiam", "mae"]
     views, folder = ratios["simsiam"], ratios["mae"]
     assert views["setting"]["checked"] == "equal batches"
-    assert views["setting"]["engine"] == "workers"
+    assert views["setting"]["engine"] == "torch"
     assert "own random numbers" in folder["setting"]["checked"]
     for found in rows:
         assert (found["metric"], found["unit"]) == ("times DataLoader", "x")

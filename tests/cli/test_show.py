@@ -158,7 +158,7 @@ def test_a_transform_that_only_python_can_run(photos: Path, tmp_path: Path) -> N
     done = run(photos, "--transform", "mine:odd", "--json", "--samples", 2)
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert told["engine"] == "workers"
+    assert told["engine"] == "torch"
     assert told["levels"] == "0 to 1 as 0 to 255"
     assert (tmp_path / "grid.png").exists()
     sizes = {tuple(tile["box"][2:]) for tile in told["tiles"] if tile["epoch"] is not None}

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from fastload import FastLoader
 from fastload._base.devices import cuda
+from fastload._run import resources
 from fastload._run.delivery.transfer import _InFlight
 
 _emulated = ctypes.CDLL(None)
@@ -38,7 +39,8 @@ def wrong(streams: list[torch.cuda.Stream]) -> int:
     torch.cuda.synchronize()
     _emulated.emulated_faults()
     for round_ in range(6):
-        iterator = iter(FastLoader(Rows(), 16, device="cuda", prefetch_device=round_ % 3))
+        resources.AHEAD_ON_DEVICE = round_ % 3
+        iterator = iter(FastLoader(Rows(), 16, device="cuda"))
         for number in range(10):
             with torch.cuda.stream(streams[number % len(streams)]):
                 batch = next(iterator)
@@ -99,8 +101,9 @@ def wrong_elsewhere() -> int:
     trainer = threading.Thread(target=train)
     trainer.start()
     try:
+        resources.AHEAD_ON_DEVICE = 1
         for _ in range(6):
-            for item in enumerate(FastLoader(Rows(), 16, device="cuda", prefetch_device=1)):
+            for item in enumerate(FastLoader(Rows(), 16, device="cuda")):
                 handed.put(item)
                 del item
     finally:

@@ -137,7 +137,7 @@ decoding = pytest.mark.parametrize(
 def test_the_suite_has_every_engine_and_users_can_name_those_that_decode() -> None:
     tested = {param.values[0].engine for param in CASES}  # type: ignore[attr-defined]
     assert tested == set(registry.KINDS)
-    named = set(get_args(hints.Engine)) - {"auto", "workers"}
+    named = set(get_args(hints.Engine)) - {"auto", "ray", "torch"}
     assert named == set(registry.KINDS) - {registry.ROWS.name}
     assert all(kind.name == name for name, kind in registry.KINDS.items())
 

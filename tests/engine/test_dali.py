@@ -333,7 +333,6 @@ def test_a_spoiled_pipeline_ends_before_the_next_one_is_built(folder: Path) -> N
 
 
 def test_a_pipeline_ends_with_its_engine(store: Path) -> None:
-    """Where a GPU is tried for decode_device="auto", each try would keep its memory there."""
     loader = FastLoader(store, 4, transform=UINT8[0], engine="dali", num_workers=1, seed=1)
     next(iter(loader))
     decoder = pickle.loads(pickle.dumps(loader._resources.engine[1]))

@@ -139,7 +139,7 @@ def test_a_batch_kept_for_many_epochs_stays_whole() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("engine", ["auto", "workers"])
+@pytest.mark.parametrize("engine", ["auto", "torch"])
 def test_pinned_batches_are_torchs_and_the_callers_copies_are_whole(
     store: Path, workers: int, engine: str
 ) -> None:

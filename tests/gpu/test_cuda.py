@@ -17,12 +17,14 @@ import torch
 from torch.utils.data import TensorDataset
 from torchvision import transforms as v1
 
+import fastload
 from batches import TRAIN
 from bench.gpu_report import ONE_DEVICE
 from fastload import FastLoader, UsageError
 from fastload._base.devices import cuda
 from fastload._base.devices.cuda import Cuda
 from fastload._base.slabs import _allocate
+from fastload._run import resources
 
 pytestmark = pytest.mark.gpu
 
@@ -206,8 +208,9 @@ def test_an_epoch_never_waits_for_the_device(store: Path) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_out_of_memory_is_raised_at_its_batch_and_loading_goes_on() -> None:
-    loader = FastLoader(rows(), 64, device="cuda", prefetch_device=0)
+def test_out_of_memory_is_raised_at_its_batch_and_loading_goes_on(monkeypatch: Any) -> None:
+    monkeypatch.setattr(resources, "AHEAD_ON_DEVICE", 0)
+    loader = FastLoader(rows(), 64, device="cuda")
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-9)
     try:
@@ -281,8 +284,9 @@ def test_numbers_of_a_batch_transform_leave_the_callers_generator_alone(store: P
 
 
 def test_times_of_copies_are_the_devices(tmp_path: Path) -> None:
-    loader = FastLoader(rows(), 64, device="cuda", trace=str(tmp_path / "trace.json"))
-    assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
+    loader = FastLoader(rows(), 64, device="cuda")
+    with fastload.trace(tmp_path / "trace.json"):
+        assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
     stages = loader._resources.measurements.stamps.snapshot().stages_s
     assert 8 * 1e-5 < stages["copy"] < 1  # 80 MB
 

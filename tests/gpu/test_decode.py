@@ -33,23 +33,6 @@ def on_gpu(dataset: Any, batch_size: int = 8, **arguments: Any) -> FastLoader[An
     return loader
 
 
-def test_gpu_decodes_with_dali(store: Path) -> None:
-    loader = FastLoader(store, 8, transform=TRAIN, device="cuda", decode_device="gpu")
-    assert "by DALI" in loader.explain()
-    assert sum(len(labels) for _, labels in loader) == 24
-    assert loader.stats()["engine"] == "dali"
-
-
-def test_auto_measures_both_and_stays_with_one(store: Path) -> None:
-    loader = FastLoader(store, 8, transform=TRAIN, device="cuda", decode_device="auto", seed=1)
-    assert sum(len(labels) for _, labels in loader) == 24
-    choice = loader._resources.choice
-    assert choice is not None and choice.cpu_images_per_s > 0 and choice.gpu_images_per_s > 0
-    assert "measured:" in loader.explain()
-    assert sum(len(labels) for _, labels in loader) == 24
-    assert loader._resources.choice is choice
-
-
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("transform", [TRAIN, EVAL, FLOAT], ids=["train", "eval", "float"])
 def test_the_images_are_those_of_the_native_engine(

@@ -22,6 +22,7 @@ from torchvision import transforms as v1
 from batches import TRAIN
 from bench.gpu_report import ONE_DEVICE
 from fastload import FastLoader
+from fastload._run import resources
 
 pytestmark = pytest.mark.gpu
 
@@ -107,7 +108,7 @@ def test_batch_transform_runs_before_a_batch_is_seen() -> None:
     assert checked.right()
 
 
-def test_a_batch_transform_sees_what_the_caller_has_queued_before() -> None:
+def test_a_batch_transform_sees_what_the_caller_has_queued_before(monkeypatch: Any) -> None:
     """Weights of a step, for example, which the step may write late."""
     scale, wrong = torch.zeros((), device="cuda"), torch.zeros((), device="cuda")
 
@@ -115,9 +116,8 @@ def test_a_batch_transform_sees_what_the_caller_has_queued_before() -> None:
         return batch * scale
 
     ones = torch.ones(10 * SIZE, LENGTH)
-    iterator = iter(
-        FastLoader(ones, SIZE, device="cuda", prefetch_device=0, batch_transform=scaled)
-    )
+    monkeypatch.setattr(resources, "AHEAD_ON_DEVICE", 0)
+    iterator = iter(FastLoader(ones, SIZE, device="cuda", batch_transform=scaled))
     for number in range(10):
         torch.cuda._sleep(4_000_000)
         scale.fill_(number)

@@ -108,13 +108,12 @@ def expected(indices: list[int]) -> dict[str, Any]:
     return columns
 
 
-@pytest.mark.parametrize("engine", ["auto", "python", "workers"])
+@pytest.mark.parametrize("engine", ["auto", "python", "torch"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_fields_come_with_every_batch(path: Path, engine: str, num_workers: int) -> None:
     loader = FastLoader(
-        path, batch_size=5, shuffle=True, seed=3, transform=TRANSFORM, fields="all",
-        engine=engine, num_workers=num_workers,
-    )  # fmt: skip
+        PackedDataset(path, fields="all"),
+        batch_size=5, shuffle=True, seed=3, transform=TRANSFORM, engine=engine, num_workers=num_workers)  # fmt: skip
     order = list(loader.sampler)
     dataset = PackedDataset(path, TRANSFORM)
     loader.set_epoch(0)
@@ -146,7 +145,7 @@ def test_fields_with_a_transform_that_only_python_runs(path: Path) -> None:
 
 def test_store_without_labels_gives_dicts_without_a_label(tmp_path: Path) -> None:
     path = write(tmp_path / "a.lmdb", [{"label": None, "fields": {"n": i}} for i in range(3)])
-    loader = FastLoader(path, batch_size=3, transform=TRANSFORM, fields=["n"])
+    loader = FastLoader(PackedDataset(path, fields=["n"]), batch_size=3, transform=TRANSFORM)
     (batch,) = loader
     assert list(batch) == ["image", "n"] and batch["n"].tolist() == [0, 1, 2]
     assert_equal(batch, next(iter(DataLoader(loader.dataset, batch_size=3))))
@@ -156,7 +155,7 @@ def test_subsets_and_concatenations_keep_fields(path: Path) -> None:
     dataset = PackedDataset(path, TRANSFORM, fields=("boxes",))
     both = ConcatDataset([Subset(dataset, [4, 2]), dataset])
     loader = FastLoader(both, batch_size=4)
-    assert "engine: workers" not in loader.explain()
+    assert "engine: torch" not in loader.explain()
     assert next(iter(loader))["boxes"] == [fields_of(i)["boxes"] for i in (4, 2, 0, 1)]
     mixed = ConcatDataset([dataset, PackedDataset(path, TRANSFORM)])
     assert "different fields" in FastLoader(mixed, batch_size=4).explain()
@@ -164,26 +163,31 @@ def test_subsets_and_concatenations_keep_fields(path: Path) -> None:
 
 def test_collate_fn_of_the_user_gets_the_samples(path: Path) -> None:
     loader = FastLoader(
-        path, batch_size=4, transform=TRANSFORM, fields="mask", collate_fn=lambda samples: samples
+        PackedDataset(path, fields="mask"),
+        batch_size=4,
+        transform=TRANSFORM,
+        collate_fn=lambda samples: samples,
     )
     samples = next(iter(loader))
     assert [len(sample["mask"]) for sample in samples] == [0, 1, 2, 3]
 
 
 def test_loader_that_is_rebuilt_passes_fields_again(path: Path) -> None:
-    loader = FastLoader(path, batch_size=4, transform=TRANSFORM, fields=["mask"])
-    again = FastLoader(loader.dataset, batch_size=4, transform=TRANSFORM, fields=loader.fields)
+    loader = FastLoader(PackedDataset(path, fields=["mask"]), batch_size=4, transform=TRANSFORM)
+    again = FastLoader(
+        PackedDataset(loader.dataset, fields=loader.fields), batch_size=4, transform=TRANSFORM
+    )
     assert_equal(next(iter(again)), next(iter(loader)))
     with pytest.raises(UsageError, match="already has another fields"):
-        FastLoader(loader.dataset, fields="box")
+        FastLoader(PackedDataset(loader.dataset, fields="box"))
     assert pickle.loads(pickle.dumps(loader.dataset)).fields == ("mask",)
 
 
 def test_field_that_the_store_lacks_is_named(path: Path) -> None:
     with pytest.raises(UsageError, match=r"has 'key', 'box', .* got 'masks'"):
-        FastLoader(path, fields=("mask", "masks"))
+        FastLoader(PackedDataset(path, fields=("mask", "masks")))
     with pytest.raises(UsageError, match="can be given for a path, a PackedDataset or"):
-        FastLoader([1, 2, 3], fields="all")
+        FastLoader(PackedDataset([1, 2, 3], fields="all"))
 
 
 # --- several stores as one ------------------------------------------------------------------------
@@ -191,7 +195,9 @@ def test_field_that_the_store_lacks_is_named(path: Path) -> None:
 
 def test_list_of_stores_is_read_as_one(path: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "b.lmdb", [{"fields": fields_of(50 + i)} for i in range(3)])
-    loader = FastLoader([path, str(other)], batch_size=15, transform=TRANSFORM, fields="all")
+    loader = FastLoader(
+        PackedDataset([path, str(other)], fields="all"), batch_size=15, transform=TRANSFORM
+    )
     (batch,) = loader
     parts = [
         PackedDataset(p, TRANSFORM)[i][0] for p, n in ((path, COUNT), (other, 3)) for i in range(n)

@@ -39,7 +39,7 @@ from sides import assert_same
 # --- the same as DataLoader ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["native", "python", "workers"])
+@pytest.mark.parametrize("engine", ["native", "python", "torch"])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_folder_gives_dataloaders_batches_bit_for_bit(photos, engine, drop_last):
     folder = ImageFolder(photos, EVAL)
@@ -151,7 +151,7 @@ def test_a_dataset_of_the_users_goes_through_torchs_machinery():
     loader = FastLoader(dataset, batch_size=3, shuffle=True, generator=torch.Generator())
     reference = DataLoader(dataset, batch_size=3, shuffle=True, generator=torch.Generator())
     assert_same(list(loader), list(reference))
-    assert "workers" in loader.explain()
+    assert "engine: torch" in loader.explain()
     assert "Own" in loader.explain()
     assert loader.num_workers == 0
     assert loader.stats()["images"] == 10
@@ -235,7 +235,7 @@ def test_a_batch_sampler_of_torchs_decides_the_batches(photos, store, threads):
             assert_same(list(ours), list(theirs))
 
 
-@pytest.mark.parametrize("engine", ["native", "workers"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 def test_a_batch_sampler_of_torchs_goes_on_in_the_midst_of_an_epoch(store, engine):
     def loader():
         data = PackedDataset(store, EVAL)
@@ -283,7 +283,7 @@ def test_a_collate_fn_of_images_of_one_size_leaves_them_to_the_engine(tmp_path):
     (tmp_path / "a" / "3.png").write_bytes(b"no image")
     folder = ImageFolder(tmp_path, transform=v1.ToTensor())
     loader = FastLoader(folder, batch_size=2, collate_fn=list, on_error="skip", max_errors=1)
-    assert "engine: workers" not in loader.explain()
+    assert "engine: torch" not in loader.explain()
     assert [len(batch) for batch in loader] == [2, 1]
 
 
@@ -351,7 +351,7 @@ def test_epochs_differ_in_order_and_augmentation_and_can_be_chosen(store):
     assert_same([next(iter(loader))], [second])
 
 
-@pytest.mark.parametrize("engine", ["native", "workers"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 def test_without_a_shuffle_augmentation_still_follows_the_epoch(store, engine):
     loader = FastLoader(store, batch_size=100, transform=TRAIN, seed=1, engine=engine)
     first, second = next(iter(loader)), next(iter(loader))
@@ -517,7 +517,7 @@ def test_misuse_is_told_at_once(photos, store):
     with pytest.raises(UsageError, match="engine: expected one of"):
         FastLoader(store, engine="turbo")
     with pytest.raises(UsageError, match="check_crc"):
-        FastLoader(store, check_crc="sometimes")
+        FastLoader(PackedDataset(store, check_crc="sometimes"))
     with pytest.raises(UsageError, match="memory_format"):
         FastLoader(store, memory_format=torch.preserve_format)
     with pytest.raises(UsageError, match="cannot read this dataset"):

@@ -237,10 +237,10 @@ def by_torchvision(index):
     return given, v2.Compose([*steps, *FOLLOWING.transforms[1:]])(dict(given))
 
 
-@pytest.mark.parametrize("engine", ["native", "python", "workers"])
+@pytest.mark.parametrize("engine", ["native", "python", "torch"])
 def test_masks_boxes_and_points_follow_as_in_torchvision(masked, engine):
     loader = FastLoader(
-        masked, 4, transform=FOLLOWING, joint=JOINT, batch_by=BUCKETS, engine=engine
+        PackedDataset(masked, joint=JOINT), 4, transform=FOLLOWING, batch_by=BUCKETS, engine=engine
     )
     order = [index for batch in lists(loader) for index in batch]
     at = 0
@@ -275,7 +275,11 @@ def test_a_random_crop_takes_the_mask_from_where_it_takes_the_image(tmp_path, na
             writer.append([record])
         joint = {"mask": "mask"}
         loader = FastLoader(
-            tmp_path / "a.lmdb", 1, transform=tf, joint=joint, seed=1, batch_by=BUCKETS
+            PackedDataset(tmp_path / "a.lmdb", joint=joint),
+            1,
+            transform=tf,
+            seed=1,
+            batch_by=BUCKETS,
         )
         made = [(b["image"][0], b["mask"][0]) for _ in range(20) for b in loader]
         assert loader.stats()["engine"] == "native"
@@ -387,7 +391,7 @@ def test_every_sample_comes_once_and_batches_are_full_but_the_last_of_a_group(
     else:
         assert seen == list(range(len(keys)))
         assert len(whole) == sum(-(-keys.count(key) // size) for key in set(keys))
-    ranks = [loader(shard=True, rank=rank, world_size=world) for rank in range(world)]
+    ranks = [loader(shard=(rank, world)) for rank in range(world)]
     parts = [epoch(rank) for rank in ranks]
     assert {len(part) for part in parts} == {len(ranks[0])}
     together = list(itertools.chain(*zip(*parts)))
@@ -399,16 +403,16 @@ def test_every_sample_comes_once_and_batches_are_full_but_the_last_of_a_group(
 
 
 def test_a_budget_of_pixels_bounds_every_batch_and_is_used(packed):
-    loader = FastLoader(packed, transform=CROP, batch_by="aspect", batch_pixels=3000)
+    loader = FastLoader(packed, transform=CROP, batch_by=("aspect", 3000))
     most = {}
     for images, _ in loader:
         n, _, h, w = images.shape
         assert n * h * w <= 3000
         most[h, w] = max(n, most.get((h, w), 0))
     assert most[24, 24] == 3000 // (24 * 24)
-    few = FastLoader(packed, 2, transform=CROP, batch_by=BUCKETS, batch_pixels=3000)
+    few = FastLoader(packed, 2, transform=CROP, batch_by=Buckets(BUCKETS.sizes, batch_pixels=3000))
     assert max(len(images) for images, _ in few) == 2
-    tiny = FastLoader(packed, transform=CROP, batch_by="aspect", batch_pixels=1)
+    tiny = FastLoader(packed, transform=CROP, batch_by=("aspect", 1))
     assert {len(images) for images, _ in tiny} == {1}
 
 
@@ -419,12 +423,7 @@ def test_keys_can_be_sizes_numbers_or_names(packed):
         assert (
             sorted(map(sorted, epoch(FastLoader(range(COUNT), 7, batch_by=same_keys)))) == expected
         )
-    by_pixels = FastLoader(range(COUNT), batch_by=sizes, batch_pixels=4000)
-    for batch in by_pixels:
-        h, w = sizes[int(batch[0])]
-        assert len(batch) <= max(1, 4000 // (h * w))
-    with pytest.raises(UsageError, match="batch_pixels"):
-        len(FastLoader(range(4), batch_by=[0, 1, 0, 1], batch_pixels=9))
+    assert len(FastLoader(range(2), 2, batch_by=("aspect", "other"))) == 2  # two keys
 
 
 def test_subsets_and_concatenations_know_their_sizes_too(folder, packed):
@@ -493,7 +492,7 @@ def test_resumes_at_the_next_batch(kind, workers, folder, packed):
 def test_saved_by_8_ranks_and_resumed_by_others_every_batch_comes_once(kind, folder, packed):
     def ranks(world):
         return [
-            of_kind(kind, folder, packed, batch_size=2, shard=True, rank=rank, world_size=world)
+            of_kind(kind, folder, packed, batch_size=2, shard=(rank, world))
             for rank in range(world)
         ]
 
@@ -519,7 +518,7 @@ def test_a_state_of_other_batches_is_refused(packed, folder):
     state = loader.state_dict()
     others = [
         of_kind("packed", folder, packed, batch_size=3),
-        of_kind("packed", folder, packed, batch_pixels=900),
+        of_kind("packed", folder, packed, batch_by=("aspect", 900)),
         of_kind("packed", folder, packed, batch_by=lambda index: index % 5),
         of_kind("packed", folder, packed, batch_by=None),
     ]  # fmt: skip
@@ -562,8 +561,7 @@ class Stream(IterableDataset):
     [
         ({"batch_by": "size"}, "batch_by: expected 'aspect'"),
         ({"batch_by": 3}, "batch_by: expected 'aspect'"),
-        ({"batch_pixels": 100}, "expected batch_by too"),
-        ({"batch_by": "aspect", "batch_pixels": 0}, "positive integer"),
+        ({"batch_by": ("aspect", 0)}, "positive number of pixels"),
         ({"batch_by": "aspect", "sampler": range(3)}, "neither sampler"),
         ({"batch_by": "aspect", "batch_sampler": [[0]]}, "neither sampler"),
         ({"batch_by": "aspect", "batch_size": None}, "a batch_size"),
@@ -596,9 +594,9 @@ def test_a_store_at_a_url_is_told_the_order_of_this_epoch_and_of_the_next(
     server = ObjectServer(packed.parent)
     try:
         loader = FastLoader(
-            f"{server.url}/imgs.lmdb", 4, shuffle=shuffle, seed=3, transform=SMALL, batch_by=keys,
-            cache_dir=tmp_path, shard=True, rank=world - 1, world_size=world,
-        )  # fmt: skip
+            PackedDataset(f"{server.url}/imgs.lmdb", cache_dir=tmp_path),
+            4, shuffle=shuffle, seed=3, transform=SMALL, batch_by=keys,
+            shard=(world - 1, world))  # fmt: skip
         for epoch_ in range(3):
             loader.set_epoch(epoch_)
             all_ranks = lists(loader)

@@ -39,7 +39,7 @@ MAKERS: dict[str, Callable[[], FastLoader[Any]]] = {
     "stream": lambda: FastLoader(Numbers(), 4),
     "mix": lambda: FastLoader(Mix([(ROWS, 0.5), (ROWS, 0.5)]), 4, shuffle=True),
     "groups": lambda: FastLoader(ROWS, 4, shuffle=True, batch_by=[i % 2 for i in range(12)]),
-    "ranks": lambda: FastLoader(ROWS, 4, shuffle=True, shard=True, rank=0, world_size=2),
+    "ranks": lambda: FastLoader(ROWS, 4, shuffle=True, shard=(0, 2)),
 }
 
 

@@ -83,8 +83,7 @@ def test_saved_by_8_ranks_and_resumed_by_others_every_sample_comes_exactly_once(
 ):
     def ranks(world, **arguments):
         return [
-            of_kind(kind, folder, packed, shard=True, rank=rank, world_size=world, **arguments)
-            for rank in range(world)
+            of_kind(kind, folder, packed, shard=(rank, world), **arguments) for rank in range(world)
         ]
 
     one = of_kind(kind, folder, packed)
@@ -115,7 +114,7 @@ def test_resumed_twice_by_other_ranks_the_epoch_still_has_every_sample(kind, fol
     for world, steps in ((8, 2), (5, 4), (3, 2), (2, None)):
         parts = []
         for rank in range(world):
-            loader = of_kind(kind, folder, packed, shard=True, rank=rank, world_size=world)
+            loader = of_kind(kind, folder, packed, shard=(rank, world))
             if state is not None:
                 loader.load_state_dict(state)
             parts.append(samples(itertools.islice(loader, steps)))
@@ -201,8 +200,7 @@ def test_a_store_at_a_url_is_resumed_by_other_ranks_and_fetched_once(
         return [
             FastLoader(
                 store, 3, shuffle=True, seed=5, transform=TRAIN, shuffle_window=window,
-                shard=True, rank=rank, world_size=world, **arguments,
-            )
+                shard=(rank, world), **arguments)
             for rank in range(world)
         ]  # fmt: skip
 

@@ -192,7 +192,7 @@ def test_saved_by_eight_ranks_an_epoch_is_resumed_by_others(batch_size, world):
     def loader(size, rank, world):
         mix = mixed([300, 97], [0.7, 0.3])
         mix.set_weights([0.6, 0.4])
-        return FastLoader(mix, size, shuffle=True, seed=5, shard=True, rank=rank, world_size=world)
+        return FastLoader(mix, size, shuffle=True, seed=5, shard=(rank, world))
 
     parts = [state_of(loader(4, rank, 8), 6) for rank in range(8)]
     states = [state for _, state in parts]
@@ -334,21 +334,23 @@ def test_a_datasets_own_code_augments_repetitions_anew_and_alike_too(photos, wor
     def loader(**ranks):
         mix = Mix([(ImageFolder(photos, TRAIN), 1)], epoch_size=48)
         return FastLoader(
-            mix, 4, shuffle=True, seed=3, engine="workers", num_workers=workers, **ranks
+            mix, 4, shuffle=True, seed=3, engine="torch", num_workers=workers, **ranks
         )
 
     whole = list(loader())
     assert len(set(augmented(whole))) == 48
-    parts = [list(loader(shard=True, rank=rank, world_size=2)) for rank in range(2)]
+    parts = [list(loader(shard=(rank, 2))) for rank in range(2)]
     for step, batch in enumerate(whole):
         assert_same(parts[step % 2][step // 2], batch)
 
 
-@pytest.mark.parametrize("engine", ["native", "workers"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 def test_a_field_says_which_component_a_sample_is_of(stores, engine):
-    fields = ("component", "key")
-    mix, arguments = mix_of(stores), {"transform": EVAL, "seed": 1, "shuffle": True}
-    loader = FastLoader(mix, 8, fields=fields, engine=engine, **arguments)
+    arguments = {"transform": EVAL, "seed": 1, "shuffle": True}
+    weights = mix_of(stores).weights.values()
+    named = [PackedDataset(path, fields="key") for path in stores]
+    mix = Mix(list(zip(named, weights)), numbered=True)
+    loader = FastLoader(mix, 8, engine=engine, **arguments)
     keys = [PackedDataset(path).store.keys(np.arange(24)) for path in stores]
     order, sizes = np.array(list(loader.sampler)), 24
     batches = list(loader)
@@ -364,17 +366,14 @@ def test_a_field_says_which_component_a_sample_is_of(stores, engine):
 
 
 def test_a_trainer_that_rebuilds_the_loader_gets_the_same_batches(stores):
-    mix = mix_of(stores)
-    loader = FastLoader(
-        mix, 8, shuffle=True, seed=1, transform=TRAIN, fields=("component",), num_workers=1
-    )
+    mix = mix_of(stores, numbered=True)
+    loader = FastLoader(mix, 8, shuffle=True, seed=1, transform=TRAIN, num_workers=1)
     rebuilt = FastLoader(
         loader.dataset,
         8,
         sampler=loader.sampler,
         seed=1,
         transform=loader.transform,
-        fields=loader.fields,
     )
     assert rebuilt.dataset is loader.dataset
     expected = list(FastLoader(mix_of(stores), 8, shuffle=True, seed=1, transform=TRAIN))
@@ -383,7 +382,7 @@ def test_a_trainer_that_rebuilds_the_loader_gets_the_same_batches(stores):
         assert torch.equal(batch["label"], labels)
 
 
-@pytest.mark.parametrize("engine", ["native", "workers"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 def test_a_bad_sample_is_refilled_from_the_end_with_the_random_numbers_of_its_place(
     photos, tmp_path, engine
 ):

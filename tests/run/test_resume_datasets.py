@@ -25,7 +25,6 @@ RUNS = [
     {},
     {"num_workers": 2},
     {"num_workers": 2, "persistent_workers": True},
-    {"prefetch_thread": True},
     {"batch_transform": torch.neg},
     {"num_workers": 2, "persistent_workers": True, "batch_transform": torch.neg},
 ]

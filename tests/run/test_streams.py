@@ -46,7 +46,6 @@ def same(batch: Any) -> Any:
 # ours.
 THEIRS: dict[str, dict[str, Any]] = {
     "local": {},
-    "thread": {},
     "workers": {"num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
     "refill": {},
@@ -54,7 +53,6 @@ THEIRS: dict[str, dict[str, Any]] = {
     "transformed": {},
 }
 OURS: dict[str, dict[str, Any]] = {
-    "thread": {"prefetch_thread": True},
     "refill": {"on_error": "refill"},
     "transformed": {"batch_transform": same},
 }

@@ -56,7 +56,7 @@ def both(dataset: Any, engine: str = "auto", **arguments: Any) -> None:
 
 def declined(dataset: Any, reason: str) -> None:
     loader = FastLoader(dataset, batch_size=8)
-    assert "engine: workers" in loader.explain()
+    assert "engine: torch" in loader.explain()
     assert reason in loader.explain()
 
 

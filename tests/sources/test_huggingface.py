@@ -245,10 +245,15 @@ def test_numbers_are_what_default_collate_makes_of_them(dataset: Any) -> None:
 
 def test_names_are_the_datasets(dataset: Any) -> None:
     some = dataset.rename_columns({"image": "img", "label": "fine_label"})
-    batch = next(iter(FastLoader(some, batch_size=3, transform=EVAL, fields=["name"])))
+    batch = next(
+        iter(FastLoader(PackedDataset(some, fields=["name"]), batch_size=3, transform=EVAL))
+    )
     assert list(batch) == ["img", "fine_label", "name"]
     loader = FastLoader(
-        some, batch_size=3, transform=EVAL, fields=(), target_transform=lambda label: -label
+        PackedDataset(some, fields=()),
+        batch_size=3,
+        transform=EVAL,
+        target_transform=lambda label: -label,
     )
     assert list(next(iter(loader))) == ["img", "fine_label"]
     assert next(iter(loader))["fine_label"].tolist() == [0, -1, -2]
@@ -256,14 +261,16 @@ def test_names_are_the_datasets(dataset: Any) -> None:
     assert list(next(iter(FastLoader(only, batch_size=3, transform=EVAL)))) == ["image"]
     assert PackedDataset(some).class_to_idx == {"a": 0, "b": 1, "c": 2}
     with pytest.raises(UsageError, match=r"has 'key', .*, got 'nothing'"):
-        FastLoader(some, transform=EVAL, fields=["nothing"])
+        FastLoader(PackedDataset(some, fields=["nothing"]), transform=EVAL)
 
 
 def test_columns_called_key_and_label_are_the_datasets(dataset: Any) -> None:
     some = dataset.rename_columns({"name": "key", "label": "number"})
     some = some.cast_column("number", hf.Value("int64")).add_column("label", dataset["name"])
     for fields in (None, ("key", "label")):
-        batch = next(iter(FastLoader(some, batch_size=3, transform=EVAL, fields=fields)))
+        batch = next(
+            iter(FastLoader(PackedDataset(some, fields=fields), batch_size=3, transform=EVAL))
+        )
         assert batch["key"] == batch["label"] == ["number 0", "number 1", "number 2"]
 
 
@@ -328,10 +335,12 @@ def test_a_second_image_is_bytes_or_a_mask_that_moves_along() -> None:
     )
     batch = next(iter(FastLoader(some, batch_size=4, transform=EVAL)))
     assert list(batch) == ["image"]
-    batch = next(iter(FastLoader(some, batch_size=4, transform=EVAL, fields="all")))
+    batch = next(iter(FastLoader(PackedDataset(some, fields="all"), batch_size=4, transform=EVAL)))
     assert Image.open(io.BytesIO(batch["annotation"][3])).getpixel((0, 0)) == 3
     transform = v2.Compose([v2.Resize((20, 20)), v2.ToImage()])
-    loader = FastLoader(some, batch_size=4, transform=transform, joint={"annotation": "mask"})
+    loader = FastLoader(
+        PackedDataset(some, joint={"annotation": "mask"}), batch_size=4, transform=transform
+    )
     batch = next(iter(loader))
     assert batch["annotation"].shape == (4, 20, 20)
     assert batch["annotation"][:, 5, 5].tolist() == [0, 1, 2, 3]
@@ -355,7 +364,10 @@ def test_a_mask_that_is_missing_is_an_error_of_its_row() -> None:
         "transform": v2.Compose([v2.Resize((20, 20)), v2.ToImage()]),
     }
     first = some.select(range(3))
-    assert next(iter(FastLoader(first, fields="all", **options)))["annotation"] == [*masks, None]
+    assert next(iter(FastLoader(PackedDataset(first, fields="all"), **options)))["annotation"] == [
+        *masks,
+        None,
+    ]
     moving = {**options, "joint": {"annotation": "mask"}}
     with pytest.raises(DataError, match="the field 'annotation'") as caught:
         next(iter(FastLoader(first, **moving)))
@@ -363,7 +375,7 @@ def test_a_mask_that_is_missing_is_an_error_of_its_row() -> None:
     (batch,) = FastLoader(first, on_error="skip", max_errors=1, **moving)
     assert batch["annotation"][:, 5, 5].tolist() == [0, 1]
     with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
-        next(iter(FastLoader(some, fields="all", **options)))
+        next(iter(FastLoader(PackedDataset(some, fields="all"), **options)))
     assert caught.value.record == 3
     lost = some.select([0, 3, 1])
     with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
@@ -409,7 +421,7 @@ def test_a_function_of_the_users_runs_through_torch(dataset: Any) -> None:
 
     some = dataset.with_transform(function)
     loader = FastLoader(some, batch_size=5)
-    assert "engine: workers" in loader.explain()
+    assert "engine: torch" in loader.explain()
     assert "transform=" in loader.explain()
     for mine, theirs in zip(loader, DataLoader(some, batch_size=5), strict=True):
         assert torch.equal(mine["pixel_values"], theirs["pixel_values"])
@@ -426,7 +438,7 @@ def test_a_seed_gives_what_a_packed_store_of_it_gives(
     pack(some, tmp_path / "s.lmdb")
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 5, "transform": TRAIN}
     ours = FastLoader(some, engine=engine, **options)
-    packed = FastLoader(tmp_path / "s.lmdb", engine=engine, fields="all", **options)
+    packed = FastLoader(PackedDataset(tmp_path / "s.lmdb", fields="all"), engine=engine, **options)
     for _ in range(2):
         for mine, theirs in zip(ours, packed, strict=True):
             assert torch.equal(mine["image"], theirs["image"])
@@ -475,7 +487,7 @@ def test_it_goes_on_in_mid_epoch_and_in_shards(dataset: Any) -> None:
     seen = [
         name
         for rank in (0, 1)
-        for batch in FastLoader(dataset, shard=True, rank=rank, world_size=2, **options)
+        for batch in FastLoader(dataset, shard=(rank, 2), **options)
         for name in batch["name"]
     ]
     assert set(seen) == set(dataset["name"])
@@ -501,7 +513,7 @@ def test_what_only_python_can_finish_gets_the_image_as_the_dataset_has_it(datase
 
     chain = v1.Compose([v1.Resize((20, 24)), ending])
     # default_collate, which runs behind such a chain, takes no lists of several lengths
-    loader = FastLoader(dataset, batch_size=5, transform=chain, fields=("name",))
+    loader = FastLoader(PackedDataset(dataset, fields=("name",)), batch_size=5, transform=chain)
     made = torch.cat([batch["image"] for batch in loader])
     expected = [chain(row["image"].convert("RGB")) for row in dataset]
     assert torch.equal(made, torch.stack(expected))

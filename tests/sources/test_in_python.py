@@ -202,8 +202,8 @@ def test_switched_off_a_store_is_decoded_by_pillow(
     list(DataLoader(PackedDataset(store, look), batch_size=24))
     assert not any(seen)
     seen.clear()
-    list(FastLoader(store, batch_size=24, transform=look, defer=False))
-    list(FastLoader(store, batch_size=24, transform=look, engine="workers"))
+    list(FastLoader(store, batch_size=24, transform=look, engine="torch"))
+    list(FastLoader(store, batch_size=24, transform=look, engine="torch"))
     monkeypatch.setenv("FASTLOAD_DEFER", "0")
     list(FastLoader(store, batch_size=24, transform=look))
     PackedDataset(store, look)[0]
@@ -325,7 +325,9 @@ def test_a_damaged_record_is_named_and_may_be_skipped(
     )
     assert sum(len(labels) for _, labels in loader) == 23
     assert [entry["index"] for entry in loader.stats()["errors"]] == [7]
-    unchecked = FastLoader(path, 6, transform=transform, num_workers=workers, check_crc="never")
+    unchecked = FastLoader(
+        PackedDataset(path, check_crc="never"), 6, transform=transform, num_workers=workers
+    )
     try:
         assert sum(len(labels) for _, labels in unchecked) == 24
     except DecodeError as error:

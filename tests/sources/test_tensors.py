@@ -121,7 +121,7 @@ class Own(TensorDataset):
 )
 def test_other_tensors_stay_with_torch(data: Any, reason: str) -> None:
     loader = FastLoader(data, batch_size=2)
-    assert "engine: workers" in loader.explain()
+    assert "engine: torch" in loader.explain()
     assert reason in loader.explain()
 
 
@@ -274,7 +274,7 @@ def failing(worker: int) -> None:
 def test_a_worker_init_fn_is_called_in_workers() -> None:
     data = dataset((3, 4), (), n=6)
     loader = FastLoader(data, num_workers=1, worker_init_fn=failing)
-    assert "engine: workers" in loader.explain()
+    assert "engine: torch" in loader.explain()
     assert "worker_init_fn" in loader.explain()
     with pytest.raises(ValueError, match="worker 0 cannot begin"):
         list(loader)

@@ -121,7 +121,7 @@ def test_a_shuffle_is_that_of_a_packed_store(
 def test_only_the_rows_of_a_batch_are_taken_ahead_of_it_and_nothing_is_kept(
     path: Path, groups: RowGroups
 ) -> None:
-    loader = FastLoader(path, 8, transform=EVAL, shuffle=True, seed=1, fields=())
+    loader = FastLoader(PackedDataset(path, fields=()), 8, transform=EVAL, shuffle=True, seed=1)
     for _ in range(2):
         assert sum(len(batch["image"]) for batch in loader) == ROWS
     assert groups.decoded == 2 * -(-ROWS // 8)
@@ -132,7 +132,7 @@ def test_only_the_rows_of_a_batch_are_taken_ahead_of_it_and_nothing_is_kept(
 
 def test_memory_limit_bounds_what_is_taken_ahead(path: Path, groups: RowGroups) -> None:
     nbytes = sum(map(len, (encoded(i) for i in range(ROWS))))
-    limited = FastLoader(path, 4, transform=EVAL, memory_limit=nbytes // 2)
+    limited = FastLoader(PackedDataset(path, memory_limit=nbytes // 2), 4, transform=EVAL)
     plain = FastLoader(path, 4, transform=EVAL)
     for one, other in zip(limited, plain, strict=True):
         assert torch.equal(one["image"], other["image"])
@@ -144,7 +144,12 @@ def test_memory_limit_bounds_what_is_taken_ahead(path: Path, groups: RowGroups) 
 def test_a_loader_resumes_at_the_very_next_sample(path: Path, num_workers: int) -> None:
     def loader() -> FastLoader[Any]:
         return FastLoader(
-            path, 5, transform=TRAIN, shuffle=True, seed=3, num_workers=num_workers, fields=("key",)
+            PackedDataset(path, fields=("key",)),
+            5,
+            transform=TRAIN,
+            shuffle=True,
+            seed=3,
+            num_workers=num_workers,
         )
 
     whole = list(loader())
@@ -188,7 +193,7 @@ def test_lances_type_of_encoded_images_is_found_without_a_name(tmp_path: Path) -
     kind = EncodedImageType(pa.binary())
     some = pa.table({"other": images, "photo": pa.ExtensionArray.from_storage(kind, images)})
     lance.write_dataset(some, str(tmp_path / "x.lance"))
-    (batch,) = FastLoader(tmp_path / "x.lance", 9, transform=EVAL, fields=())
+    (batch,) = FastLoader(PackedDataset(tmp_path / "x.lance", fields=()), 9, transform=EVAL)
     assert torch.equal(batch["photo"], torch.stack([image_of(encoded(i)) for i in range(9)]))
 
 
@@ -197,7 +202,9 @@ def test_column_says_which_of_several_holds_the_images(tmp_path: Path) -> None:
     lance.write_dataset(table(image=None, a=images, b=images), str(tmp_path / "x.lance"))
     with pytest.raises(UsageError, match=r"several of bytes \(a, b\).*column='a'"):
         open_store(tmp_path / "x.lance")
-    batch = next(iter(FastLoader(tmp_path / "x.lance", 2, transform=EVAL, column="b")))
+    batch = next(
+        iter(FastLoader(PackedDataset(tmp_path / "x.lance", column="b"), 2, transform=EVAL))
+    )
     assert torch.equal(batch["b"][1], image_of(encoded(2)))
     with pytest.raises(UsageError, match=r"column: .* has .*label \(int32\).*, got 'c'"):
         PackedDataset(tmp_path / "x.lance", column="c")
@@ -284,7 +291,7 @@ def test_a_dataset_in_a_bucket_is_read_by_pylance_itself(path: Path, tmp_path: P
         }
         given: dict[str, Any] = {"shuffle": True, "seed": 1, "transform": TRAIN}
         url = f"{cloud.url}/data.lance"
-        ours = FastLoader(url, 6, storage_options=options, **given)
+        ours = FastLoader(PackedDataset(url, storage_options=options), 6, **given)
         for one, other in zip(ours, FastLoader(path, 6, **given), strict=True):
             assert torch.equal(one["image"], other["image"]) and one["name"] == other["name"]
         remote = ours.stats()["remote"]

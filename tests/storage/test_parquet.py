@@ -137,7 +137,7 @@ def test_every_column_and_image_is_what_pyarrow_and_pillow_give(
 def test_each_row_group_is_decoded_once_for_an_epoch(path: Path, groups: RowGroups) -> None:
     count = -(-ROWS // GROUP)
     store = open_store(path)
-    for batch in FastLoader(path, batch_size=8, transform=EVAL, fields=()):
+    for batch in FastLoader(PackedDataset(path, fields=()), batch_size=8, transform=EVAL):
         assert len(batch["image"])
     assert groups.decoded == count
     spans = store.spans(np.arange(ROWS))
@@ -201,12 +201,14 @@ def image_open(value: dict[str, Any]) -> Image.Image:
 
 
 def test_fields_choose_columns_and_the_key(path: Path) -> None:
-    batch = next(iter(FastLoader(path, batch_size=3, transform=EVAL, fields=("name", "key"))))
+    batch = next(
+        iter(FastLoader(PackedDataset(path, fields=("name", "key")), batch_size=3, transform=EVAL))
+    )
     assert list(batch) == ["image", "label", "name", "key"]
     assert batch["name"] == ["number 0", "number 1", "number 2"]
     assert batch["key"] == ["00000000", "00000001", "00000002"]
     with pytest.raises(UsageError, match="got 'colour'"):
-        FastLoader(path, transform=EVAL, fields=("colour",))
+        FastLoader(PackedDataset(path, fields=("colour",)), transform=EVAL)
 
 
 def test_dictionaries_large_strings_and_compression_are_read(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_further_images_are_fields_on_demand(tmp_path: Path) -> None:
     path = written(tmp_path / "x.parquet", some, 4)
     batch = next(iter(FastLoader(path, batch_size=9, transform=EVAL)))
     assert list(batch) == ["image"]
-    batch = next(iter(FastLoader(path, batch_size=9, transform=EVAL, fields="all")))
+    batch = next(iter(FastLoader(PackedDataset(path, fields="all"), batch_size=9, transform=EVAL)))
     assert batch["mask"] == [mask and mask["bytes"] for mask in masks]
 
 
@@ -236,14 +238,16 @@ def test_column_says_which_of_several_holds_the_images(tmp_path: Path) -> None:
     path = written(tmp_path / "x.parquet", table(image=None, front=pa.array(files()), back=others))
     with pytest.raises(UsageError, match=r"several of bytes \(front, back\): .*column='front'"):
         PackedDataset(path)
-    (batch,) = FastLoader(path, batch_size=ROWS, transform=EVAL, column="back")
+    (batch,) = FastLoader(PackedDataset(path, column="back"), batch_size=ROWS, transform=EVAL)
     assert torch.equal(batch["back"][3], image_of(encoded(103)))
     assert batch["front"] == files()
-    loader = FastLoader(path, batch_size=9, transform=EVAL, column="back")
-    again = FastLoader(loader.dataset, batch_size=9, transform=EVAL, column=loader.column)
+    loader = FastLoader(PackedDataset(path, column="back"), batch_size=9, transform=EVAL)
+    again = FastLoader(
+        PackedDataset(loader.dataset, column=loader.column), batch_size=9, transform=EVAL
+    )
     assert torch.equal(next(iter(again))["back"], next(iter(loader))["back"])
     with pytest.raises(UsageError, match="set it where the PackedDataset is made"):
-        FastLoader(loader.dataset, batch_size=9, transform=EVAL, column="front")
+        FastLoader(PackedDataset(loader.dataset, column="front"), batch_size=9, transform=EVAL)
 
 
 def test_a_column_that_holds_no_images_is_refused_with_those_that_are_there(path: Path) -> None:
@@ -263,7 +267,9 @@ def test_a_list_of_files_takes_the_column_too(tmp_path: Path) -> None:
 
 def test_memory_limit_bounds_the_row_groups_of_one_loader(path: Path, groups: RowGroups) -> None:
     limit = 60_000
-    loader = FastLoader(path, 6, transform=EVAL, shuffle=True, seed=2, memory_limit=limit)
+    loader = FastLoader(
+        PackedDataset(path, memory_limit=limit), 6, transform=EVAL, shuffle=True, seed=2
+    )
     plain = FastLoader(path, 6, transform=EVAL, shuffle=True, seed=2)
     assert "shuffle_window=16" in loader.explain() and "shuffle_window" not in plain.explain()
     for one, other in zip(loader, plain, strict=True):
@@ -281,7 +287,7 @@ def test_options_of_tables_are_refused_for_other_stores(
     path: Path, tmp_path: Path, store: Path
 ) -> None:
     with pytest.raises(UsageError, match=r"column: expected Parquet files.*\(LMDB\)"):
-        FastLoader(store, column="image")
+        FastLoader(PackedDataset(store, column="image"))
     with pytest.raises(UsageError, match=r"memory_limit: expected .* got a ParquetStore"):
         PackedDataset(open_store(path), memory_limit="1GB")
 
@@ -299,7 +305,7 @@ def test_opening_reads_no_column_of_lists_of_fixed_length(
         return original(self, name, groups)
 
     monkeypatch.setattr(ParquetFiles, "read", counted)
-    loader = FastLoader(path, batch_size=9, transform=EVAL, fields=("box",))
+    loader = FastLoader(PackedDataset(path, fields=("box",)), batch_size=9, transform=EVAL)
     assert "box" not in read and "tags" not in read
     assert all(batch["box"].shape[1:] == (4,) for batch in loader)
     assert set(read) == {"box", "image", "label"}
@@ -369,9 +375,8 @@ def test_ranks_share_an_epoch(path: Path) -> None:
         parts = [
             keys(
                 FastLoader(
-                    path, batch_size=4, shard=True, rank=rank, world_size=3, drop_last=False,
-                    shuffle_window=window, **options,
-                )
+                    path, batch_size=4, drop_last=False,
+                    shuffle_window=window, shard=(rank, 3), **options)
             )
             for rank in range(3)
         ]  # fmt: skip
@@ -386,9 +391,9 @@ def test_a_loader_resumes_at_the_very_next_sample(
 ) -> None:
     def loader() -> FastLoader[Any]:
         return FastLoader(
-            path, batch_size=5, transform=TRAIN, shuffle=True, seed=3, num_workers=num_workers,
-            shuffle_window=window, fields=("key",),
-        )  # fmt: skip
+            PackedDataset(path, fields=("key",)), batch_size=5, transform=TRAIN, shuffle=True,
+            seed=3, num_workers=num_workers,
+            shuffle_window=window)  # fmt: skip
 
     whole = list(loader())
     first = loader()
@@ -409,9 +414,13 @@ def test_a_transform_of_ones_own_and_workers_read_it_too(path: Path) -> None:
         return torch.tensor(np.asarray(image.resize((8, 8))).copy())
 
     rows = pq.read_table(path).to_pylist()
-    for engine in ("auto", "workers"):
+    for engine in ("auto", "torch"):
         loader = FastLoader(
-            path, batch_size=8, transform=own, engine=engine, num_workers=2, fields=("name",)
+            PackedDataset(path, fields=("name",)),
+            batch_size=8,
+            transform=own,
+            engine=engine,
+            num_workers=2,
         )
         check(loader, [{k: row[k] for k in ("image", "label", "name")} for row in rows], own)
     check(DataLoader(PackedDataset(path, transform=EVAL, fields=("name",)), 8, num_workers=2),
@@ -661,7 +670,9 @@ def test_pack_keeps_bytes_columns_and_class_names(path: Path, tmp_path: Path) ->
     assert store.read(np.array(upright)) == [expected[i] for i in upright]
     rows = pq.read_table(path).to_pylist()
     fields = ("weight", "flag", "name", "box", "tags", "maybe", "meta")
-    batch = next(iter(FastLoader(tmp_path / "x.lmdb", ROWS, transform=EVAL, fields=fields)))
+    batch = next(
+        iter(FastLoader(PackedDataset(tmp_path / "x.lmdb", fields=fields), ROWS, transform=EVAL))
+    )
     check([batch], [{k: row[k] for k in ("image", "label", *fields)} for row in rows])
 
 

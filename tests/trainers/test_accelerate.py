@@ -339,7 +339,7 @@ def test_a_dataloader_prepared_while_fastload_is_in_torchs_place_is_a_fastloader
         assert loader.state_dict()["epoch"] == 1
 
 
-@pytest.mark.parametrize("engine", ["native", "workers"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 @pytest.mark.parametrize(
     ("split", "skip", "batch_size"), [(False, 0, 4), (True, 0, 4), (False, 2, 4), (False, 0, 5)]
 )

@@ -36,7 +36,7 @@ def train(config):
     transform = T.Compose([T.RandomResizedCrop(8), T.ToTensor()])
     loader = FastLoader(
         config["store"], 4, shuffle=True, seed=3, transform=transform, shard=True, num_workers=1,
-        decode_on=config["decode_on"],
+        engine=config["engine"],
     )
     resumed = fastload.ray.restore(loader)
     seen = []
@@ -68,7 +68,7 @@ if __name__ == "__main__":
 
 
 def run(
-    folder: Path, store: Path, workers: int, stop: int, decode_on: str | None = None
+    folder: Path, store: Path, workers: int, stop: int, engine: str = "auto"
 ) -> list[dict[str, Any]]:
     """What each worker was given; ``stop``: after how many batches, -1: at the end."""
     told = folder / f"{workers}"
@@ -81,7 +81,7 @@ def run(
         "workers": workers,
         "stop": stop,
     }
-    given["decode_on"] = decode_on
+    given["engine"] = engine
     done = subprocess.run(
         [sys.executable, script, json.dumps({**given, "storage": str(folder / "storage")})],
         capture_output=True, text=True, timeout=240,
@@ -128,7 +128,7 @@ def test_a_trainer_whose_batches_other_cpus_decode_gets_the_same_ones(
 ) -> None:
     pytest.importorskip("ray.train", reason="Ray is not installed")
     local = run(tmp_path / "local", numbered, workers=2, stop=-1)
-    elsewhere = run(tmp_path / "ray", numbered, workers=2, stop=-1, decode_on="ray")
+    elsewhere = run(tmp_path / "ray", numbered, workers=2, stop=-1, engine="ray")
     assert [one["seen"] for one in elsewhere] == [one["seen"] for one in local]
     assert set(samples(elsewhere)) == set(range(COUNT))
 

@@ -243,12 +243,11 @@ def test_hugging_faces_trainer_resumes_in_mid_epoch_on_the_fast_path(
     class Trained(Trainer):
         def get_train_dataloader(self):
             loader = FastLoader(
-                store,
+                PackedDataset(store, fields=()),
                 4,
                 shuffle=shuffle,
                 transform=TRAIN,
                 seed=5,
-                fields=(),
                 num_workers=0,
                 batch_transform=noisy,
             )
@@ -324,7 +323,7 @@ def test_hugging_faces_trainer_has_the_same_curve_on_its_own_dataset(tmp_path, p
 
     class Ours(Trainer):
         def get_train_dataloader(self):
-            loader = FastLoader(dataset, 4, transform=EVAL, fields=())
+            loader = FastLoader(PackedDataset(dataset, fields=()), 4, transform=EVAL)
             return self.accelerator.prepare(loader)
 
     class Theirs(Trainer):

@@ -177,9 +177,14 @@ CHAINS = {
 def test_samples_are_those_of_torchvision(path: str, name: str, engine: str) -> None:
     chain = v2.Compose(CHAINS[name])
     loader = FastLoader(
-        path, batch_size=4, transform=chain, joint=JOINT, seed=5, engine=engine, shuffle=True
+        PackedDataset(path, joint=JOINT),
+        batch_size=4,
+        transform=chain,
+        seed=5,
+        engine=engine,
+        shuffle=True,
     )
-    assert "engine: workers" not in loader.explain()
+    assert "engine: torch" not in loader.explain()
     seen = 0
     for epoch in range(2):
         for batch in loader:
@@ -195,7 +200,9 @@ def test_samples_are_those_of_torchvision(path: str, name: str, engine: str) -> 
 def test_boxes_of_every_format(path: str, form: str, name: str) -> None:
     joint = {"boxes": form, "classes": "labels"}
     chain = v2.Compose(CHAINS[name])
-    (batch,) = FastLoader(path, batch_size=COUNT, transform=chain, joint=joint, seed=2)
+    (batch,) = FastLoader(
+        PackedDataset(path, joint=joint), batch_size=COUNT, transform=chain, seed=2
+    )
     for index in range(COUNT):
         theirs = joint_oracle.sample(chain, given_of(index, joint), index, 2, 0)
         assert_sample(batch, index, theirs)
@@ -221,8 +228,10 @@ def steps(draw: Any) -> list[Any]:
 @hypothesis.given(data=st.data())
 def test_random_chains_are_recognised_and_equal(path: str, data: st.DataObject) -> None:
     chain = v2.Compose(steps(data.draw))
-    loader = FastLoader(path, batch_size=5, transform=chain, joint=JOINT, seed=1, num_workers=0)
-    assert "engine: workers" not in loader.explain(), chain
+    loader = FastLoader(
+        PackedDataset(path, joint=JOINT), batch_size=5, transform=chain, seed=1, num_workers=0
+    )
+    assert "engine: torch" not in loader.explain(), chain
     batch = next(iter(loader))
     for index in range(5):
         theirs = joint_oracle.sample(chain, given_of(index, JOINT), index, 1, 0)
@@ -260,10 +269,14 @@ def test_without_a_transform_masks_are_as_they_were_packed(path: str) -> None:
 def test_a_chain_that_only_python_does_gives_the_same_batches(path: str, num_workers: int) -> None:
     chain = v2.Compose([*FIXED.transforms[:1], v2.Identity(), *FIXED.transforms[1:]])
     unknown = v2.Compose([v2.Lambda(lambda value: value), *FIXED.transforms])
-    loader = FastLoader(path, batch_size=4, transform=unknown, joint=JOINT, num_workers=num_workers)
+    loader = FastLoader(
+        PackedDataset(path, joint=JOINT), batch_size=4, transform=unknown, num_workers=num_workers
+    )
     assert "because: Lambda is not a transform" in loader.explain()
     for ours, theirs in zip(
-        loader, FastLoader(path, batch_size=4, transform=chain, joint=JOINT), strict=True
+        loader,
+        FastLoader(PackedDataset(path, joint=JOINT), batch_size=4, transform=chain),
+        strict=True,
     ):
         assert list(ours) == list(theirs)
         for name, values in theirs.items():
@@ -274,17 +287,21 @@ def test_a_chain_that_only_python_does_gives_the_same_batches(path: str, num_wor
 
 def test_other_fields_come_beside_those_that_move(path: str) -> None:
     loader = FastLoader(
-        path, batch_size=4, transform=FIXED, fields=("key", "classes"), joint={"mask": "mask"}
+        PackedDataset(path, fields=("key", "classes"), joint={"mask": "mask"}),
+        batch_size=4,
+        transform=FIXED,
     )
     batch = next(iter(loader))
     assert list(batch) == ["image", "label", "key", "classes", "mask"]
     assert batch["classes"][3] == [30, 31, 32]
     again = FastLoader(
-        loader.dataset, batch_size=4, transform=FIXED, fields=loader.fields, joint=loader.joint
+        PackedDataset(loader.dataset, fields=loader.fields, joint=loader.joint),
+        batch_size=4,
+        transform=FIXED,
     )
     assert torch.equal(next(iter(again))["mask"], batch["mask"])
     with pytest.raises(UsageError, match="already has another joint"):
-        FastLoader(loader.dataset, joint={"boxes": "xyxy"})
+        FastLoader(PackedDataset(loader.dataset, joint={"boxes": "xyxy"}))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +335,9 @@ def test_masks_have_the_dtype_of_their_arrays_and_files(
             ])  # fmt: skip
     chain = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage()])
     joint = {"mask": "mask", "boxes": "xyxy"}
-    loader = FastLoader(tmp_path / "a.lmdb", batch_size=4, transform=chain, joint=joint, seed=1)
+    loader = FastLoader(
+        PackedDataset(tmp_path / "a.lmdb", joint=joint), batch_size=4, transform=chain, seed=1
+    )
     (batch,) = loader
     for i in range(4):
         given = {
@@ -387,8 +406,8 @@ DECLINED = {
 @pytest.mark.parametrize("name", DECLINED)
 def test_chains_that_move_otherwise_stay_in_python(path: str, name: str) -> None:
     chain, reason = DECLINED[name]
-    text = FastLoader(path, transform=chain, joint=JOINT).explain()
-    assert "engine: workers" in text and reason in text
+    text = FastLoader(PackedDataset(path, joint=JOINT), transform=chain).explain()
+    assert "engine: torch" in text and reason in text
 
 
 def test_arguments_that_cannot_be_are_refused(path: str) -> None:
@@ -407,7 +426,7 @@ def test_arguments_that_cannot_be_are_refused(path: str) -> None:
         with pytest.raises(UsageError, match=message):
             FastLoader(path, **given)
     with pytest.raises(UsageError, match="can be given for a path, a PackedDataset or"):
-        FastLoader([1, 2], joint={"mask": "mask"})
+        FastLoader(PackedDataset([1, 2], joint={"mask": "mask"}))
 
 
 def test_a_mask_that_cannot_be_is_an_error_of_its_record(path: str, tmp_path: Path) -> None:
@@ -464,7 +483,7 @@ def test_one_box_by_itself_moves_as_a_list_of_one(tmp_path: Path, kind: str) -> 
     )
     chain = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.SanitizeBoundingBoxes(), v2.ToImage()])
     joint = {"boxes": "xyxy", "classes": "labels"}
-    (batch,) = FastLoader(path, batch_size=2, transform=chain, joint=joint)
+    (batch,) = FastLoader(PackedDataset(path, joint=joint), batch_size=2, transform=chain)
     assert [found.tolist() for found in batch["boxes"]] == [[[8, 3, 18, 8]], [[15, 1, 20, 9]]]
     assert [found.tolist() for found in batch["classes"]] == [[4], [5]]
 
@@ -477,7 +496,7 @@ def test_labels_that_are_no_numbers_are_an_error_of_their_record(
     path = detection(tmp_path / "a.lmdb", [good, {**good, "classes": labels}])
     joint = {"boxes": "xyxy", "classes": "labels"}
     with pytest.raises(DataError, match="a number for each box") as caught:
-        list(FastLoader(path, batch_size=2, transform=FIXED, joint=joint))
+        list(FastLoader(PackedDataset(path, joint=joint), batch_size=2, transform=FIXED))
     assert caught.value.record == 1
 
 
@@ -486,7 +505,9 @@ def test_boxes_are_sanitised_before_a_padding_where_no_mask_moves(path: str) -> 
     chain = v2.Compose(
         [v2.SanitizeBoundingBoxes(), v2.RandomCrop(70, pad_if_needed=True, fill=7), v2.ToImage()]
     )
-    (batch,) = FastLoader(path, batch_size=COUNT, transform=chain, joint=joint, seed=4)
+    (batch,) = FastLoader(
+        PackedDataset(path, joint=joint), batch_size=COUNT, transform=chain, seed=4
+    )
     for index in range(COUNT):
         theirs = joint_oracle.sample(chain, given_of(index, joint), index, 4, 0)
         assert_sample(batch, index, theirs)

@@ -95,7 +95,9 @@ def test_batches_are_as_default_collate_makes_them_of_samples(store: Path) -> No
 
 
 def test_fields_come_with_views(store: Path) -> None:
-    loader = FastLoader(store, batch_size=3, transform=[SMALL, BYTES], fields=["key"])
+    loader = FastLoader(
+        PackedDataset(store, fields=["key"]), batch_size=3, transform=[SMALL, BYTES]
+    )
     batch = next(iter(loader))
     assert list(batch) == ["image", "label", "key"]
     assert [view.shape for view in batch["image"]] == [(3, 3, 12, 16), (3, 3, 20, 20)]
@@ -126,7 +128,7 @@ def test_views_whose_chains_only_python_can_end(store: Path, photos: Path) -> No
 
 def test_explain_says_what_each_view_is(store: Path) -> None:
     text = FastLoader(store, transform=[LARGE, SMALL]).explain()
-    assert "engine: workers" not in text
+    assert "engine: torch" not in text
     assert text.index("view 0:") < text.index("ColorJitter") < text.index("view 1:")
 
 

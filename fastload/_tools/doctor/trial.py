@@ -31,7 +31,7 @@ def trial(
     """
     try:
         loader: FastLoader[Any] = FastLoader(**arguments)
-        native, reason = loader.stats()["engine"] != "workers", ""
+        native, reason = loader.stats()["engine"] != "torch", ""
         if not native:
             because = [
                 line for line in loader.explain().splitlines() if line.startswith("because: ")

@@ -143,7 +143,7 @@ class Watch:
     def _of(self, loader: _Loader) -> LoaderSeen:
         if id(loader) not in self._loaders:
             self._kept.append(loader)
-            native = isinstance(loader, FastLoader) and loader.stats()["engine"] != "workers"
+            native = isinstance(loader, FastLoader) and loader.stats()["engine"] != "torch"
             workers = 0 if native else loader.num_workers
             objects = object_memory(loader.dataset, workers) if workers else None
             seen = LoaderSeen(

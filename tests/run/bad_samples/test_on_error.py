@@ -122,7 +122,7 @@ def test_an_engine_of_ours_gives_the_same_as_the_datasets_own_code(
 ):
     arguments = {"batch_size": 3, "on_error": on_error, "max_errors": 3}
     ours = FastLoader(damaged, engine=engine, num_workers=threads, **arguments)
-    theirs = FastLoader(damaged, engine="workers", **arguments)
+    theirs = FastLoader(damaged, engine="torch", **arguments)
     assert_same(list(ours), list(theirs))
     for loader in (ours, theirs):
         errors = loader.stats()["errors"]

@@ -51,17 +51,12 @@ cases = given(
 
 
 @cases
-@pytest.mark.parametrize("arguments", [{}, {"prefetch_thread": True}], ids=["here", "thread"])
-def test_batches_are_full_and_every_good_sample_comes_once(
-    arguments, n, bad, size, drop_last, shuffle
-):
+def test_batches_are_full_and_every_good_sample_comes_once(n, bad, size, drop_last, shuffle):
     given = {"shuffle": shuffle, "drop_last": drop_last, "seed": 5}
     order = [
         i for batch in FastLoader(range(n), 1, shuffle=shuffle, seed=5) for i in batch.tolist()
     ]
-    loader = FastLoader(
-        Broken(n, bad), size, on_error="refill", max_errors=99, **given, **arguments
-    )
+    loader = FastLoader(Broken(n, bad), size, on_error="refill", max_errors=99, **given)
     expected = filled_up(order, bad, size, drop_last)
     assert indices(loader) == expected
     if not drop_last:
@@ -136,9 +131,8 @@ def test_a_state_goes_on_with_other_ranks_without_losing_or_repeating_a_sample()
     rest = []
     for rank in range(3):
         part = FastLoader(
-            Broken(23, ()), 2, shuffle=True, seed=3, shard=True, rank=rank, world_size=3,
-            on_error="refill",
-        )  # fmt: skip
+            Broken(23, ()), 2, shuffle=True, seed=3, on_error="refill",
+        shard=(rank, 3))  # fmt: skip
         part.load_state_dict(state)
         rest.append([i for batch, _ in part for i in batch.tolist()])
         assert part.stats()["padding"] == len(rest[-1]) - len(set(rest[-1]) - set(flat(rest[:-1])))
@@ -154,9 +148,9 @@ def test_several_ranks_come_to_the_same_number_of_full_batches(workers):
         batches = []
         for rank in range(2):
             loader = FastLoader(
-                Broken(24, bad), 4, shard=True, rank=rank, world_size=2, num_workers=workers,
+                Broken(24, bad), 4, num_workers=workers,
                 on_error="refill", max_errors=9,
-            )  # fmt: skip
+            shard=(rank, 2))  # fmt: skip
             batches.append(indices(loader))
             actions = {error["action"] for error in loader.stats()["errors"]}
             assert actions <= {"replace"}
@@ -211,7 +205,7 @@ def test_an_engine_of_ours_gives_the_same_as_the_datasets_own_code(
 ):
     arguments = {"batch_size": size, "on_error": "refill", "max_errors": 4, **arguments}
     ours = FastLoader(damaged, engine=engine, num_workers=threads, **arguments)
-    theirs = FastLoader(damaged, engine="workers", **arguments)
+    theirs = FastLoader(damaged, engine="torch", **arguments)
     assert_same(list(ours), list(theirs))
     found = [[error["index"] for error in loader.stats()["errors"]] for loader in (ours, theirs)]
     assert found[0] == found[1]
@@ -292,7 +286,7 @@ def test_an_error_of_collate_fn_is_raised_at_its_batch_and_the_rest_comes(caplog
             raise ZeroDivisionError("on purpose")
         return numbers
 
-    for arguments in ({}, {"num_workers": 1}, {"prefetch_thread": True}):
+    for arguments in ({}, {"num_workers": 1}):
         loader = FastLoader(
             Broken(12, {1}), 3, collate_fn=collate, on_error="refill", max_errors=1, **arguments
         )

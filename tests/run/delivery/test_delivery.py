@@ -24,6 +24,7 @@ from fastload import FastLoader, UsageError
 from fastload._base.devices import accelerator
 from fastload._base.devices.mover import PIN_FROM
 from fastload._base.trace import Snapshot
+from fastload._run import resources
 from fastload._run.bottleneck import verdict
 from fastload._run.workers.columns import SMALL_NBYTES
 from sides import assert_same
@@ -116,13 +117,12 @@ def test_rectangles_follow_their_samples_when_others_are_left_out(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("dataset", [Arrays(), Stream()], ids=["map", "iterable"])
-@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_thread": True}])
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
 def test_batches_of_any_dataset_arrive_as_torchs_loader_gives_them(
     devices, dataset, workers, options
 ):
-    if options and (workers == 0) == ("persistent_workers" in options):
+    if not workers:
         options = {}
-    options = dict(options)
 
     def batches(kind, **more):
         torch.manual_seed(5)
@@ -130,10 +130,7 @@ def test_batches_of_any_dataset_arrive_as_torchs_loader_gives_them(
         return [copy.deepcopy(batch) for _ in range(2) for batch in loader], torch.rand(1)
 
     got = batches(FastLoader, device="cuda", **options)
-    if options.pop("prefetch_thread", False):  # numbers are drawn by a thread
-        assert_same([b["x"] for b in got[0]], [b["x"] for b in batches(DataLoader)[0]])
-    else:
-        assert_same(got, batches(DataLoader, **options))
+    assert_same(got, batches(DataLoader, **options))
 
 
 def test_slabs_that_workers_fill_are_pinned_where_they_are(devices):
@@ -160,7 +157,8 @@ class Large(Dataset):
 def test_no_pinned_slab_is_freed_when_a_late_device_catches_up(monkeypatch, devices, seed):
     device = FakeDevice(seed)
     monkeypatch.setattr(accelerator, "make", lambda given: device)
-    loader = FastLoader(Large(), 4, device="cuda", prefetch_device=3)
+    monkeypatch.setattr(resources, "AHEAD_ON_DEVICE", 3)
+    loader = FastLoader(Large(), 4, device="cuda")
     for _ in loader:
         device.launch(lambda: None)
         device.run(device.random.randrange(10))
@@ -218,11 +216,10 @@ class Gated(Dataset):
         return torch.full((70, 70), float(i))
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 1}, {"prefetch_thread": True}])
 @pytest.mark.usefixtures("devices")
-def test_a_batch_that_is_there_does_not_wait_for_those_behind_it(options):
+def test_a_batch_that_is_there_does_not_wait_for_those_behind_it():
     dataset = Gated()
-    batches = iter(FastLoader(dataset, 1, device="cuda", **options))
+    batches = iter(FastLoader(dataset, 1, device="cuda", num_workers=1))
     assert next(batches)[0, 0, 0] == 0
     assert not dataset.late.is_set()
     dataset.gate.set()
@@ -320,7 +317,7 @@ def test_numbers_of_a_transform_depend_on_seed_epoch_and_batch_alone(devices):
         {"num_workers": 2},
         {"device": "cuda"},
         {"shuffle": True},
-        {"device": "cuda", "num_workers": 1, "prefetch_device": 4},
+        {"device": "cuda", "num_workers": 1, "prefetch_factor": 4},
     ):
         torch.manual_seed(random.randrange(99))
         assert_same(draws(seed=1, **options), reference)
@@ -398,7 +395,6 @@ def test_an_error_of_a_transform_is_raised_at_its_batch_and_generators_are_put_b
         ({"device": "cudaa"}, "device: expected a device such as 'cuda'"),
         ({"device": "meta"}, "expected cpu, cuda, mps or xpu"),
         ({"device": 1.5}, "device: expected a device such as 'cuda'"),
-        ({"prefetch_device": -1}, "prefetch_device: expected an integer of at least 0"),
         ({"batch_transform": 3}, "batch_transform: expected a callable"),
     ],
 )
@@ -420,7 +416,13 @@ def test_a_device_that_is_not_there_is_said_at_once(monkeypatch):
 
 def test_trainers_that_rebuild_a_loader_keep_its_device(store, devices):
     loader = FastLoader(
-        store, 5, transform=EVAL, device="cuda", prefetch_device=1, batch_transform=noisy
+        store,
+        5,
+        transform=EVAL,
+        device="cuda",
+        num_workers=2,
+        prefetch_factor=1,
+        batch_transform=noisy,
     )
     given = {
         name: getattr(loader, name)
@@ -428,7 +430,7 @@ def test_trainers_that_rebuild_a_loader_keep_its_device(store, devices):
         if name not in ("self", "shuffle", "sampler", "batch_sampler")
     }
     again = type(loader)(**given)
-    assert (again.device, again.prefetch_device, again.batch_transform) == ("cuda", 1, noisy)
+    assert (again.device, again.prefetch_factor, again.batch_transform) == ("cuda", 1, noisy)
     assert_same([b[0] for b in again], [b[0] for b in loader])
     loaded = pickle.loads(pickle.dumps(again))
     assert_same([b[0] for b in loaded], [b[0] for b in loader])

@@ -243,7 +243,7 @@ def test_a_loop_within_a_loop_is_left_alone(photos: list[Path]) -> None:
 
 
 def test_without_deferring_nothing_is_made_ahead(photos: list[Path], taken: list[bool]) -> None:
-    loader = FastLoader(Pixels(photos), 8, defer=False)
+    loader = FastLoader(Pixels(photos), 8, engine="torch")
     for _ in range(2):
         batches(loader)
     assert taken == []

@@ -259,11 +259,11 @@ def test_an_error_is_raised_at_its_batch_and_the_others_follow(
 @pytest.mark.parametrize("on_error", ["skip", "replace", "refill"])
 def test_on_error_sees_a_damaged_image(damaged: list[Path], on_error: Any, workers: int) -> None:
     made = []
-    for defer in (False, True):
+    for engine in ("torch", "auto"):
         random.seed(3), np.random.seed(3), torch.manual_seed(3)
         loader = FastLoader(
             shapes.Photos(damaged), 4, num_workers=workers, on_error=on_error, max_errors=9,
-            seed=5, defer=defer,
+            seed=5, engine=engine,
         )  # fmt: skip
         made.append([batch[1].tolist() for batch in loader])
         assert [entry["index"] for entry in loader.stats()["errors"]] == [3, 9, 12]
@@ -325,8 +325,8 @@ def test_switched_off_nothing_is_deferred(
 
     next(iter(FastLoader(Looking(photos), 2)))
     assert seen == [True, True]
-    next(iter(FastLoader(Looking(photos), 2, defer=False)))
-    next(iter(FastLoader(Looking(photos), 2, engine="workers")))
+    next(iter(FastLoader(Looking(photos), 2, engine="torch")))
+    next(iter(FastLoader(Looking(photos), 2, engine="torch")))
     monkeypatch.setenv("FASTLOAD_DEFER", "0")
     next(iter(FastLoader(Looking(photos), 2)))
     assert seen[2:] == [False] * 6

@@ -17,7 +17,16 @@ import torch
 from torchvision import transforms as T
 
 import clouds
-from fastload import FastLoader, StoreError, StoreNotFoundError, info, open_store, pack, verify
+from fastload import (
+    FastLoader,
+    PackedDataset,
+    StoreError,
+    StoreNotFoundError,
+    info,
+    open_store,
+    pack,
+    verify,
+)
 from fastload.storage import Store
 from fastload.storage.remote.options import RemoteOptions
 
@@ -72,7 +81,9 @@ def test_batches_are_those_of_the_local_store(
 ) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 1, "transform": TRANSFORM}
     url = f"{cloud.url}/{name}"
-    ours = FastLoader(url, 5, storage_options=cloud.options, cache_dir=tmp_path, **options)
+    ours = FastLoader(
+        PackedDataset(url, storage_options=cloud.options, cache_dir=tmp_path), 5, **options
+    )
     theirs = FastLoader(local / name, 5, **options)
     for _ in range(2):
         for one, other in zip(ours, theirs, strict=True):

@@ -88,7 +88,10 @@ def test_opening_fetches_no_images_and_an_epoch_every_byte_once(
         assert store.labels is not None and store.labels.tolist() == list(range(30))
         opened = sum(asked.nbytes for asked in server.log)
     loader = FastLoader(
-        f"{server.url}/part-0.parquet", 7, transform=TRANSFORM, cache_dir=tmp_path, seed=1
+        PackedDataset(f"{server.url}/part-0.parquet", cache_dir=tmp_path),
+        7,
+        transform=TRANSFORM,
+        seed=1,
     )
     for _ in range(2):
         assert sum(len(batch["image"]) for batch in loader) == 30

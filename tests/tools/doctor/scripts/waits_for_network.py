@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from common import FOLDER, train
 
-from fastload import FastLoader
+from fastload import FastLoader, PackedDataset
 from fastload.storage import Record, open_writer
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
@@ -27,4 +27,7 @@ if __name__ == "__main__":
     server = ObjectServer(FOLDER / "elsewhere")
     server.faults = Faults(latency_s=0.2)
     url, cache = f"{server.url}/raw.lmdb", FOLDER / "cache"
-    train(FastLoader(url, 32, shuffle=True, drop_last=True, cache_dir=cache), work_s=0.005)
+    train(
+        FastLoader(PackedDataset(url, cache_dir=cache), 32, shuffle=True, drop_last=True),
+        work_s=0.005,
+    )
