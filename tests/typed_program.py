@@ -70,13 +70,11 @@ def words_are_known() -> None:
         decode="scaled",
         on_error="refill",
     )
-    FastLoader(
-        PackedDataset("voc.lmdb", joint={"mask": "mask", "boxes": "xyxy"}), decode_device="auto"
-    )
+    FastLoader(PackedDataset("voc.lmdb", joint={"mask": "mask", "boxes": "xyxy"}), engine="dali")
     FastLoader("imgs.lmdb", engine="natve")  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", cache="disk")  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", decode="fast")  # type: ignore[arg-type]
-    FastLoader("imgs.lmdb", decode_device="cuda")  # type: ignore[arg-type]
+    FastLoader("imgs.lmdb", fields="all")  # type: ignore[call-arg]
     FastLoader(PackedDataset("imgs.lmdb", check_crc="once"))  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", on_error="ignore")  # type: ignore[arg-type]
     FastLoader("imgs.lmdb", on_error=lambda index, error: "drop")  # type: ignore[arg-type,return-value]

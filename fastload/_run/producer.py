@@ -34,6 +34,8 @@ _EXIT_S = 5.0
 # code when the interpreter shuts down would abort the process.
 _running: set[Pipeline] = set()
 
+_threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
+
 _Owner = weakref.ref[Iterator[object]]
 
 _Task = np.ndarray | BaseException | _Owner | None
@@ -312,9 +314,15 @@ def _started(generator: Iterator[object]) -> _Thread:
     from prefetch_generator import BackgroundGenerator
 
     thread: _Thread = BackgroundGenerator(generator, max_prefetch=0)
+    _threads.add(thread)
     return thread
 
 
 def _close_all() -> None:
     for pipeline in list(_running):
         pipeline.close(_EXIT_S)
+    for thread in list(_threads):  # one that has ended its work may still hold its last batch
+        thread.join(_EXIT_S)
+
+
+atexit.register(_close_all)

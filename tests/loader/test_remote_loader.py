@@ -63,8 +63,9 @@ def server(folder: Path) -> Iterator[ObjectServer]:
 
 
 def loader(path: object, **options: Any) -> FastLoader[Any]:
+    data = {name: options.pop(name) for name in ("cache_dir", "cache_limit") if name in options}
     given = {"batch_size": 5, "shuffle": True, "transform": TRANSFORM, "seed": 3, **options}
-    return FastLoader(path, **given)  # type: ignore[arg-type]
+    return FastLoader(PackedDataset(path, **data), **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fastload import FastLoader, open_writer, pack
+from fastload import FastLoader, PackedDataset, open_writer, pack
 from fastload.storage import Record
 from object_server import ObjectServer
 from torchrun import torchrun
@@ -126,7 +126,7 @@ def test_resumed_twice_by_other_ranks_the_epoch_still_has_every_sample(kind, fol
 MESH = """
 import itertools, torch
 from torch.distributed.device_mesh import init_device_mesh
-from fastload import FastLoader
+from fastload import FastLoader, PackedDataset
 
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
@@ -196,11 +196,11 @@ def served(packed, tmp_path_factory):
 def test_a_store_at_a_url_is_resumed_by_other_ranks_and_fetched_once(
     name, window, served, tmp_path
 ):
-    def ranks(world, store, **arguments):
+    def ranks(world, path, **remote):
         return [
             FastLoader(
-                store, 3, shuffle=True, seed=5, transform=TRAIN, shuffle_window=window,
-                shard=(rank, world), **arguments)
+                PackedDataset(path, **remote), 3, shuffle=True, seed=5, transform=TRAIN,
+                shuffle_window=window, shard=(rank, world))
             for rank in range(world)
         ]  # fmt: skip
 

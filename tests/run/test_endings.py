@@ -141,7 +141,7 @@ def test_threads_that_have_not_dropped_their_batch_yet_are_awaited_at_exit(store
         """
 import time
 
-from fastload._run import background_thread
+from fastload._run import producer
 
 
 class Slow:
@@ -154,7 +154,7 @@ def produce(kept):
     yield 1
 
 
-thread = background_thread.start(produce(Slow()))
+thread = producer._started(produce(Slow()))
 print("end", flush=True)
 """,
         store,
@@ -338,11 +338,12 @@ KEPT = """
 import os, sys
 import torch
 from torchvision import transforms as v1
-from fastload import FastLoader
+from fastload import FastLoader, PackedDataset
 path = sys.argv[1]
-options = dict(batch_size=1, num_workers=2, transform=v1.PILToTensor(), check_crc="never")
-right = [images.clone() for images, _ in FastLoader(path, **options)]
-loader = FastLoader(path, cache="ram", **options)
+options = dict(batch_size=1, num_workers=2, transform=v1.PILToTensor())
+data = PackedDataset(path, check_crc="never")
+right = [images.clone() for images, _ in FastLoader(data, **options)]
+loader = FastLoader(data, cache="ram", **options)
 iterator = iter(loader)
 next(iterator)
 os.truncate(path, os.path.getsize(path) // 2)

@@ -169,7 +169,7 @@ def test_ranks_take_the_batches_of_one_rank_in_turn(drop_last):
         return FastLoader(mix, 5, shuffle=True, seed=3, drop_last=drop_last, **ranks)
 
     whole = epoch(loader())
-    parts = [epoch(loader(shard=True, rank=rank, world_size=3)) for rank in range(3)]
+    parts = [epoch(loader(shard=(rank, 3))) for rank in range(3)]
     assert len({len(part) for part in parts}) == 1
     full = len(whole) // 3 * 3
     assert [batch for step in zip(*parts, strict=True) for batch in step][:full] == whole[:full]
@@ -317,7 +317,7 @@ def test_each_repetition_is_augmented_anew_and_alike_on_any_number_of_ranks(stor
     whole = list(loader())
     images = augmented(whole)
     assert len(set(images)) == 96
-    parts = [list(loader(shard=True, rank=rank, world_size=3)) for rank in range(3)]
+    parts = [list(loader(shard=(rank, 3))) for rank in range(3)]
     for step, batch in enumerate(whole):
         assert_same(parts[step % 3][step // 3], batch)
     first = loader()

@@ -75,11 +75,10 @@ class Stream(IterableDataset):
         {},
         {"num_workers": 0, "engine": "python"},
         {"dtype": torch.bfloat16, "memory_format": torch.channels_last},
-        {"prefetch_device": 0},
         {"collate_fn": torch.utils.data.default_collate},
         {"collate_fn": lambda samples: [torch.stack([x for x, _ in samples]), samples[0][1]]},
     ],
-    ids=["plain", "python", "bfloat16", "no prefetch", "torch's collate", "own collate"],
+    ids=["plain", "python", "bfloat16", "torch's collate", "own collate"],
 )
 def test_batches_of_an_engine_arrive_as_they_would_in_host_memory(
     store, devices, transform, options
