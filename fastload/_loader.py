@@ -43,7 +43,7 @@ from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation, epoch_number
 from ._sources.mix import Mix, MixDataset
-from ._sources.packed import has_url, is_remote, open_dataset
+from ._sources.packed import open_dataset
 from ._sources.streams import ImageStream
 from .errors import UsageError, advise
 from .hints import (
@@ -163,8 +163,8 @@ class FastLoader(DataLoader[Sample]):
             on this machine. With a Dataset of your own: what it opens (docs/your-dataset.md).
         cache_limit: Size in bytes, or a string such as "8GB". Default: half of the available
             memory (for "ram", "dct" and "decoded", divided among the ranks of this machine).
-            Records that do not fit are read from the store as before. For a URL: bytes of
-            ``cache_dir``, by default half of what is free there; 0 keeps nothing on a disk.
+            Records that do not fit are read from the store as before. It is the limit of
+            ``cache`` alone: that of ``cache_dir`` is ``PackedDataset(url, disk_limit=...)``.
         storage_options: For a URL: options of obstore or fsspec, such as ``{"region":
             "eu-central-1"}``. Credentials come from the places where these libraries look for them,
             unless they are given here (docs/remote.md).
@@ -379,7 +379,8 @@ class FastLoader(DataLoader[Sample]):
             joint=joint,
             column=column,
             memory_limit=memory_limit,
-            **_remote(dataset, storage_options, cache_dir, cache_limit),
+            storage_options=storage_options,
+            cache_dir=cache_dir,
         )
         if tuned is not None:
             from ._run.tuned_file import complete
@@ -395,7 +396,7 @@ class FastLoader(DataLoader[Sample]):
         self._cursor = EpochCursor()
         self._resources = Resources(
             Measurements(native=False),
-            cache=Cache.of(config.cache, None if is_remote(opened) else cache_limit, engine),
+            cache=Cache.of(config.cache, cache_limit, engine),
         )
         _decode_device.check(config)
         found = route.find(config)
@@ -706,19 +707,6 @@ class FastLoader(DataLoader[Sample]):
             yield batch
         elapsed = time.perf_counter() - begin
         self._resources.replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
-
-
-def _remote(
-    dataset: object,
-    storage_options: Mapping[str, Any] | None,
-    cache_dir: str | os.PathLike[str] | None,
-    cache_limit: int | str | None,
-) -> dict[str, Any]:
-    """The arguments of a store at a URL; ``cache_limit`` is another one elsewhere."""
-    remote: dict[str, Any] = {"storage_options": storage_options, "cache_dir": cache_dir}
-    if has_url(dataset):
-        remote["cache_limit"] = cache_limit
-    return remote
 
 
 def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:
