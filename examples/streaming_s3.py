@@ -1,7 +1,7 @@
 """Train from an object store: only what a batch needs is fetched, and kept in a cache on the disk.
 
     fastload pack imagenet/train s3://my-bucket/train.lmdb
-    python examples/streaming_s3.py s3://my-bucket/train.lmdb --cache-limit 200GB
+    python examples/streaming_s3.py s3://my-bucket/train.lmdb --disk-limit 200GB
 
 Credentials come from the usual places (environment variables, the machine's role). For MinIO and
 others like it, set AWS_ENDPOINT_URL. gs://, az:// and https:// work in the same way.
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("store", help="the URL of a store that fastload packed")
     parser.add_argument("--cache-dir", help="a folder on a fast local disk")
-    parser.add_argument("--cache-limit", help="bytes that it may take, such as 200GB; 0: none")
+    parser.add_argument("--disk-limit", help="bytes that it may take, such as 200GB; 0: none")
     parser.add_argument("--shuffle-window", type=int, help="blocks of 8 MB; for small records")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--epochs", type=int, default=90)
@@ -41,17 +41,19 @@ def main() -> None:
             T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
+    dataset = PackedDataset(
+        args.store, train_tf, cache_dir=args.cache_dir, disk_limit=args.disk_limit
+    )
     train = FastLoader(
-        PackedDataset(args.store, cache_dir=args.cache_dir, cache_limit=args.cache_limit),
+        dataset,
         batch_size=args.batch_size,
         shuffle=True,
         drop_last=True,
         seed=0,  # the order of the next epoch is known too, so the cache keeps what it needs first
-        transform=train_tf,
         device=device if device.type == "cuda" else None,
         shuffle_window=args.shuffle_window,
     )
-    model = models.get_model(args.model, num_classes=len(train.dataset.classes)).to(device)
+    model = models.get_model(args.model, num_classes=len(dataset.classes)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
     parts = {"model": model, "optimizer": optimizer, "train": train}
     first = 0

@@ -148,7 +148,8 @@ class FastLoader(DataLoader[Sample]):
             on this machine. With a Dataset of your own: what it opens (docs/your-dataset.md).
         cache_limit: Size in bytes, or a string such as "8GB". Default: half of the available
             memory (for "ram", "dct" and "decoded", divided among the ranks of this machine).
-            Records that do not fit are read from the store as before.
+            Records that do not fit are read from the store as before. It is the limit of
+            ``cache`` alone: that of a URL is ``PackedDataset(url, disk_limit=...)``.
         shuffle_window: For a packed store, with ``shuffle=True`` and a ``seed``: shuffle in such a
             way that blocks of 8 MB, or row groups of Parquet files, are read whole. The blocks come
             in random order, and records are shuffled within windows of so many blocks. None: a full

@@ -47,7 +47,7 @@ class FastloadRemote(Remote, Lmdb):
         return {**super().stated(work), **window}
 
     def open(self, work: Workload, setting: Setting) -> None:
-        from fastload import FastLoader
+        from fastload import FastLoader, PackedDataset
 
         place = str(self.store_folder(work) / "images.lmdb")
         options: dict[str, Any] = {}
@@ -60,18 +60,16 @@ class FastloadRemote(Remote, Lmdb):
                     **_KEY,
                 },
                 "cache_dir": setting["cache"],
-                "cache_limit": setting["limit"] or None,
+                "disk_limit": setting["limit"] or None,
             }
         self._loader = FastLoader(
-            place,
+            PackedDataset(place, transforms_v1(work), seed=0, **options),
             batch_size=work.batch,
             shuffle=work.shuffled,
             drop_last=True,
             seed=0,
-            transform=transforms_v1(work),
             num_workers=work.threads,
             shuffle_window=self.window,
-            **options,
         )
 
 

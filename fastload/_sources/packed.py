@@ -92,7 +92,7 @@ class PackedDataset(Dataset[Any]):
             given here.
         cache_dir: of a URL: the folder in which what was fetched is kept, on a local disk. Default:
             ``fastload`` in the user's cache folder.
-        cache_limit: of a URL: the size of that folder in bytes, or a string such as "200GB". 0:
+        disk_limit: of a URL: the size of that folder in bytes, or a string such as "200GB". 0:
             nothing is kept on a disk. Default: half of what is free there.
         column: of Parquet files or a Lance dataset: the column that holds the images. Default: the
             one that can, or "image" (docs/formats.md).
@@ -127,7 +127,7 @@ class PackedDataset(Dataset[Any]):
         joint: Mapping[str, JointKind] | Joint | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_limit: int | str | None = None,
+        disk_limit: int | str | None = None,
         column: str | None = None,
         memory_limit: int | str | None = None,
         check_crc: CheckCrc = "first",
@@ -137,7 +137,7 @@ class PackedDataset(Dataset[Any]):
             known = ", ".join(map(repr, get_args(CheckCrc)))
             raise UsageError(f"check_crc: expected one of {known}, got {check_crc!r}")
         columns = ColumnOptions(column=column, memory_limit=memory_limit)
-        self.store = _opened(path, storage_options, cache_dir, cache_limit, columns)
+        self.store = _opened(path, storage_options, cache_dir, disk_limit, columns)
         self.column, self.memory_limit = column, memory_limit
         self.check_crc: CheckCrc = check_crc
         self.joint = Joint.of(joint)
@@ -408,14 +408,14 @@ def _opened(
     path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],
     storage_options: Mapping[str, Any] | None,
     cache_dir: str | os.PathLike[str] | None,
-    cache_limit: int | str | None,
+    disk_limit: int | str | None,
     columns: ColumnOptions,
 ) -> Store:
     """The store at ``path``. Raises UsageError if options of URLs are given for another path."""
     given = {
         "storage_options": storage_options,
         "cache_dir": cache_dir,
-        "cache_limit": cache_limit,
+        "disk_limit": disk_limit,
     }
     named = [name for name, value in given.items() if value is not None]
     if not has_url(path):
@@ -425,7 +425,7 @@ def _opened(
     from ..storage.remote.options import RemoteOptions
 
     options = RemoteOptions(
-        storage_options=storage_options, cache_dir=cache_dir, cache_limit=cache_limit
+        storage_options=storage_options, cache_dir=cache_dir, disk_limit=disk_limit
     )
     return open_store(path, remote=options, columns=columns)
 

@@ -30,6 +30,7 @@ from fastload import FastLoader, PackedDataset, UsageError
 from fastload.storage import Record, open_writer
 from fastload.storage.base import BLOCK_NBYTES
 from fastload.storage.remote.blocks import CELL
+from fastload.storage.remote.content import contents
 from object_server import Faults, ObjectServer
 from sides import assert_same
 
@@ -63,7 +64,7 @@ def server(folder: Path) -> Iterator[ObjectServer]:
 
 
 def loader(path: object, **options: Any) -> FastLoader[Any]:
-    data = {name: options.pop(name) for name in ("cache_dir", "cache_limit") if name in options}
+    data = {name: options.pop(name) for name in ("cache_dir", "disk_limit") if name in options}
     given = {"batch_size": 5, "shuffle": True, "transform": TRANSFORM, "seed": 3, **options}
     return FastLoader(PackedDataset(path, **data), **given)  # type: ignore[arg-type]
 
@@ -74,7 +75,7 @@ def test_batches_are_the_local_ones_at_every_limit(
     server: ObjectServer, folder: Path, tmp_path: Path, limit: Any, workers: int
 ) -> None:
     remote = loader(
-        f"{server.url}/photos.lmdb", cache_dir=tmp_path, cache_limit=limit, num_workers=workers
+        f"{server.url}/photos.lmdb", cache_dir=tmp_path, disk_limit=limit, num_workers=workers
     )
     local = loader(folder / "photos.lmdb")
     for _ in range(3):
@@ -95,7 +96,7 @@ def test_a_transform_of_ones_own_sees_the_local_images(
 ) -> None:
     options = {"transform": Wrapped(), "num_workers": 0}
     url = f"{server.url}/photos.lmdb"
-    remote = loader(url, cache_dir=tmp_path, cache_limit=limit, **options)
+    remote = loader(url, cache_dir=tmp_path, disk_limit=limit, **options)
     local = loader(folder / "photos.lmdb", **options)
     for _ in range(2):
         assert_same(list(remote), list(local))
@@ -158,7 +159,7 @@ def test_a_later_epoch_reads_no_more_than_what_the_cache_cannot_hold(
     ran = loader(
         f"{in_memory}/raw.lmdb",
         cache_dir=tmp_path,
-        cache_limit=limit,
+        disk_limit=limit,
         transform=None,
         batch_size=batch,
         seed=seed,
@@ -271,7 +272,7 @@ def test_windows_ask_for_whole_blocks_however_much_is_cached(
     ran = loader(
         f"{in_memory}/raw.lmdb",
         cache_dir=tmp_path,
-        cache_limit=int(share * size),
+        disk_limit=int(share * size),
         transform=None,
         batch_size=4,
         seed=seed,
@@ -307,7 +308,7 @@ def test_windows_hold_whole_blocks_only_while_there_is_something_to_fetch(
     ran = loader(
         f"{in_memory}/raw.lmdb",
         cache_dir=tmp_path,
-        cache_limit=int(share * size),
+        disk_limit=int(share * size),
         transform=None,
         batch_size=2,
         seed=1,
@@ -335,7 +336,7 @@ def test_stores_that_fit_into_the_cache_only_one_by_one_are_read_in_whole_blocks
     ran = loader(
         [f"{in_memory}/raw.lmdb", f"{in_memory}/second.lmdb"],
         cache_dir=tmp_path,
-        cache_limit=int(1.2 * size),
+        disk_limit=int(1.2 * size),
         transform=None,
         batch_size=8,
         shuffle_window=window,
@@ -468,6 +469,25 @@ def test_arguments_that_cannot_work_are_refused(
         loader(store, **options)
 
 
+def test_cache_limit_bounds_what_cache_keeps_of_a_store_at_a_url(
+    in_memory: str, folder: Path, tmp_path: Path
+) -> None:
+    url, given = f"{in_memory}/raw.lmdb", {"transform": None, "cache": "ram", "num_workers": 1}
+    at_url = {"cache_dir": tmp_path}
+    packed = PackedDataset(url, cache_dir=tmp_path)
+    for path, own in ((url, at_url), (packed, {}), (folder / "raw.lmdb", {})):
+        limited = loader(path, cache_limit="1MB", **own, **given)
+        list(limited)
+        (line,) = [line for line in str(limited.explain()).splitlines() if "cache: ram" in line]
+        assert "the rest does not fit" in line
+    assert sum(one.nbytes for one in contents(str(tmp_path))) > 1e6, "the disk has all of it"
+
+
+def test_cache_limit_alone_says_where_the_disk_limit_is(server: ObjectServer) -> None:
+    with pytest.raises(UsageError, match=r"PackedDataset\(url, disk_limit='20MB'\)"):
+        loader(f"{server.url}/raw.lmdb", transform=None, cache_limit="20MB")
+
+
 def test_windows_that_the_cache_cannot_hold_are_refused(
     server: ObjectServer, tmp_path: Path
 ) -> None:
@@ -476,6 +496,6 @@ def test_windows_that_the_cache_cannot_hold_are_refused(
             f"{server.url}/raw.lmdb",
             transform=None,
             cache_dir=tmp_path,
-            cache_limit="20MB",
+            disk_limit="20MB",
             shuffle_window=2,
         )

@@ -84,7 +84,11 @@ class Cache:
         """
         if cache is None:
             if cache_limit is not None:
-                raise UsageError(f"cache_limit={cache_limit!r} needs cache={'|'.join(KINDS)}")
+                raise UsageError(
+                    f"cache_limit={cache_limit!r} needs cache={'|'.join(KINDS)}: it bounds what "
+                    "that keeps. What a store at a URL may take on the disk: "
+                    f"PackedDataset(url, disk_limit={cache_limit!r})"
+                )
             return None
         if cache not in KINDS:
             names = ", ".join(map(repr, KINDS))

@@ -333,10 +333,10 @@ def _network(seen: Observation) -> Finding | None:
     if nbytes / requests < _SMALL_REQUEST:
         change = "shuffle_window=8 (with a seed): blocks of 8 MB are fetched, not single records"
     elif len(loader.starts_s) > 1:
-        change = "a larger cache_limit: what fits into the cache is fetched once"
+        change = "a larger disk_limit of PackedDataset: what fits into the cache is fetched once"
     else:
         change = (
-            "a cache_limit that holds the store, for later epochs; for the first one a smaller "
+            "a disk_limit that holds the store, for later epochs; for the first one a smaller "
             "encoding (fastload pack --resize), or a machine nearer to the data"
         )
     return Finding(

@@ -78,9 +78,9 @@ class LanceStore(SchemaStore):
         self._url = RemoteUrl(path)
         self.path = self._url.shown if is_url(path) else path
         self._options, self._remote, self._wanted = options, remote or RemoteOptions(), version
-        if self._remote.cache_dir is not None or self._remote.cache_limit is not None:
+        if self._remote.cache_dir is not None or self._remote.disk_limit is not None:
             raise UsageError(
-                f"cache_dir, cache_limit: pylance reads {self.path!r} itself, without a cache: "
+                f"cache_dir, disk_limit: pylance reads {self.path!r} itself, without a cache: "
                 "give storage_options alone"
             )
         self._waited_s = 0.0

@@ -262,7 +262,7 @@ class BlockCache:
 
     def _too_little(self, what: RemoteObject) -> StoreError:
         return StoreError(
-            f"cache_limit: {self.area.limit} bytes are too few, as the batches in flight and the "
+            f"disk_limit: {self.area.limit} bytes are too few, as the batches in flight and the "
             "columns of the store need more: raise it",
             path=what.url.shown,
         )
@@ -349,7 +349,7 @@ class BlockCache:
                 fetch,
                 StoreError(
                     f"its cache cannot be written: {error.strerror}; free some of the disk, or "
-                    "choose a smaller cache_limit or another cache_dir",
+                    "choose a smaller disk_limit or another cache_dir",
                     path=file.what.url.shown,
                 ),
             )

@@ -16,14 +16,14 @@ class RemoteOptions:
     """How URLs are read.
 
     Example:
-        >>> RemoteOptions(cache_dir="/nvme/fastload", cache_limit="200GB").limit
+        >>> RemoteOptions(cache_dir="/nvme/fastload", disk_limit="200GB").limit
         200000000000
 
     Attributes:
         storage_options: for obstore or fsspec, such as ``{"region": "eu-central-1"}``. Values may
             be secret, so they are never shown.
         cache_dir: a folder on a local disk; None: ``fastload`` in the user's cache folder.
-        cache_limit: bytes that the cache may take on the disk, such as "200GB"; None: half of what
+        disk_limit: bytes that the cache may take on the disk, such as "200GB"; None: half of what
             is free there. 0: nothing is kept on a disk.
 
     Raises:
@@ -32,7 +32,7 @@ class RemoteOptions:
 
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     cache_dir: str | os.PathLike[str] | None = None
-    cache_limit: int | str | None = None
+    disk_limit: int | str | None = None
 
     def __post_init__(self) -> None:
         options, folder = self.storage_options, self.cache_dir
@@ -48,11 +48,11 @@ class RemoteOptions:
 
     @property
     def limit(self) -> int | None:
-        """``cache_limit`` in bytes; None where it was not given."""
-        limit = self.cache_limit
+        """``disk_limit`` in bytes; None where it was not given."""
+        limit = self.disk_limit
         if limit is None:
             return None
-        return 0 if str(limit).strip() == "0" else byte_sizes.argument("cache_limit", limit)
+        return 0 if str(limit).strip() == "0" else byte_sizes.argument("disk_limit", limit)
 
     @property
     def folder(self) -> str:

@@ -91,8 +91,8 @@ class _Attached:
             return store
         if self.cache.area.soft:
             raise StoreError(
-                f"{found.title} stores are fetched whole when they are opened, and cache_limit=0 "
-                "keeps them on no disk: give another cache_limit, or pack to .lmdb or .tfrecord",
+                f"{found.title} stores are fetched whole when they are opened, and disk_limit=0 "
+                "keeps them on no disk: give another disk_limit, or pack to .lmdb or .tfrecord",
                 path=self.url.shown,
             )
         self.need([(place, 0, -1) for place in self.files])
@@ -380,7 +380,7 @@ class RemoteStore(Store):
         if blocks * BLOCK_NBYTES > limit // 2:
             raise UsageError(
                 f"shuffle_window: expected at most {limit // 2 // BLOCK_NBYTES} blocks of 8 MB, "
-                f"half of the {limit} bytes that are cached, got {blocks}: raise cache_limit"
+                f"half of the {limit} bytes that are cached, got {blocks}: raise disk_limit"
             )
 
     def hint(self, *, windowed: bool) -> str | None:

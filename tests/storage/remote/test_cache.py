@@ -59,7 +59,7 @@ from fastload.storage import open_store
 from fastload.storage.remote.options import RemoteOptions
 url, cache, limit, local, seed = sys.argv[1:]
 limit = None if limit == "none" else limit
-store = open_store(url, remote=RemoteOptions(cache_dir=cache, cache_limit=limit))
+store = open_store(url, remote=RemoteOptions(cache_dir=cache, disk_limit=limit))
 print("open", flush=True)
 sys.stdin.readline()
 with open_store(local) as expected:
@@ -100,7 +100,7 @@ def on_disk(folder: Path) -> int:
 
 
 def remote(server: ObjectServer, cache: Path, limit: str | int | None = None) -> Store:
-    options = RemoteOptions(cache_dir=cache, cache_limit=limit)
+    options = RemoteOptions(cache_dir=cache, disk_limit=limit)
     return open_store(f"{server.url}/many.lmdb", remote=options)
 
 
@@ -333,7 +333,7 @@ def test_memory_alone_writes_nothing_to_a_disk(many: ObjectServer, cache: Path) 
 def test_other_stores_that_nobody_uses_are_evicted_first(
     many: ObjectServer, opened: Opener, cache: Path
 ) -> None:
-    other = opened("photos.lmdb", cache_limit="5MB")
+    other = opened("photos.lmdb", disk_limit="5MB")
     other.read(np.arange(len(other)))
     other.close()
     store = remote(many, cache, "5MB")
@@ -372,5 +372,5 @@ def test_a_folder_that_cannot_be_used_is_refused(many: ObjectServer, tmp_path: P
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="cache_dir"):
         remote(many, tmp_path / "file")
-    with pytest.raises(UsageError, match="cache_limit: expected bytes"):
-        RemoteOptions(cache_limit="much")
+    with pytest.raises(UsageError, match="disk_limit: expected bytes"):
+        RemoteOptions(disk_limit="much")

@@ -111,7 +111,8 @@ def test_a_server_that_fails_now_and_then_changes_nothing(
 
 
 def test_nothing_on_a_disk(server: ObjectServer, folder: Path, tmp_path: Path) -> None:
-    ours = batches(f"{server.url}/part-0.parquet", cache_limit=0)
+    url = f"{server.url}/part-0.parquet"
+    ours = batches(PackedDataset(url, TRANSFORM, seed=2, disk_limit=0), transform=None)
     assert_same(ours, batches(folder / "part-0.parquet"))
 
 

@@ -43,7 +43,7 @@ def test_a_store_at_a_url_is_the_local_one(
     opened: Opener, remote_folder: Path, name: str, limit: Any
 ) -> None:
     with open_store(remote_folder / name) as local:
-        store = opened(name, cache_limit=limit)
+        store = opened(name, disk_limit=limit)
         same(store, local)
 
 
@@ -57,8 +57,8 @@ def test_other_formats_are_fetched_whole_and_need_a_disk(
         assert server.nbytes == size
         same(store, local)
         assert server.nbytes == size
-    with pytest.raises(StoreError, match=r"fetched whole.*another cache_limit"):
-        opened(name, cache_limit=0)
+    with pytest.raises(StoreError, match=r"fetched whole.*another disk_limit"):
+        opened(name, disk_limit=0)
 
 
 @pytest.mark.parametrize("name", RANGED)
@@ -107,7 +107,7 @@ def test_records_are_read_to_within_a_page(opened: Opener, server: ObjectServer)
 
 
 def test_spans_keep_their_bytes_as_long_as_they_live(opened: Opener) -> None:
-    store = opened("photos.lmdb", cache_limit="1.5MB")
+    store = opened("photos.lmdb", disk_limit="1.5MB")
     everything = np.arange(len(store))
     kept = store.spans(everything[:3])
     path = store.files[0]
@@ -128,8 +128,8 @@ def _at(path: str, offset: int, nbytes: int) -> bytes:
 
 
 def test_more_than_the_limit_at_once_is_refused(opened: Opener) -> None:
-    store = opened("photos.lmdb", cache_limit="1MB")
-    with pytest.raises(StoreError, match="cache_limit: 1000000 bytes are too few"):
+    store = opened("photos.lmdb", disk_limit="1MB")
+    with pytest.raises(StoreError, match="disk_limit: 1000000 bytes are too few"):
         store.spans(np.arange(len(store)))
     assert len(store.read(np.arange(2))) == 2
 
@@ -202,7 +202,7 @@ def test_a_pickled_store_reads_on_without_asking_again(
 
 
 def test_threads_may_read_at_the_same_time(opened: Opener, remote_folder: Path) -> None:
-    store = opened("photos.lmdb", cache_limit="2MB")
+    store = opened("photos.lmdb", disk_limit="2MB")
     with open_store(remote_folder / "photos.lmdb") as local:
         expected = local.read(np.arange(len(local)))
     failed: list[BaseException] = []

@@ -414,8 +414,8 @@ def test_waiting_for_the_network_is_named_with_its_share_and_what_came() -> None
     ("changed", "advice"),
     [
         ({"remote_requests": 10_000}, "shuffle_window"),
-        ({"starts_s": [0.06, 0.06], "steps_s": [0.04] * 11}, "a larger cache_limit"),
-        ({}, "a cache_limit that holds the store"),
+        ({"starts_s": [0.06, 0.06], "steps_s": [0.04] * 11}, "a larger disk_limit"),
+        ({}, "a disk_limit that holds the store"),
     ],
 )
 def test_the_advice_about_the_network_depends_on_what_was_fetched(
