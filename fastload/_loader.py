@@ -38,7 +38,7 @@ from ._run.config import (
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
-from ._run.own_sampler import order_arguments, samplers_of_copy
+from ._run.own_sampler import MadeWith, order_arguments
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation, epoch_number
@@ -264,6 +264,7 @@ class FastLoader(DataLoader[Sample]):
     # does instead of calling it.
     shard: bool | DeviceMesh = False
     _threads = False
+    _made_with = MadeWith(None, None, own=False)
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
     _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
@@ -416,7 +417,6 @@ class FastLoader(DataLoader[Sample]):
         self.column = column
         self.memory_limit = memory_limit
         self._timeline = None if trace is None else lasting(trace)
-        self._own_order = config.own_order
         arguments = order_arguments(config, batch_size=batch_size, shuffle=shuffle) | {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -442,6 +442,7 @@ class FastLoader(DataLoader[Sample]):
             if workers < 0 or (workers == 0 and (prefetch_factor or persistent_workers)):
                 advise(error, instead_of_workers(workers))
             raise
+        self._made_with = MadeWith(self.sampler, self.batch_sampler, config.own_order)
 
     def _resolved_workers(
         self, given: NumWorkers | None, found: route.Route, config: LoaderConfig
@@ -469,10 +470,10 @@ class FastLoader(DataLoader[Sample]):
         ``begin``: for an epoch that begins.
         """
         given = {name: getattr(self, name) for name in ARGUMENTS}
+        given |= self._made_with.now(self)
         given["collate_fn"] = accelerate.collate_of(self.collate_fn)
         config = LoaderConfig(
             **given,
-            own_order=self._own_order,
             left_out=self._left_out,
             prepared=accelerate.prepared(self),
         )
@@ -639,7 +640,7 @@ class FastLoader(DataLoader[Sample]):
         epoch is the one that would come next here.
         """
         made = type(self).__new__(type(self))
-        state = self.__getstate__() | samplers_of_copy(self.sampler, self.batch_sampler)
+        state = self.__getstate__() | self._made_with.of_copy(self)
         for name in {"_cursor", "_resources"} & state.keys():
             state[name] = copy.copy(state[name])
         vars(made).update(state)

@@ -13,7 +13,13 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from torch.utils.data import IterableDataset, Sampler, SequentialSampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from .._base.machine import cpu
 from .._sources.augmentation_checks import check_seed, is_integer
@@ -309,6 +315,8 @@ class LoaderConfig(TorchArguments):
         while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
             batches = batches.batch_sampler  # accelerate wraps batch samplers
         sampler: Sampler[Any] | Iterable[Any] | None = getattr(batches, "sampler", self.sampler)
+        while isinstance(sampler, BatchSampler):  # timm and ultralytics wrap torch's
+            sampler = sampler.sampler
         return sampler
 
     @property
