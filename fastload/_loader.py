@@ -105,9 +105,9 @@ class FastLoader(DataLoader[Sample]):
             IterableDataset after every so many batches. Resuming restores the last state sent and
             draws the batches since then again, so the next batch is the same either way. 0 or
             None: only at the end of the epoch.
-        transform, target_transform: For a path, or for a PackedDataset that has none. A list of
-            transforms makes several views of each image; a batch is then ``[[images of view 0,
-            images of view 1, ...], labels]``.
+        transform, target_transform: For a path, or for a PackedDataset that has none, also inside
+            of a Subset or ConcatDataset. A list of transforms makes several views of each image; a
+            batch is then ``[[images of view 0, images of view 1, ...], labels]``.
         engine: "auto" chooses; "native"; "python" gives the same results with Pillow; "dali" uses
             NVIDIA DALI on ``device``, or its CPU backend (docs/gpu.md); "workers" runs the
             dataset's own code in torch's workers.

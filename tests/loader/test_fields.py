@@ -182,7 +182,7 @@ def test_loader_that_is_rebuilt_passes_fields_again(path: Path) -> None:
 def test_field_that_the_store_lacks_is_named(path: Path) -> None:
     with pytest.raises(UsageError, match=r"has 'key', 'box', .* got 'masks'"):
         FastLoader(path, fields=("mask", "masks"))
-    with pytest.raises(UsageError, match="can be given for a path, a PackedDataset or"):
+    with pytest.raises(UsageError, match="can be given for a path, a PackedDataset,"):
         FastLoader([1, 2, 3], fields="all")
 
 

@@ -406,7 +406,7 @@ def test_arguments_that_cannot_be_are_refused(path: str) -> None:
     for given, message in cases:
         with pytest.raises(UsageError, match=message):
             FastLoader(path, **given)
-    with pytest.raises(UsageError, match="can be given for a path, a PackedDataset or"):
+    with pytest.raises(UsageError, match="can be given for a path, a PackedDataset,"):
         FastLoader([1, 2], joint={"mask": "mask"})
 
 
