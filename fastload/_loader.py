@@ -264,6 +264,7 @@ class FastLoader(DataLoader[Sample]):
     # does instead of calling it.
     shard: bool | DeviceMesh = False
     _threads = False
+    _chosen_workers: int | None = None
     _made_with = MadeWith(None, None, own=False)
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
@@ -403,6 +404,7 @@ class FastLoader(DataLoader[Sample]):
         self._resources.measurements.native = isinstance(found, EngineRoute)
         self._threads = isinstance(found, EngineRoute) and found.decodes
         workers = self._resolved_workers(num_workers, found, config)
+        self._chosen_workers = None if isinstance(num_workers, int) else workers
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         for name in OURS:
             setattr(self, name, getattr(config, name))
@@ -476,6 +478,7 @@ class FastLoader(DataLoader[Sample]):
             **given,
             left_out=self._left_out,
             prepared=accelerate.prepared(self),
+            torch_workers=0 if self.num_workers == self._chosen_workers else self.num_workers,
         )
         return self._resources.resolved(config, begin=begin)
 
@@ -532,7 +535,7 @@ class FastLoader(DataLoader[Sample]):
 
             workers = _governor.workers(resources.governor, resources.measurements)
             if workers != self.num_workers:
-                self.num_workers = workers
+                self.num_workers = self._chosen_workers = workers
                 resources.end_workers()  # there were another number of them
         config = self._config(begin=True)
         if not config.shard and config.own_order:

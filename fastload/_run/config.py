@@ -95,6 +95,8 @@ class LoaderConfig(TorchArguments):
         left_out: batches that accelerate skips at the start of each epoch; ``batch_transform``
             counts them.
         prepared: accelerate prepared the loader and chooses its epochs.
+        torch_workers: workers of the DataLoader whose order this loader's is: ``num_workers``, or 0
+            if that was left to fastload.
     """
 
     snapshot_every_n_steps: int | None = 1
@@ -125,6 +127,7 @@ class LoaderConfig(TorchArguments):
     own_order: bool = True
     left_out: int = 0
     prepared: bool = False
+    torch_workers: int = 0
 
     def __post_init__(self) -> None:
         """Raise UsageError for arguments that are invalid, alone or together."""
@@ -348,7 +351,7 @@ class LoaderConfig(TorchArguments):
 
 
 def _names(kind: type[TorchArguments]) -> list[str]:
-    derived = ("own_order", "left_out", "prepared")
+    derived = ("own_order", "left_out", "prepared", "torch_workers")
     return [field.name for field in dataclasses.fields(kind) if field.name not in derived]
 
 
