@@ -38,7 +38,7 @@ from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
 from ._run.moved import refuses_moved
-from ._run.own_sampler import order_arguments, samplers_of_copy
+from ._run.own_sampler import MadeWith, order_arguments
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
@@ -98,9 +98,9 @@ class FastLoader(DataLoader[Sample]):
             IterableDataset after every so many batches. Resuming restores the last state sent and
             draws the batches since then again, so the next batch is the same either way. 0 or
             None: only at the end of the epoch.
-        transform, target_transform: For a path, or for a PackedDataset that has none. A list of
-            transforms makes several views of each image; a batch is then ``[[images of view 0,
-            images of view 1, ...], labels]``.
+        transform, target_transform: For a path, or for a PackedDataset that has none, also inside
+            of a Subset or ConcatDataset. A list of transforms makes several views of each image; a
+            batch is then ``[[images of view 0, images of view 1, ...], labels]``.
         engine: Who makes batches. "auto" chooses. "native". "python" gives the same results with
             Pillow. "dali": NVIDIA DALI decodes JPEGs on ``device``, with slightly different pixels,
             or its CPU backend does (docs/gpu.md). "ray": processes on the Ray cluster that this
@@ -212,6 +212,8 @@ class FastLoader(DataLoader[Sample]):
     # does instead of calling it.
     shard: ShardBy = False
     _threads = False
+    _chosen_workers: int | None = None
+    _made_with = MadeWith(None, None, own=False)
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
     _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
@@ -317,13 +319,13 @@ class FastLoader(DataLoader[Sample]):
         self._resources.measurements.native = isinstance(found, EngineRoute)
         self._threads = isinstance(found, EngineRoute) and found.decodes
         workers = self._resolved_workers(num_workers, found, config)
+        self._chosen_workers = None if isinstance(num_workers, int) else workers
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         for name in OURS:
             setattr(self, name, getattr(config, name))
         self.transform = transform
         self.target_transform = target_transform
         self.cache_limit = cache_limit
-        self._own_order = config.own_order
         arguments = order_arguments(config, batch_size=batch_size, shuffle=shuffle) | {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -349,6 +351,7 @@ class FastLoader(DataLoader[Sample]):
             if workers < 0 or (workers == 0 and (prefetch_factor or persistent_workers)):
                 advise(error, instead_of_workers(workers))
             raise
+        self._made_with = MadeWith(self.sampler, self.batch_sampler, config.own_order)
 
     def _resolved_workers(
         self, given: NumWorkers | None, found: route.Route, config: LoaderConfig
@@ -376,12 +379,13 @@ class FastLoader(DataLoader[Sample]):
         ``begin``: for an epoch that begins.
         """
         given = {name: getattr(self, name) for name in ARGUMENTS}
+        given |= self._made_with.now(self)
         given["collate_fn"] = accelerate.collate_of(self.collate_fn)
         config = LoaderConfig(
             **given,
-            own_order=self._own_order,
             left_out=self._left_out,
             prepared=accelerate.prepared(self),
+            torch_workers=0 if self.num_workers == self._chosen_workers else self.num_workers,
         )
         return self._resources.resolved(config, begin=begin)
 
@@ -438,7 +442,7 @@ class FastLoader(DataLoader[Sample]):
 
             workers = _governor.workers(resources.governor, resources.measurements)
             if workers != self.num_workers:
-                self.num_workers = workers
+                self.num_workers = self._chosen_workers = workers
                 resources.end_workers()  # there were another number of them
         config = self._config(begin=True)
         if not config.shard and config.own_order:
@@ -539,7 +543,7 @@ class FastLoader(DataLoader[Sample]):
         epoch is the one that would come next here.
         """
         made = type(self).__new__(type(self))
-        state = self.__getstate__() | samplers_of_copy(self.sampler, self.batch_sampler)
+        state = self.__getstate__() | self._made_with.of_copy(self)
         for name in {"_cursor", "_resources"} & state.keys():
             state[name] = copy.copy(state[name])
         vars(made).update(state)

@@ -188,9 +188,10 @@ class BucketSampler(EpochSampler):
 
 
 def within(batch_sampler: object) -> BucketSampler | None:
-    """The BucketSampler that this is, or that lies in it: accelerate wraps batch samplers."""
+    """The BucketSampler that this is, or that lies in it: accelerate and timm wrap them."""
     while batch_sampler is not None and not isinstance(batch_sampler, BucketSampler):
-        batch_sampler = getattr(batch_sampler, "batch_sampler", None)
+        inner = getattr(batch_sampler, "sampler", None)
+        batch_sampler = getattr(batch_sampler, "batch_sampler", inner)
     return batch_sampler
 
 

@@ -13,7 +13,13 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from torch.utils.data import IterableDataset, Sampler, SequentialSampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from .._base.machine import cpu
 from .._engine import registry
@@ -85,6 +91,8 @@ class LoaderConfig(TorchArguments):
         left_out: batches that accelerate skips at the start of each epoch; ``batch_transform``
             counts them.
         prepared: accelerate prepared the loader and chooses its epochs.
+        torch_workers: workers of the DataLoader whose order this loader's is: ``num_workers``, or 0
+            if that was left to fastload.
     """
 
     snapshot_every_n_steps: int | None = 1
@@ -106,6 +114,7 @@ class LoaderConfig(TorchArguments):
     own_order: bool = True
     left_out: int = 0
     prepared: bool = False
+    torch_workers: int = 0
 
     def __post_init__(self) -> None:
         """Raise UsageError for arguments that are invalid, alone or together."""
@@ -279,6 +288,8 @@ class LoaderConfig(TorchArguments):
         while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
             batches = batches.batch_sampler  # accelerate wraps batch samplers
         sampler: Sampler[Any] | Iterable[Any] | None = getattr(batches, "sampler", self.sampler)
+        while isinstance(sampler, BatchSampler):  # timm and ultralytics wrap torch's
+            sampler = sampler.sampler
         return sampler
 
     @property
@@ -310,7 +321,7 @@ class LoaderConfig(TorchArguments):
 
 
 def _names(kind: type[TorchArguments]) -> list[str]:
-    derived = ("own_order", "left_out", "prepared")
+    derived = ("own_order", "left_out", "prepared", "torch_workers")
     return [field.name for field in dataclasses.fields(kind) if field.name not in derived]
 
 

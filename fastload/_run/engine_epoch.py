@@ -33,6 +33,7 @@ from .delivery import delivery
 from .engine_stream import BatchIterator
 from .epoch_plan import EpochPlan
 from .order import SEQUENTIAL, Order
+from .point import PREFETCH
 from .producer import Pipeline
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
@@ -103,6 +104,8 @@ def stream(
             filler.rest is not None,
         ),
         prefetch=setup.ahead,
+        ahead_in_torch=config.torch_workers * (config.prefetch_factor or PREFETCH),
+        drawn_by_next=not (config.torch_workers or plan.resumed or plan.known is not None),
         stamps=plan.stamps,
         progress=progress,
         bad=plan.bad,

@@ -2,11 +2,12 @@
 
 How it runs
     The consumer (the thread of the training loop) draws the order, because samplers may be the
-    user's code. It keeps ``prefetch`` index batches in a queue. One producer thread turns them into
-    tickets of the engine, waits for each in order, and passes on the images with their record
-    numbers. At every ``next`` the consumer first takes a batch of images and then adds an index
-    batch: by the time the engine needs memory for that, the consumer has dropped the batch before,
-    so ``prefetch + 1`` slabs are enough.
+    user's code, and when torch would, because they may share a generator. It keeps ``prefetch``
+    index batches in a queue. One producer thread turns them into tickets of the engine, waits for
+    each in order, and passes on the images with their record numbers. At every ``next`` the
+    consumer first takes a batch of images and then adds an index batch: by the time the engine
+    needs memory for that, the consumer has dropped the batch before, so ``prefetch + 1`` slabs are
+    enough.
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error, also of the sampler, takes the place of its batch and is raised at that
@@ -23,6 +24,8 @@ With ``prefetch=0`` there is no thread: every batch is made inside ``next``.
 
 from __future__ import annotations
 
+import collections
+import threading
 import time
 from collections.abc import Callable, Iterator, Sized
 from typing import TYPE_CHECKING, Any
@@ -77,6 +80,9 @@ class BatchIterator(Iterator[Any]):
         sized: has the iterator's ``len``; asked only for that, because it may have none.
         assemble: (images, record numbers, fields that moved, rectangles) -> the caller's batch.
         prefetch: batches ahead of the consumer; 0: no thread.
+        ahead_in_torch: batches that DataLoader asks its sampler for ahead of the consumer.
+        drawn_by_next: the first batch is drawn from generators, in ``next`` as with a DataLoader
+            without workers, so nothing starts before.
         stamps: sums up times.
         progress: is updated.
         bad: where samples that cannot be read are counted.
@@ -94,6 +100,8 @@ class BatchIterator(Iterator[Any]):
         sized: Sized,
         assemble: Callable[[Images, np.ndarray, dict[str, Any], Drawn | None], Any],
         prefetch: int,
+        ahead_in_torch: int,
+        drawn_by_next: bool,
         stamps: Stamps,
         progress: Progress,
         bad: BadSamples,
@@ -105,6 +113,8 @@ class BatchIterator(Iterator[Any]):
         self._assemble = assemble
         self._stamps = stamps
         self._prefetch = prefetch
+        self._ahead_in_torch = ahead_in_torch
+        self._drawn = collections.deque[np.ndarray | BaseException | None]()
         self._ordered = 0
         self._pace: Pace | None = None
         if governor is not None and prefetch:
@@ -114,18 +124,38 @@ class BatchIterator(Iterator[Any]):
         self._progress = progress
         self._bad = bad
         self._samples = 0
-        if prefetch:
-            self._pipeline.start(self)
-            self._keep_ahead()
+        self._to_start = threading.Lock() if prefetch else None
+        if not drawn_by_next:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the producer, unless it runs or there is none."""
+        lock = self._to_start
+        if lock is None:
+            return
+        with lock:
+            if self._to_start is None:
+                return
+            self._to_start = None
+            try:
+                self._pipeline.start(self)
+                self._keep_ahead()
+            except BaseException:  # Ctrl-C among them: perhaps only a part has started
+                self._pipeline.close()
+                raise
 
     def __len__(self) -> int:
         return len(self._sized)
 
     def __next__(self) -> Any:
         begin = time.perf_counter_ns()
+        if self._to_start is not None:
+            self._start()
         while True:
             if not self._prefetch:
                 self._order_one()
+            if not self._ahead_in_torch:
+                self._order.asked(self._pipeline.taken + 1)
             try:
                 filled = self._filled()
                 if filled is None:
@@ -180,17 +210,28 @@ class BatchIterator(Iterator[Any]):
         self._pipeline.close()
 
     def _keep_ahead(self) -> None:
-        """Order batches until ``prefetch`` are ahead."""
-        while self._ordered - self._pipeline.taken < self._prefetch:
+        """Order batches until ``prefetch`` are ahead, and draw as many as torch does."""
+        taken = self._pipeline.taken
+        while self._ordered - taken < self._prefetch:
             self._order_one()
+        if self._ahead_in_torch:
+            while self._ordered + len(self._drawn) - taken < self._ahead_in_torch:
+                self._drawn.append(self._draw())
+            self._order.asked(taken + self._ahead_in_torch)
 
-    def _order_one(self) -> None:
-        """Draw one more index batch and hand it to the producer; None after the last one."""
+    def _draw(self) -> np.ndarray | BaseException | None:
+        """One more index batch; None after the last one."""
         begin = time.perf_counter_ns()
         try:
-            self._pipeline.put(next(self._order, None))
+            return next(self._order, None)
         except Exception as error:  # noqa: BLE001 - raised at its batch, after those before it
-            # without this frame: it holds the iterator, which could not be deleted
-            self._pipeline.put(below(error))
+            return below(
+                error
+            )  # without this frame: it holds the iterator, which could not be deleted
+        finally:
+            self._stamps.stage("order", begin)
+
+    def _order_one(self) -> None:
+        """Hand one more index batch to the producer."""
+        self._pipeline.put(self._drawn.popleft() if self._drawn else self._draw())
         self._ordered += 1  # last: a batch that is counted and not ordered would be waited for
-        self._stamps.stage("order", begin)

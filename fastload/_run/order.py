@@ -298,14 +298,32 @@ class Order(Iterator[np.ndarray]):
     Attributes:
         known: all batches, as soon as torch's or our sampler has drawn them. Empty for a user's
             sampler, which is never iterated ahead.
+        skipped: how many batches of the epoch were skipped.
     """
 
-    def __init__(self, batches: Iterator[np.ndarray], known: Batches | None = None) -> None:
+    def __init__(
+        self,
+        batches: Iterator[np.ndarray],
+        known: Batches | None = None,
+        shuffle: _Shuffle | None = None,
+    ) -> None:
         self._batches = batches
+        self._shuffle = shuffle
         self.known = Batches(_NOTHING, 1, False) if known is None else known
+        self.skipped = 0
 
     def __next__(self) -> np.ndarray:
         return next(self._batches)
+
+    def asked(self, count: int) -> None:
+        """Note that torch would have asked its sampler for so many batches by now.
+
+        Engines may be further ahead. What torch's sampler draws at its end depends on when it is
+        asked, so it is drawn then: after a loop that was left early, and between two iterators,
+        the next order is torch's.
+        """
+        if self._shuffle is not None:
+            self._shuffle.asked(self.skipped + count)
 
     def prepend(self, drawn: list[np.ndarray]) -> None:
         """Put back batches that were drawn."""
@@ -334,8 +352,8 @@ def index_batches(batch_sampler: Iterable[Any], *, whole: bool = False) -> Order
             return Order(iter(known), known)
         if type(sampler) is RandomSampler and not sampler.replacement:
             if sampler.num_samples == len(sampler.data_source):
-                known = Batches(_NOTHING, size, drop_last)
-                return Order(_random_batches(sampler, size, known), known)
+                shuffle = _Shuffle(sampler, size, drop_last)
+                return Order(shuffle.batches(), shuffle.known, shuffle)
         if whole:
             known = Batches(_NOTHING, size, drop_last)
             return Order(_all_batches(sampler, known), known)
@@ -353,9 +371,8 @@ def index_lists(sampler: Iterable[Any]) -> Iterator[Any]:
             return _sequential_lists(sampler)
         if type(inner) is RandomSampler and not inner.replacement:
             if inner._num_samples is None:  # the length of the dataset, which may change
-                size = sampler.batch_size
-                known = Batches(_NOTHING, size, sampler.drop_last)
-                return map(np.ndarray.tolist, _random_batches(inner, size, known))
+                shuffle = _Shuffle(inner, sampler.batch_size, sampler.drop_last)
+                return map(np.ndarray.tolist, shuffle.batches_asked_for())
     return iter(sampler)
 
 
@@ -364,6 +381,7 @@ def skip_batches(order: Order, batches: int) -> np.ndarray:
     skipped = list(itertools.islice(order, batches))
     following = list(itertools.islice(order, 1))
     order.prepend(following)
+    order.skipped = len(skipped)
     if order.known:
         order.known = order.known.after(len(skipped))
     return np.concatenate(skipped) if skipped else _NOTHING
@@ -421,23 +439,44 @@ def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
         yield list(indices[begin : begin + size])
 
 
-def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterator[np.ndarray]:
+class _Shuffle:
     """The batches that torch's RandomSampler and BatchSampler draw from the same generator.
 
-    Source: ``torch.utils.data.sampler``. The generator ends in the same state too, or the order of
-    the next epoch would differ from DataLoader's. ``known`` gets its indices with the first batch.
+    Source: ``torch.utils.data.sampler``. RandomSampler draws once more when it is exhausted.
+    BatchSampler notices that before it yields an incomplete last batch. The generator ends in the
+    same state here, or the order of the next epoch would differ from DataLoader's.
+
+    Attributes:
+        known: the batches; its indices are drawn with the first one.
     """
-    n = len(sampler.data_source)
-    generator = sampler.generator
-    if generator is None:
-        generator = torch.Generator()
-        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-    order = torch.randperm(n, generator=generator, device=generator.device)
-    known.indices = order.cpu().numpy()
-    whole = n // size
-    yield from map(known.__getitem__, range(whole))
-    if sampler.generator is not None:
-        # RandomSampler draws once more when it is exhausted. BatchSampler notices that before it
-        # yields an incomplete last batch.
-        torch.randperm(n, generator=generator, device=generator.device)
-    yield from map(known.__getitem__, range(whole, len(known)))
+
+    def __init__(self, sampler: RandomSampler, size: int, drop_last: bool) -> None:
+        self._sampler = sampler
+        self._size = size
+        self._n = 0
+        self._ends: torch.Generator | None = None  # draws once more at the end
+        self.known = Batches(_NOTHING, size, drop_last)
+
+    def batches(self) -> Iterator[np.ndarray]:
+        """The batches; the end is drawn by ``asked``."""
+        self._n = len(self._sampler.data_source)
+        self._ends = generator = self._sampler.generator
+        if generator is None:
+            generator = torch.Generator()
+            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+        order = torch.randperm(self._n, generator=generator, device=generator.device)
+        self.known.indices = order.cpu().numpy()
+        yield from self.known
+
+    def batches_asked_for(self) -> Iterator[np.ndarray]:
+        """The batches, each drawn when torch asks for it."""
+        for number, batch in enumerate(self.batches(), 1):
+            self.asked(number)
+            yield batch
+        self.asked(len(self.known) + 1)
+
+    def asked(self, count: int) -> None:
+        """Draw what is drawn at the end, if the sampler was asked for so many batches."""
+        if self._ends is not None and count > self._n // self._size:
+            torch.randperm(self._n, generator=self._ends, device=self._ends.device)
+            self._ends = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import dataclasses
+from typing import Any, Protocol
 
 from torch.utils.data import BatchSampler, IterableDataset
 
 from .._sources.mix import MixDataset
+from ..errors import UsageError
 from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
 from .mix_sampler import MixSampler
@@ -48,18 +50,84 @@ def order_arguments(
     return order
 
 
-def samplers_of_copy(sampler: object, batch_sampler: object) -> dict[str, Any]:
-    """The attributes ``sampler`` and ``batch_sampler`` for a copy of the loader that has these.
+class Ordered(Protocol):
+    """A loader, as far as torch makes the order from its attributes."""
 
-    Ours keep the epoch, so the copy gets its own. Others are shared, as torch does.
+    dataset: Any
+    sampler: Any
+    batch_sampler: Any
+    batch_size: int | None
+    drop_last: bool
+
+    @property
+    def shard(self) -> object: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class MadeWith:
+    """The samplers that a loader was made with.
+
+    torch reads what is in their place when an epoch begins. timm and ultralytics put a batch
+    sampler there that never ends; others set the batch size of torch's.
+
+    Attributes:
+        sampler, batch_sampler: of the loader.
+        own: the loader was given neither.
     """
-    other = copy.copy(sampler) if isinstance(sampler, EpochSampler) else sampler
-    batches = batch_sampler
-    if isinstance(batch_sampler, EpochSampler):
-        batches = copy.copy(batch_sampler)
-    elif type(batch_sampler) is BatchSampler and batch_sampler.sampler is sampler:
-        batches = BatchSampler(other, batch_sampler.batch_size, batch_sampler.drop_last)  # type: ignore[arg-type]
-    return {"sampler": other, "batch_sampler": batches}
+
+    sampler: object
+    batch_sampler: object
+    own: bool
+
+    def now(self, loader: Ordered) -> dict[str, Any]:
+        """The fields of the config that make the order, as they are now.
+
+        Raises:
+            UsageError: ``shard`` divided an order that was replaced.
+        """
+        sampler, batches = loader.sampler, loader.batch_sampler
+        size, drop_last = loader.batch_size, loader.drop_last
+        same = batches is self.batch_sampler
+        if type(batches) is BatchSampler and size is not None:
+            sampler, size = batches.sampler, batches.batch_size  # torch reads no others
+            if not isinstance(loader.dataset, IterableDataset):
+                drop_last = batches.drop_last
+            same = sampler is self.sampler
+        elif batches is None:
+            same = sampler is self.sampler
+        elif not same and not isinstance(loader.dataset, IterableDataset):
+            sampler, size, drop_last = None, None, False  # as if it had been given
+        if self.own and not same and loader.shard:
+            raise UsageError(
+                "shard divides the order that the loader makes, and its sampler or batch_sampler "
+                f"was replaced by a {type(batches or sampler).__name__} after it was made: use "
+                "shard=False with a DistributedSampler"
+            )
+        return {
+            "sampler": sampler,
+            "batch_size": size,
+            "drop_last": drop_last,
+            "own_order": self.own and same,
+        }
+
+    def of_copy(self, loader: Ordered) -> dict[str, Any]:
+        """The attributes ``sampler``, ``batch_sampler`` and ``_made_with`` of a loader's copy.
+
+        Our samplers keep the epoch, so the copy gets its own. Others are shared, as torch does.
+        """
+        sampler, batches = loader.sampler, loader.batch_sampler
+        other = copy.copy(sampler) if isinstance(sampler, EpochSampler) else sampler
+        others = batches
+        if isinstance(batches, EpochSampler):
+            others = copy.copy(batches)
+        elif type(batches) is BatchSampler and batches.sampler is sampler:
+            others = BatchSampler(other, batches.batch_size, batches.drop_last)
+        made = MadeWith(
+            other if sampler is self.sampler else self.sampler,
+            others if batches is self.batch_sampler else self.batch_sampler,
+            self.own,
+        )
+        return {"sampler": other, "batch_sampler": others, "_made_with": made}
 
 
 def _of_loader(

@@ -7,7 +7,6 @@ can be one of its classes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ..storage.huggingface import known as known
@@ -39,33 +38,3 @@ def reason(dataset: Any) -> str:
             f"with_transform or set_transform; with dataset.with_format(None), {instead}"
         )
     return f"this Hugging Face dataset makes its samples in Python; {instead}"
-
-
-def open_nested(
-    dataset: Any, opened: Callable[[Any], Any], ours: Callable[[Any], bool]
-) -> Any | None:
-    """Open the Hugging Face datasets in ``dataset``, which may be nested.
-
-    Args:
-        dataset: anything.
-        opened: makes a dataset that fastload reads from one that is ``ours`` or ``known``.
-        ours: whether a dataset was opened already.
-
-    Returns:
-        The opened dataset, in the same nesting of Subset and ConcatDataset; None if ``dataset``
-        contains anything else.
-    """
-    from torch.utils.data import (  # imported here, because recognising a store needs no torch
-        ConcatDataset,
-        Subset,
-    )
-
-    if known(dataset) or ours(dataset):
-        return opened(dataset)
-    if type(dataset) is Subset:
-        inner = open_nested(dataset.dataset, opened, ours)
-        return None if inner is None else Subset(inner, dataset.indices)
-    if type(dataset) is ConcatDataset:
-        parts: list[Any] = [open_nested(part, opened, ours) for part in dataset.datasets]
-        return None if any(part is None for part in parts) else ConcatDataset(parts)
-    return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from .._base import randomness
 from .._base.indices import repeats_within
@@ -479,19 +479,51 @@ def _open(dataset: Any, seed: int | None, given: _Given) -> Any:
         return dataset
     if huggingface.is_stream(dataset) or isinstance(dataset, ImageStream):
         return _of_stream(dataset, given)
-    if not isinstance(dataset, PackedDataset):
-        found = huggingface.open_nested(dataset, lambda one: _of_table(one, seed, given), _is_table)
-        if found is None:
-            raise UsageError(
-                f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
-                f"dataset; {type(dataset).__name__} "
-                + (
-                    "holds several: pass one"
-                    if isinstance(dataset, dict)
-                    else f"applies its own: {type(dataset).__name__}(..., {next(iter(given))}=...)"
-                )
-            )
-        return found
+    found = _nested(dataset, lambda one: _of_table(one, seed, given))
+    if found is None:
+        raise UsageError(
+            f"{' and '.join(given)} can be given for a path, a PackedDataset, a Hugging Face "
+            "dataset, and a Subset or ConcatDataset of these; "
+            + _instead(dataset, next(iter(given)))
+        )
+    return found
+
+
+def _nested(dataset: Any, opened: Callable[[Any], PackedDataset]) -> Any | None:
+    """``opened`` of each packed or Hugging Face dataset, in the same Subsets and ConcatDatasets.
+
+    None if ``dataset`` contains anything else.
+    """
+    if isinstance(dataset, PackedDataset) or huggingface.known(dataset):
+        return opened(dataset)
+    if type(dataset) is Subset:
+        inner = _nested(dataset.dataset, opened)
+        return None if inner is None else Subset(inner, dataset.indices)
+    if type(dataset) is ConcatDataset:
+        parts: list[Any] = [_nested(part, opened) for part in dataset.datasets]
+        return None if any(part is None for part in parts) else ConcatDataset(parts)
+    return None
+
+
+def _instead(dataset: object, name: str) -> str:
+    """What to do for a dataset that is not given the argument ``name`` by its loader."""
+    if isinstance(dataset, dict):
+        return f"{type(dataset).__name__} holds several: pass one"
+    inner = dataset
+    while isinstance(inner, Subset):
+        inner = inner.dataset
+    kind = type(inner).__name__
+    if hasattr(inner, name):
+        return f"{kind} applies its own: {kind}(..., {name}=...)"
+    return f"{kind} is none of them: do it in its own code"
+
+
+def _given_to(dataset: PackedDataset, given: _Given) -> PackedDataset:
+    """``dataset``, or a copy with the transforms that it lacks.
+
+    Raises:
+        UsageError: it has another one already.
+    """
     missing = {}
     for name, value in given.items():
         present = getattr(dataset, name)
@@ -512,11 +544,11 @@ def _as_component(mix: Mix, dataset: Any) -> Any:
     return dataset
 
 
-def _of_table(dataset: Any, seed: int | None, given: _Given) -> Any:
-    """A Hugging Face dataset, opened; or an opened one, with ``given`` applied again."""
+def _of_table(dataset: Any, seed: int | None, given: _Given) -> PackedDataset:
+    """A Hugging Face dataset, opened; or a packed one, with ``given`` applied."""
     if huggingface.known(dataset):
         return PackedDataset(dataset, seed=seed, **given)
-    return _open(dataset, seed, given)
+    return _given_to(dataset, given)
 
 
 def _of_stream(dataset: Any, given: _Given) -> ImageStream:
@@ -529,11 +561,6 @@ def _of_stream(dataset: Any, given: _Given) -> ImageStream:
         if getattr(dataset, name) is not value:
             raise UsageError(f"the dataset already has another {name}: set it in one place only")
     return dataset
-
-
-def _is_table(dataset: object) -> bool:
-    """Whether it is an opened Hugging Face dataset, which a trainer may pass again."""
-    return type(dataset) is PackedDataset and dataset.store.format == "arrow"
 
 
 def _are_stores(dataset: object) -> bool:

@@ -183,6 +183,8 @@ def test_loader_that_is_rebuilt_keeps_the_fields(path: Path) -> None:
 def test_field_that_the_store_lacks_is_named(path: Path) -> None:
     with pytest.raises(UsageError, match=r"has 'key', 'box', .* got 'masks'"):
         FastLoader(PackedDataset(path, fields=("mask", "masks")))
+    with pytest.raises(UsageError, match="can be given for a path, a PackedDataset,"):
+        FastLoader([1, 2, 3], transform=TRANSFORM)
 
 
 # --- several stores as one ------------------------------------------------------------------------

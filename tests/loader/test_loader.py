@@ -36,6 +36,8 @@ from fastload import FastLoader, PackedDataset, UsageError, _loader, pack
 from fastload._run.config import ARGUMENTS
 from sides import assert_same
 
+SMALLER = v1.Compose([v1.Resize(40), v1.CenterCrop(32), v1.ToTensor()])
+
 # --- the same as DataLoader ---------------------------------------------------------------------
 
 
@@ -510,6 +512,38 @@ def test_png_and_gray_and_odd_files_arrive_in_the_same_batch(tmp_path):
     )
 
 
+@pytest.mark.parametrize("python", [False, True])
+def test_parts_of_one_dataset_have_the_transforms_of_their_loaders(store, python):
+    """One for training and one for validation, as most users need it."""
+
+    def first(image):
+        return v1.functional.to_tensor(image.resize((40, 30)))
+
+    one, two = (first, lambda image: first(image) * 2) if python else (EVAL, SMALLER)
+
+    def parts(transform=None):
+        dataset = PackedDataset(store, transform)
+        train, val = random_split(dataset, [17, 7], torch.Generator().manual_seed(1))
+        return train, Subset(val, [5, 1, 1]), ConcatDataset([val, train])
+
+    for part, with_one, with_two in zip(parts(), parts(one), parts(two)):
+        loaders = [FastLoader(part, 4, transform=transform) for transform in (one, two)]
+        assert all(("engine: native" in loader.explain()) != python for loader in loaders)
+        assert_same(list(loaders[0]), list(DataLoader(with_one, 4)))
+        assert_same(list(loaders[1]), list(DataLoader(with_two, 4)))
+        # as a trainer rebuilds it
+        again = FastLoader(loaders[1].dataset, 4, transform=loaders[1].transform)
+        assert_same(list(again), list(loaders[1]))
+
+
+def test_target_transforms_and_fields_reach_the_store_inside_too(store):
+    part = Subset(PackedDataset(store, EVAL), range(3, 9))
+    loader = FastLoader(part, 4, target_transform=lambda label: label + 10, fields=("key",))
+    expected = PackedDataset(store, EVAL, lambda label: label + 10, fields=("key",))
+    assert_same(list(loader), list(FastLoader(Subset(expected, range(3, 9)), 4)))
+    assert part.dataset.fields is None  # the user's own dataset is as it was
+
+
 # --- misuse -------------------------------------------------------------------------------------
 
 
@@ -526,6 +560,12 @@ def test_misuse_is_told_at_once(photos, store):
         FastLoader(PackedDataset(store, EVAL), transform=TRAIN)
     with pytest.raises(UsageError, match=r"applies its own: ImageFolder\(..., transform=...\)"):
         FastLoader(ImageFolder(photos, EVAL), transform=EVAL)
+    with pytest.raises(UsageError, match=r"applies its own: ImageFolder\(..., transform=...\)"):
+        FastLoader(Subset(ImageFolder(photos, EVAL), [1]), transform=EVAL)
+    with pytest.raises(UsageError, match="Own is none of them: do it in its own code"):
+        FastLoader(Own(torch.arange(3)), transform=EVAL)
+    with pytest.raises(UsageError, match="already has another transform"):
+        FastLoader(Subset(PackedDataset(store, EVAL), [1]), transform=TRAIN)
     with pytest.raises(UsageError, match="uint8"):
         FastLoader(store, transform=EVAL, dtype=torch.uint8)
     for arguments in ({"dtype": torch.float16}, {"memory_format": torch.channels_last}):

@@ -207,7 +207,7 @@ def test_a_batch_more_is_ordered_only_after_one_is_taken(store):
         return len(samples)
 
     loader = FastLoader(
-        store, batch_sampler=order(), transform=EVAL, num_workers=2, collate_fn=collated
+        store, batch_sampler=order(), transform=EVAL, num_workers=1, collate_fn=collated
     )
     assert list(loader) == [2] * 12
     assert ahead[:10] == [2] * 10

@@ -192,7 +192,7 @@ def test_torchs_order_is_known_with_its_first_batch_and_a_users_is_not(store):
     assert list(index_batches(loader.batch_sampler).known) == []
 
 
-def test_a_users_sampler_is_not_drawn_further_ahead(store, disk):
+def test_a_users_sampler_is_drawn_no_further_ahead_than_by_torch(store, disk):
     disk.rate = 1 << 30
     drawn = []
 
@@ -204,7 +204,7 @@ def test_a_users_sampler_is_not_drawn_further_ahead(store, disk):
     loader = FastLoader(store, batch_size=2, transform=TRAIN, sampler=sampler(), num_workers=2)
     iterator = iter(loader)
     next(iterator)
-    assert len(drawn) == 2 * (2 + 1)  # the prefetched batches and the one that was taken
+    assert len(drawn) == 2 * (2 * 2 + 1)  # two batches for each worker, and the one that was taken
     iterator.close()
 
 

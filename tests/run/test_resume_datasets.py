@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from batches import EVAL
 from fastload import FastLoader, UsageError
@@ -264,6 +264,46 @@ def test_a_batch_that_raised_leaves_the_state_from_before_it():
         other = FastLoader(Shifted(), batch_sampler=order, **run)
         other.load_state_dict(loader.state_dict())
         assert [b[1].tolist() for b in other] == [b[1].tolist() for b in iterator]
+
+
+class OfOneLoader(IterableDataset):
+    """As LitData's: its own loader calls ``state_dict`` with arguments that no other has."""
+
+    def __iter__(self):
+        return iter(range(9))
+
+    def state_dict(self, num_samples, num_workers):
+        raise AssertionError("called by a loader that does not know it")
+
+    def load_state_dict(self, state):
+        raise AssertionError("called by a loader that does not know it")
+
+
+class MapStyleOfOneLoader(Dataset):
+    """The same, map-style."""
+
+    state_dict, load_state_dict = OfOneLoader.state_dict, OfOneLoader.load_state_dict
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize("kind", [OfOneLoader, MapStyleOfOneLoader])
+@pytest.mark.parametrize("run", RUNS[:3], ids=named)
+def test_a_state_dict_that_takes_arguments_is_for_another_loader(kind, run):
+    def loader():
+        return FastLoader(kind(), 2, **run)
+
+    whole = [batch.tolist() for batch in loader()]
+    assert whole == [batch.tolist() for batch in DataLoader(kind(), 2, num_workers=len(run) and 2)]
+    first = loader()
+    next(iter(first))
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    assert [batch.tolist() for batch in second] == whole[1:]
 
 
 def test_states_of_datasets_need_as_many_workers():

@@ -425,8 +425,6 @@ def test_arguments_that_cannot_be_are_refused(path: str) -> None:
     for given, message in cases:
         with pytest.raises(UsageError, match=message):
             FastLoader(path, **given)
-    with pytest.raises(UsageError, match="can be given for a path, a PackedDataset or"):
-        FastLoader(PackedDataset([1, 2], joint={"mask": "mask"}))
 
 
 def test_a_mask_that_cannot_be_is_an_error_of_its_record(path: str, tmp_path: Path) -> None:
