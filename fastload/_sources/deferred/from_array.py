@@ -29,7 +29,7 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
         # Only colours, of which Pillow makes a copy: a gray image would share the array's memory.
         if (
             not THREAD.deferring
-            or not THREAD.arrays
+            or not THREAD.batch.arrays
             or not _plain(mode)
             or type(obj) is not np.ndarray
             or obj.dtype != np.uint8
@@ -43,10 +43,11 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
         size = obj.shape[1], obj.shape[0]
         stored = Stored(RAW, 0, len(data), mapped=False, checksum=None)
         opened = Opened(None, data, None, size, "RGB", "", stored=stored)
-        THREAD.opened += 1
-        THREAD.given += 1
+        THREAD.batch.opened += 1
+        THREAD.batch.given += 1
         image = DeferredImage(Recording(opened, COPY, size, "RGB"))
         image.info = {}
+        image._loaded = True  # there is nothing that could be damaged
         return image
 
     return fromarray

@@ -182,12 +182,12 @@ def _is_gray(header: headers.Header, flags: int) -> bool:
 
 def _at_once() -> bool:
     """Whether the image is neither in a cache, nor decoded ahead."""
-    return THREAD.cache is None and THREAD.ahead is None
+    return THREAD.batch.cache is None and THREAD.ahead is None
 
 
 def _counted(made: np.ndarray | None) -> np.ndarray | None:
     if made is not None:
-        THREAD.read += 1
+        THREAD.batch.read += 1
     return made
 
 

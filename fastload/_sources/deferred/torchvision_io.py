@@ -150,8 +150,11 @@ def _deferred(
         if mode == "L":
             return None  # of a colour image torchvision takes the luminance that is in the file
         operations = (("convert", mode), *operations)
-    THREAD.opened += 1
     opened = Opened(path, data, stamp, header.size, header.mode, "JPEG", "torchvision")
+    batch = THREAD.batch
+    batch.opened += 1
+    if batch.asked is not None:
+        batch.asked[id(opened)] = opened
     layout = Layout(torch.uint8, contiguous=False)
     return DeferredTensor._of(_Memory(opened, operations, header.size, mode, layout))
 
