@@ -7,6 +7,7 @@ import numpy as np
 from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
 from .._engine.registry import chosen, is_torch
+from .._sources.deferred import redirect
 from .._sources.deferred.thread_state import OF_MODE
 from .._sources.mix import MixDataset
 from .._sources.source import Source
@@ -205,6 +206,7 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
         f"images: {found} in the last epoch; {images.deferred} tensors stayed "
         "deferred until their batch was made in C++"
     ]
+    lines += [f"slower: {line}" for line in redirect.LEFT_OUT]
     elapsed_ns = max(1.0, measured.stamps.snapshot().elapsed_s * 1e9)
     for (function, file, line), (count, ns) in _by_time(images)[:_MOST_CAUSES]:
         if OF_MODE in function:

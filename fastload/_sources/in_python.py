@@ -22,7 +22,7 @@ from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from ..storage.base import Store
 from .deferred.needed import has_tensors, loaded
-from .deferred.thread_state import THREAD, materialised
+from .deferred.thread_state import THREAD, batch, materialised
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -92,15 +92,17 @@ class PythonSamples:
         from .deferred.completion import Found, replaced
         from .deferred.switch import deferring
 
-        with deferring():
-            made = _deferred(store, records, make)
-            materialised()
-        if made is None:
-            return None
-        samples = _stacked(made)
-        found = Found()
-        replaced(samples, found.add)
-        completed: torch.Tensor | list[Any] = found.completed(samples, self._decoder())
+        with batch(None, arrays=True):
+            with deferring():
+                made = _deferred(store, records, make)
+                materialised()
+            if made is None:
+                return None
+            samples = _stacked(made)
+            found = Found()
+            replaced(samples, found.add)
+            found.check_others()
+            completed: torch.Tensor | list[Any] = found.completed(samples, self._decoder())
         return completed
 
     def _decoder(self) -> BatchDecoder:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import types
 from collections.abc import Iterator
 
+from .._base.rebind import rebind
 from .._base.torch_loader import DataLoader as TorchLoader
 from .._loader import FastLoader
 from .._run.config import Sample
@@ -51,19 +50,26 @@ def install() -> None:
         >>> from their_project import train
         >>> train.main()
     """
-    _rebind(TorchLoader, DataLoader)
+    rebind(TorchLoader, DataLoader)
 
 
 def uninstall() -> None:
-    """Undo ``install``: every module that refers to the replacement gets torch's DataLoader back.
+    """Give other packages back what fastload has exchanged in them, in this process.
 
-    Loaders created in between stay FastLoaders, and so do classes derived in between.
+    - After ``install``, every module that refers to the replacement gets torch's DataLoader back.
+      Loaders created in between stay FastLoaders, and so do classes derived in between.
+    - Functions of Pillow, torchvision, torch and OpenCV that a loader has redirected for a Dataset
+      of your own (docs/your-dataset.md) have their own code again. A loader that makes another
+      batch of such a Dataset redirects them again.
 
     Example:
         >>> fastload.install()
         >>> fastload.uninstall()
     """
-    _rebind(DataLoader, TorchLoader)
+    from .._sources.deferred import switch
+
+    rebind(DataLoader, TorchLoader)
+    switch.uninstall()
 
 
 @contextlib.contextmanager
@@ -87,13 +93,3 @@ def _installed() -> bool:
     from torch.utils import data
 
     return bool(data.DataLoader is DataLoader)
-
-
-def _rebind(old: type, new: type) -> None:
-    """In all modules except fastload's, rebind each name from ``old`` to ``new``."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "fastload" or not isinstance(module, types.ModuleType):
-            continue
-        names = vars(module)  # bypasses __setattr__ and __getattr__, which modules may define
-        for known in [known for known, value in list(names.items()) if value is old]:
-            names[known] = new

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Found
+    from ..._sources.deferred.thread_state import BatchContext
     from .own_generators import Before
     from .transport import Packer
 
@@ -174,20 +175,19 @@ class Deferral:
             self._states[number] = state
             while len(self._states) > self._keep:
                 self._states.popitem(last=False)
-        thread = thread_state.THREAD
         self.report = Report()
-        with thread_state.batch(self._cache, self._arrays) as failed:
+        with thread_state.batch(self._cache, self._arrays) as batch:
             try:
                 with switch.deferring(), self._filling():
                     made = make()
-                if not failed():
+                if not batch.has_failed():
                     completed = complete(made)
-                    self._note(thread.opened)
+                    self._note(batch)
                     return made, completed
             except Exception:
-                if not (thread.opened or self._habits.opened or failed()):
+                if not (batch.opened or self._habits.opened or batch.has_failed()):
                     raise
-            self._note(thread.opened)
+            self._note(batch)
         state.restore()
         return None
 
@@ -202,6 +202,7 @@ class Deferral:
             Damaged, or what Pillow raises: an image cannot be made.
         """
         found = self._find(batch)
+        found.check_others()
         self._count(found)
         return found.completed(batch, self.decoder) if found else batch
 
@@ -223,6 +224,7 @@ class Deferral:
         from ..._sources.deferred.completion import replaced
 
         found = self._find(batch)
+        found.check_others()
         if self._few is not None and found.tensors:
             sizes = found.sizes()
             if sizes is not None and found.rows() <= _FEW and packer.has_room(sizes):
@@ -249,32 +251,32 @@ class Deferral:
         from ..._sources.deferred.thread_state import THREAD, may_be_kept
 
         found = Found()
-        if THREAD.opened or may_be_kept():
+        if THREAD.batch.opened or may_be_kept():
             replaced(batch, found.add)
         return found
 
     def _count(self, found: Found) -> None:
         self.report = Report(deferred=found.rows())
 
-    def _note(self, opened: int) -> None:
+    def _note(self, batch: BatchContext) -> None:
         """Note what became of a batch."""
         from ..._sources.deferred import thread_state
 
         causes = tuple(thread_state.materialised())
-        thread = thread_state.THREAD
+        opened = batch.opened
         self.report = dataclasses.replace(
             self.report,
-            opened=opened - thread.given,
-            given=thread.given,
-            read=thread.read,
+            opened=opened - batch.given,
+            given=batch.given,
+            read=batch.read,
             causes=causes,
-            hits=thread.hits,
-            misses=thread.misses,
+            hits=batch.hits,
+            misses=batch.misses,
         )
         known = self._habits
         known.batches += 1
-        known.read = known.read or thread.read > 0
-        known.small = bool(opened) and not self.report.deferred and thread.small >= opened
+        known.read = known.read or batch.read > 0
+        known.small = bool(opened) and not self.report.deferred and batch.small >= opened
         if opened and not self.report.deferred:
             self._arrays = False
         if opened:

@@ -16,7 +16,7 @@ import PIL.Image
 
 from . import single
 from .recording import Opened, Recording
-from .thread_state import THREAD, eagerly
+from .thread_state import batch, eagerly
 
 _SIZE: Final = (101, 75)  # not a whole number of blocks
 _KINDS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
@@ -34,11 +34,8 @@ def decodes_alike(theirs: Callable[[bytes], np.ndarray]) -> bool:
     Args:
         theirs: decodes a JPEG to uint8 (h, w, 3), red first, or (h, w) for a gray one.
     """
-    cache, THREAD.cache = THREAD.cache, None  # which is for the user's images
-    try:
+    with batch(None, arrays=True):  # whose cache and counts are not for the user's images
         return _decodes_alike(theirs)
-    finally:
-        THREAD.cache = cache
 
 
 def _decodes_alike(theirs: Callable[[bytes], np.ndarray]) -> bool:

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import numpy as np
 import torch
 
+from . import single
 from .batch import BatchDecoder, Filling
 from .image import DeferredImage
 from .lowering import may_lower
 from .needed import has_tensors
-from .recording import Recording
+from .recording import Opened, Recording
 from .switch import deferring
+from .thread_state import THREAD
 
 if TYPE_CHECKING:
     from .tensor import DeferredBatch, DeferredRow, DeferredTensor
@@ -62,6 +64,23 @@ class Found:
         elif kind in self._tensors:
             self.tensors[id(part)] = part
         return part
+
+    def check_others(self) -> None:
+        """Decode the images whose pixels were asked for, and that are not among these.
+
+        Raises:
+            What the library that opened one raises: it is damaged, or its file changed.
+        """
+        asked = THREAD.batch.asked
+        if not asked:
+            return
+        for image in self.images.values():
+            asked.pop(id(image._opened), None)
+        for tensor in self.tensors.values():
+            for opened in _opened_in(tensor):
+                asked.pop(id(opened), None)
+        for opened in list(asked.values()):
+            single.check(opened)
 
     def rows(self) -> int:
         """How many images the tensors are of."""
@@ -228,6 +247,17 @@ def start(
                 filling.put(at, row)
         place += len(together)
     return FillingTensor(filling, kind) if single else filling
+
+
+def _opened_in(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> list[Opened]:
+    """The images of a deferred tensor or batch that are not made yet."""
+    from .tensor import DeferredBatch, DeferredRow
+
+    if isinstance(tensor, DeferredRow):
+        tensor = tensor.batch
+    if isinstance(tensor, DeferredBatch):
+        return [row.opened for row in tensor.rows if isinstance(row, Recording)]
+    return [tensor._memory.opened]
 
 
 def rows_of(tensor: Any) -> int:

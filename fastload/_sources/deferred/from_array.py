@@ -17,25 +17,20 @@ from .thread_state import THREAD
 _TAKES_MODE = PIL.__version__.split(".")[:2] != ["11", "3"]
 
 
-def _plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether Pillow takes the bytes of an array of colours as they are, given these arguments."""
-    if not args and not kwargs:
-        return True
-    if len(args) + len(kwargs) != 1 or kwargs.keys() - {"mode"}:
-        return False
-    mode = args[0] if args else kwargs["mode"]
+def _plain(mode: Any) -> bool:
+    """Whether Pillow takes the bytes of an array of colours as they are, given this mode."""
     return mode is None or (_TAKES_MODE and type(mode) is str and mode == "RGB")
 
 
 def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
     """``PIL.Image.fromarray``, given the original one."""
 
-    def fromarray(obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def fromarray(obj: Any, mode: Any = None) -> Any:
         # Only colours, of which Pillow makes a copy: a gray image would share the array's memory.
         if (
             not THREAD.deferring
-            or not THREAD.arrays
-            or not _plain(args, kwargs)
+            or not THREAD.batch.arrays
+            or not _plain(mode)
             or type(obj) is not np.ndarray
             or obj.dtype != np.uint8
             or obj.ndim != 3
@@ -43,15 +38,16 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
             or not obj.size
             or not within_limit(obj.shape[1], obj.shape[0])
         ):
-            return original(obj, *args, **kwargs)
+            return original(obj, mode)
         data = obj.tobytes()
         size = obj.shape[1], obj.shape[0]
         stored = Stored(RAW, 0, len(data), mapped=False, checksum=None)
         opened = Opened(None, data, None, size, "RGB", "", stored=stored)
-        THREAD.opened += 1
-        THREAD.given += 1
+        THREAD.batch.opened += 1
+        THREAD.batch.given += 1
         image = DeferredImage(Recording(opened, COPY, size, "RGB"))
         image.info = {}
+        image._loaded = True  # there is nothing that could be damaged
         return image
 
     return fromarray

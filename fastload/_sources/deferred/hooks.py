@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -63,9 +64,11 @@ _BYTES = frozenset({"L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"
 
 
 def redirect_all() -> None:
-    """Redirect the functions. ``switch.install`` does it once."""
-    for function, make in _REDIRECTED:
-        redirect(function, make)
+    """Redirect the functions, for ``switch.install``.
+
+    v2's kernels for our types are added to its own, and stay: nobody else has such objects.
+    """
+    redirect(*_REDIRECTED)
     for kernels, kinds, make in _KERNELS:
         registry = _KERNEL_REGISTRY[kernels]
         for kind, base in kinds:
@@ -144,29 +147,29 @@ def _expand(original: Function) -> Function:
 
 
 def _pointwise(
-    name: str, parameter: str | None = None, *, default: int | None = None, most: int | None = None
+    name: str, numbers: int = 0, *, most: int | None = None
 ) -> Callable[[Function], Function]:
     """A function of ImageOps that is a table of 256 values for each band.
 
     Args:
         name: of the operation.
-        parameter: its only one, a number; None: it has none, or none that is recorded.
-        default: of the parameter, if it may be left out.
-        most: the parameter is an int from 1 to this.
+        numbers: how many of its parameters are recorded, which are numbers. The others are not:
+            they have to be what they are where nobody gives them.
+        most: the numbers are ints from 1 to this.
     """
+    valid = (int,) if most is not None else (int, float)
 
     def make(original: Function) -> Function:
-        def function(image: Any, *args: Any, **kwargs: Any) -> Any:
-            if waiting(image) and image._mode in PLAIN and set(kwargs) <= {parameter}:
-                given = *args, *kwargs.values()
-                if not given and default is not None:
-                    given = (default,)
-                valid = (int,) if most is not None else (int, float)
-                if len(given) == (parameter is not None) and all(
+        defaults: tuple[Any, ...] = original.__defaults__ or ()
+
+        def function(image: Any, *args: Any) -> Any:
+            if waiting(image) and image._mode in PLAIN:
+                given, others = args[:numbers], args[numbers:]
+                if all(map(operator.is_, others, defaults[len(defaults) - len(others) :])) and all(
                     type(v) in valid and (most is None or 1 <= v <= most) for v in given
                 ):
                     return image._then((name, *given))
-            return original(image, *args, **kwargs)
+            return original(image, *args)
 
         return function
 
@@ -467,7 +470,7 @@ def _pad_image(original: Function) -> Function:
 def _wrap(original: Function) -> Function:
     """What v2 makes of the result for a marked image: an image, deferred or not."""
 
-    def wrap(wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
+    def wrap(wrappee: Any, like: Any, **kwargs: Any) -> Any:
         if isinstance(like, DeferredTVImage):
             return wrappee.as_subclass(tv_tensors.Image)
         return original(wrappee, like=like, **kwargs)
@@ -538,7 +541,7 @@ def _erased(
 
 
 def _collate(original: Function) -> Function:
-    def collate_tensor_fn(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    def collate_tensor_fn(batch: Any, collate_fn_map: Any = None) -> Any:
         if some_deferred(batch):
             # Elsewhere nobody completes it: another loader over what a dataset has kept.
             stacked = _stack(batch) if THREAD.deferring else NotImplemented
@@ -560,8 +563,8 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (PIL.ImageEnhance.Contrast.__init__, _enhancer("mean_gray")),
     (PIL.ImageOps.expand, _expand),
     (PIL.ImageOps.invert, _pointwise("invert")),
-    (PIL.ImageOps.solarize, _pointwise("solarize", "threshold", default=128)),
-    (PIL.ImageOps.posterize, _pointwise("posterize", "bits", most=8)),
+    (PIL.ImageOps.solarize, _pointwise("solarize", 1)),
+    (PIL.ImageOps.posterize, _pointwise("posterize", 1, most=8)),
     (PIL.ImageOps.equalize, _pointwise("equalize")),
     (PIL.ImageOps.autocontrast, _pointwise("autocontrast")),
     (pil_functional.pad, _pad),

@@ -31,7 +31,7 @@ from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .records import record_info
 from .replay import encoded, reopen, replay
-from .thread_state import cause
+from .thread_state import THREAD, BatchContext, cause, note_made
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 
@@ -74,6 +74,7 @@ class DeferredImage(Image):
     __hash__ = None  # type: ignore[assignment] # as PIL.Image.Image
 
     # Set by openers.py for what the user's code opened, not for what comes of it.
+    _batch = BatchContext()  # in which it was opened
     filename: Any
     _file: io.IOBase | None = None  # the user's own, where one was given
     _class: type[ImageFile] | None = None
@@ -124,7 +125,10 @@ class DeferredImage(Image):
                     real.readonly = 0
                 elif self._left:
                     real.__exit__(None, None, None)
-                elif not self._loaded and getattr(self._file, "closed", False):
+                elif self._loaded:
+                    real.load()  # the user's code would have seen that it is damaged
+                    note_made(self._opened)
+                elif getattr(self._file, "closed", False):
                     real.fp = cast(Any, self._file)  # Pillow could not read on, either
             if self._exif is not None:
                 real._exif = self._exif
@@ -169,15 +173,11 @@ class DeferredImage(Image):
         """The real image, for ``function``, which is not recorded.
 
         What was opened stays to be loaded by Pillow, so that it checks arguments first, as ever.
-        Unless it was loaded before, where the user's code would have seen that it is damaged.
         """
         if self._real is not None:
             return self._real
         with cause(f"Image.{function}"):
-            real = self.materialise()
-            if self._loaded:
-                real.load()
-            return real
+            return self.materialise()
 
     def _header(self) -> ImageFile:
         """What ``PIL.Image.open`` gives: the header read, the body not."""
@@ -208,6 +208,9 @@ class DeferredImage(Image):
             elif file is not None:
                 file.seek(0, io.SEEK_END)  # Pillow reads blocks, to the end of all but odd files
         self._loaded = True
+        asked = (THREAD.batch if THREAD.deferring else self._batch).asked
+        if asked is not None:
+            asked[id(self._opened)] = self._opened
 
     def _then(self, *operations: Operation) -> DeferredImage:
         """A new image: this one after these operations."""
@@ -644,8 +647,8 @@ class DeferredImage(Image):
 
 # Its own attributes. Others are the user's.
 _OWN = frozenset(
-    ("_opened", "_operations", "_size", "_mode", "_file", "_class", "_plain_header", "_transparent",
-     "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
+    ("_batch", "_opened", "_operations", "_size", "_mode", "_file", "_class", "_plain_header",
+     "_transparent", "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
 )  # fmt: skip
 
 

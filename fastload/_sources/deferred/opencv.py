@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from ... import _native
+from ..._base.rebind import rebind
 from . import agreement, headers, single, stamps
 from .recording import Opened, Operation, Recording
 from .thread_state import THREAD
@@ -76,16 +77,16 @@ def redirect_all() -> None:
     ours = {"imread": _imread, "imdecode": _imdecode}
     for name, function in ours.items():
         original = getattr(cv2, name, None)
-        if original is None or isinstance(original, Redirected):
-            continue
-        redirected = Redirected(original, function)
-        for module in list(sys.modules.values()):
-            known = getattr(module, "__dict__", None)
-            if type(known) is not dict:
-                continue
-            for key, value in list(known.items()):
-                if value is original:
-                    known[key] = redirected
+        if original is not None and not isinstance(original, Redirected):
+            rebind(original, Redirected(original, function))
+
+
+def put_back() -> None:
+    """Undo ``redirect_all``, wherever a module refers to ours by now."""
+    for name in ("imread", "imdecode"):
+        redirected = getattr(sys.modules["cv2"], name, None)
+        if isinstance(redirected, Redirected):
+            rebind(redirected, redirected._original)
 
 
 def _imread(*args: Any, **kwargs: Any) -> np.ndarray | None:
@@ -181,12 +182,12 @@ def _is_gray(header: headers.Header, flags: int) -> bool:
 
 def _at_once() -> bool:
     """Whether the image is neither in a cache, nor decoded ahead."""
-    return THREAD.cache is None and THREAD.ahead is None
+    return THREAD.batch.cache is None and THREAD.ahead is None
 
 
 def _counted(made: np.ndarray | None) -> np.ndarray | None:
     if made is not None:
-        THREAD.read += 1
+        THREAD.batch.read += 1
     return made
 
 

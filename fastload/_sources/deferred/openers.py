@@ -52,8 +52,10 @@ def opener(original: Open) -> Open:
 def _deferred(
     opened: Opened, kind: type[ImageFile], filename: Any, file: Any, plain: bool
 ) -> DeferredImage:
-    THREAD.opened += 1
+    batch = THREAD.batch
+    batch.opened += 1
     image = object.__new__(DeferredImage)
+    image._batch = batch
     image._opened = opened
     image._operations = ()
     image._size = opened.size

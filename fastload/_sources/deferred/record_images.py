@@ -24,9 +24,12 @@ def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
     if not found.sizes.all():
         return None
     images: list[Image] = []
+    batch = THREAD.batch
     for opened in _opened(store, records, found):
-        THREAD.opened += 1
+        batch.opened += 1
         image = DeferredImage(Recording(opened, COPY, opened.size, "RGB"))
+        image._batch = batch
+        image._first_load()  # a transform gets images that are decoded
         if opened.stored is not None and opened.stored.kind == RAW:
             image.info = {}
         images.append(image)

@@ -13,7 +13,7 @@ from . import stamps
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
 from .recording import Opened, Operation, Recording
 from .records import decoded_record, record_bytes
-from .thread_state import THREAD, eagerly, note_failure
+from .thread_state import THREAD, eagerly, note_failure, note_made
 
 _NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
 
@@ -65,6 +65,7 @@ def _decoded(opened: Opened) -> PIL.Image.Image:
     else:
         image = reopen(opened)
         image.load()
+    note_made(opened)
     if THREAD.deferring:
         THREAD.decoded = opened, image
     return image
@@ -78,6 +79,7 @@ def _by_torchvision(opened: Opened, operations: tuple[Operation, ...]) -> torch.
     data = torch.frombuffer(bytearray(encoded(opened)), dtype=torch.uint8)
     # Below the functions that warn: the user's code has been warned.
     made: torch.Tensor = torch.ops.image.decode_jpeg(data, mode.value, False)
+    note_made(opened)
     return made
 
 

@@ -27,8 +27,9 @@ from .batch import entry_points, kernel_of, key_of
 from .operations import Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
+from .replay import replay
 from .stamps import Stamp
-from .thread_state import THREAD
+from .thread_state import THREAD, forget, note_made
 
 if TYPE_CHECKING:
     from ..._engine.native import Kernel
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
 _PIXELS: Final[Operation] = ("to_image",)
 _TO_RGB: Final[Operation] = ("convert", "RGB")
+_CHECKED: Final[dict[str, tuple[Operation, ...]]] = {
+    "pillow": (("copy",),),
+    "torchvision": (_PIXELS,),
+}
+"""By library: a recording that has it decode the whole image."""
 _MODES: Final = frozenset(("RGB", "L"))
 
 # Images with fewer pixels are replayed: measured, Pillow decodes 64 x 64 as fast as the core is
@@ -61,6 +67,18 @@ def pixels(recording: Recording) -> np.ndarray | None:
     return _made(recording, kept, whole)
 
 
+def check(opened: Opened) -> None:
+    """Decode an image of which nobody needs the pixels.
+
+    Raises:
+        FileChanged: its file changed since it was opened.
+        What the library that opened it raises for a damaged body.
+    """
+    if pixels(Recording(opened, (), opened.size, opened.mode)) is None:
+        replay(Recording(opened, _CHECKED[opened.library], opened.size, opened.mode))
+    forget()
+
+
 def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndarray | None:
     ended = recording._replace(operations=(*recording.operations, _PIXELS))
     ahead = THREAD.ahead if kept is None else None
@@ -73,6 +91,7 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
         return None
     if ahead is not None:
         ahead.asked(ended)
+    note_made(recording.opened)
     memory.flags.writeable = False
     w, h = recording.size
     if recording.mode == "L":
@@ -85,7 +104,7 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
 
 def _whole(opened: Opened) -> np.ndarray | None:
     """The pixels of an RGB JPEG, uint8, 1-D, by one call of the core; None: ``_filled`` decides."""
-    if opened.mode != "RGB" or opened.format != "JPEG" or THREAD.cache is not None:
+    if opened.mode != "RGB" or opened.format != "JPEG" or THREAD.batch.cache is not None:
         return None
     core = _native.load()
     width, height = opened.size
@@ -116,6 +135,7 @@ def tensor(recording: Recording, layout: Layout) -> torch.Tensor | None:
     memory = _filled(recording, layout, _kept(recording, whole=False))
     if memory is None:
         return None
+    note_made(recording.opened)
     shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
     return torch.from_numpy(memory).view(layout.dtype).as_strided(shape, strides)
 
@@ -138,7 +158,7 @@ def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
     if not _is_rgb(recording):
         return None
     opened = recording.opened
-    again = THREAD.asked is opened
+    again = THREAD.last is opened
     if again:
         THREAD.times_asked += 1
     if THREAD.kept is not None and THREAD.kept[0] is opened:
@@ -147,7 +167,7 @@ def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
         worthwhile = THREAD.times_asked == 2  # once is enough
     else:
         worthwhile = THREAD.times_asked > 1
-        THREAD.asked, THREAD.times_asked = opened, 1
+        THREAD.last, THREAD.times_asked = opened, 1
     if whole or not worthwhile or not THREAD.deferring:
         return None
     operations = () if opened.mode == "RGB" else (_TO_RGB,)
@@ -176,7 +196,7 @@ def _begun(
 ) -> Begun | None:
     width, height = recording.opened.size
     if width * height < LEAST_PIXELS:
-        THREAD.small += 1
+        THREAD.batch.small += 1
         return None
     lowered = lowering.lower(recording)
     if lowered is None:
@@ -211,7 +231,8 @@ class Begun:
         threads: int,
     ) -> None:
         self._memory = memory
-        self._found = found = _READ([opened], THREAD.cache) if kept is None else _of_pixels(kept)
+        cache = THREAD.batch.cache
+        self._found = found = _READ([opened], cache) if kept is None else _of_pixels(kept)
         self._points = points = entry_points()
         self._places = places = points.places([opened if kept is None else None])
         self._status = np.zeros(1, np.int32)
@@ -250,8 +271,8 @@ class Begun:
         """The memory, when it is filled; None: the core cannot make it."""
         found = self._found
         if found.cache is not None:
-            THREAD.hits += found.hits
-            THREAD.misses += 1 - found.hits
+            THREAD.batch.hits += found.hits
+            THREAD.batch.misses += 1 - found.hits
         try:
             self._job.wait()
         finally:

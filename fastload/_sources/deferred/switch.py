@@ -1,8 +1,9 @@
 """Switching deferring on: within ``deferring``, on this thread, what is opened comes deferred.
 
-Functions of other libraries are redirected once, for the whole process, when a thread defers for
-the first time (``redirect.py`` says how and why). Those of a library that the program has not
-imported yet follow when it has: fastload imports neither torchvision nor OpenCV for this.
+Functions of other libraries are redirected for the whole process, when a thread defers for the
+first time (``redirect.py`` says how and why), and stay so until ``uninstall``. Those of a library
+that the program has not imported yet follow when it has: fastload imports neither torchvision nor
+OpenCV for this.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import PIL.Image
 
 from .from_array import from_array
 from .openers import opener
-from .redirect import redirect
+from .redirect import put_back, redirect
 from .thread_state import THREAD, forget
 
 _LOCK = threading.Lock()
@@ -41,7 +42,7 @@ class deferring:
 
 
 def install() -> None:
-    """Redirect the functions, once in this process. A forked child has it from its parent."""
+    """Redirect the functions, if they are not. A forked child has it from its parent."""
     if len(_INSTALLED) == len(_PARTS):
         return
     for library, part in _PARTS.items():
@@ -52,9 +53,22 @@ def install() -> None:
                     _INSTALLED.add(library)
 
 
+def uninstall() -> None:
+    """Put back what ``install`` has redirected, everywhere in this process.
+
+    What is deferred already stays so, and is made when somebody asks for its values.
+    """
+    with _LOCK:
+        put_back()
+        if "cv2" in _INSTALLED:
+            from . import opencv
+
+            opencv.put_back()
+        _INSTALLED.clear()
+
+
 def _pillow() -> None:
-    redirect(PIL.Image.open, opener)
-    redirect(PIL.Image.fromarray, from_array)
+    redirect((PIL.Image.open, opener), (PIL.Image.fromarray, from_array))
 
 
 def _torchvision() -> None:

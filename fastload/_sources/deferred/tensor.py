@@ -49,7 +49,7 @@ from .operations import (
 )
 from .recording import Opened, Operation, Recording
 from .replay import replay
-from .thread_state import cause
+from .thread_state import cause, note_made
 
 Handler: TypeAlias = "Callable[..., Any]"
 Box: TypeAlias = "tuple[int, int, int, int]"
@@ -473,6 +473,9 @@ class DeferredBatch(_Deferred):
         if self._real is None:
             make = make or BATCHES.get()
             self._real = self.replay() if make is None else make(self)
+            for row in self.rows:
+                if isinstance(row, Recording):
+                    note_made(row.opened)
             self.rows = ()
         return self._real
 

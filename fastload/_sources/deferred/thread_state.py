@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -52,70 +52,91 @@ class MadeAhead(Protocol):
         """Note that they were asked for."""
 
 
+_FAILED_ELSEWHERE = [0]  # on threads that do not defer
+
+
+@dataclasses.dataclass(eq=False)
+class BatchContext:
+    """What is known of a batch while its samples are made.
+
+    Attributes:
+        cache: of the images that ``single.py`` decodes; None: there is none.
+        arrays: whether images made of arrays are deferred, too.
+        asked: images whose pixels somebody asked for and nobody has made, by ``id``. What is not in
+            the batch in the end is decoded then, as the user's code would have seen what is wrong
+            with it. None: nobody will look.
+        opened: how many images were deferred.
+        given: how many of them were given as arrays.
+        read: how many images the core decoded for another library.
+        small: how often pixels were asked for of an image that is too small for the core to gain.
+        failed: whether an image could not be made for the user's code, on the batch's thread.
+        hits, misses: of the cache.
+    """
+
+    cache: OpenedCache | None = None
+    arrays: bool = True
+    asked: dict[int, Opened] | None = None
+    opened: int = 0
+    given: int = 0
+    read: int = 0
+    small: int = 0
+    failed: bool = False
+    hits: int = 0
+    misses: int = 0
+    _failed_before: int = dataclasses.field(default_factory=lambda: _FAILED_ELSEWHERE[0])
+
+    def has_failed(self) -> bool:
+        """Whether an image could not be made so far, here or on a thread that was given one."""
+        return self.failed or _FAILED_ELSEWHERE[0] != self._failed_before
+
+
 class _Thread(threading.local):
     deferring: bool | None = None
-    opened = 0
-    given = 0
-    arrays = True
-    read = 0
-    small = 0
-    failed = False
     decoded: tuple[Opened, Image] | None = None
-    asked: Opened | None = None
+    last: Opened | None = None
     times_asked = 0
     kept: tuple[Opened, np.ndarray] | None = None
     ahead: MadeAhead | None = None
-    cache: OpenedCache | None = None
-    hits = 0
-    misses = 0
 
     def __init__(self) -> None:
+        self.batch = BatchContext()
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
 
 
 THREAD = _Thread()
 """Of this thread.
 
+batch: that it makes; of no batch where it makes none.
 deferring: whether what it opens is deferred; None: nobody has said.
-opened: how many images it deferred, in the batch that it makes, as the next five.
-given: how many of them it was given as arrays.
-read: how many images the core decoded for another library.
-arrays: whether images made of arrays are deferred, too.
-small: how often it was asked for the pixels of an image that is too small for the core to gain.
-failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.
-asked, times_asked: the image of which ``single.py`` made something last, and how often it did.
+last, times_asked: the image of which ``single.py`` made something last, and how often it did.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
-cache: of the images that ``single.py`` decodes, with its hits and misses.
 """
 
 _OPENED: list[bool] = []  # not empty once a dataset has, in this process or one that it came of
 
-_FAILED_ELSEWHERE = [0]  # on threads that do not defer
-
-_OF_A_BATCH = ("opened", "given", "arrays", "read", "small", "failed", "cache", "hits", "misses")
-
 
 @contextlib.contextmanager
-def batch(cache: OpenedCache | None, arrays: bool) -> Iterator[Callable[[], bool]]:
-    """In here this thread makes a batch, which is counted by itself.
+def batch(cache: OpenedCache | None, arrays: bool) -> Iterator[BatchContext]:
+    """In here this thread makes a batch, which has a context of its own.
 
     It may be within another one, whose dataset iterates over a loader of its own.
-
-    Gives a function that says whether an image could not be made for the user's code so far, on
-    this thread or on one that the user's code gave it to.
     """
-    before = [(name, getattr(THREAD, name)) for name in _OF_A_BATCH]
-    elsewhere = _FAILED_ELSEWHERE[0]
-    THREAD.opened = THREAD.given = THREAD.read = THREAD.small = THREAD.hits = THREAD.misses = 0
-    THREAD.failed = False
-    THREAD.cache, THREAD.arrays = cache, arrays
+    before, context = THREAD.batch, BatchContext(cache, arrays, {})
+    THREAD.batch = context
     try:
-        yield lambda: THREAD.failed or _FAILED_ELSEWHERE[0] != elsewhere
+        yield context
     finally:
-        for name, value in before:
-            setattr(THREAD, name, value)
+        THREAD.batch = before
+        context.asked = None
+
+
+def note_made(opened: Opened) -> None:
+    """Note that the pixels of an image were made, so that it is not damaged."""
+    asked = THREAD.batch.asked
+    if asked:
+        asked.pop(id(opened), None)
 
 
 def note_opened() -> None:
@@ -132,7 +153,7 @@ def may_be_kept() -> bool:
 def note_failure() -> None:
     """Note that an image could not be made for the user's code."""
     if THREAD.deferring:
-        THREAD.failed = True
+        THREAD.batch.failed = True
     else:
         _FAILED_ELSEWHERE[0] += 1
 
@@ -183,7 +204,7 @@ def cause(function: str) -> Iterator[None]:
 
 def forget() -> None:
     """Let go of the images that this thread has decoded."""
-    THREAD.decoded = THREAD.asked = THREAD.kept = None
+    THREAD.decoded = THREAD.last = THREAD.kept = None
 
 
 def materialised() -> list[Cause]:

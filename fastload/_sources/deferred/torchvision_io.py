@@ -28,30 +28,26 @@ Function = Callable[..., Any]
 
 
 def redirect_all() -> None:
-    """Redirect the functions. ``switch.install`` does it once."""
+    """Redirect the functions, for ``switch.install``."""
     # By how often torchvision's own warn that they are deprecated, where they do.
-    redirect(tv_io.read_image, _reader(warnings=3))
-    redirect(tv_io.decode_image, _reader(warnings=2))
-    redirect(tv_io.decode_jpeg, _decode_jpeg)
+    redirect(
+        (tv_io.read_image, _reader(warnings=3)),
+        (tv_io.decode_image, _reader(warnings=2)),
+        (tv_io.decode_jpeg, _decode_jpeg),
+    )
 
 
 def _reader(warnings: int) -> Callable[[Function], Function]:
     """read_image or decode_image."""
 
     def make(original: Function) -> Function:
-        def read(
-            input: Any = None,
-            mode: Any = None,
-            apply_exif_orientation: Any = False,
-            *,
-            path: Any = None,
-        ) -> Any:
+        def read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> Any:
             wanted = _wanted(mode)
             if wanted is None or apply_exif_orientation is not False:
                 return None
             if isinstance(input, torch.Tensor):
                 return _of_bytes(input, wanted), warnings - 1
-            return _of_path(os.fspath(input if path is None else path), wanted), warnings
+            return _of_path(os.fspath(input), wanted), warnings
 
         return _first(read, original)
 
@@ -59,9 +55,13 @@ def _reader(warnings: int) -> Callable[[Function], Function]:
 
 
 def _decode_jpeg(original: Function) -> Function:
-    def decode_jpeg(input: Any, mode: Any = None) -> Any:
+    def decode_jpeg(
+        input: Any, mode: Any, device: Any = "cpu", apply_exif_orientation: Any = False
+    ) -> Any:
         wanted = _wanted(mode)
         if wanted is None or not isinstance(input, torch.Tensor):
+            return None
+        if device != "cpu" or apply_exif_orientation is not False:
             return None
         return _of_bytes(input, wanted), 1
 
@@ -74,10 +74,10 @@ def _first(ours: Function, original: Function) -> Function:
     ``ours`` gives None, or a tensor or None and how often to warn.
     """
 
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: Any) -> Any:
         if THREAD.deferring:
             try:
-                found = ours(*args, **kwargs)
+                found = ours(*args)
             except TypeError:  # arguments that are not known here
                 found = None
             if found is not None and found[0] is not None:
@@ -85,7 +85,7 @@ def _first(ours: Function, original: Function) -> Function:
                 for _ in range(found[1]):
                     warn()
                 return found[0]
-        return original(*args, **kwargs)
+        return original(*args)
 
     return function
 
@@ -150,8 +150,11 @@ def _deferred(
         if mode == "L":
             return None  # of a colour image torchvision takes the luminance that is in the file
         operations = (("convert", mode), *operations)
-    THREAD.opened += 1
     opened = Opened(path, data, stamp, header.size, header.mode, "JPEG", "torchvision")
+    batch = THREAD.batch
+    batch.opened += 1
+    if batch.asked is not None:
+        batch.asked[id(opened)] = opened
     layout = Layout(torch.uint8, contiguous=False)
     return DeferredTensor._of(_Memory(opened, operations, header.size, mode, layout))
 

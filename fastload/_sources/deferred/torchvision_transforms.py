@@ -41,9 +41,8 @@ _FLOATS: Final = struct.Struct("f")
 
 
 def redirect_all() -> None:
-    """Redirect the methods. ``switch.install`` does it once."""
-    for function, make in _REDIRECTED:
-        redirect(function, make)
+    """Redirect the methods, for ``switch.install``."""
+    redirect(*_REDIRECTED)
 
 
 def _unchanged(*names: str, module: ModuleType = functional) -> Callable[[], bool]:

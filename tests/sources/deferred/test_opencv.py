@@ -94,8 +94,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def by_core() -> Iterator[Callable[[], int]]:
     """How many images the core has decoded for OpenCV."""
-    before = THREAD.read
-    yield lambda: THREAD.read - before
+    before = THREAD.batch.read
+    yield lambda: THREAD.batch.read - before
 
 
 def same(found: Any, expected: Any) -> None:
