@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ._base.machine import cpu
 from ._base.timeline import active, lasting
@@ -31,7 +32,6 @@ from ._run.config import (
     LoaderConfig,
     Sample,
     check_workers,
-    collate_for,
     dtype_of,
     instead_of_workers,
 )
@@ -389,9 +389,7 @@ class FastLoader(DataLoader[Sample]):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
             config = dataclasses.replace(config, collate_fn=opened.collating(config.collate_fn))
-        config = dataclasses.replace(
-            config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
-        )
+        config = dataclasses.replace(config, dataset=opened)
         self._cursor = EpochCursor()
         self._resources = Resources(
             Measurements(native=False),
@@ -515,12 +513,10 @@ class FastLoader(DataLoader[Sample]):
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
-        if "_resources" not in vars(self):  # a subclass that has not called our __init__
+        if not self._begun:
             return super()._get_iterator()
-        # Persistent workers and their seed belong to one iterator.
-        self._resources.end_workers()
         if self._cursor.resume is None:
-            self._cursor.base_seed = None
+            self._cursor.base_seed = None  # it belongs to one iterator, as persistent workers do
         return EpochIterator(self._iteration())
 
     def _iteration(self) -> EpochContext:
@@ -530,9 +526,7 @@ class FastLoader(DataLoader[Sample]):
             from ._run import governor as _governor
 
             workers = _governor.workers(resources.governor, resources.measurements)
-            if workers != self.num_workers:
-                self.num_workers = workers
-                resources.end_workers()  # there were another number of them
+            self.num_workers = workers
         config = self._config(begin=True)
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
@@ -545,25 +539,25 @@ class FastLoader(DataLoader[Sample]):
             timeline=active() or self._timeline,  # an enclosing ``fastload.trace`` comes first
             length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
-            torch_iterator=_weak(self),
+            loader=weakref.ref(self),
         )
+
+    @property
+    def _begun(self) -> bool:
+        """Whether our ``__init__`` was called. A subclass may call torch's, or none."""
+        return "_resources" in vars(self)
 
     @property
     def _unordered(self) -> bool:
         """Whether torch's own iterator runs, whose batches may arrive in any order."""
         return isinstance(route.find(self._config()), TorchRoute)
 
-    def _torch_iterator(self) -> Iterator[Any]:
-        """torch's own iterator; a persistent one is reset."""
-        if not (self.persistent_workers and self.num_workers > 0):
+    def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter:
+        """torch's own iterator: ``kept``, whose worker processes persist, or a new one."""
+        if not isinstance(kept, _BaseDataLoaderIter) or kept._num_workers != self.num_workers:
             return super()._get_iterator()
-        resources = self._resources
-        iterator = resources.torch_iterator
-        if iterator is None:
-            iterator = resources.torch_iterator = super()._get_iterator()
-        else:
-            iterator._reset(self)
-        return iterator
+        kept._reset(self)
+        return kept
 
     # --- resuming ---------------------------------------------------------------------------------
 
@@ -623,7 +617,6 @@ class FastLoader(DataLoader[Sample]):
         self._cursor.load(config, resume)
         accelerate.resume(self, resume.epoch)
         self._iterator = None  # its persistent workers are at another place in the data
-        self._resources.end_workers()
         choice = _decode_device.resumed(config, state.get("decode"))
         if choice is not None:
             self._resources.choice = choice
@@ -719,14 +712,3 @@ def _remote(
     if has_url(dataset):
         remote["cache_limit"] = cache_limit
     return remote
-
-
-def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:
-    """``loader._torch_iterator`` without keeping ``loader`` alive; None once it is gone."""
-    method = weakref.WeakMethod(loader._torch_iterator)
-
-    def torch_iterator() -> Iterator[Any] | None:
-        make = method()
-        return None if make is None else make()
-
-    return torch_iterator

@@ -56,7 +56,6 @@ class TorchArguments:
 
     Attributes:
         num_workers: the number that was resolved; 0 until the route is known.
-        collate_fn: fastload's ``collate`` if none was given.
     """
 
     dataset: Any
@@ -231,14 +230,16 @@ class LoaderConfig(TorchArguments):
 
     @property
     def collate(self) -> Collate:
-        """``collate_fn``, which torch has set where none was given."""
-        assert self.collate_fn is not None, "torch sets one where none was given"
+        """What collates: fastload's ``collate`` in place of torch's default."""
+        if not self.custom_collate:
+            return collate
+        assert self.collate_fn is not None, "torch sets one for single samples"
         return self.collate_fn
 
     @property
     def custom_collate(self) -> bool:
-        """Whether a ``collate_fn`` was given that is not torch's default."""
-        return self.collate_fn is not collate
+        """Whether samples are collated by something other than torch's default."""
+        return self.single or self.collate_fn not in (None, default_collate)
 
     @property
     def iterable(self) -> bool:
@@ -377,11 +378,6 @@ def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
             f"dtype: expected a torch dtype or its name, such as 'float16', got {dtype!r}"
         )
     return found
-
-
-def collate_for(collate_fn: Collate | None, *, single: bool) -> Collate | None:
-    """``collate`` in place of None and of torch's default, which a rebuilt loader passes."""
-    return collate if collate_fn in (None, default_collate) and not single else collate_fn
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -19,8 +19,6 @@ from .config import LoaderConfig
 from .measurements import Measurements
 
 if TYPE_CHECKING:  # not every loader needs these
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
-
     from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
@@ -68,8 +66,6 @@ class Resources:
         mover: moves batches to the device.
         stage: finishes images on the device; with its mover and its plan.
         fetch_lock: of the threads of ``prefetch_thread``.
-        outcomes: what keeps the persistent worker processes of a user's Dataset.
-        torch_iterator: torch's own iterator whose worker processes persist.
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
     """
 
@@ -89,13 +85,7 @@ class Resources:
     mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
     stage: tuple[Mover, Plan, DeviceStage] | None = None
     fetch_lock: ForkLock = dataclasses.field(default_factory=ForkLock)
-    outcomes: object | None = None
-    torch_iterator: _BaseDataLoaderIter | None = None
     replayed: float = 0.0
-
-    def end_workers(self) -> None:
-        """Drop persistent worker processes; the next epoch starts new ones."""
-        self.outcomes = self.torch_iterator = None
 
     def resolved(self, config: LoaderConfig, *, begin: bool = False) -> LoaderConfig:
         """``config``, with the index that ``device="cuda"`` had when the first epoch began.
@@ -150,8 +140,6 @@ class Resources:
             "decoder",
             "ahead",
             "stage",
-            "outcomes",
-            "torch_iterator",
         )
         return {**self.__dict__, **dict.fromkeys(alive)}
 
