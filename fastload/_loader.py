@@ -32,6 +32,7 @@ from ._run.config import (
     LoaderConfig,
     Sample,
     check_workers,
+    collate_for,
     dtype_of,
     instead_of_workers,
 )
@@ -389,7 +390,9 @@ class FastLoader(DataLoader[Sample]):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
             config = dataclasses.replace(config, collate_fn=opened.collating(config.collate_fn))
-        config = dataclasses.replace(config, dataset=opened)
+        config = dataclasses.replace(
+            config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
+        )
         self._cursor = EpochCursor()
         self._resources = Resources(
             Measurements(native=False),
@@ -525,8 +528,7 @@ class FastLoader(DataLoader[Sample]):
         if resources.governor is not None:
             from ._run import governor as _governor
 
-            workers = _governor.workers(resources.governor, resources.measurements)
-            self.num_workers = workers
+            self.num_workers = _governor.workers(resources.governor, resources.measurements)
         config = self._config(begin=True)
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)

@@ -56,6 +56,7 @@ class TorchArguments:
 
     Attributes:
         num_workers: the number that was resolved; 0 until the route is known.
+        collate_fn: fastload's ``collate`` if none was given.
     """
 
     dataset: Any
@@ -230,16 +231,14 @@ class LoaderConfig(TorchArguments):
 
     @property
     def collate(self) -> Collate:
-        """What collates: fastload's ``collate`` in place of torch's default."""
-        if not self.custom_collate:
-            return collate
-        assert self.collate_fn is not None, "torch sets one for single samples"
+        """``collate_fn``, which torch has set where none was given."""
+        assert self.collate_fn is not None, "torch sets one where none was given"
         return self.collate_fn
 
     @property
     def custom_collate(self) -> bool:
-        """Whether samples are collated by something other than torch's default."""
-        return self.single or self.collate_fn not in (None, default_collate)
+        """Whether a ``collate_fn`` was given that is not torch's default."""
+        return self.collate_fn is not collate
 
     @property
     def iterable(self) -> bool:
@@ -378,6 +377,11 @@ def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
             f"dtype: expected a torch dtype or its name, such as 'float16', got {dtype!r}"
         )
     return found
+
+
+def collate_for(collate_fn: Collate | None, *, single: bool) -> Collate | None:
+    """``collate`` in place of None and of torch's default, which a rebuilt loader passes."""
+    return collate if collate_fn in (None, default_collate) and not single else collate_fn
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
