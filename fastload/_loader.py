@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ._base.machine import cpu
 from ._base.timeline import active
@@ -426,12 +427,10 @@ class FastLoader(DataLoader[Sample]):
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
-        if "_resources" not in vars(self):  # a subclass that has not called our __init__
+        if not self._begun:
             return super()._get_iterator()
-        # Persistent workers and their seed belong to one iterator.
-        self._resources.end_workers()
         if self._cursor.resume is None:
-            self._cursor.base_seed = None
+            self._cursor.base_seed = None  # it belongs to one iterator, as persistent workers do
         return EpochIterator(self._iteration())
 
     def _iteration(self) -> EpochContext:
@@ -440,10 +439,8 @@ class FastLoader(DataLoader[Sample]):
         if resources.governor is not None:
             from ._run import governor as _governor
 
-            workers = _governor.workers(resources.governor, resources.measurements)
-            if workers != self.num_workers:
-                self.num_workers = self._chosen_workers = workers
-                resources.end_workers()  # there were another number of them
+            self.num_workers = _governor.workers(resources.governor, resources.measurements)
+            self._chosen_workers = self.num_workers
         config = self._config(begin=True)
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
@@ -454,25 +451,25 @@ class FastLoader(DataLoader[Sample]):
             timeline=active(),
             length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
-            torch_iterator=_weak(self),
+            loader=weakref.ref(self),
         )
+
+    @property
+    def _begun(self) -> bool:
+        """Whether our ``__init__`` was called. A subclass may call torch's, or none."""
+        return "_resources" in vars(self)
 
     @property
     def _unordered(self) -> bool:
         """Whether torch's own iterator runs, whose batches may arrive in any order."""
         return isinstance(route.find(self._config()), TorchRoute)
 
-    def _torch_iterator(self) -> Iterator[Any]:
-        """torch's own iterator; a persistent one is reset."""
-        if not (self.persistent_workers and self.num_workers > 0):
+    def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter:
+        """torch's own iterator: ``kept``, whose worker processes persist, or a new one."""
+        if not isinstance(kept, _BaseDataLoaderIter) or kept._num_workers != self.num_workers:
             return super()._get_iterator()
-        resources = self._resources
-        iterator = resources.torch_iterator
-        if iterator is None:
-            iterator = resources.torch_iterator = super()._get_iterator()
-        else:
-            iterator._reset(self)
-        return iterator
+        kept._reset(self)
+        return kept
 
     # --- resuming ---------------------------------------------------------------------------------
 
@@ -530,7 +527,6 @@ class FastLoader(DataLoader[Sample]):
         self._cursor.load(config, resume)
         accelerate.resume(self, resume.epoch)
         self._iterator = None  # its persistent workers are at another place in the data
-        self._resources.end_workers()
 
     def __getstate__(self) -> dict[str, Any]:
         # Resources and cursor leave out threads, processes and iterators by themselves.
@@ -610,14 +606,3 @@ class FastLoader(DataLoader[Sample]):
             yield batch
         elapsed = time.perf_counter() - begin
         self._resources.replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
-
-
-def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:
-    """``loader._torch_iterator`` without keeping ``loader`` alive; None once it is gone."""
-    method = weakref.WeakMethod(loader._torch_iterator)
-
-    def torch_iterator() -> Iterator[Any] | None:
-        make = method()
-        return None if make is None else make()
-
-    return torch_iterator

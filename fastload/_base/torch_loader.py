@@ -6,7 +6,7 @@ import it from here, because some of them are imported after that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torch.utils.data import dataloader as _module
 
@@ -18,4 +18,10 @@ else:
         kind for kind in _module.DataLoader.__mro__ if kind.__module__ == _module.__name__
     )
 
-__all__ = ["DataLoader"]
+__all__ = ["DataLoader", "PlainLoader"]
+
+_Item = TypeVar("_Item", covariant=True)
+
+
+class PlainLoader(DataLoader[_Item]):
+    """A DataLoader that is torch's, even while ``fastload.install`` makes others FastLoaders."""

@@ -214,8 +214,13 @@ class DispatcherState:
             self._state = adapter.dl_state_dict
         adapter.dl_state_dict = self._state
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._adapter(),)
+    # The adapter refers to this object, and has nothing in it when a pickle makes both again.
+    def __getstate__(self) -> tuple[Adapter | None, dict[str, Any]]:
+        return self._adapter(), self._state
+
+    def __setstate__(self, state: tuple[Adapter, dict[str, Any]]) -> None:
+        adapter, self._state = state
+        self._adapter = weakref.ref(adapter)
 
 
 def _rebuild(loader: PreparableLoader, plain: DataLoader[Any]) -> Any:

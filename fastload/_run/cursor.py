@@ -7,6 +7,7 @@ last call decides. Without any, every iteration is the next epoch.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from typing import Any, Protocol, TypeGuard
@@ -122,6 +123,15 @@ class EpochCursor:
             sampler.set_epoch(resume.sampler_epoch)
             self.sampler_epoch = resume.sampler_epoch
 
+    def skip(self, config: LoaderConfig, epoch: int, batches: int) -> None:
+        """Let ``epoch``, which begins, start after so many batches; a state says more."""
+        if batches and self.resume is None:
+            start = self.at_start(config, epoch, config.part())
+            start.order_drawn = False
+            samples = dataclasses.replace(start, since_start=batches).samples()
+            start.batches, start.first = batches, min(samples or 0, start.total or 0)
+            self.resume = start
+
     def running(self) -> Progress | None:
         """Progress of the newest iteration; None before its first batch and after its end."""
         progress = self.progress
@@ -151,7 +161,9 @@ class EpochCursor:
             if isinstance(sampler, EpochSampler):
                 total, order = sampler.length(epoch), sampler.words()
             else:
-                total = len(sampler)  # type: ignore[arg-type]
+                # A dataset without a length is an error when it is iterated over, as in torch.
+                with contextlib.suppress(TypeError):
+                    total = len(sampler)  # type: ignore[arg-type]
         grouping = None
         if isinstance(config.batch_sampler, BucketSampler):
             total, grouping = config.batch_sampler.length(epoch), config.batch_sampler.grouping()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+import weakref
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .._base.timeline import Timeline
 from .._base.trace import Observed, Stamps
@@ -25,15 +26,17 @@ from .cursor import EpochCursor, generators
 from .delivery import delivery
 from .epoch_plan import EpochPlan
 from .measurements import Measurements
+from .persistent_workers import PersistentWorkers
 from .resources import Resources
 from .route import EngineRoute, TorchRoute
 from .setup import Setup, decide
+from .skipped import skipped
 from .stream import BatchStream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochContext:
-    """What an EpochIterator needs from its loader. It does not keep the loader alive.
+    """What an EpochIterator needs from its loader.
 
     Attributes:
         config: the arguments as they are now.
@@ -42,7 +45,7 @@ class EpochContext:
         timeline: where the epoch is recorded, or None.
         length: batches of this rank if the loader divides the epoch among ranks, else None.
         reported: the length that an IterableDataset gave when ``len`` asked for it, or None.
-        torch_iterator: gives torch's own iterator; None when the loader is gone.
+        loader: the loader, which this does not keep alive.
     """
 
     config: LoaderConfig
@@ -51,26 +54,29 @@ class EpochContext:
     timeline: Timeline | None
     length: int | None
     reported: int | None
-    torch_iterator: Callable[[], Iterator[Any] | None]
+    loader: weakref.ref[Loader]
 
 
 class Loader(Protocol):
-    """A loader that can start another epoch."""
+    """A FastLoader, as far as it is used here."""
 
     def _iteration(self) -> EpochContext: ...
 
+    def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter: ...
 
-class EpochIterator(WrappedIterator[Any], BatchStream):
+
+class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
     """The batches of one epoch, or of another one that is chosen before the first batch.
 
-    It has the attributes of the stream inside, so that the attributes of torch's iterators are
-    available wherever one of those runs.
+    It is one of torch's iterators for ``isinstance``. It has the attributes of the stream inside,
+    so that those of torch's iterators are available wherever one of those runs.
 
     Args:
-        context: what the epoch needs; it does not refer to the loader.
+        context: what the epoch needs.
     """
 
     def __init__(self, context: EpochContext) -> None:
+        self._persistent = PersistentWorkers()
         self._wrapped: BatchStream = _ClosedStream()
         self._closed = True
         self._start(context)
@@ -82,22 +88,35 @@ class EpochIterator(WrappedIterator[Any], BatchStream):
 
     def _start(self, context: EpochContext) -> None:
         self._context = context
-        resources, cursor = context.resources, context.cursor
-        self._before = resources.outcomes, resources.torch_iterator, cursor.base_seed
+        cursor = context.cursor
+        self._before = self._persistent.holder, cursor.base_seed
         self._states = [generator.get_state() for generator in generators(context.config)]
-        self._wrapped = _stream(context)
-        self._closed = False
-        assert cursor.progress is not None
-        self._started = cursor.progress
+        self._begin()
         self._first_pending = True
         self._process = os.getpid()
+
+    def _begin(self) -> None:
+        self._wrapped = _stream(self._context, self._persistent)
+        self._closed = False
+        progress = self._context.cursor.progress
+        assert progress is not None
+        self._started, self._num_yielded = progress, progress.batches
+
+    def __iter__(self) -> EpochIterator:
+        return self
 
     def __next__(self) -> Any:
         if self._first_pending and not self._closed:
             self._fix_epoch()
         if self._closed:  # not asked: it would take this for the end of the epoch
             raise StopIteration
-        return next(self._wrapped)
+        batch = next(self._wrapped)
+        self._num_yielded += 1
+        return batch
+
+    def _next_data(self) -> Any:
+        """As in torch: the next batch."""
+        return next(self)
 
     def _fix_epoch(self) -> None:
         """Before the first batch: start again if another epoch was chosen since ``iter``."""
@@ -109,18 +128,16 @@ class EpochIterator(WrappedIterator[Any], BatchStream):
             cursor.confirm(context.config, self._started)
             return
         self.close()
-        resources = context.resources
-        outcomes, torch_iterator, base_seed = self._before
-        if resources.outcomes is not outcomes or resources.torch_iterator is not torch_iterator:
-            resources.end_workers()  # their seed is from the epoch that is given up
+        holder, base_seed = self._before
+        if self._persistent.holder is not holder:
+            self._persistent.holder = None  # their seed is from the epoch that is given up
         if cursor.resume is None:
             cursor.base_seed = base_seed
         users_state = torch.default_generator.get_state()
         for generator, state in zip(generators(context.config), self._states):
             generator.set_state(state)
         try:
-            self._wrapped = _stream(context)
-            self._closed = False
+            self._begin()
         finally:
             torch.default_generator.set_state(users_state)
 
@@ -150,12 +167,17 @@ class _ClosedStream(BatchStream):
         pass
 
 
-def _stream(context: EpochContext) -> BatchStream:
+def _stream(context: EpochContext, workers: PersistentWorkers) -> BatchStream:
     """Start the next epoch."""
     config, resources, cursor = context.config, context.resources, context.cursor
     number = cursor.begin(config)
     stamps = Stamps(context.timeline)
     found = route.find(config)
+    loader = context.loader()
+    if not (isinstance(found, TorchRoute) or config.iterable or loader is None):
+        cursor.skip(config, number, skipped(loader))
+    if cursor.resume is not None:
+        workers.holder = None  # they are at another place in the data
     plan = epoch_plan.plan(config, cursor, found, stamps, number=number)
     cursor.progress = plan.progress
     native = isinstance(found, EngineRoute)
@@ -169,11 +191,13 @@ def _stream(context: EpochContext) -> BatchStream:
     )
     setup = decide(config, resources, found.source) if isinstance(found, EngineRoute) else None
     with plan.drawing():
-        inner = _host_batches(context, plan, setup)
+        inner = _host_batches(context, plan, setup, workers)
         return delivery.deliver(config, resources, cursor, plan, setup, inner)
 
 
-def _host_batches(context: EpochContext, plan: EpochPlan, setup: Setup | None) -> BatchStream:
+def _host_batches(
+    context: EpochContext, plan: EpochPlan, setup: Setup | None, workers: PersistentWorkers
+) -> BatchStream:
     """The batches in host memory, made by the epoch's route."""
     config, resources, cursor = context.config, context.resources, context.cursor
     if isinstance(plan.route, EngineRoute):
@@ -182,8 +206,14 @@ def _host_batches(context: EpochContext, plan: EpochPlan, setup: Setup | None) -
             config, resources, cursor, plan, plan.route.source, setup, length=context.length
         )
     if isinstance(plan.route, TorchRoute):
-        found = context.torch_iterator()
-        return _ClosedStream() if found is None else Observed(found, plan.stamps)
+        loader = context.loader()
+        if loader is None:
+            return _ClosedStream()
+        found = loader._torch_iterator(workers.holder)
+        if config.persistent:
+            workers.holder = found
+        plan.progress.batches = found._num_yielded  # others may have it skip some
+        return Observed(found, plan.stamps)
     from .workers import dataset_epoch
 
-    return dataset_epoch.stream(config, resources, cursor, plan, reported=context.reported)
+    return dataset_epoch.stream(config, resources, cursor, plan, workers, reported=context.reported)

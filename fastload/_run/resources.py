@@ -19,8 +19,6 @@ from .config import LoaderConfig
 from .measurements import Measurements
 
 if TYPE_CHECKING:  # not every loader needs these
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
-
     from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
@@ -70,8 +68,6 @@ class Resources:
         device: the device as it was given, and with its index.
         mover: moves batches to the device.
         stage: finishes images on the device; with its mover and its plan.
-        outcomes: what keeps the persistent worker processes of a user's Dataset.
-        torch_iterator: torch's own iterator whose worker processes persist.
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
     """
 
@@ -89,13 +85,7 @@ class Resources:
     ahead: Ahead | None = None
     mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
     stage: tuple[Mover, Plan, DeviceStage] | None = None
-    outcomes: object | None = None
-    torch_iterator: _BaseDataLoaderIter | None = None
     replayed: float = 0.0
-
-    def end_workers(self) -> None:
-        """Drop persistent worker processes; the next epoch starts new ones."""
-        self.outcomes = self.torch_iterator = None
 
     def resolved(self, config: LoaderConfig, *, begin: bool = False) -> LoaderConfig:
         """``config``, with the index that ``device="cuda"`` had when the first epoch began.
@@ -149,8 +139,6 @@ class Resources:
             "decoder",
             "ahead",
             "stage",
-            "outcomes",
-            "torch_iterator",
         )
         return {**self.__dict__, **dict.fromkeys(alive)}
 

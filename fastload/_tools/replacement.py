@@ -1,63 +1,87 @@
-"""``install`` and ``patched``: use FastLoader in place of torch's DataLoader in any code."""
+"""``install`` and ``patched``: make torch's DataLoader give FastLoaders in any code.
+
+torch's class stays where it is, so whatever refers to it means the same as before: ``isinstance``,
+pickles, classes that were derived from it, and their calls of its methods. Only what happens at two
+moments changes:
+
+- An object of torch's class itself, which ``__init__`` is about to set up, becomes a FastLoader.
+- A class that is derived from torch's, of which ``__init_subclass__`` is told, is derived from
+  FastLoader instead.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
+from typing import Any
 
-from .._base.rebind import rebind
-from .._base.torch_loader import DataLoader as TorchLoader
+from .._base.torch_loader import DataLoader
 from .._loader import FastLoader
-from .._run.config import Sample
 
 
-class _Same(type):
-    """The metaclass of ``DataLoader``: ``isinstance`` and ``issubclass`` check torch's class.
+class _Replacement:
+    """What ``install`` changes in torch's class, and ``undo`` changes back."""
 
-    So loaders made before ``install``, also of derived classes, are still recognised.
-    """
+    def __init__(self) -> None:
+        self._active = True
+        self._torchs = torchs = DataLoader.__init__
 
-    def __instancecheck__(cls, instance: object) -> bool:
-        if cls is DataLoader:
-            return isinstance(instance, TorchLoader)
-        return super().__instancecheck__(instance)
+        @functools.wraps(torchs)
+        def init(loader: DataLoader[Any], *given: Any, **named: Any) -> None:
+            if self._active and type(loader) is DataLoader:
+                loader.__class__ = FastLoader
+            if self._active and isinstance(loader, FastLoader) and not loader._begun:
+                FastLoader.__init__(loader, *given, **named)
+            else:
+                torchs(loader, *given, **named)
 
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        if cls is DataLoader:
-            return issubclass(subclass, TorchLoader)
-        return super().__subclasscheck__(subclass)
+        self._init = init
+        setattr(DataLoader, "__init__", init)  # noqa: B010
+        setattr(DataLoader, "__init_subclass__", classmethod(_derive))  # noqa: B010
+
+    def undo(self) -> None:
+        self._active = False
+        # Other code that has wrapped it meanwhile will put it back: then it is as torch's.
+        if DataLoader.__init__ is self._init:
+            setattr(DataLoader, "__init__", self._torchs)  # noqa: B010
+        delattr(DataLoader, "__init_subclass__")
 
 
-class DataLoader(FastLoader[Sample], metaclass=_Same):
-    """A FastLoader under torch's name, while ``install`` is in effect.
+def _derive(kind: type[DataLoader[Any]], /, **named: Any) -> None:
+    """``__init_subclass__``: derive ``kind`` from FastLoader where it is derived from torch's."""
+    super(DataLoader, kind).__init_subclass__(**named)
+    bases = tuple(FastLoader if base is DataLoader else base for base in kind.__bases__)
+    if bases != kind.__bases__:
+        kind.__bases__ = bases
 
-    A separate class, so that ``uninstall`` finds every module that refers to it.
-    """
+
+_installed: _Replacement | None = None
 
 
 def install() -> None:
     """Make every DataLoader that is created from now on a FastLoader, also in other people's code.
 
-    ``torch.utils.data.DataLoader`` is replaced, and so is the name in every module that has
-    imported it: in Lightning, transformers, accelerate, timm, and in your own modules. Modules
-    imported later find the replacement in torch. ``isinstance(x, DataLoader)`` is still true for
-    every loader for which it was true before. Classes already derived from torch's do not change.
-
-    A second call replaces the name in modules that were imported since the first.
+    It does not matter where that code has torch's DataLoader from, or when it imported it:
+    Lightning, transformers, accelerate, timm, and your own modules. Classes that are derived from
+    now on are derived from FastLoader. Loaders and classes that exist already do not change.
 
     Example:
         >>> fastload.install()
         >>> from their_project import train
         >>> train.main()
     """
-    rebind(TorchLoader, DataLoader)
+    global _installed
+    if _installed is None:
+        _installed = _Replacement()
 
 
 def uninstall() -> None:
     """Give other packages back what fastload has exchanged in them, in this process.
 
-    - After ``install``, every module that refers to the replacement gets torch's DataLoader back.
-      Loaders created in between stay FastLoaders, and so do classes derived in between.
+    - After ``install``, torch's DataLoader is as it was. Loaders created in between stay
+      FastLoaders,
+      and so do classes derived in between.
     - Functions of Pillow, torchvision, torch and OpenCV that a loader has redirected for a Dataset
       of your own (docs/your-dataset.md) have their own code again. A loader that makes another
       batch of such a Dataset redirects them again.
@@ -68,7 +92,10 @@ def uninstall() -> None:
     """
     from .._sources.deferred import switch
 
-    rebind(DataLoader, TorchLoader)
+    global _installed
+    if _installed is not None:
+        _installed.undo()
+        _installed = None
     switch.uninstall()
 
 
@@ -80,16 +107,10 @@ def patched() -> Iterator[None]:
         >>> with fastload.patched():
         ...     trainer.fit(model, datamodule)
     """
-    before = _installed()
+    before = _installed
     install()
     try:
         yield
     finally:
-        if not before:
+        if before is None:
             uninstall()
-
-
-def _installed() -> bool:
-    from torch.utils import data
-
-    return bool(data.DataLoader is DataLoader)

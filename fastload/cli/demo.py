@@ -143,7 +143,7 @@ def _loaders(
     """The loaders to compare; each is created when its turn comes. A DataLoader is the first of
     each kind of data."""
     from .. import FastLoader
-    from .._base.torch_loader import DataLoader
+    from .._base.torch_loader import PlainLoader
     from ._demo_dataset import Photos
 
     try:
@@ -159,7 +159,7 @@ def _loaders(
         shared["pin_memory"] = True
 
     def torch_loader(setting: _Setting) -> _Loader:
-        return DataLoader(dataset, persistent_workers=True, **shared, **setting)
+        return PlainLoader(dataset, persistent_workers=True, **shared, **setting)
 
     best = _best(torch_loader)
     yield "ImageFolder", "torch DataLoader", best, lambda: torch_loader(best)

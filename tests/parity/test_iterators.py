@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import weakref
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.data import (
     TensorDataset,
     default_collate,
 )
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torchvision.datasets import ImageFolder
 
 from batches import EVAL
@@ -159,3 +161,123 @@ def test_iterators_asked_for_by_themselves_are_each_their_own():
         return list(zip(loader._get_iterator(), loader._get_iterator()))
 
     assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_it_is_one_of_torchs_that_counts_what_it_gave(photos, dataset, workers):
+    def outcome(kind):
+        torch.manual_seed(1)
+        iterator = iter(kind(DATASETS[dataset](photos), 2, num_workers=workers))
+        seen = [isinstance(iterator, _BaseDataLoaderIter), iterator._num_yielded]
+        return [*seen, next(iterator), iterator._num_yielded, iterator._next_data()]
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"in_order": False}, {"num_workers": "auto"}], ids=str)
+@pytest.mark.parametrize("dataset", ["map-style", "iterable"])
+def test_workers_that_persist_end_when_the_loader_drops_its_iterator(photos, dataset, arguments):
+    arguments = {"num_workers": 1, **arguments}
+    loader = FastLoader(DATASETS[dataset](photos), 2, persistent_workers=True, **arguments)
+    list(loader)
+    list(loader)
+    assert multiprocessing.active_children()
+    loader._iterator = None  # as Lightning does at the end of ``fit``
+    assert not multiprocessing.active_children()
+
+
+# --- what others add to torch's iterators --------------------------------------------------------
+
+
+@pytest.fixture
+def skips_are_added(monkeypatch):
+    """What SpeechBrain adds: the loader's ``behind`` batches are skipped, once."""
+    torchs = _BaseDataLoaderIter.__init__
+
+    def init(iterator, loader):
+        torchs(iterator, loader)
+        for _ in range(getattr(loader, "behind", None) or 0):
+            if next(iterator._sampler_iter, None) is None:
+                break
+            iterator._num_yielded += 1
+        if hasattr(loader, "behind"):
+            loader.behind = None
+
+    def reset(iterator, loader, first_iter=False):
+        if not first_iter:
+            torchs_reset(iterator, loader, first_iter)
+        iterator._IterableDataset_len_called = loader._IterableDataset_len_called
+
+    torchs_reset = _BaseDataLoaderIter._reset
+    monkeypatch.setattr(_BaseDataLoaderIter, "__init__", init)
+    monkeypatch.setattr(_BaseDataLoaderIter, "_reset", reset)
+
+
+class InLists:
+    """A batch_sampler."""
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return iter([[1, 2], [3], [8, 9, 10]])
+
+
+@pytest.mark.usefixtures("skips_are_added")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": 2},
+        {"batch_size": 2, "shuffle": True},
+        {"batch_size": 2, "shuffle": True, "drop_last": True, "generator": 3},
+        {"batch_size": None},
+        {"batch_sampler": InLists()},
+        {"batch_size": 2, "num_workers": 1},
+        {"batch_size": 2, "num_workers": 1, "persistent_workers": True, "shuffle": True},
+    ],
+    ids=lambda arguments: "-".join(arguments),
+)
+@pytest.mark.parametrize("dataset", ["map-style", "rows", "images"])
+@pytest.mark.parametrize("behind", [2, 40])
+def test_batches_that_others_have_an_iterator_skip_are_skipped(photos, dataset, arguments, behind):
+    def outcome(kind):
+        torch.manual_seed(1)
+        given = dict(arguments)
+        if "generator" in given:
+            given["generator"] = torch.Generator().manual_seed(given["generator"])
+        loader = kind(DATASETS[dataset](photos), **given)
+        loader.behind = behind
+        iterator = iter(loader)
+        first = iterator._num_yielded
+        return [first, list(iterator), iterator._num_yielded, list(loader), torch.rand(1)]
+
+    ours, theirs = outcome(FastLoader), outcome(DataLoader)
+    if behind == 40:  # more than there are: torch counts those that there were
+        ours[0] = theirs[0] = ours[2] = theirs[2] = None
+    assert_same(ours, theirs)
+
+
+@pytest.mark.usefixtures("skips_are_added")
+def test_they_are_skipped_in_torchs_own_iterators_too():
+    loader = FastLoader(Numbers(), 2, num_workers=1, in_order=False)
+    loader.behind = 2
+    iterator = iter(loader)
+    assert iterator._num_yielded == 2
+    assert [indices.tolist() for indices, _ in iterator] == [[4, 5], [6, 7], [8, 9], [10]]
+    assert len(list(loader)) == 6
+
+
+@pytest.mark.usefixtures("skips_are_added")
+def test_after_a_skip_a_state_resumes_at_the_same_place():
+    def loader():
+        return FastLoader(Numbers(), 2, shuffle=True, seed=1)
+
+    expected = [indices.tolist() for indices, _ in loader()]
+    first = loader()
+    first.behind = 2
+    iterator = iter(first)
+    assert next(iterator)[0].tolist() == expected[2]
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    assert [indices.tolist() for indices, _ in second] == expected[3:]

@@ -405,6 +405,22 @@ def test_what_is_no_state_is_refused():
             loader.load_state_dict(state)
 
 
+def test_only_an_iteration_needs_the_length_of_the_dataset():
+    """As in torch: accelerate reads the state of each loader, also of one that is never run."""
+
+    class Endless:
+        def __getitem__(self, index):
+            return index
+
+    loader = FastLoader(Endless(), 2)
+    state = loader.state_dict()
+    with pytest.raises(TypeError, match="no len"):
+        next(iter(loader))
+    loader.load_state_dict(state)
+    with pytest.raises(TypeError, match="no len"):
+        next(iter(loader))
+
+
 def test_a_state_with_a_seed_of_numpy_is_json():
     loader = FastLoader(range(9), 2, shuffle=True, seed=np.int64(3))
     assert json.loads(json.dumps(loader.state_dict()))["seed"] == 3

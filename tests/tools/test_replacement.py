@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import ast
+import copy
+import inspect
 import json
 import pickle
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import fastload
 from fastload import FastLoader
 
-TORCH = types.SimpleNamespace(DataLoader=DataLoader)  # no name of a module, which is replaced too
+AT_FIRST = dict(vars(DataLoader))
 
 
 @pytest.fixture
 def undone():
     yield
     fastload.uninstall()
+    DataLoader.__init__ = AT_FIRST["__init__"]
 
 
 class Numbers(Dataset):
@@ -118,58 +121,47 @@ def test_one_module_of_fastload_takes_the_class_from_torch():
     assert takers == {"_base/torch_loader.py"}
 
 
-def test_patched_replaces_torchs_class_and_puts_it_back():
+def changes():
+    """What torch's class has now that it did not have when this module was imported."""
+    return {name for name, value in vars(DataLoader).items() if AT_FIRST.get(name) is not value}
+
+
+def test_patched_makes_fastloaders_of_torchs_class_and_then_no_more():
     with fastload.patched():
-        for found in (torch.utils.data.DataLoader, torch.utils.data.dataloader.DataLoader):
-            assert isinstance(found(Numbers(), 5), FastLoader)
-    assert torch.utils.data.DataLoader is TORCH.DataLoader
-    assert torch.utils.data.dataloader.DataLoader is TORCH.DataLoader
+        assert torch.utils.data.DataLoader is DataLoader
+        assert type(DataLoader(Numbers(), 5)) is FastLoader
+        assert type(DataLoader[torch.Tensor](Numbers(), 5)) is FastLoader
+    assert type(DataLoader(Numbers(), 5)) is DataLoader
 
 
-def test_patched_puts_it_back_after_an_error():
+def test_it_exchanges_two_methods_and_puts_them_back_also_after_an_error():
     with pytest.raises(ZeroDivisionError), fastload.patched():
+        assert changes() == {"__init__", "__init_subclass__"}
         raise ZeroDivisionError
-    assert torch.utils.data.DataLoader is TORCH.DataLoader
+    assert not changes()
 
 
-def test_a_module_that_had_imported_the_name_makes_fastloaders_too(monkeypatch):
-    theirs = types.ModuleType("their_project.data")
-    theirs.DataLoader = theirs.Loader = TORCH.DataLoader
-    monkeypatch.setitem(sys.modules, "their_project.data", theirs)
-    before = dict(vars(theirs))
+def test_signatures_stay_the_same():
+    class Own(DataLoader):
+        def __init__(self, path, *, speed=1.0):
+            super().__init__(path)
+
+    signatures = [inspect.signature(kind) for kind in (DataLoader, Own)]
     with fastload.patched():
-        assert isinstance(theirs.DataLoader(Numbers()), FastLoader)
-        assert isinstance(theirs.Loader(Numbers()), FastLoader)
-        assert isinstance(DataLoader(Numbers()), FastLoader)  # this module's
-    assert vars(theirs) == before
-    assert DataLoader is TORCH.DataLoader
+        assert [inspect.signature(kind) for kind in (DataLoader, Own)] == signatures
 
 
-def test_a_module_that_imports_the_name_meanwhile_has_torchs_afterwards(monkeypatch):
-    theirs = types.ModuleType("their_project.later")
-    monkeypatch.setitem(sys.modules, "their_project.later", theirs)
+@pytest.mark.usefixtures("undone")
+def test_what_others_wrap_around_init_meanwhile_they_may_put_back_later():
     with fastload.patched():
-        exec("from torch.utils.data import DataLoader", vars(theirs))
-        assert isinstance(theirs.DataLoader(Numbers()), FastLoader)
-    assert theirs.DataLoader is TORCH.DataLoader
-
-
-def test_all_modules_hold_afterwards_what_they_held_before():
-    def held():
-        return {
-            (module, name)
-            for module, found in list(sys.modules.items())
-            if isinstance(found, types.ModuleType)
-            for name, value in list(vars(found).items())
-            if value is TORCH.DataLoader
-        }
-
-    with fastload.patched():  # imports what it needs
-        pass
-    before = held()
+        ours = DataLoader.__init__
+        DataLoader.__init__ = lambda *given, **named: ours(*given, **named)
+        assert type(DataLoader(Numbers())) is FastLoader
+    assert type(DataLoader(Numbers())) is DataLoader
+    DataLoader.__init__ = ours
+    assert type(DataLoader(Numbers())) is DataLoader
     with fastload.patched():
-        assert {module.partition(".")[0] for module, _ in held()} <= {"fastload"}
-    assert held() == before
+        assert type(DataLoader(Numbers())) is FastLoader
 
 
 @pytest.mark.usefixtures("undone")
@@ -180,16 +172,16 @@ def test_install_lasts_until_uninstall_and_patched_within_it_changes_nothing():
         assert isinstance(DataLoader(Numbers()), FastLoader)
     assert isinstance(DataLoader(Numbers()), FastLoader)
     fastload.uninstall()
-    assert DataLoader is TORCH.DataLoader
+    assert not changes()
     fastload.uninstall()
-    assert DataLoader is TORCH.DataLoader
+    assert not changes()
 
 
 def test_isinstance_holds_for_loaders_from_before_during_and_after():
-    class Before(TORCH.DataLoader):
+    class Before(DataLoader):
         pass
 
-    before, derived = TORCH.DataLoader(Numbers()), Before(Numbers())
+    before, derived = DataLoader(Numbers()), Before(Numbers())
     with fastload.patched():
 
         class During(DataLoader):
@@ -205,6 +197,102 @@ def test_isinstance_holds_for_loaders_from_before_during_and_after():
     assert not isinstance(before, FastLoader)
 
 
+class Named(DataLoader):
+    """Calls torch's methods by the class's name."""
+
+    def __init__(self, size):
+        self.size = size
+        DataLoader.__init__(self, range(size), 4)
+
+    def __iter__(self):
+        return DataLoader.__iter__(self)
+
+    def __len__(self):
+        return DataLoader.__len__(self)
+
+
+class Above(DataLoader):
+    def __init__(self, size):
+        super(Above, self).__init__(range(size), 4)  # noqa: UP008 - as old code does
+
+    def __iter__(self):
+        return super(Above, self).__iter__()  # noqa: UP008
+
+
+EARLY = {"itself": DataLoader(range(8), 4), "by name": Named(8), "by super": Above(8)}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_loaders_and_classes_from_before_are_as_they_were(name):
+    early, expected = EARLY[name], [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with fastload.patched():
+        loaders = [early, pickle.loads(pickle.dumps(early)), copy.deepcopy(early), copy.copy(early)]
+        if name != "itself":
+            made = type(early)(8)
+            loaders += [made, pickle.loads(pickle.dumps(made))]
+        for loader in loaders:
+            assert type(loader) is type(early)
+            assert not isinstance(loader, FastLoader)
+            assert len(loader) == 2
+            assert [batch.tolist() for batch in loader] == expected
+
+
+def _derived():
+    """Classes that are derived now."""
+
+    class ByName(DataLoader):
+        def __init__(self, size):
+            DataLoader.__init__(self, range(size), 4)
+
+        def __iter__(self):
+            return DataLoader.__iter__(self)
+
+    class BySuper(DataLoader):
+        def __init__(self, size):
+            super().__init__(range(size), 4)
+
+    class Typed(DataLoader[int]):
+        def __init__(self, size):
+            super().__init__(range(size), 4)
+
+    class Abstract(DataLoader, abc.ABC):
+        __slots__ = ("extra",)
+
+        def __init__(self, size):
+            super(DataLoader, self).__init__()
+            super().__init__(range(size), 4)
+
+    class Mixed(Named, DataLoader):
+        pass
+
+    class Twice(BySuper):
+        pass
+
+    return ByName, BySuper, Typed, Abstract, Mixed, Twice
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_classes_that_are_derived_meanwhile_are_fastloaders(number):
+    with fastload.patched():
+        kind = _derived()[number]
+        loader = kind(8)
+    assert type(loader) is kind
+    assert isinstance(loader, FastLoader)
+    assert "workers" in loader.explain()
+    for made in (loader, kind(8)):
+        assert [batch.tolist() for batch in made] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert loader.state_dict()["epoch"] == 1
+
+
+def test_a_class_derived_meanwhile_from_an_earlier_one_is_torchs():
+    with fastload.patched():
+
+        class Later(Above):
+            pass
+
+        assert not isinstance(Later(8), FastLoader)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_class_derived_meanwhile_that_skips_our_init_is_torchs(workers):
     with fastload.patched():
@@ -213,11 +301,11 @@ def test_a_class_derived_meanwhile_that_skips_our_init_is_torchs(workers):
             """Sets itself up, as torchdata's StatefulDataLoader does."""
 
             def __init__(self, *given, **named):
-                self.__dict__.update(vars(TORCH.DataLoader(*given, **named)))
+                self.__dict__.update(vars(DataLoader(*given, **named)))
                 self.check_worker_number_rationality()
 
             def __iter__(self):
-                return TORCH.DataLoader.__iter__(self)
+                return DataLoader.__iter__(self)
 
         loader = Own(Numbers(), 5, num_workers=workers)
         assert len(loader) == 2
@@ -254,7 +342,7 @@ def test_lightning_transformers_timm_and_accelerate_make_fastloaders_while_patch
     accelerate = pytest.importorskip("accelerate.data_loader")
     with fastload.patched():
         for module in (transformers, lightning, accelerate):
-            assert issubclass(module.DataLoader, FastLoader), module
+            assert isinstance(module.DataLoader(Numbers()), FastLoader), module
         trainer = transformers.Trainer(
             torch.nn.Linear(1, 1),
             transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True),
@@ -268,7 +356,25 @@ def test_lightning_transformers_timm_and_accelerate_make_fastloaders_while_patch
         assert isinstance(loader, FastLoader)
         assert [images.shape for images, _ in loader] == [(2, 3, 32, 32)]
     for module in (transformers, lightning, accelerate):
-        assert module.DataLoader is TORCH.DataLoader, module
+        assert not isinstance(module.DataLoader(Numbers()), FastLoader), module
+
+
+@pytest.mark.long
+def test_lightning_makes_a_class_derived_meanwhile_again():
+    data = pytest.importorskip("lightning.fabric.utilities.data")
+    pytorch = pytest.importorskip("lightning.pytorch.utilities.data")
+    with fastload.patched():
+
+        class Clips(DataLoader):
+            def __init__(self, clips, *given, **named):
+                self.clips = clips
+                super().__init__(clips, *given, **named)
+
+        with data._replace_dunder_methods(DataLoader, "dataset"):  # as around train_dataloader()
+            loader = Clips([1, 2, 3], batch_size=2)
+        made = pytorch._update_dataloader(loader, loader.sampler)
+    assert type(made) is Clips
+    assert [batch.tolist() for batch in made] == [[1, 2], [3]]
 
 
 def _images(folder):

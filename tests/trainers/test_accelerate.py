@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import pickle
 import sys
 import types
 import weakref
@@ -241,6 +243,22 @@ def test_accelerates_seedable_sampler_gives_the_order_it_gives_dataloader(count)
         orders.append(epochs(loader, 3))
     assert orders[0] == orders[1]
     assert orders[1][0] != orders[1][1]
+
+
+@pytest.mark.parametrize("installed", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"dispatch_batches": True}, {"split_batches": True}], ids=str
+)
+def test_a_prepared_loader_can_be_pickled(options, installed):
+    loader = accelerator(**options).prepare(FastLoader(range(8), 2, shuffle=True, seed=1))
+    with fastload.patched() if installed else contextlib.nullcontext():
+        for _ in range(2):  # also after an epoch
+            copied = pickle.loads(pickle.dumps(loader))
+            assert type(copied) is type(loader)
+            assert type(copied.base_dataloader) is FastLoader
+            expected = [batch.tolist() for batch in loader]
+            assert [batch.tolist() for batch in copied] == expected
+            assert copied.state_dict()["epoch"] == loader.state_dict()["epoch"]
 
 
 def test_the_loader_itself_goes_on_as_before_and_so_does_its_collate_fn():

@@ -5,6 +5,8 @@ Lightning, accelerate and transformers come with the extra ``trainers``; their t
 
 from __future__ import annotations
 
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -357,3 +359,34 @@ def test_hugging_faces_trainer_has_the_same_curve_on_its_own_dataset(tmp_path, p
         curves.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert len(curves[0]) == 8
     assert curves[0] == curves[1] == curves[2]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_that_persist_end_with_lightnings_fit(kind):
+    import lightning
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch, number):
+            return self.layer(batch).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    loader = kind([torch.ones(2)] * 8, 2, num_workers=2, persistent_workers=True)
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Model(), loader)
+    assert not multiprocessing.active_children()

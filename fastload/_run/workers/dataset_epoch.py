@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..._base.machine import cpu
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
-from ..._base.torch_loader import DataLoader
+from ..._base.torch_loader import PlainLoader
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
 from ..._sources.every_view import runnable
@@ -16,6 +16,7 @@ from ..._sources.source import check_crc
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
+from ..persistent_workers import PersistentWorkers
 from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
@@ -49,12 +50,14 @@ def stream(
     resources: Resources,
     cursor: EpochCursor,
     plan: EpochPlan,
+    kept: PersistentWorkers,
     *,
     reported: int | None,
 ) -> WorkerIterator | LocalIterator:
     """The batches of ``plan``.
 
     Args:
+        kept: worker processes of the epochs before, and of this one.
         reported: the length that an IterableDataset gave, or None.
     """
     decoder = _decoder(config, resources, plan)
@@ -65,7 +68,7 @@ def stream(
         decoder.cache = _cache(config, resources)
     if not (config.num_workers or plan.refill):
         return _local(config, resources, plan, reported)
-    outcomes = resources.outcomes
+    outcomes = kept.holder
     if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
         outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
@@ -77,7 +80,7 @@ def stream(
     if plan.resumed and not config.num_workers:
         iterator.start()
     if config.persistent:
-        resources.outcomes = outcomes
+        kept.holder = outcomes
         if cursor.base_seed is None:
             cursor.base_seed = iterator._base_seed
     return iterator
@@ -91,9 +94,10 @@ def _local(
 
 
 def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
-    """Whether its workers persist, and all of them are alive; torch would wait for a dead one."""
+    """Whether there are as many workers, all alive; torch would wait for a dead one."""
     processes = getattr(outcomes.loader._iterator, "_workers", ())
-    return config.persistent and all(process.is_alive() for process in processes)
+    same = config.persistent and outcomes.loader.num_workers == config.num_workers
+    return same and all(process.is_alive() for process in processes)
 
 
 def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
@@ -122,7 +126,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
     with warnings.catch_warnings():
         # torch has given this warning for the loader itself.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        loader: DataLoader[Outcome] = DataLoader(
+        loader: PlainLoader[Outcome] = PlainLoader(
             fetcher,
             batch_size=None,
             sampler=tasks,

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 
 from ..._base.machine import cpu
-from ..._base.torch_loader import DataLoader
+from ..._base.torch_loader import DataLoader, PlainLoader
 from ..._loader import FastLoader
 from ..._run.order import SeededSampler
 from ..._run.point import Point
@@ -89,7 +89,7 @@ class Target:
 
     def torch_loader(self, batch_size: int) -> DataLoader[Any]:
         """torch's DataLoader with its defaults, over the same samples."""
-        return DataLoader(self.plain, batch_size, **{**self.options, **self._order()})
+        return PlainLoader(self.plain, batch_size, **{**self.options, **self._order()})
 
     def native(self) -> bool:
         """Whether an engine of fastload reads it."""
