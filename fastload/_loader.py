@@ -204,7 +204,9 @@ class FastLoader(DataLoader[Sample]):
         batch_transform: Called with each whole batch, on the device if there is one; for example
             torchvision's ``v2.MixUp(num_classes=10)``. While it runs, Python's, NumPy's and torch's
             global generators are seeded by a function of (seed, epoch, batch number); the caller's
-            states are restored afterwards.
+            states are restored afterwards. On CUDA it runs beside the caller's step, up to
+            ``prefetch_device`` batches ahead: what it reads must not be what the step writes. With
+            ``prefetch_device=0`` it runs after all steps queued so far and before the next one.
         decode_device: "cpu"; "gpu": DALI decodes JPEGs on ``device``, with slightly different
             pixels (docs/gpu.md); "auto": decodes some of the data both ways before the first batch
             and uses the faster way from then on.

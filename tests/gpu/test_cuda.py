@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 from torchvision import transforms as v1
 
 from batches import TRAIN
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.gpu
 
 ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
 LENGTH = 40_000
+ROWS = 64
 HEAD = [
     "import torch",
     "from torchvision import transforms as v1",
@@ -112,6 +113,42 @@ def test_a_fork_after_pinning_leaves_batches_as_they_are() -> None:
         found.append(right(batch, number))
         assert os.waitpid(child, 0)[1] == 0
     assert torch.stack(found).all()
+
+
+class Collecting(Dataset[torch.Tensor]):
+    """Its workers collect garbage, as any program does sooner or later."""
+
+    def __init__(self) -> None:
+        self.main = os.getpid()
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        if os.getpid() != self.main:
+            gc.collect()
+        return torch.full((LENGTH,), float(i))
+
+
+@pytest.mark.parametrize("forked", ["by the program", "for workers"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_that_collects_garbage_leaves_its_parents_batches(forked: str) -> None:
+    """To free memory on which a stream is recorded, torch calls CUDA, which dies there."""
+    loader = FastLoader(
+        Collecting(), 16, num_workers=2, device="cuda", multiprocessing_context="fork"
+    )
+    for batch in loader:
+        circle = [batch]
+        circle.append(circle)  # type: ignore[arg-type] # as an exception that was caught leaves one
+        del circle, batch
+    if forked == "for workers":
+        assert [int(batch[-1, 0].item()) for batch in loader] == [15, 31, 47, 63]
+        return
+    child = os.fork()
+    if not child:
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # --- streams and memory of the device -------------------------------------------------------------

@@ -107,21 +107,21 @@ def test_batch_transform_runs_before_a_batch_is_seen() -> None:
     assert checked.right()
 
 
-def test_a_batch_transform_sees_what_the_caller_has_queued_before() -> None:
-    """Weights of a step, for example, which the step may write late."""
-    scale, wrong = torch.zeros((), device="cuda"), torch.zeros((), device="cuda")
+def test_without_prefetch_a_batch_transform_runs_between_two_steps() -> None:
+    """It may read weights, for example, which each step writes, and late."""
+    weight, wrong = torch.zeros((), device="cuda"), torch.zeros((), device="cuda")
 
-    def scaled(batch: torch.Tensor) -> torch.Tensor:
-        return batch * scale
+    def read_twice(batch: torch.Tensor) -> torch.Tensor:
+        first = batch * weight
+        torch.cuda._sleep(2_000_000)
+        return torch.stack([first, batch * weight])
 
     ones = torch.ones(10 * SIZE, LENGTH)
-    iterator = iter(
-        FastLoader(ones, SIZE, device="cuda", prefetch_device=0, batch_transform=scaled)
-    )
-    for number in range(10):
-        torch.cuda._sleep(4_000_000)
-        scale.fill_(number)
-        wrong += (next(iterator) != number).sum()
+    loader = FastLoader(ones, SIZE, device="cuda", prefetch_device=0, batch_transform=read_twice)
+    for number, batch in enumerate(loader):
+        wrong += (batch != number).sum()
+        torch.cuda._sleep(1_000_000)
+        weight.add_(1)
     assert wrong.item() == 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
+import gc
 import mmap
 import os
 import sys
@@ -101,6 +103,16 @@ def _record(tensors: Iterable[torch.Tensor], stream: torch.cuda.Stream) -> None:
                 part.record_stream(stream)
 
 
+@functools.cache
+def _keep_in_children() -> None:
+    """Keep forked children, workers among them, from collecting their parent's garbage.
+
+    There may be batches in it. To free memory on which a stream is recorded, torch calls CUDA: a
+    child cannot, and would die.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
+
+
 class _CudaMark:
     def __init__(self, stream: torch.cuda.Stream, timed: bool, clock: _Clock) -> None:
         # blocking: a waiting host thread leaves its core to the threads that decode
@@ -169,6 +181,7 @@ class Cuda:
         # To be unregistered: the address, and the object that keeps the memory mapped until then.
         self._gone: collections.deque[tuple[int, object]] = collections.deque()
         self._pid = os.getpid()
+        _keep_in_children()
 
     def pin(self, memory: np.ndarray) -> bool:
         """As in the contract, by ``cudaHostRegister``, which pins memory of any size.
