@@ -203,10 +203,10 @@ class FastLoader(DataLoader[Sample]):
             copied when it is asked for.
         batch_transform: Called with each whole batch, on the device if there is one; for example
             torchvision's ``v2.MixUp(num_classes=10)``. While it runs, Python's, NumPy's and torch's
-            global generators are seeded by a function of (seed, epoch, batch number); the caller's
-            states are restored afterwards. On CUDA it runs beside the caller's step, up to
-            ``prefetch_device`` batches ahead: what it reads must not be what the step writes. With
-            ``prefetch_device=0`` it runs after all steps queued so far and before the next one.
+            global generators (of the CPU and of CUDA) are seeded by a function of (seed, epoch,
+            batch number); the caller's states are restored afterwards. On CUDA it runs beside the
+            caller's step, up to ``prefetch_device`` batches ahead: what it reads must not be what
+            the step writes. With ``prefetch_device=0`` it runs between two steps.
         decode_device: "cpu"; "gpu": DALI decodes JPEGs on ``device``, with slightly different
             pixels (docs/gpu.md); "auto": decodes some of the data both ways before the first batch
             and uses the faster way from then on.

@@ -179,8 +179,11 @@ def test_nothing_is_allocated_in_a_thousand_batches() -> None:
         host = getattr(torch.cuda, "host_memory_stats", dict[str, int])()
         pinned = loader._resources.mover.get().accelerator.memory()["pinned_MB"]
         figures.append((*(stats[name] for name in names), host.get("num_host_alloc", 0), pinned))
-    # Sizes differ, so pieces of the pools fit sooner or later: after that nothing is added.
-    assert len(set(figures[5:])) == 1, figures
+    # Two segments more at most: sizes differ, and how far the host is ahead. 750 batches follow.
+    for most, found in zip(
+        (2 * (20 << 20), 2, 0, 2, 0), zip(*figures[5:], strict=True), strict=True
+    ):
+        assert max(found) - min(found) <= most, figures
     assert wrong.item() == 0
 
 
