@@ -321,7 +321,7 @@ def test_batches_moved_in_inference_mode_can_be_trained_with(store: Path) -> Non
     assert weight.grad is not None and weight.grad.isfinite().all()
 
 
-def test_no_batch_where_a_graph_is_being_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_batch_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = iter(FastLoader(rows(), 64, device="cuda"))
     next(iterator)
     with monkeypatch.context() as patch:
@@ -331,7 +331,7 @@ def test_no_batch_where_a_graph_is_being_captured(monkeypatch: pytest.MonkeyPatc
     assert [right(batch, i).item() for i, (batch,) in enumerate(iterator, 1)] == [True] * 7
 
 
-def test_what_another_has_left_stays_registered_where_a_graph_is_being_captured(
+def test_what_another_has_left_stays_registered_during_a_capture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second, third = (Cuda(torch.device("cuda")) for _ in range(3))
