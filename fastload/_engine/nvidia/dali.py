@@ -129,7 +129,7 @@ class DaliEngine(ImageEngine):
             ),
             fill=plan.fill,
             hw_decoder_load=HW_DECODER_LOAD if load is None else load,
-            whole=not dali_graph.takes_boxes(self.device),
+            whole=self.stream is not None,
         )
         self.graph = Graph(build, self.stream)
 
