@@ -224,8 +224,7 @@ def about() -> dict[str, str]:
 # What users install beside fastload, each for one thing that it then does.
 EXTRAS = {
     "dali": ["nvidia-dali-cuda120"],
-    # nvJPEG before 13.2 refuses boxes of images (_engine/nvidia/dali_graph.py)
-    "dali-cuda13": ["nvidia-dali-cuda130", "nvidia-nvjpeg>=13.2"],
+    "dali-cuda13": ["nvidia-dali-cuda130"],
     # cv2, for Datasets that read with it. Another build (opencv-python, conda's) does as well, and
     # two builds overwrite each other's files: so none is required.
     "opencv": ["opencv-python-headless>=4.5.4"],

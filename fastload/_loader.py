@@ -175,8 +175,11 @@ class FastLoader(DataLoader[Sample]):
             the same result.
         batch_transform: Called with each whole batch, on the device if there is one; for example
             torchvision's ``v2.MixUp(num_classes=10)``. While it runs, Python's, NumPy's and torch's
-            global generators are seeded by a function of (seed, epoch, batch number); the caller's
-            states are restored afterwards.
+            global generators (of the CPU and of CUDA) are seeded by a function of (seed, epoch,
+            batch number); the caller's states are restored afterwards. On CUDA it runs beside the
+            caller's step, for batches ahead: what it reads must not be what the step writes. Call
+            such a function in the loop instead.
+
     All other arguments are torch's.
 
     Yields:

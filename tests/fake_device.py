@@ -11,6 +11,7 @@ import collections
 import contextlib
 import ctypes
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,6 @@ class FakeDevice:
         late: False runs everything at once, for code that reads what was copied.
     """
 
-    overlaps = True
     device = torch.device("cpu")
 
     def __init__(self, seed: int = 0, *, late: bool = True) -> None:
@@ -72,12 +72,13 @@ class FakeDevice:
         self.late = late
         self.side_stream = collections.deque[Operation]()
         self.caller_stream = collections.deque[Operation]()
-        self.allocator = SlabRing(10**6)
+        self.allocator, self.host = SlabRing(10**6), SlabRing(10**6)
         self.allocator.steady = True  # as torch's allocator, which gives nothing back by itself
         self.pins: dict[int, np.ndarray] = {}
         self.waits = self.ticks = self.copies = 0
         self.seeds: list[int] = []
         self.interrupt_at: int | None = None
+        self.threads = set[int]()  # in which it was called
 
     # --- the device's side ------------------------------------------------------------------------
 
@@ -107,11 +108,17 @@ class FakeDevice:
     # --- Accelerator ------------------------------------------------------------------------------
 
     def pin(self, memory: np.ndarray) -> bool:
+        self.threads.add(threading.get_ident())
         self.pins[memory.ctypes.data] = memory  # kept: a copy that comes too late reads garbage
         return True
 
-    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
-        return None
+    def pinned_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        like = torch.empty_like(tensor, device="meta")
+        made = self.host.lease(tuple(like.shape), like.dtype, like.stride())[0]
+        memory = self.host.memory_at(made.data_ptr())
+        assert memory is not None
+        self.pin(memory)
+        return made
 
     def pinned(self, tensor: torch.Tensor) -> bool:
         return False
@@ -132,10 +139,12 @@ class FakeDevice:
         return self.allocator.lease(tuple(like.shape), like.dtype, like.stride())[0]
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self.threads.add(threading.get_ident())
         self.copies += 1
         if self.copies == self.interrupt_at:
             raise KeyboardInterrupt
-        assert target.stride() == source.stride() or target.numel() < 2
+        if target.stride() != source.stride():  # expanded: torch makes a dense copy first
+            source = torch.empty_like(source).copy_(source)
         begin, data = source.data_ptr(), self.raw(source)
         known = any(at <= begin < at + memory.nbytes for at, memory in self.pins.items())
         if not known:
@@ -149,6 +158,7 @@ class FakeDevice:
         raise AssertionError("no tensor of the tests is on the device before")
 
     def mark(self, *, timed: bool = False) -> FakeMark:
+        self.threads.add(threading.get_ident())
         mark = FakeMark(self)
         self.side_stream.append(mark.reach)
         return mark

@@ -1,13 +1,15 @@
 """Batches of any structure: find and replace the tensors in dicts, lists, tuples and dataclasses.
 
-Objects with a ``to`` method (PackedSequence, BatchEncoding, graphs) move themselves to a device, so
-their contents are not visited.
+Objects with a ``to`` method (PackedSequence, graphs) move themselves to a device, so their contents
+are not visited. Those of a UserDict are, though it may have one (transformers' BatchEncoding): that
+would copy its tensors out of memory that is not pinned.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import UserDict
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence
 from typing import Any
 
@@ -41,7 +43,7 @@ def rebuilt(
         return {key: walk(part) for key, part in batch.items()}
     if batch is None or isinstance(batch, (str, bytes, int, float, type)):
         return batch
-    if callable(getattr(batch, "to", None)):
+    if callable(getattr(batch, "to", None)) and not isinstance(batch, UserDict):
         return movable(batch)
     if isinstance(batch, Mapping):
         parts = {key: walk(part) for key, part in batch.items()}

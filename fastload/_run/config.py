@@ -253,6 +253,11 @@ class LoaderConfig(TorchArguments):
         return self.device is not None and torch.device(self.device).type != "cpu"
 
     @property
+    def overlapped(self) -> bool:
+        """Whether that is a CUDA device: batches are copied beside the caller's work."""
+        return self.device is not None and torch.device(self.device).type == "cuda"
+
+    @property
     def one_size(self) -> bool:
         """Whether ``batch_by`` makes batches of images of one size."""
         return bucket_sampler.one_size(self.batch_by)

@@ -117,7 +117,7 @@ class Resources:
         known = self.mover.get()
         if known is None:
             target = accelerator.make(device)
-            assert target is not None, "the CPU needs no mover"
+            assert target is not None, "only CUDA needs a mover"
             known = self.mover.put(Mover(target, ahead))
         return known
 
@@ -144,8 +144,8 @@ class Resources:
 
 
 def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:
-    """What moves a loader's batches to its device in this process; None where they stay."""
-    if config.device is None or not config.accelerated:
+    """What moves a loader's batches to CUDA in this process; None where they go elsewhere."""
+    if config.device is None or not config.overlapped:
         return None
     ahead = config.prefetch_factor or AHEAD_ON_DEVICE
     return resources.mover_to(torch.device(config.device), ahead)

@@ -113,7 +113,7 @@ def _finished(config: LoaderConfig, source: Source, engine: EngineKind) -> Plan 
     A ``collate_fn`` of the user's must get finished images, and DALI's are on the device already.
     """
     plan = source.plan
-    if not config.accelerated or config.custom_collate or source.tensors or engine.on_device:
+    if not config.overlapped or config.custom_collate or source.tensors or engine.on_device:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None

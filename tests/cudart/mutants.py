@@ -20,6 +20,7 @@ from fastload import FastLoader
 from fastload._base.devices import cuda
 from fastload._run import resources
 from fastload._run.delivery.transfer import _InFlight
+from fastload._run.workers.columns import SMALL_NBYTES
 
 _emulated = ctypes.CDLL(None)
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -30,7 +31,7 @@ class Rows(Dataset[torch.Tensor]):
         return 160
 
     def __getitem__(self, i: int) -> torch.Tensor:
-        return torch.full((4000,), float(i))
+        return torch.full((SMALL_NBYTES // 64,), float(i))  # a batch is collated in a slab
 
 
 def wrong(streams: list[torch.cuda.Stream]) -> int:

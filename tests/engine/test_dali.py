@@ -21,7 +21,9 @@ from torchvision.datasets import ImageFolder
 import warm
 from batches import MEAN, STD
 from fastload import Buckets, DecodeError, FastLoader, InternalError, UsageError, pack
+from fastload._engine.nvidia import dali as dali_engine
 from fastload._engine.nvidia import dali_graph
+from fastload._engine.nvidia.dali_graph import Build
 
 pytestmark = [
     pytest.mark.native,  # what it is compared with
@@ -274,10 +276,10 @@ def test_failing_without_a_reason_is_not_gone_on_with(
 def test_images_decoded_as_a_whole_give_the_same_crops(
     folder: Path, transform: Any, monkeypatch: Any
 ) -> None:
-    """As on GPUs whose decoders refuse boxes: those of CUDA 12."""
+    """As on GPUs, whose decoders refuse boxes."""
     dataset = ImageFolder(str(folder), transform=transform)
     expected = batches(dataset, "dali")
-    monkeypatch.setattr(dali_graph, "takes_boxes", lambda device: False)
+    monkeypatch.setattr(dali_engine, "Build", lambda **given: Build(**{**given, "whole": True}))
     loader = FastLoader(dataset, 8, engine="dali", num_workers=2, seed=3)
     for (ours, labels), (theirs, same) in zip(loader, expected, strict=True):
         assert torch.equal(ours, theirs) and torch.equal(labels, same)

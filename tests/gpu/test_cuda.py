@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import gc
+import mmap
 import os
 import queue
 import subprocess
@@ -12,9 +14,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 from torchvision import transforms as v1
 
 import fastload
@@ -30,6 +33,7 @@ pytestmark = pytest.mark.gpu
 
 ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
 LENGTH = 40_000
+ROWS = 64
 HEAD = [
     "import torch",
     "from torchvision import transforms as v1",
@@ -68,7 +72,7 @@ def test_memory_is_registered_once_and_given_back() -> None:
 def test_memory_that_is_registered_already_is_said_and_leaves_no_error_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cuda, "_refusals", {})
+    monkeypatch.setattr(cuda, "_refusal", None)
     memory = _allocate(1 << 20)
     cudart: Any = torch.cuda.cudart()
     assert int(cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 1)) == 0
@@ -92,8 +96,37 @@ def test_without_registered_memory_batches_come_out_of_torchs_pinned_memory(
             found.append(right(batch, number))
             del batch
         assert torch.stack(found).all().item()
-    slab = loader._resources.mover.get()._staging_slab(1 << 20)
-    assert slab is not None and slab.is_pinned()
+
+
+class Unadvised(mmap.mmap):
+    """Memory of a system that does not keep it from forked children."""
+
+    def madvise(self, *advice: int) -> None:
+        raise OSError("Invalid argument")
+
+
+def test_memory_that_a_forked_child_would_share_is_not_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda, "_refusal", None)
+    memory = np.frombuffer(Unadvised(-1, 1 << 20), np.uint8)
+    with pytest.warns(UserWarning, match="refused .*Invalid argument"):
+        assert not Cuda(torch.device("cuda")).pin(memory)
+
+
+def test_tensors_of_a_tokenizer_are_staged_where_they_are_large() -> None:
+    class Encoding(collections.UserDict[str, torch.Tensor]):
+        def to(self, device: torch.device) -> Encoding:
+            raise AssertionError("its tensors are copied as any others")
+
+    def encoded(samples: list[tuple[torch.Tensor]]) -> Encoding:
+        wide = torch.stack([row for (row,) in samples])
+        return Encoding(wide=wide, length=torch.tensor([len(wide)]))
+
+    loader = FastLoader(rows(), 64, device="cuda", collate_fn=encoded)
+    for number, batch in enumerate(loader):
+        assert type(batch) is Encoding and batch["length"].item() == 64
+        assert right(batch["wide"], number).item()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -114,6 +147,42 @@ def test_a_fork_after_pinning_leaves_batches_as_they_are() -> None:
         found.append(right(batch, number))
         assert os.waitpid(child, 0)[1] == 0
     assert torch.stack(found).all()
+
+
+class Collecting(Dataset[torch.Tensor]):
+    """Its workers collect garbage, as any program does sooner or later."""
+
+    def __init__(self) -> None:
+        self.main = os.getpid()
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        if os.getpid() != self.main:
+            gc.collect()
+        return torch.full((LENGTH,), float(i))
+
+
+@pytest.mark.parametrize("forked", ["by the program", "for workers"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_that_collects_garbage_leaves_its_parents_batches(forked: str) -> None:
+    """To free memory on which a stream is recorded, torch calls CUDA, which dies there."""
+    loader = FastLoader(
+        Collecting(), 16, num_workers=2, device="cuda", multiprocessing_context="fork"
+    )
+    for batch in loader:
+        circle = [batch]
+        circle.append(circle)  # type: ignore[arg-type] # as an exception that was caught leaves one
+        del circle, batch
+    if forked == "for workers":
+        assert [int(batch[-1, 0].item()) for batch in loader] == [15, 31, 47, 63]
+        return
+    child = os.fork()
+    if not child:
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # --- streams and memory of the device -------------------------------------------------------------
@@ -235,7 +304,7 @@ def test_torchs_other_allocators(settings: str) -> None:
     )
 
 
-def test_a_process_that_ends_in_the_middle_of_an_epoch_says_nothing() -> None:
+def test_a_process_that_ends_in_the_middle_of_an_epoch_says_no_error() -> None:
     _run("iterator = iter(FastLoader(rows(), 64, device='cuda')); next(iterator)", quiet=True)
     _run("iterator = iter(FastLoader(rows(), 64, num_workers=2, device='cuda')); next(iterator)",
          quiet=True)  # fmt: skip
@@ -253,6 +322,31 @@ def test_batches_moved_in_inference_mode_can_be_trained_with(store: Path) -> Non
         assert not images.requires_grad
         (images * weight).sum().backward()
     assert weight.grad is not None and weight.grad.isfinite().all()
+
+
+def test_no_batch_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator = iter(FastLoader(rows(), 64, device="cuda"))
+    next(iterator)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cuda, "capturing", lambda self: True)
+        with pytest.raises(UsageError, match="while a CUDA graph is being captured"):
+            next(iterator)
+    assert [right(batch, i).item() for i, (batch,) in enumerate(iterator, 1)] == [True] * 7
+
+
+def test_what_another_has_left_stays_registered_during_a_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, third = (Cuda(torch.device("cuda")) for _ in range(3))
+    memory = _allocate(1 << 16)
+    assert first.pin(memory)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cuda, "capturing", lambda self: True)
+        del memory, first
+        del second  # it has nothing of its own to unregister
+        assert len(cuda._left) == 1
+    third.follow()
+    assert not cuda._left
 
 
 def test_no_batch_while_a_graph_is_captured_and_the_graph_is_whole(store: Path) -> None:
@@ -287,8 +381,8 @@ def test_times_of_copies_are_the_devices(tmp_path: Path) -> None:
     loader = FastLoader(rows(), 64, device="cuda")
     with fastload.trace(tmp_path / "trace.json"):
         assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    stages = loader._resources.measurements.stamps.snapshot().stages_s
-    assert 8 * 1e-5 < stages["copy"] < 1  # 80 MB
+    figures = loader._resources.measurements.stamps.snapshot()
+    assert 0 < figures.stages_s["copy"] < figures.elapsed_s
 
 
 # --- several devices ------------------------------------------------------------------------------
@@ -334,17 +428,17 @@ def test_no_context_is_made_on_a_device_that_is_not_used(
 
 
 def _run(program: str, *, quiet: bool = False, **environment: str) -> None:
-    """Run ``program`` in a process of its own; where ``quiet``, it may say nothing but warnings."""
+    """Run ``program`` in a process of its own; where ``quiet``, no error may be said at its end."""
     here = Path(__file__).resolve().parent
     names = "import test_cuda\nrows, right = test_cuda.rows, test_cuda.right"
     paths = [str(here), str(here.parent), str(here.parent.parent)]
-    told = ["-W", "ignore"] if quiet else []
     done = subprocess.run(
-        [sys.executable, *told, "-c", "\n".join([*HEAD, names, textwrap.dedent(program)])],
+        [sys.executable, "-c", "\n".join([*HEAD, names, textwrap.dedent(program)])],
         env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         timeout=150,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert not quiet or not done.stderr, done.stderr[-2000:]
+    said = any(word in done.stderr for word in ("Traceback", "Exception", "terminate"))
+    assert not quiet or not said, done.stderr[-2000:]

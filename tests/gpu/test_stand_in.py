@@ -47,7 +47,7 @@ class StandIn:
     def __init__(
         self, build: dali_graph.Build, batch: int, source: Callable[[], tuple[Any, ...]]
     ) -> None:
-        assert build.device_id is not None
+        assert build.device_id is not None and build.whole
         self._pipe = object()
         self._source = source
         self._stream = torch.cuda.Stream(build.device_id)
@@ -84,7 +84,6 @@ class StandIn:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dali_graph, "_pipeline", StandIn)
     monkeypatch.setattr(dali_graph, "absent", lambda: None)
-    monkeypatch.setattr(dali_graph, "takes_boxes", lambda device: True)
 
 
 def flat(mode: str, level: int) -> bytes:

@@ -111,7 +111,8 @@ def test_memory_is_flat_over_a_thousand_batches():
         if epoch >= 2:
             figures.add(torch.cuda.memory_stats()["reserved_bytes.all.current"])
             pinned.add(loader._resources.mover.get().accelerator.memory()["pinned_MB"])
-    assert len(figures) == 1
+    # Two of the allocator's segments: how far the host is ahead differs.
+    assert max(figures) - min(figures) <= 2 * (20 << 20)
     assert max(pinned) <= 7 * 5.2  # the slabs that the ring may keep, 64 x 20,000 x 4 bytes each
 
 
@@ -143,20 +144,16 @@ def test_a_captured_graph_is_fed_from_the_loader():
 
 
 def test_copies_run_beside_the_callers_work():
-    """The profiler shows copies that begin before the kernels launched ahead of them have ended."""
-    from torch.profiler import ProfilerActivity, profile
-
-    loader = FastLoader(rows(), 64, device="cuda")
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-        for (batch,) in loader:
-            busy(60)
-            batch.sum()
-        torch.cuda.synchronize()
-    events = [e for e in found.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    copies = [e.time_range for e in events if "HtoD" in e.name]
-    kernels = [e.time_range for e in events if not e.name.startswith(("Memcpy", "Memset"))]
-    assert copies
-    assert any(k.start < c.end and c.start < k.end for c in copies for k in kernels)
+    iterator = iter(FastLoader(rows(), 64, device="cuda"))
+    next(iterator)
+    torch.cuda._sleep(1_000_000_000)  # half a second: a copy takes a thousandth of that
+    stepped = torch.cuda.Event()
+    stepped.record()
+    copied = [mark for mark, _, _ in iterator._in_flight._transfers]
+    assert copied
+    while not stepped.query() and not all(mark.done() for mark in copied):
+        pass
+    assert not stepped.query()
 
 
 def test_mixup_draws_on_the_device_what_seed_and_batch_say(store):

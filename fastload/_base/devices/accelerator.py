@@ -1,15 +1,14 @@
-"""``Accelerator``, what the transfer stage needs of a device, and its implementations.
+"""``Accelerator``, what the transfer stage needs of a device; ``cuda.py`` implements it.
 
 Only these modules call a device's runtime, so that the order of events in the transfer stage can be
-tested on a fake device made of queues.
+tested on a fake device made of queues. To other devices than CUDA's, tensors move themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -38,11 +37,9 @@ class Accelerator(Protocol):
 
     Attributes:
         device: with its index.
-        overlaps: whether copies are asynchronous; if not, they are done when ``copy`` returns.
     """
 
     device: torch.device
-    overlaps: bool
 
     def pin(self, memory: np.ndarray) -> bool:
         """Pin ``memory``; False if the device cannot. A second call costs nothing.
@@ -50,10 +47,10 @@ class Accelerator(Protocol):
         The memory is unpinned when the array is freed.
         """
 
-    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
-        """Pinned memory that the device's runtime allocates, uint8 (nbytes,); None if it cannot.
+    def pinned_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Pinned memory of the runtime's own, for a tensor of this shape, dtype and order.
 
-        For memory that ``pin`` refuses. It may be freed while a copy from it runs.
+        It may be freed while a copy from it runs.
         """
 
     def pinned(self, tensor: torch.Tensor) -> bool:
@@ -100,18 +97,16 @@ class Accelerator(Protocol):
 
 
 def make(device: torch.device) -> Accelerator | None:
-    """The accelerator for ``device``; None for the CPU.
+    """The accelerator for ``device``; None for what is no CUDA device.
 
     Raises UsageError if torch does not find the device.
     """
-    if device.type == "cpu":
-        return None
     check(device)
-    if device.type == "cuda":
-        from .cuda import Cuda
+    if device.type != "cuda":
+        return None
+    from .cuda import Cuda
 
-        return Cuda(device)
-    return Plain(device)
+    return Cuda(device)
 
 
 def check(device: torch.device) -> None:
@@ -131,101 +126,3 @@ def check(device: torch.device) -> None:
             f"{count or 'no'} {device.type} device{'s' * (count != 1)} here; use device=None to "
             "get batches in host memory"
         )
-
-
-class Done:
-    """The mark of a device without asynchronous work."""
-
-    def __init__(self) -> None:
-        self._at_ns = time.perf_counter_ns()
-
-    def done(self) -> bool:
-        """Always true."""
-        return True
-
-    def wait(self) -> None:
-        """Return at once."""
-
-    def since(self, earlier: Mark) -> int:
-        """As in the contract."""
-        return self._at_ns - earlier.at_ns()
-
-    def at_ns(self) -> int:
-        """As in the contract."""
-        return self._at_ns
-
-
-class Plain:
-    """Apple's and Intel's devices: synchronous copies in the caller's stream."""
-
-    overlaps = False
-
-    def __init__(self, device: torch.device) -> None:
-        self._module: Any = getattr(torch, device.type)  # torch.mps or torch.xpu
-        index: int | None = device.index
-        if index is None:
-            index = 0 if device.type == "mps" else self._module.current_device()
-        self.device = torch.device(device.type, index)
-
-    def pin(self, memory: np.ndarray) -> bool:
-        """Unsupported."""
-        return False
-
-    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
-        """Unsupported."""
-        return None
-
-    def pinned(self, tensor: torch.Tensor) -> bool:
-        """Unsupported."""
-        return False
-
-    def capturing(self) -> bool:
-        """Unsupported."""
-        return False
-
-    def follow(self) -> None:
-        """Do nothing: there is one stream."""
-
-    def side(self) -> contextlib.AbstractContextManager[object]:
-        """An empty context: there is one stream."""
-        return contextlib.nullcontext()
-
-    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As in the contract."""
-        return torch.empty_like(tensor, device=self.device, pin_memory=False)
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """As in the contract."""
-        target.copy_(source)
-
-    def adopt(self, tensor: torch.Tensor) -> None:
-        """Do nothing: there is one stream."""
-
-    def mark(self, *, timed: bool = False) -> Mark:
-        """As in the contract."""
-        return Done()
-
-    def hand_over(self, mark: Mark, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """Do nothing: there is one stream."""
-
-    def random_state(self) -> torch.Tensor:
-        """As in the contract."""
-        where = () if self.device.type == "mps" else (self.device,)
-        state: torch.Tensor = self._module.get_rng_state(*where)
-        return state
-
-    def set_random_state(self, state: torch.Tensor) -> None:
-        """As in the contract."""
-        where = () if self.device.type == "mps" else (self.device,)
-        self._module.set_rng_state(state, *where)
-
-    def seed(self, seed: int) -> None:
-        """As in the contract."""
-        if self.device.type == "mps":
-            self._module.manual_seed(seed)
-        else:
-            self._module.default_generators[self.device.index].manual_seed(seed)
-
-    def memory(self) -> dict[str, float]:
-        """Unsupported: empty."""
-        return {}

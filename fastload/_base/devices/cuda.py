@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
+import gc
 import mmap
 import os
 import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +21,6 @@ import torch
 from ...errors import UsageError
 from .. import callers, nested
 from .accelerator import Mark
-
-Pinning = Literal["register", "allocate"]
-"""Two ways of pinning memory: register memory of ours, or have torch allocate it."""
 
 # Without types in torch: calling them is an error for mypy --strict.
 Event: Any = torch.cuda.Event
@@ -45,50 +44,24 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
         yield
 
 
-# The owner of each stream. torch hands out 32 streams in turn. Only the owner may reuse free memory
-# of a stream, because only it knows which other streams still read that memory.
-_owners = weakref.WeakValueDictionary[tuple[int, int], object]()
-_POOL = 32
+_refusal: str | None = None
 
 
-def stream_for(device: torch.device, owner: object) -> torch.cuda.Stream:
-    """A stream of ``device`` that no other owner has while ``owner`` is alive.
-
-    If all 32 are taken, one is shared. The program itself may use the same streams.
-    """
-    for _ in range(_POOL):
-        stream: torch.cuda.Stream = Stream(device)
-        if _owners.setdefault((stream.device.index, stream.cuda_stream), owner) is owner:
-            break
-    return stream
+def refusal() -> str | None:
+    """Why CUDA has refused to pin memory of ours in this process; None: it has not."""
+    return _refusal
 
 
-_refusals = dict[Pinning, str]()
-
-
-def refusals() -> Mapping[Pinning, str]:
-    """Which ways of pinning memory CUDA has refused in this process, and its errors."""
-    return _refusals
-
-
-def _refused(how: Pinning, nbytes: int, error: str) -> None:
-    """Note a refusal, and warn about the first one of its kind in this process."""
-    if how in _refusals:
+def _refused(nbytes: int, error: str) -> None:
+    """Note a refusal, and warn about the first one in this process."""
+    global _refusal
+    if _refusal is not None:
         return
-    _refusals[how] = error
-    megabytes = f"{nbytes / 1e6:,.1f} MB"
-    if how == "register":
-        what = (
-            f"CUDA refused to pin {megabytes} of fastload's memory ({error}): batches are copied "
-            "once more, into pinned memory that torch allocates"
-        )
-    else:
-        what = (
-            f"CUDA refused to allocate {megabytes} of pinned memory ({error}): batches are copied "
-            "from pageable memory, and the training loop waits for each copy"
-        )
+    _refusal = error
     warnings.warn(
-        f"{what}. Check the limit on locked memory (ulimit -l) and how much memory is free",
+        f"CUDA refused to pin {nbytes / 1e6:,.1f} MB of fastload's memory ({error}): batches are "
+        "copied once more, into pinned memory that torch allocates. Check the limit on locked "
+        "memory (ulimit -l) and how much memory is free",
         stacklevel=callers.stacklevel(),
     )
 
@@ -99,6 +72,16 @@ def _record(tensors: Iterable[torch.Tensor], stream: torch.cuda.Stream) -> None:
         for part in nested.memory_of(tensor):
             if part.device == tensor.device:  # a nested tensor's sizes may be on the host
                 part.record_stream(stream)
+
+
+@functools.cache
+def _keep_in_children() -> None:
+    """Keep forked children, workers among them, from collecting their parent's garbage.
+
+    There may be batches in it. To free memory on which a stream is recorded, torch calls CUDA: a
+    child cannot, and would die.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 class _CudaMark:
@@ -156,12 +139,10 @@ class Cuda:
     after the device has caught up; ``transfer.py`` bounds how far the host runs ahead.
     """
 
-    overlaps = True
-
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
-        self._side = stream_for(self.device, self)
+        self._side = Stream(self.device)
         self._clock = _Clock(self._side)
         self._caller: torch.cuda.Stream | None = None  # the caller's current stream
         self._pins: dict[int, bool] = {}  # address -> whether it could be pinned
@@ -169,6 +150,7 @@ class Cuda:
         # To be unregistered: the address, and the object that keeps the memory mapped until then.
         self._gone: collections.deque[tuple[int, object]] = collections.deque()
         self._pid = os.getpid()
+        _keep_in_children()
 
     def pin(self, memory: np.ndarray) -> bool:
         """As in the contract, by ``cudaHostRegister``, which pins memory of any size.
@@ -177,40 +159,40 @@ class Cuda:
         """
         address = memory.ctypes.data
         if address not in self._pins:
-            # After a fork the pages would be copied on the first write, which would move them
-            # while the device copies from them.
             base: object = memory.base
             base = base.obj if isinstance(base, memoryview) else base
-            if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTFORK"):
-                base.madvise(mmap.MADV_DONTFORK)
-            with torch.cuda.device(self.device):
-                status: int = cudart().cudaHostRegister(address, memory.nbytes, 1)
-            self._pins[address] = int(status) == 0
-            if not self._pins[address]:
-                self._forget_error()
+            error = self._registered(memory, base)
+            self._pins[address] = error is None
             self._pinned_nbytes += memory.nbytes * self._pins[address]
             gone = weakref.finalize(memory, self._unpin, address, memory.nbytes, base)
             gone.atexit = False  # the end of the process unregisters it
-            if not self._pins[address]:
-                _refused("register", memory.nbytes, f"CUDA error {int(status)}")
+            if error is not None:
+                _refused(memory.nbytes, error)
         return self._pins[address]
 
-    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
-        """As in the contract, from torch's pinned allocator.
-
-        A copy from it may still run when it is freed: the allocator notes the copy's stream.
-        """
-        try:
-            with torch.cuda.device(self.device):
-                return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-        except RuntimeError as error:  # torch has cleared CUDA's error
-            _refused("allocate", nbytes, str(error).partition("\n")[0])
+    def _registered(self, memory: np.ndarray, base: object) -> str | None:
+        """Pin ``memory``, which is in the map ``base``; returns why that is refused, or None."""
+        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTFORK"):
+            # After a fork the pages would be copied on the first write, which would move them
+            # while the device copies from them.
+            try:
+                base.madvise(mmap.MADV_DONTFORK)
+            except OSError as error:
+                return f"its system: {error}"
+        with torch.cuda.device(self.device):
+            status = int(cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 1))
+        if not status:
             return None
-
-    def _forget_error(self) -> None:
-        """Clear the runtime's last error, which it would report for the caller's next kernel."""
+        # The runtime would report its last error for the caller's next kernel. Launching one
+        # clears it.
         with contextlib.suppress(RuntimeError):
-            torch.empty(1, device=self.device).add_(1)  # launching a kernel clears the error
+            torch.empty(1, device=self.device).add_(1)
+        return f"CUDA error {status}"
+
+    def pinned_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As in the contract: torch's allocator notes in which streams it was copied."""
+        with torch.cuda.device(self.device):
+            return torch.empty_like(tensor, pin_memory=True)
 
     def _unpin(self, address: int, nbytes: int, base: object) -> None:
         # Runs in any thread, but only the consumer's may call CUDA: ``follow`` unregisters it.

@@ -10,15 +10,12 @@ import numpy as np
 import torch
 
 from .. import nested
-from ..slabs import SlabRing
 from .accelerator import Accelerator
 
 PIN_FROM = 64 << 10
-"""Batches of at least so many bytes are staged in pinned memory. CUDA copies up to 64 KiB out of
+"""Tensors of at least so many bytes are staged in pinned memory. CUDA copies up to 64 KiB out of
 pageable memory without blocking the host (its manual, "API synchronization behavior"), so that
-staging smaller batches would gain nothing. Not measured on a GPU yet."""
-
-_ALIGNED = 512  # bytes; alignment of tensors in a staging slab, as in torch's allocators
+staging smaller ones would gain nothing. Not measured on a GPU yet."""
 
 
 class Slabs(Protocol):
@@ -63,18 +60,8 @@ class Mover:
 
     def __init__(self, accelerator: Accelerator, ahead: int) -> None:
         self.accelerator = accelerator
-        self.ahead = ahead if accelerator.overlaps else 0
+        self.ahead = ahead
         self.rings: tuple[Slabs, ...] = ()
-        # as many as there can be transfers in flight, and one for the batch being moved
-        self._staging = SlabRing(self.ahead + 2)
-        self._staging.steady = True
-        self._largest = 0
-        self._refused = False  # whether a staging slab could not be pinned
-
-    @property
-    def staged(self) -> int:
-        """Staging slabs allocated so far; constant in the steady state."""
-        return self._staging.allocations
 
     def move(self, batch: object, held: list[object]) -> object:
         """``batch`` on the device. Call it within ``accelerator.side()``.
@@ -88,7 +75,7 @@ class Mover:
         held.append(batch)
         # All tensors are collected before anything is copied, as they may share memory.
         sources = {id(tensor): _plain(tensor) for tensor in nested.tensors(batch)}
-        staged = self._staged([plain for plain in sources.values() if plain is not None], held)
+        staged = self._staged([plain for plain in sources.values() if plain is not None])
         held.append((sources, staged))
         return Staged(batch, sources, staged)
 
@@ -110,42 +97,14 @@ class Mover:
 
         return nested.rebuilt(batch, moved, lambda other: other.to(self.accelerator.device))
 
-    def _staged(self, tensors: list[torch.Tensor], held: list[object]) -> dict[int, torch.Tensor]:
-        """Copies, in a pinned slab, of the tensors that are not pinned; by their ids."""
-        if sum(tensor.nbytes for tensor in tensors) < PIN_FROM:
-            return {}
-        pageable = [tensor for tensor in tensors if not self._pinned(tensor)]
-        nbytes = sum(-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in pageable)
-        if not nbytes or not self.accelerator.overlaps:
-            return {}
-        # Never smaller than before, and with some room, because batches of text differ in size.
-        if nbytes > self._largest:
-            self._largest = nbytes + nbytes // 8
-        slab = self._staging_slab(self._largest)
-        if slab is None:
-            return {}
-        held.append(slab)
-        staged, at = {}, 0
-        for tensor in pageable:
-            part = slab[at : at + tensor.nbytes].view(tensor.dtype)
-            like = torch.empty_like(tensor, device="meta")
-            staged[id(tensor)] = part.as_strided(like.shape, like.stride()).copy_(tensor)
-            at += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
-        return staged
-
-    def _staging_slab(self, nbytes: int) -> torch.Tensor | None:
-        """A pinned slab, uint8 (nbytes,); None if no memory can be pinned.
-
-        After a refusal they come from the device's runtime, which needs up to twice the memory.
-        """
-        if not self._refused:
-            slab, _ = self._staging.lease((nbytes,), torch.uint8, (1,))
-            memory = self._staging.memory_at(slab.data_ptr())
-            if memory is not None and self.accelerator.pin(memory):
-                return slab
-            self._refused = True
-            self._staging = self._staging.another()  # what was refused is freed
-        return self.accelerator.pinned_memory(nbytes)
+    def _staged(self, tensors: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Copies, in pinned memory, of the tensors that are not pinned; by their ids."""
+        large = [tensor for tensor in tensors if tensor.nbytes >= PIN_FROM]
+        return {
+            id(tensor): self.accelerator.pinned_like(tensor).copy_(tensor)
+            for tensor in large
+            if not self._pinned(tensor)
+        }
 
     def _pinned(self, tensor: torch.Tensor) -> bool:
         for ring in self.rings:

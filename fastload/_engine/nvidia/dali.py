@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from ..._base.devices.cuda import on_stream, stream_for
+from ..._base.devices.cuda import Stream, on_stream
 from ..._base.slabs import SlabRing
 from ..._transforms.geometry.draws import (
     RESIZING,
@@ -111,7 +111,7 @@ class DaliEngine(ImageEngine):
         self.device = options.device
         self.stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
-            self.stream = stream_for(self.device, self)
+            self.stream = Stream(self.device)
         self.records = Records(store)
         # bool (n,): records that DALI failed on, which it is not given again
         self.for_cpu = np.zeros(len(store), bool)
@@ -128,7 +128,7 @@ class DaliEngine(ImageEngine):
             ),
             fill=plan.fill,
             hw_decoder_load=HW_DECODER_LOAD,
-            whole=not dali_graph.takes_boxes(self.device),
+            whole=self.stream is not None,
         )
         self.graph = Graph(build, self.stream)
 

@@ -9,11 +9,11 @@ Note [A spoiled pipeline]
     go in again. Their inputs are kept until their outputs are complete, as they must be anyway,
     because DALI reads them in place (``no_copy``).
 
-Note [Boxes that a GPU's decoder refuses]
-    With libjpeg's upsampling, nvImageCodec does not let nvJPEG before 13.2 decode boxes of images
-    with subsampled colours (``enable_roi_fancy_upsampling``, which DALI does not pass on): DALI
-    decodes them on the CPU without a message. With such an nvJPEG, as in all of CUDA 12, whole
-    images are decoded, and cut on the GPU. For CUDA 13 our extra requires one that is new enough.
+Note [Whole images on a GPU]
+    There, whole images are decoded and cut afterwards. nvImageCodec lets only nvJPEG 13.2 and newer
+    decode boxes of images with subsampled colours by libjpeg's upsampling; else DALI decodes them
+    on the CPU without a message. In a program with torchvision there is an older one: its wheels
+    bring nvJPEG 13.0 (CUDA 12's have 12) under the name by which DALI asks for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from torch.utils.dlpack import from_dlpack
 
 from ..._base.devices.cuda import on_stream
 from ...errors import MissingDependencyError, UsageError, install
-from . import nvjpeg
 
 DEPTH = 2
 """Batches in the pipeline at a time, DALI's default: one is decoded on the host and copied while
@@ -42,8 +41,6 @@ the other is finished on the device."""
 
 # By resample/resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
 FILTERS = {2: "INTERP_LINEAR", 4: "INTERP_CUBIC", 5: "INTERP_LANCZOS3"}
-
-_BOXES_SINCE = 13, 2  # the version of nvJPEG: Note [Boxes that a GPU's decoder refuses]
 
 # What DALI raises for errors of its operators, out of memory included.
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
@@ -87,7 +84,7 @@ class Build:
         windowed: a window is cut out of what was resized.
         fill: level of each channel outside the resized image.
         hw_decoder_load: share of the images that the GPU's JPEG engine decodes, where it has one.
-        whole: decode whole images and cut them afterwards.
+        whole: decode whole images and cut them afterwards: Note [Whole images on a GPU].
     """
 
     device_id: int | None
@@ -292,11 +289,6 @@ def missing() -> MissingDependencyError:
 def version() -> str:
     """The version of DALI that is installed."""
     return str(importlib.import_module("nvidia.dali").__version__)
-
-
-def takes_boxes(device: torch.device) -> bool:
-    """Whether JPEG decoders of ``device`` take boxes: Note [Boxes that a GPU's decoder refuses]."""
-    return device.type == "cpu" or nvjpeg.version() >= _BOXES_SINCE
 
 
 def _pipeline(build: Build, batch: int, source: Callable[[], tuple[object, ...]]) -> _Pipeline:

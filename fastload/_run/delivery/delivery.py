@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..._base import randomness
+from ..._base import nested, randomness
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
 from ..._base.trace import Observed
@@ -55,7 +55,8 @@ def deliver(
     ``setup``: of the engine that fills them; None if none does.
     """
     mover = mover_of(config, resources)
-    if mover is None and config.batch_transform is None:
+    elsewhere = config.device if config.accelerated and mover is None else None
+    if mover is None and elsewhere is None and config.batch_transform is None:
         return inner
     from .transfer import Delivery
 
@@ -68,7 +69,9 @@ def deliver(
         rings = (*made, resources.ring, resources.warm, filled)
         mover.rings = tuple(ring for ring in rings if isinstance(ring, (SlabRing, SharedRing)))
     transform = _in_place(config, plan.route) or config.batch_transform
-    finisher = _EpochFinisher(config, cursor, plan.progress, inner, mover, stage, transform)
+    finisher = _EpochFinisher(
+        config, cursor, plan.progress, inner, mover, elsewhere, stage, transform
+    )
     return Delivery(inner, mover, finisher, plan.stamps)
 
 
@@ -110,6 +113,7 @@ class _EpochFinisher:
         progress: Progress,
         inner: BatchStream,
         mover: Mover | None,
+        elsewhere: str | int | torch.device | None,
         stage: DeviceStage | None,
         transform: Callable[[Any], Any] | None,
     ) -> None:
@@ -117,6 +121,7 @@ class _EpochFinisher:
         self._progress = progress
         self._current: Progress = progress
         self._accelerator = None if mover is None else mover.accelerator
+        self._elsewhere = elsewhere
         self._stage = stage
         self._transform = transform
         self._left_out = config.left_out
@@ -135,7 +140,9 @@ class _EpochFinisher:
         return item.batch, columns
 
     def finish(self, item: Any, moved: Any, number: int) -> Any:
-        batch = moved
+        batch, other = moved, self._elsewhere
+        if other is not None:  # Apple's or Intel's: what torch's own ``to`` does
+            batch = nested.rebuilt(batch, lambda t: t.to(other), lambda each: each.to(other))
         if isinstance(item, UnfinishedBatch):
             assert self._stage is not None
             batch, columns = moved
@@ -186,7 +193,7 @@ def explain(config: LoaderConfig, route: Route) -> list[str]:
 
 def _how(config: LoaderConfig, route: Route) -> str:
     assert config.device is not None
-    if torch.device(config.device).type != "cuda":
+    if not config.overlapped:
         return "copied when a batch is asked for"
     if isinstance(route, EngineRoute):
         origin = "the engine fills"
@@ -202,17 +209,12 @@ def _how(config: LoaderConfig, route: Route) -> str:
 
 def _pinned(origin: str) -> str:
     """What memory the copies come from, in words; ``origin``: who fills the slabs."""
-    from ..._base.devices.cuda import refusals
+    from ..._base.devices.cuda import refusal
 
-    refused = refusals()
-    if "allocate" in refused:
-        return (
-            f"from pageable slabs that {origin}, so the loop waits for each copy: in this process "
-            f"CUDA refused to pin memory ({refused['allocate']})"
-        )
-    if "register" in refused:
+    refused = refusal()
+    if refused is not None:
         return (
             f"from slabs that {origin}, by way of pinned memory of torch's for those that CUDA "
-            f"refused to pin in this process ({refused['register']})"
+            f"refused to pin in this process ({refused})"
         )
     return f"from pinned slabs that {origin}"

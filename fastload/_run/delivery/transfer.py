@@ -10,14 +10,14 @@ How it runs
     come the copies, the device stage, ``batch_transform``, and a mark. When the batch is returned,
     the caller's stream waits for the mark (``hand_over``), so the caller only sees complete ones.
     Until the mark after its copies is done, a *transfer in flight* owns the host memory: the batch
-    itself, and the slab that it was staged in. Only then may an engine fill its slab again.
+    itself, and what it was staged in. Only then may an engine fill its slab again.
     At most ``ahead + 1`` transfers are in flight when ``next`` starts; if there are more, the host
     waits for the oldest. A copy waits for the caller's earlier steps, so the host is at most
     ``ahead + 3`` steps ahead of the device, and neither host nor device memory grows.
 What is pinned
     Slabs, when a batch first arrives in one: the engine's, and the shared memory that workers
-    collate into. Any other batch is first copied into a pinned slab of this stage. No slab is
-    handed out: the caller gets device memory. Small batches are not staged.
+    collate into. Other tensors are first copied into pinned memory of torch's, but for small ones.
+    None of it is handed out: the caller gets device memory.
 How it ends
     success    the inner stream is exhausted: batches in flight are returned, then StopIteration.
     failure    an error of the inner stream or of ``batch_transform`` takes the place of its batch;
@@ -254,40 +254,40 @@ class Delivery(WrappedIterator[Any], Generic[_Note]):
         accelerator, stamps, held = mover.accelerator, self._stamps, list[object]()
         self._moved += 1
         weight = self._moved - self._timed
-        timed = (
-            stamps.timeline is not None
-            or not accelerator.overlaps
-            or self._moved == 1
-            or weight >= _SAMPLED
-        )
-        record: Callable[[Mark], None] | None = None
+        timed = stamps.timeline is not None or self._moved == 1 or weight >= _SAMPLED
+        marks = list[Mark]()
         try:
             with _no_inference_mode(), accelerator.side():
                 begin = time.perf_counter_ns()
                 staged = mover.stage(self._finisher.to_move(item), held)
                 stamps.stage("staging", begin)
-                began = accelerator.mark(timed=timed)
+                if timed:
+                    marks.append(accelerator.mark(timed=True))
                 begin = time.perf_counter_ns()
                 moved = mover.copied(staged)
                 stamps.stage("move", begin)
-                copied = accelerator.mark(timed=timed)
+                if timed:
+                    marks.append(accelerator.mark(timed=True))
                 batch = self._finisher.finish(item, moved, number)
-            if timed:
-                self._timed = self._moved
-                record = functools.partial(
-                    _record_times, accelerator, stamps, weight, began, copied
-                )
         finally:
             mark = accelerator.mark(timed=timed)
-            self._in_flight.add(mark, held, record and functools.partial(record, mark))
+            record: Callable[[], None] | None = None
+            if len(marks) == 2:
+                self._timed = self._moved
+                record = functools.partial(
+                    _record_times, accelerator, stamps, weight, [*marks, mark]
+                )
+            self._in_flight.add(mark, held, record)
         return mark, batch
 
 
-def _record_times(
-    accelerator: Accelerator, stamps: Stamps, weight: int, began: Mark, copied: Mark, mark: Mark
-) -> None:
-    """Add the device times of a batch, as an estimate for ``weight`` batches."""
-    copy_ns, device_ns = copied.since(began), mark.since(copied)
+def _record_times(accelerator: Accelerator, stamps: Stamps, weight: int, marks: list[Mark]) -> None:
+    """Add the device times of a batch, as an estimate for ``weight`` batches.
+
+    ``marks``: before its copies, behind them, and where it is finished.
+    """
+    began, copied, finished = marks
+    copy_ns, device_ns = copied.since(began), finished.since(copied)
     stamps.work({"copy": weight * copy_ns, "device": weight * device_ns})
     if stamps.timeline is None:
         return

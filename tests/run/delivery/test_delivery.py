@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import pickle
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from batches import EVAL, MEAN, STD, TRAIN
 from deferred_datasets import Photos, train, write_photos
 from fake_device import FakeDevice
 from fastload import FastLoader, UsageError
-from fastload._base.devices import accelerator
+from fastload._base.devices import accelerator, cuda
 from fastload._base.devices.mover import PIN_FROM
 from fastload._base.trace import Snapshot
 from fastload._run import resources
@@ -136,10 +137,9 @@ def test_slabs_that_workers_fill_are_pinned_where_they_are(devices):
     loader = FastLoader(Arrays(), 4, num_workers=2, device="cuda")
     for _ in range(3):
         list(loader)
-    mover = loader._resources.mover.get()
     slabs = {slab.address for slab in loader._resources.ring._slabs}
     assert slabs & set(devices[0].pins)
-    assert mover.staged <= 4  # the first batches come before there are slabs
+    assert devices[0].host.allocations <= 4  # the first batches come before there are slabs
 
 
 class Large(Dataset):
@@ -170,10 +170,9 @@ def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda")
     for _ in range(3):
         list(loader)
-    mover = loader._resources.mover.get()
     (ring,) = loader._resources.engine[1].rings
     assert set(devices[0].pins) >= {slab.address for slab in ring._slabs}
-    assert mover.staged <= 3  # labels
+    assert devices[0].host.allocations == 0  # labels are copied as they are
     assert ring.allocations <= 2 + 1 + 4
 
 
@@ -185,10 +184,9 @@ def test_slabs_of_a_users_own_images_are_pinned_where_they_are(devices, tmp_path
     for _ in range(3):
         for images, _ in loader:
             assert images.nbytes >= PIN_FROM
-    mover = loader._resources.mover.get()
     ring = loader._resources.decoder.memory
     assert ring._slabs and set(devices[0].pins) >= {slab.address for slab in ring._slabs}
-    assert mover._largest < PIN_FROM  # only labels are copied once more
+    assert devices[0].host.allocations == 0
 
 
 def test_views_arrive_as_they_would_in_host_memory(store, devices):
@@ -244,6 +242,30 @@ def test_errors_come_in_the_place_of_their_batch(devices):
     with pytest.raises(ValueError, match="seven"):
         next(iterator)
     assert next(iterator)["i"].tolist() == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_device_is_called_in_the_callers_thread_alone(store, devices, workers):
+    """A graph may be captured there between two batches, which calls elsewhere would end."""
+    loader = FastLoader(store, 4, transform=TRAIN, num_workers=workers, device="cuda")
+    for _ in range(2):
+        assert len(list(loader)) == 6
+    assert devices[0].threads == {threading.get_ident()}
+
+
+def test_to_apples_and_intels_devices_a_batch_is_moved_by_torch(monkeypatch):
+    """ "meta" is the one of them that is always there: no values, but a device of its own."""
+    monkeypatch.setattr(accelerator, "check", lambda device: None)
+    for batch in FastLoader(Arrays(), 4, device="meta", batch_transform=lambda batch: batch):
+        assert [batch[name].device.type for name in ("x", "i", "random")] == ["meta"] * 3
+
+
+def test_explain_says_where_copies_come_from_if_cuda_refuses_to_pin(monkeypatch, devices):
+    loader = FastLoader(Arrays(), 4, device="cuda")
+    assert "from pinned slabs" in loader.explain()
+    monkeypatch.setattr(cuda, "_refusal", "CUDA error 712")
+    assert "by way of pinned memory of torch's" in loader.explain()
+    assert "(CUDA error 712)" in loader.explain()
 
 
 @pytest.mark.usefixtures("no_leaks")
