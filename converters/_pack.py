@@ -71,9 +71,9 @@ def pack(
 
     Args:
         source: class folders as for torchvision's ImageFolder (same order, labels, class names), or
-            a folder of images without labels. A list as CSV, TSV or JSONL: a column of paths,
-            relative to the list (path, file_name, filename, file, image, ...), a column of labels,
-            which are numbers or class names (label, class, target, category, ...), and any other
+            a folder of images without labels; images are what Pillow can read. A list as CSV, TSV
+            or JSONL: a column of paths, relative to the list (path, file_name, filename, file,
+            image, ...), a column of labels, which are numbers or class names (label, class, target, category, ...), and any other
             columns, which become fields. A store of any format, or a list of stores: records are
             copied unchanged, after comparing their checksums. MNIST's or CIFAR's files as
             downloaded. ``"module:object"``, or a Dataset, whose samples are (image, label), an
@@ -311,6 +311,7 @@ def _pack(
     return PackReport(
         parts=tuple(parts),
         skipped=tuple(skipped),
+        left_out=tuple(opened.left_out),
         kept=dict(kept.most_common()),
         seconds=time.monotonic() - started,
     )

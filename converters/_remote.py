@@ -32,7 +32,7 @@ from ..errors import (
 from ..storage import find_by_suffix, open_store
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import is_manifest
-from ..storage.folder import IMAGE_SUFFIXES
+from ..storage.folder import is_image
 from ..storage.remote.options import RemoteOptions
 from ..storage.remote.store import RemoteStore
 from ..storage.remote.urls import RemoteUrl, redacted
@@ -177,15 +177,14 @@ def _source(
 ) -> Source:
     listed = os.path.isfile(local)
     wanted = files[1:] if listed else files  # the list itself is there
-    images = all(file.path.lower().endswith(IMAGE_SUFFIXES) for file in wanted)
     for file in wanted:
         os.makedirs(os.path.dirname(file.place), exist_ok=True)
-        if images or listed:
+        if listed or is_image(file.path):
             open(file.place, "wb").close()  # only its name counts
         else:
             system.get_file(file.path, file.place)
     source = open_source(local, chosen)
-    if isinstance(source, FolderSource) and (images or listed):
+    if isinstance(source, FolderSource):
         paths = {file.place: file.path for file in wanted}
         source = StreamedFiles(source, system, paths, options)
     source.identity = _identity([(one.path, one.nbytes, one.tag) for one in files])
@@ -211,6 +210,9 @@ class StreamedFiles(Source):
     ) -> None:
         self._named, self._system, self._paths, self._options = named, system, paths, options
         self.path, self.classes, self.keys = named.path, named.classes, named.keys
+        self.left_out = [
+            dataclasses.replace(one, example=paths[one.example]) for one in named.left_out
+        ]
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""

@@ -24,7 +24,6 @@ from ..storage._local import local_path
 from ..storage._partial import sync_folder
 from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
-from ..storage.folder import IMAGE_SUFFIXES
 
 LIST = "records.jsonl"  # labels and fields, in the folder of the images
 _CHUNK = 64  # records per task
@@ -174,7 +173,7 @@ def _write_chunk(
             inside = store.classes[label] + "/"
             name = name if name.startswith(inside) else inside + name
         data, suffix = _image_file(store, data, int(kinds[at]), sizes[at], index)
-        if os.path.splitext(name)[1].lower() not in (suffix, *_SAME.get(suffix, ())):
+        if suffix and not _means(os.path.splitext(name)[1].lower(), suffix):
             name += suffix
         path = os.path.join(folder, *name.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -191,7 +190,16 @@ def _write_chunk(
     return names, nbytes
 
 
-_SAME = {".jpg": (".jpeg",), ".tif": (".tiff",), "": IMAGE_SUFFIXES}
+def _means(suffix: str, other: str) -> bool:
+    """Whether both stand for one format, such as .jpg and .jpeg."""
+    if suffix == other:
+        return True
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    return suffix in known and known[suffix] == known[other]
+
+
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "gif": ".gif", "tiff": ".tif",
              "pgm": ".pgm", "ppm": ".ppm", "webp": ".webp"}  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from PIL import Image
 
 from fastload.cli import main
 from fastload.converters import pack
@@ -103,6 +105,19 @@ def test_folders_and_lists_are_fetched(
         [picture(3, 9, 9), picture(0, 9, 9)], [7, 8], ["klasse 1/03.jpg", "klasse 0/00.jpg"],
     )  # fmt: skip
     assert os.listdir(staging) == []
+
+
+def test_images_of_every_kind_are_fetched_and_what_is_left_out_has_its_url_s_path(
+    memory: Any, images: Path, tmp_path: Path, staging: Path
+) -> None:
+    memory.put(str(images), "/b/imgs", recursive=True)
+    Image.new("RGB", (4, 3)).save(image := io.BytesIO(), "TGA")
+    memory.pipe("/b/imgs/klasse 1/x.tga", image.getvalue())
+    memory.pipe("/b/imgs/klasse 1/x.json", b"{}")
+    report = pack("memory://b/imgs", tmp_path / "a.lmdb")
+    assert report.records == 21
+    assert [one.example for one in report.left_out] == ["/b/imgs/klasse 1/x.json"]
+    assert content(tmp_path / "a.lmdb")[0][-1] == image.getvalue()
 
 
 @pytest.fixture

@@ -45,8 +45,64 @@ def test_order_labels_and_classes_are_those_of_image_folder(tmp_path: Path) -> N
     assert store.classes == reference.classes
 
 
-def test_endings_are_those_of_image_folder() -> None:
+def test_endings_of_image_folder_need_no_plugin_of_pillow() -> None:
     assert IMAGE_SUFFIXES == datasets.folder.IMG_EXTENSIONS
+
+
+def test_every_file_that_pillow_can_read_is_an_image(tmp_path: Path) -> None:
+    image = Image.new("RGB", (16, 12), (200, 30, 60))
+    for suffix, name in Image.registered_extensions().items():
+        path = tmp_path / f"written{suffix}"
+        modes = ("RGB", "P", "1") if name not in ("EPS", "IM") else ()  # IM is deprecated
+        for mode in modes:
+            try:
+                image.convert(mode).save(path)
+                with Image.open(path) as read:
+                    read.load()
+                break
+            except (OSError, ValueError, KeyError):  # not in this mode, or not at all
+                path.unlink(missing_ok=True)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"written.gif", "written.tga", "written.jfif", "written.mpo"} <= written
+    touch(tmp_path, "read.psd", "read.fli", "no.h5", "no.pdf", "no.mpg", "no.eps", "no.txt", "jpg")
+    store = FolderStore(tmp_path)
+    names = [os.path.basename(path) for path in store.files]
+    assert set(names) == {*written, "read.psd", "read.fli"}
+    sizes = store.sizes(np.arange(len(store)))
+    assert all(sizes[names.index(name)].min() > 0 for name in written)
+
+
+def test_a_plugin_of_pillow_makes_its_files_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "1.jpg", "2.mine")
+    assert len(FolderStore(tmp_path)) == 1
+    Image.init()
+    monkeypatch.setitem(Image.EXTENSION, ".mine", "MINE")
+    store = FolderStore(tmp_path)
+    assert len(store) == 2 and not store.left_out
+
+
+def test_what_is_left_out_is_counted_by_the_reason(tmp_path: Path) -> None:
+    touch(
+        tmp_path, "a/1.jpg", "a/1.json", "b/2.jpg", "b/2.JSON", "b/noext", "b/x.hdf", "stray.jpg",
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="1 images lie in"):
+        store = FolderStore(tmp_path)
+    assert [(one.files, os.path.relpath(one.example, tmp_path)) for one in store.left_out] == [
+        (2, "a/1.json"), (1, "b/x.hdf"), (1, "b/noext"), (1, "stray.jpg"),
+    ]  # fmt: skip
+    assert str(store.left_out[0]) == (
+        f"2 files, such as {tmp_path}/a/1.json: Pillow, as installed, reads no image ending in "
+        ".json"
+    )
+    assert open_store([store, store]).left_out == [*store.left_out, *store.left_out]
+
+
+def test_a_link_that_leads_nowhere_is_no_image_less(tmp_path: Path) -> None:
+    touch(tmp_path, "1.jpg")
+    (tmp_path / "2.jpg").symlink_to(tmp_path / "nothing.jpg")
+    assert len(FolderStore(tmp_path)) == 2  # reading it is an error, as in class folders
 
 
 def test_links_to_folders_are_followed_as_image_folder_does(tmp_path: Path) -> None:
