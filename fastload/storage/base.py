@@ -59,13 +59,6 @@ class Spans:
     memory: Sequence[np.ndarray] | None = None
 
 
-UNSIZED = (
-    "expected an image, found no width and height: it is empty, damaged or no image; "
-    "on_error='skip' leaves it out"
-)
-"""The error of a sample whose width and height cannot be read."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Located:
     """What an engine has to know about n records, taken at one moment.

@@ -12,7 +12,7 @@ from torchvision import transforms as tv
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
-from fastload.errors import DecodeError, StoreError, StoreNotFoundError
+from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import open_store
 from fastload.storage.folder import IMAGE_SUFFIXES, FolderStore
 from storage.formats import picture
@@ -203,6 +203,35 @@ def test_file_list_behaves_as_a_sequence_and_pickles(tmp_path: Path) -> None:
         store.files[5]
 
 
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+@pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
+def test_a_file_that_cannot_be_read_is_not_called_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, engine: Any, on_error: Any
+) -> None:
+    (tmp_path / "a").mkdir()
+    for name in "0123":
+        (tmp_path / "a" / f"{name}.jpg").write_bytes(picture(1, 16, 16))
+    dataset = ImageFolder(tmp_path, tv.Compose([tv.Resize((8, 8)), tv.ToTensor()]))
+    (tmp_path / "a" / "1.jpg").unlink()  # after it was listed
+    (tmp_path / "a" / "2.jpg").unlink()
+    (tmp_path / "a" / "2.jpg").symlink_to("nowhere.jpg")
+    (tmp_path / "a" / "3.jpg").unlink()
+    (tmp_path / "a" / "3.jpg").symlink_to("3.jpg")  # cannot be followed
+    words = {1: "No such file or directory", 2: "No such file or directory", 3: "Too many levels"}
+    for index, reason in words.items():
+        loader = FastLoader(
+            dataset, 2, sampler=[0, index], num_workers=1, engine=engine, on_error=on_error
+        )
+        if on_error == "raise":
+            with pytest.raises(StoreError, match=f"the record cannot be read: {reason}") as caught:
+                list(loader)
+            assert caught.value.path == str(tmp_path / "a" / f"{index}.jpg")
+        else:
+            list(loader)
+            assert f"the record cannot be read: {reason}" in caplog.text
+            caplog.clear()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
 def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
@@ -219,7 +248,7 @@ def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
     options: dict[str, Any] = {"batch_size": 5, "num_workers": 1, "engine": engine}
     loader = FastLoader(dataset, **options)
     assert "store: folder, 5 records" in loader.explain()
-    with pytest.raises(DecodeError, match="expected an image, found no width and height"):
+    with pytest.raises(StoreError, match="cannot be read: it is not a regular file"):
         list(loader)
     skipping = FastLoader(dataset, on_error="skip", max_errors=2, **options)
     assert [len(labels) for _, labels in skipping] == [3]
