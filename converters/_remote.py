@@ -28,8 +28,10 @@ from ..errors import (
     StoreNotFoundError,
     UsageError,
     install,
+    type_next,
 )
 from ..storage import find_by_suffix, open_store
+from ..storage._packable import LISTS, is_packable
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import is_manifest
 from ..storage.folder import is_image
@@ -38,7 +40,7 @@ from ..storage.remote.store import RemoteStore
 from ..storage.remote.urls import RemoteUrl, redacted
 from . import _split
 from ._labels import Chosen
-from ._list_source import SUFFIXES, listed_files
+from ._list_source import listed_files
 from ._open import open_source
 from ._report import PackReport
 from ._source import Annotations, Sample, Source
@@ -111,12 +113,26 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
             yield source
         return
     system, path = file_system(url, options)
-    with scratch(url) as folder:
+    with scratch(url) as folder, _named(folder, os.path.dirname(url)):
         with asking(url, "it cannot be fetched", options):
             local, found = _files(system, path, folder, chosen)
             source = _source(system, local, found, chosen, options)
         source.path = url
         yield source
+
+
+@contextlib.contextmanager
+def _named(folder: str, url: str) -> Iterator[None]:
+    """Errors name what is below ``url`` rather than its place in ``folder``."""
+    try:
+        yield
+    except DataError as error:
+        if error.path is None or not error.path.startswith(folder):
+            raise
+        message = error.message.split(type_next(""))[0].replace(folder, url)  # nothing is here
+        shown = error.path.replace(folder, url)
+        found = type(error)(message, path=shown, record=error.record, offset=error.offset)
+        raise found.with_traceback(error.__traceback__) from error.__cause__
 
 
 def _is_store(url: str) -> bool:
@@ -149,8 +165,14 @@ def _files(
     if system.isdir(path):
         found = dict(system.find(path, detail=True))
     elif system.isfile(path):
+        if not is_packable(path):
+            raise StoreError(
+                "expected a packed store, a folder of images or a list (.csv ...), found another "
+                "file: fetch it; `fastload pack FILE imgs.lmdb` then says how to read it",
+                path=path,
+            )
         found = {path: system.info(path)}
-        if path.endswith(SUFFIXES):
+        if path.endswith(LISTS):
             system.get_file(path, local)
             names = dict.fromkeys(listed_files(local, chosen))
             found |= {f"{parent}/{one}": system.info(f"{parent}/{one}") for one in names}

@@ -120,6 +120,21 @@ def test_images_of_every_kind_are_fetched_and_what_is_left_out_has_its_url_s_pat
     assert content(tmp_path / "a.lmdb")[0][-1] == image.getvalue()
 
 
+def test_errors_at_a_url_name_the_url_and_no_place_of_this_machine(
+    memory: Any, images: Path, tmp_path: Path, staging: Path
+) -> None:
+    memory.pipe("/b/x.tar.gz", b"\x1f\x8b...")
+    with pytest.raises(StoreError, match="found another file: fetch it") as caught:
+        pack("memory://b/x.tar.gz", tmp_path / "x.lmdb")
+    assert str(staging) not in str(caught.value)
+    memory.pipe("/b/imgs/a/1.txt", b"x")
+    memory.pipe("/b/imgs/b/1.jpg", b"x")
+    with pytest.raises(StoreNotFoundError, match="none in a") as missing:
+        pack("memory://b/imgs", tmp_path / "x.lmdb")
+    assert missing.value.path == "memory://b/imgs"
+    assert str(staging) not in str(missing.value) and "type next" not in str(missing.value)
+
+
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of four samples, so that a few samples can be interrupted."""
