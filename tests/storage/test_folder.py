@@ -226,6 +226,7 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(
             with pytest.raises(StoreError, match=f"the record cannot be read: {reason}") as caught:
                 list(loader)
             assert caught.value.path == str(tmp_path / "a" / f"{index}.jpg")
+            assert isinstance(caught.value, FileNotFoundError) == (index < 3)  # as with DataLoader
         else:
             list(loader)
             assert f"the record cannot be read: {reason}" in caplog.text
