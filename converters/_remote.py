@@ -86,7 +86,15 @@ def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSy
     try:
         system, path = fsspec.core.url_to_fs(url, **(options.storage_options or {}))
     except ImportError as error:  # fsspec says which package the protocol needs
-        raise MissingDependencyError(f"{url!r}: {error}") from error
+        from fsspec.registry import known_implementations
+
+        known = known_implementations.get(RemoteUrl(url).scheme, {})
+        package = str(known.get("class", "fsspec")).partition(".")[0]
+        line = type_next(f"pip install {package}") if package != "fsspec" else ""
+        raise MissingDependencyError(
+            f"{url!r}: {error} (packed stores are read without it; folders, lists and destinations "
+            f"need it){line}"
+        ) from error
     except (ValueError, TypeError) as error:  # TypeError: an option that it does not know
         said = redacted(str(error), RemoteUrl(url), options.secrets())
         raise UsageError(f"{url!r}: {said}") from None

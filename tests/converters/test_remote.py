@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -475,6 +476,17 @@ def test_urls_that_lead_nowhere_say_so(memory: Any, tmp_path: Path, images: Path
         pack("memory://b/none.lmdb", tmp_path / "a.lmdb")
     with pytest.raises((UsageError, MissingDependencyError), match="nosuch"):
         pack("nosuch://b/none.lmdb", tmp_path / "a.lmdb")
+
+
+def test_a_missing_file_system_is_answered_with_the_package_to_install(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    for source, destination in (("s3://b/imgs", tmp_path / "a.lmdb"), (images, "s3://b/a.lmdb")):
+        with pytest.raises(MissingDependencyError) as caught:
+            pack(source, destination)
+        assert str(caught.value).endswith("type next: pip install s3fs")
 
 
 class NoCredentials(Exception):
