@@ -147,6 +147,7 @@ def _append(
     return PackReport(
         parts=(dataclasses.replace(part, path=path),),
         skipped=added.skipped,
+        left_out=added.left_out,
         kept=added.kept,
         seconds=added.seconds + report.seconds,
     )

@@ -12,7 +12,6 @@ import hashlib
 import io
 import os
 import pickle
-import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,15 +19,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, StoreError, StoreNotFoundError
+from ..storage._packable import CIFAR, CIFAR_FOLDERS, CIFAR_TARS, IDX
 from ._dataset_source import raw_sample
 from ._source import Annotations, Sample, Source
 
-_IDX = re.compile(r"(.*)images[.-]idx3-ubyte(\.gz)?$")
-_CIFAR = re.compile(r"(data_batch(_\d)?(\.bin)?|test_batch(\.bin)?|(train|test)(\.bin)?)$")
-_CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python",
-                  "cifar-100-binary")  # fmt: skip
-_CIFAR_TARS = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz", "cifar-100-python.tar.gz",
-               "cifar-100-binary.tar.gz")  # fmt: skip
 _MAX_NBYTES = 1 << 32  # of such a file, decompressed
 _SIDE = 32
 
@@ -83,19 +77,19 @@ def array_source(path: str) -> ArraySource | None:
         StoreError: damaged or incomplete.
     """
     name = os.path.basename(os.path.normpath(path))
-    if os.path.isfile(path) and _IDX.match(name):
+    if os.path.isfile(path) and IDX.match(name):
         return _mnist(path)
-    if os.path.isfile(path) and name in _CIFAR_TARS:
+    if os.path.isfile(path) and name in CIFAR_TARS:
         return _cifar(path, _members(path))
-    if os.path.isdir(path) and name in _CIFAR_FOLDERS:
+    if os.path.isdir(path) and name in CIFAR_FOLDERS:
         return _cifar(path, {one: _file(os.path.join(path, one)) for one in os.listdir(path)})
     folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isfile(path) and os.path.basename(folder) in _CIFAR_FOLDERS and _CIFAR.match(name):
+    if os.path.isfile(path) and os.path.basename(folder) in CIFAR_FOLDERS and CIFAR.match(name):
         others = [one for one in os.listdir(folder) if "meta" in one or one.endswith("names.txt")]
         files = {one: _file(os.path.join(folder, one)) for one in [*others, name]}
         return _cifar(path, files, only=name)
     if os.path.isdir(path):
-        images = [one for one in os.listdir(path) if one.startswith("train") and _IDX.match(one)]
+        images = [one for one in os.listdir(path) if one.startswith("train") and IDX.match(one)]
         if images:
             return _mnist(os.path.join(path, min(images)))
     return None
@@ -124,7 +118,7 @@ def _members(path: str) -> dict[str, bytes]:
                 name = os.path.basename(member.name)
                 if not member.isfile() or member.size > _MAX_NBYTES:
                     continue
-                wanted = _CIFAR.match(name) or "meta" in name or "names" in name
+                wanted = CIFAR.match(name) or "meta" in name or "names" in name
                 content = archive.extractfile(member) if wanted else None
                 if content is not None:
                     found[name] = content.read()
@@ -139,7 +133,7 @@ def _members(path: str) -> dict[str, bytes]:
 def _mnist(path: str) -> ArraySource:
     pixels = _idx(path, 3)
     folder, name = os.path.split(path)
-    match = _IDX.match(name)
+    match = IDX.match(name)
     assert match is not None  # the caller checked
     wanted = [f"{match[1]}labels{dash}idx1-ubyte{gz}" for dash in "-." for gz in ("", ".gz")]
     found = [one for one in wanted if os.path.isfile(os.path.join(folder, one))]
@@ -168,7 +162,7 @@ def _idx(path: str, dimensions: int) -> np.ndarray:
 
 
 def _cifar(path: str, files: Mapping[str, bytes], only: str | None = None) -> ArraySource:
-    parts = sorted(name for name in files if _CIFAR.match(name))
+    parts = sorted(name for name in files if CIFAR.match(name))
     parts = [name for name in parts if (name == only if only else not name.startswith("test"))]
     if not parts:
         raise StoreNotFoundError("expected CIFAR's batches, found none", path=path)

@@ -19,7 +19,6 @@ from ._labels import Chosen, called_like_images, numbered, warn_of_others
 from ._source import Annotations, Sample
 from ._store_source import FolderSource, unique
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _MAX_FIELD = 1 << 28  # characters of one value of a CSV file
 
 
@@ -96,7 +95,7 @@ def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
 
 def _read(path: str, chosen: Chosen) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The rows of a list, the name of the column of paths, and the paths."""
-    as_json = path.endswith(SUFFIXES[2:])
+    as_json = path.endswith((".jsonl", ".ndjson"))
     rows = _read_jsonl(path) if as_json else _read_csv(path)
     if not rows:
         raise StoreError("expected a list of images, found no line with one", path=path)

@@ -11,12 +11,13 @@ from ..errors import UsageError
 from ..storage import Store, open_store
 from ..storage._column_store import ColumnStore
 from ..storage._local import is_url
+from ..storage._packable import LISTS
 from ..storage.arrow import ArrowStore
 from ..storage.folder import FolderStore
 from ._array_source import array_source
 from ._dataset_source import dataset_source, is_object_name, named_object
 from ._labels import Chosen
-from ._list_source import SUFFIXES, ListSource
+from ._list_source import ListSource
 from ._source import Source
 from ._store_source import FolderSource, StoreSource, TableSource
 
@@ -77,7 +78,7 @@ def _at(text: str, chosen: Chosen) -> Source:
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.lexists(path) and is_object_name(text):
         return _of_object(named_object(text), text, chosen)
-    if path.endswith(SUFFIXES) and os.path.isfile(path):
+    if path.endswith(LISTS) and os.path.isfile(path):
         return ListSource(path, chosen)
     arrays = array_source(path)
     if arrays is not None:

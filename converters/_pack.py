@@ -71,15 +71,15 @@ def pack(
 
     Args:
         source: class folders as for torchvision's ImageFolder (same order, labels, class names), or
-            a folder of images without labels. A list as CSV, TSV or JSONL: a column of paths,
-            relative to the list (path, file_name, filename, file, image, ...), a column of labels,
-            which are numbers or class names (label, class, target, category, ...), and any other
-            columns, which become fields. A store of any format, or a list of stores: records are
-            copied unchanged, after comparing their checksums. MNIST's or CIFAR's files as
-            downloaded. ``"module:object"``, or a Dataset, whose samples are (image, label), an
-            image, or a dict; also an iterable one that ends: its number of samples is unknown, and
-            an interrupted run starts again. A URL (``s3://...``) of a folder, a list or a store,
-            which is fetched while it is packed.
+            a folder of images without labels; images are what Pillow can read. A list as CSV, TSV
+            or JSONL: a column of paths, relative to the list (path, file_name, filename, file,
+            image, ...), a column of labels, which are numbers or class names (label, class, target,
+            category, ...), and any other columns, which become fields. A store of any format, or a
+            list of stores: records are copied unchanged, after comparing their checksums. MNIST's
+            or CIFAR's files as downloaded. ``"module:object"``, or a Dataset, whose samples are
+            (image, label), an image, or a dict; also an iterable one that ends: its number of
+            samples is unknown, and an interrupted run starts again. A URL (``s3://...``) of a
+            folder, a list or a store, which is fetched while it is packed.
         destination: the store; its suffix names the format. It appears when it is complete; until
             then the work is in ``destination`` + ".partial", and the same call resumes it. If it is
             a URL, the store is written in the system's temporary folder and then uploaded (with
@@ -311,6 +311,7 @@ def _pack(
     return PackReport(
         parts=tuple(parts),
         skipped=tuple(skipped),
+        left_out=tuple(opened.left_out),
         kept=dict(kept.most_common()),
         seconds=time.monotonic() - started,
     )

@@ -28,17 +28,19 @@ from ..errors import (
     StoreNotFoundError,
     UsageError,
     install,
+    type_next,
 )
 from ..storage import find_by_suffix, open_store
+from ..storage._packable import LISTS, is_packable
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import is_manifest
-from ..storage.folder import IMAGE_SUFFIXES
+from ..storage.folder import is_image
 from ..storage.remote.options import RemoteOptions
 from ..storage.remote.store import RemoteStore
 from ..storage.remote.urls import RemoteUrl, redacted
 from . import _split
 from ._labels import Chosen
-from ._list_source import SUFFIXES, listed_files
+from ._list_source import listed_files
 from ._open import open_source
 from ._report import PackReport
 from ._source import Annotations, Sample, Source
@@ -84,7 +86,15 @@ def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSy
     try:
         system, path = fsspec.core.url_to_fs(url, **(options.storage_options or {}))
     except ImportError as error:  # fsspec says which package the protocol needs
-        raise MissingDependencyError(f"{url!r}: {error}") from error
+        from fsspec.registry import known_implementations
+
+        known = known_implementations.get(RemoteUrl(url).scheme, {})
+        package = str(known.get("class", "fsspec")).partition(".")[0]
+        line = type_next(f"pip install {package}") if package != "fsspec" else ""
+        raise MissingDependencyError(
+            f"{url!r}: {error} (packed stores are read without it; folders, lists and destinations "
+            f"need it){line}"
+        ) from error
     except (ValueError, TypeError) as error:  # TypeError: an option that it does not know
         said = redacted(str(error), RemoteUrl(url), options.secrets())
         raise UsageError(f"{url!r}: {said}") from None
@@ -111,12 +121,26 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
             yield source
         return
     system, path = file_system(url, options)
-    with scratch(url) as folder:
+    with scratch(url) as folder, _named(folder, os.path.dirname(url)):
         with asking(url, "it cannot be fetched", options):
             local, found = _files(system, path, folder, chosen)
             source = _source(system, local, found, chosen, options)
         source.path = url
         yield source
+
+
+@contextlib.contextmanager
+def _named(folder: str, url: str) -> Iterator[None]:
+    """Errors name what is below ``url`` rather than its place in ``folder``."""
+    try:
+        yield
+    except DataError as error:
+        if error.path is None or not error.path.startswith(folder):
+            raise
+        message = error.message.split(type_next(""))[0].replace(folder, url)  # nothing is here
+        shown = error.path.replace(folder, url)
+        found = type(error)(message, path=shown, record=error.record, offset=error.offset)
+        raise found.with_traceback(error.__traceback__) from error.__cause__
 
 
 def _is_store(url: str) -> bool:
@@ -149,8 +173,14 @@ def _files(
     if system.isdir(path):
         found = dict(system.find(path, detail=True))
     elif system.isfile(path):
+        if not is_packable(path):
+            raise StoreError(
+                "expected a packed store, a folder of images or a list (.csv ...), found another "
+                "file: fetch it; `fastload pack FILE imgs.lmdb` then says how to read it",
+                path=path,
+            )
         found = {path: system.info(path)}
-        if path.endswith(SUFFIXES):
+        if path.endswith(LISTS):
             system.get_file(path, local)
             names = dict.fromkeys(listed_files(local, chosen))
             found |= {f"{parent}/{one}": system.info(f"{parent}/{one}") for one in names}
@@ -177,15 +207,14 @@ def _source(
 ) -> Source:
     listed = os.path.isfile(local)
     wanted = files[1:] if listed else files  # the list itself is there
-    images = all(file.path.lower().endswith(IMAGE_SUFFIXES) for file in wanted)
     for file in wanted:
         os.makedirs(os.path.dirname(file.place), exist_ok=True)
-        if images or listed:
+        if listed or is_image(file.path):
             open(file.place, "wb").close()  # only its name counts
         else:
             system.get_file(file.path, file.place)
     source = open_source(local, chosen)
-    if isinstance(source, FolderSource) and (images or listed):
+    if isinstance(source, FolderSource):
         paths = {file.place: file.path for file in wanted}
         source = StreamedFiles(source, system, paths, options)
     source.identity = _identity([(one.path, one.nbytes, one.tag) for one in files])
@@ -211,6 +240,9 @@ class StreamedFiles(Source):
     ) -> None:
         self._named, self._system, self._paths, self._options = named, system, paths, options
         self.path, self.classes, self.keys = named.path, named.classes, named.keys
+        self.left_out = [
+            dataclasses.replace(one, example=paths[one.example]) for one in named.left_out
+        ]
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from .._base.byte_sizes import human
 from .._tools.summary import in_words, labels_of, records_in_words
 from ..storage import Store
+from ..storage.base import LeftOut
 from ..storage.table import Table
 
 
@@ -65,7 +66,9 @@ class PackReport:
 
     Attributes:
         parts: the stores; one, unless ``split`` was given.
-        skipped: files left out, with ``on_error="skip"``.
+        skipped: files that are no images, with ``on_error="skip"``.
+        left_out: files of the folder whose names are not those of images, counted by the reason.
+            Those that are images can be packed by a list (CSV) that names them.
         kept: with ``encode="dct"``, why files were kept unchanged instead -> number of such files.
             (Those of an earlier, interrupted run are not counted.)
         seconds: wall time.
@@ -73,6 +76,7 @@ class PackReport:
 
     parts: tuple[PackedPart, ...]
     skipped: tuple[Skipped, ...]
+    left_out: tuple[LeftOut, ...]
     kept: Mapping[str, int]
     seconds: float
 

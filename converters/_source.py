@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import DataError
 from ..hints import Encoding
 from ..storage import ENCODED
+from ..storage.base import LeftOut
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -64,6 +65,7 @@ class Source(abc.ABC):
         concurrent: whether ``read`` may run in several threads at once.
         streamed: samples come from ``stream``, in order, and their number is unknown: there are no
             ``keys``, and ``read`` is not called.
+        left_out: files of a folder that are no samples.
     """
 
     path: str
@@ -72,6 +74,7 @@ class Source(abc.ABC):
     encoding: Encoding = "keep"
     concurrent: bool = True
     streamed: bool = False
+    left_out: Sequence[LeftOut] = ()
     identity: str | None = None
     noted: Mapping[str, object] = MappingProxyType({})
 

@@ -41,7 +41,7 @@ class StoreSource(Source):
         store.check_columns()  # of large columns too: a damaged copy would get new checksums
         self.store = store
         self.path = store.path
-        self.classes = store.classes
+        self.classes, self.left_out = store.classes, store.left_out
         self._everything = np.arange(len(store), dtype=np.int64)
         self._labels, self._field = store.labels, label
         if label is not None:
@@ -231,7 +231,7 @@ class FolderSource(Source):
     def __init__(self, store: FolderStore) -> None:
         self.store = store
         self.path = store.path
-        self.classes = store.classes
+        self.classes, self.left_out = store.classes, store.left_out
         self.keys = unique(store.keys(np.arange(len(store))))
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,7 @@ from torchvision import datasets
 from torchvision import transforms as T
 
 import warm
-from fastload import FastLoader, _native, pack
+from fastload import FastLoader, PackedDataset, _native, pack
 from fastload._base.machine import cpu
 from fastload.errors import (
     DataError,
@@ -123,6 +125,67 @@ def test_a_file_of_another_kind_is_to_be_packed(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label\n")
     line = said(StoreError, lambda: FastLoader(str(tmp_path / "list.csv")))
     assert line == f"fastload pack {tmp_path / 'list.csv'} imgs.lmdb"
+
+
+def made_of_the_line(line: str, folder: Path) -> Path:
+    """The store of the line's last command, after the line ran in ``folder``."""
+    run = f"{shlex.quote(sys.executable)} -m fastload"
+    done = subprocess.run(
+        line.replace("fastload", run, 1), shell=True, capture_output=True, text=True, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / shlex.split(line)[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("x.tar.gz", "w:gz"), ("an x.tgz", "w:gz"), ("x.tar.xz", "w:xz"), ("x", "w:gz")],
+)
+def test_a_compressed_archive_is_decompressed_by_the_line(
+    mixed: Path, tmp_path: Path, name: str, mode: Any
+) -> None:
+    with tarfile.open(tmp_path / name, mode) as archive:
+        archive.add(mixed, ".")
+    line = said(StoreError, lambda: pack(tmp_path / name, tmp_path / "y.lmdb"))
+    assert said(StoreError, lambda: FastLoader(str(tmp_path / name))) == line
+    assert len(PackedDataset(made_of_the_line(line, tmp_path))) == 6
+    again = said(StoreError, lambda: FastLoader(str(tmp_path / name)))
+    assert again.startswith("fastload pack ") and ">" not in again  # what is there stays
+
+
+@pytest.mark.skipif(shutil.which("unzip") is None, reason="unzip is not installed")
+def test_a_zip_is_unpacked_by_the_line(mixed: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "x"), "zip", mixed)
+    line = said(StoreError, lambda: FastLoader(str(tmp_path / "x.zip")))
+    assert len(PackedDataset(made_of_the_line(line, tmp_path))) == 6
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord", ".tar", ".h5"])
+def test_a_store_without_a_suffix_gets_one_by_the_line(
+    mixed: Path, tmp_path: Path, suffix: str
+) -> None:
+    pack(mixed, tmp_path / f"x{suffix}")
+    bare = tmp_path / "train-00000-of-00001"
+    (tmp_path / f"x{suffix}").rename(bare)
+    for sidecar in tmp_path.glob("x*.fastload"):  # with what fastload's own stores have beside them
+        sidecar.rename(f"{bare}{suffix}.fastload")
+    line = said(StoreError, lambda: FastLoader(str(bare)))
+    assert len(PackedDataset(made_of_the_line(line, tmp_path))) == 6
+
+
+@pytest.mark.parametrize("content", [b"", b"\x01\x02" * 300])
+def test_a_file_of_a_foreign_format_is_not_answered_with_itself(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "x.beton").write_bytes(content)
+    line = said(StoreError, lambda: pack(tmp_path / "x.beton", tmp_path / "y.lmdb"))
+    assert line == "fastload pack mymodule:MyDataset imgs.lmdb"
+
+
+def test_cifar_s_archive_is_packed_by_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "cifar-10-python.tar.gz"
+    path.write_bytes(b"\x1f\x8b")
+    assert said(StoreError, lambda: FastLoader(str(path))) == f"fastload pack {path} imgs.lmdb"
 
 
 def test_an_image_is_answered_with_its_folder(mixed: Path) -> None:

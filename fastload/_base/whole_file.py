@@ -18,7 +18,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         OSError: it cannot be written; its ``filename`` is ``path``.
     """
     partial = _partial(path)
-    with naming(path, instead_of=partial):
+    with _naming(path, partial):
         with open(_create(partial), "wb") as file:
             try:
                 yield file
@@ -36,19 +36,18 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         OSError: no file can be made in that folder.
     """
     partial = _partial(path)
-    with naming(path, instead_of=partial):
+    with _naming(path, partial):
         os.close(_create(partial))
         os.unlink(partial)
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str], *, instead_of: str | None = None) -> Iterator[None]:
+def _naming(path: str | os.PathLike[str], instead_of: str) -> Iterator[None]:
     """A block whose errors of the system name ``path``, the file that the user asked for.
 
     Args:
         path: that file.
-        instead_of: a temporary name that must not be shown; None: only errors without a name (a
-            full disk gives none) are completed.
+        instead_of: a temporary name that must not be shown. (A full disk gives no name.)
     """
     try:
         yield

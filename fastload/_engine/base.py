@@ -38,7 +38,8 @@ from .._transforms.geometry.crop_geometry import Refused
 from .._transforms.plan import Plan
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
-from ..errors import DataError
+from ..errors import DataError, DecodeError
+from ..storage._read import read_records
 from ..storage.base import Spans, Store
 
 Images = torch.Tensor | list[torch.Tensor]
@@ -230,3 +231,16 @@ class BatchEngine(abc.ABC):
     def error(self, kind: type[DataError], message: str, record: int) -> DataError:
         """An error about ``record``, which names its file and offset."""
         return kind(message, **self.where(record))
+
+    def unsized(self, record: int) -> DataError:
+        """Why the width and height of ``record`` are unknown: it cannot be read, or is no image."""
+        try:
+            list(read_records(self.origin, np.array([record], np.int64), limit=1))
+        except DataError as error:
+            return error
+        return self.error(
+            DecodeError,
+            "expected an image, found no width and height: it is empty, damaged or no image; "
+            "on_error='skip' leaves it out",
+            record,
+        )

@@ -26,9 +26,8 @@ from .._transforms.plan import Plan
 from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
-from ..errors import DecodeError
 from ..hints import CheckCrc
-from ..storage.base import UNSIZED, Located, Spans, Store
+from ..storage.base import Located, Spans, Store
 from .base import BatchEngine, Draws, Ticket
 from .cache.prefix import merged
 from .cache.store import CachedStore, CacheFill
@@ -229,7 +228,7 @@ class ImageEngine(BatchEngine):
     def _refuse_unsized(self, records: np.ndarray, sizes: np.ndarray) -> None:
         unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
-            raise self.error(DecodeError, UNSIZED, int(records[unknown[0]]))
+            raise self.unsized(int(records[unknown[0]]))
 
     def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
         """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""

@@ -90,6 +90,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     if setup.pillow is not None:
         lines += setup.pillow.explain(source, workers)
     lines += scaled_advice.explain(source)
+    lines += [f"left out: {one}" for one in source.store.left_out]
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
     windowed = config.shuffle_window is not None or isinstance(config.sampler, SEQUENTIAL)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import dataclasses
+import errno
 import io
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
-from .._base.whole_file import naming
 from ..errors import ChecksumError, DecodeError, StoreError, UsageError
 from ..storage import open_store
 from ..storage._crc import crc32c
@@ -24,7 +26,6 @@ from ..storage._local import local_path
 from ..storage._partial import sync_folder
 from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
-from ..storage.folder import IMAGE_SUFFIXES
 
 LIST = "records.jsonl"  # labels and fields, in the folder of the images
 _CHUNK = 64  # records per task
@@ -75,7 +76,8 @@ def unpack(
 
     Raises:
         UsageError: the folder is not empty.
-        StoreError: a key points outside the folder, or two records have the same name.
+        StoreError: a key points outside the folder, or cannot be the name of a file beside the
+            others; or writing failed, for instance on a full disk.
         ChecksumError, DecodeError: a record is damaged.
     """
     opened = open_store(store)
@@ -92,15 +94,49 @@ def unpack(
             f"{partial!r} exists: an interrupted run left it, or another one is running; delete it "
             "if none is"
         ) from None
+    except OSError as error:
+        raise _not_written(partial, error) from error
     try:
-        with naming(target), reporting("unpacking", progress) as report_progress:
+        with reporting("unpacking", progress) as report_progress:
             report = _write(opened, partial, workers or available(), report_progress)
-        os.rename(partial, target)
-        sync_folder(os.path.dirname(target))
+        try:
+            os.rename(partial, target)
+            sync_folder(os.path.dirname(target))
+        except OSError as error:
+            raise _not_written(partial, error) from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return dataclasses.replace(report, folder=target)
+
+
+def _not_written(partial: str, error: OSError) -> StoreError:
+    """The error of the folder that ``partial`` was to become."""
+    target = partial.removesuffix(".partial")
+    above = os.path.dirname(target)
+    what = f"there is no folder {above!r}: create it first"
+    if os.path.isdir(above):
+        what = f"{error.strerror}: choose another folder, or make room in this one"
+    return StoreError(f"the folder cannot be written: {what}", path=target)
+
+
+@contextlib.contextmanager
+def _making(folder: str, name: str, store: Store, record: int | None = None) -> Iterator[None]:
+    """A block that makes ``name`` in ``folder``: of a record, a class or the list."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, (FileExistsError, NotADirectoryError)):
+            why = f"{name!r} is the name of two records, or of a record and a folder"
+        elif error.errno == errno.ENAMETOOLONG:
+            why = f"{name[:60]!r}... is too long for the name of a file"
+        else:
+            raise _not_written(folder, error) from error
+        raise StoreError(
+            f"{why}, so these records cannot be files: copy the store with `fastload pack`",
+            path=store.path,
+            record=record,
+        ) from error
 
 
 def _write(store: Store, folder: str, workers: int, progress: Progress | None) -> UnpackReport:
@@ -112,7 +148,8 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
         if "/" in name or not name:
             raise StoreError(f"expected class names that can be folders, got {name!r}",
                              path=store.path)  # fmt: skip
-        os.mkdir(os.path.join(folder, name))
+        with _making(folder, name, store):
+            os.mkdir(os.path.join(folder, name))
     listed = bool(store.fields) or (labels is not None and not by_class)
     everything = np.arange(len(store))
     parts = (everything[start : start + _CHUNK] for start in range(0, len(store), _CHUNK))
@@ -141,7 +178,8 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     if listed:
-        _write_list(store, names, os.path.join(folder, LIST), with_labels=not by_class)
+        with _making(folder, LIST, store):
+            _write_list(store, names, os.path.join(folder, LIST), with_labels=not by_class)
     return UnpackReport(folder=folder, records=len(names), nbytes=nbytes, listed=listed)
 
 
@@ -174,24 +212,29 @@ def _write_chunk(
             inside = store.classes[label] + "/"
             name = name if name.startswith(inside) else inside + name
         data, suffix = _image_file(store, data, int(kinds[at]), sizes[at], index)
-        if os.path.splitext(name)[1].lower() not in (suffix, *_SAME.get(suffix, ())):
+        if suffix and not _means(os.path.splitext(name)[1].lower(), suffix):
             name += suffix
         path = os.path.join(folder, *name.split("/"))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        try:
+        with _making(folder, name, store, index):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(path, flags, 0o644), "wb") as file:
                 file.write(data)
-        except FileExistsError as error:
-            raise StoreError(
-                f"two records have the name {name!r}", path=store.path, record=index
-            ) from error
         names.append(name)
         nbytes += len(data)
     return names, nbytes
 
 
-_SAME = {".jpg": (".jpeg",), ".tif": (".tiff",), "": IMAGE_SUFFIXES}
+def _means(suffix: str, other: str) -> bool:
+    """Whether both stand for one format, such as .jpg and .jpeg."""
+    if suffix == other:
+        return True
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    return suffix in known and known[suffix] == known[other]
+
+
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "gif": ".gif", "tiff": ".tif",
              "pgm": ".pgm", "ppm": ".ppm", "webp": ".webp"}  # fmt: skip
 

@@ -8,11 +8,7 @@ from pathlib import Path
 
 from .._tools.synthetic import make_images
 from ..errors import UsageError
-
-# The suffixes that torchvision's ImageFolder accepts.
-_SUFFIXES = (
-    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
-)  # fmt: skip
+from ..storage.folder import IMAGE_SUFFIXES
 
 
 def made(folder: Path, count: int, progress: Callable[[int, int, int], None]) -> int:
@@ -40,7 +36,7 @@ def linked(source: str, folder: Path, most: int) -> int:
     if not found:
         raise UsageError(
             f"{source!r}: expected images in this folder, found none with the suffixes "
-            f"{', '.join(_SUFFIXES)}; give a folder with one folder per class, or leave out "
+            f"{', '.join(IMAGE_SUFFIXES)}; give a folder with one folder per class, or leave out "
             "--images to use synthetic ones"
         )
     chosen = _evenly(found, most)
@@ -66,7 +62,7 @@ def _images(root: Path) -> list[tuple[str, Path]]:
 
 
 def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and path.is_file()
+    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
 
 
 def _evenly(found: Sequence[tuple[str, Path]], most: int) -> list[tuple[str, Path]]:

@@ -256,4 +256,11 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
     others = sum(list(report.kept.values())[_SHOWN:])
     if others:
         click.echo(f"kept unchanged: {others:,}, for other reasons")
+    for one in report.left_out[:_SHOWN]:
+        click.echo(printable(f"left out: {one}"))
+    if len(report.left_out) > _SHOWN:
+        more = sum(one.files for one in report.left_out[_SHOWN:])
+        click.echo(f"left out: {more:,} more, for other reasons")
+    if report.left_out:
+        click.echo("those of them that are images can be converted, or packed from a list (CSV)")
     click.echo(pace(report))

@@ -7,15 +7,15 @@ format, and the library it needs, is imported when it is used.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FastloadError, StoreError, StoreNotFoundError, UsageError, type_next
+from ..errors import FastloadError, StoreError, StoreNotFoundError, UsageError
 from ..hints import Compression
 from . import huggingface
 from ._local import is_url, local_path
 from ._nearby import nothing_at
+from ._not_store import no_store
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 from .column_options import ColumnOptions
 from .registry import (
@@ -142,7 +142,7 @@ def _open_local(path: str, columns: ColumnOptions) -> Store:
             ) from next(iter(broken), None)
         raise StoreError(
             f"expected a folder or a file ending in {', '.join(known_suffixes())}{_noted(broken)}"
-            f"{_instead(path)}",
+            f"{no_store(path)}",
             path=path,
         ) from next(iter(broken), None)
     if not found.folders and os.path.isdir(path):
@@ -208,17 +208,6 @@ def open_writer(
     if "shards" in found.options:
         options["total"] = total
     return found.writer(path, classes=classes, metadata=metadata, settings=settings, **options)
-
-
-def _instead(path: str) -> str:
-    """The end of a message about the file ``path``, which is no store: what to type next."""
-    from .folder import IMAGE_SUFFIXES
-
-    if path.lower().endswith(IMAGE_SUFFIXES):
-        line = f"fastload info {shlex.quote(os.path.dirname(path))}"
-        return f"; an image is read as part of its folder{type_next(line)}"
-    line = f"fastload pack {shlex.quote(path)} imgs.lmdb"
-    return f"; a list of images has to be packed first{type_next(line)}"
 
 
 def _noted(broken: Sequence[UsageError]) -> str:

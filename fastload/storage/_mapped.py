@@ -17,7 +17,8 @@ from ._read import open_regular
 if TYPE_CHECKING:
     from .._native import _core
 
-_COMPRESSED = (
+# how compressed files begin, and the command that decompresses them
+COMPRESSED = (
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ", "xz"),
@@ -47,10 +48,11 @@ def map_file(path: str) -> Mapped:
         raise StoreNotFoundError("expected a file, found nothing", path=path) from error
     except (OSError, ValueError) as error:
         raise StoreError(f"the file cannot be read: {error}", path=path) from error
-    for start, name in _COMPRESSED:
+    for start, name in COMPRESSED:
         if data[: len(start)] == start:
             raise StoreError(
-                f"expected an uncompressed file, found {name}: decompress it first", path=path
+                f"expected an uncompressed file, found {name}: decompress it first ({name} -dc)",
+                path=path,
             )
     return data
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..errors import StoreError
+from ..errors import StoreError, StoreNotFoundError
 from .base import Spans, Store
 
 _FETCHED = 256  # records that are fetched from elsewhere at a time
@@ -151,7 +151,8 @@ def read_spans(
                 if nbytes < 0:
                     nbytes = os.fstat(descriptor).st_size - offset
             except OSError as error:
-                raise StoreError(
+                missing = isinstance(error, FileNotFoundError)
+                raise (StoreNotFoundError if missing else StoreError)(
                     f"the record cannot be read: {error.strerror}",
                     path=store.shown(file),
                     record=index,

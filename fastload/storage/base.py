@@ -59,13 +59,6 @@ class Spans:
     memory: Sequence[np.ndarray] | None = None
 
 
-UNSIZED = (
-    "expected an image, found no width and height: it is empty, damaged or no image; "
-    "on_error='skip' leaves it out"
-)
-"""The error of a sample whose width and height cannot be read."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Located:
     """What an engine has to know about n records, taken at one moment.
@@ -134,6 +127,26 @@ class Batch:
     field_kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Files in a folder of images that are no records, for one reason.
+
+    Attributes:
+        reason: in words.
+        files: how many.
+        example: path of the first.
+    """
+
+    reason: str
+    files: int
+    example: str
+
+    def __str__(self) -> str:
+        count = "1 file" if self.files == 1 else f"{self.files:,} files"
+        such = "" if self.files == 1 else "such as "
+        return f"{count}, {such}{self.example}: {self.reason}"
+
+
 class Store(abc.ABC):
     """Random access to the records of one store. Picklable: reopens by path, lazily, per process.
 
@@ -152,6 +165,7 @@ class Store(abc.ABC):
         identity: identifies the content of ``memory``: equal only for equal content.
         names: what the image and its label are called in a sample that is a dict.
         sample_fields: the fields of a sample if none are asked for; None: it is then not a dict.
+        left_out: files in the folder that are no records; empty for packed stores.
     """
 
     format: str
@@ -164,6 +178,7 @@ class Store(abc.ABC):
     identity: str = ""
     names: tuple[str, str] = ("image", "label")
     sample_fields: tuple[str, ...] | None = None
+    left_out: Sequence[LeftOut] = ()
 
     @abc.abstractmethod
     def __len__(self) -> int: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -12,11 +13,15 @@ import numpy as np
 from ..errors import StoreError, StoreNotFoundError, UsageError
 from ._nearby import empty_folders, nothing_at, without_images
 from ._probe import UNKNOWN, probe_by_core, size_by_pillow
-from .base import Spans, Store
+from .base import LeftOut, Spans, Store
 from .registry import Format, format_of
 
-# torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""torchvision.datasets.folder.IMG_EXTENSIONS"""
+
+# What Pillow registers without reading pixels: it only identifies them (BUFR, GRIB, HDF5, MPEG,
+# WMF), only writes them (PALM, PDF), or has another program draw them (EPS).
+_NO_PIXELS = frozenset(("BUFR", "EPS", "GRIB", "HDF5", "MPEG", "PALM", "PDF", "WMF"))
 # If a folder has only subfolders of these names, which have subfolders, they are not classes.
 SPLITS = frozenset(
     ("train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval")
@@ -63,11 +68,11 @@ class PathList(Sequence[str]):
 
 
 class FolderStore(Store):
-    """Image files in a folder.
+    """Image files in a folder: those whose suffix Pillow, as it is installed, can read.
 
-    With subfolders, each one is a class; order, labels and file name extensions are those of
-    torchvision's ImageFolder. Without subfolders the images have no labels and are sorted by
-    name.
+    With subfolders, each one is a class; order, labels and class names are those of torchvision's
+    ImageFolder, which knows fewer suffixes (``IMAGE_SUFFIXES``). Without subfolders the images have
+    no labels and are sorted by name.
 
     Args:
         root: the folder.
@@ -86,16 +91,10 @@ class FolderStore(Store):
             raise StoreNotFoundError(
                 f"expected a folder of images, found none{nothing_at(self.path)}", path=self.path
             )
-        names = sorted(
-            entry.name
-            for entry in os.scandir(self.path)
-            if entry.is_dir() and not _is_unfinished(entry.name)
-        )
-        loose = sorted(
-            entry.name
-            for entry in os.scandir(self.path)
-            if entry.is_file() and _is_image(entry.name)
-        )
+        folders, files = _entries(self.path)
+        names = [name for name in folders if not _is_unfinished(name)]
+        left = _LeftOut()
+        loose = left.images_of(self.path, files)
         splits = [name for name in names if name.lower() in SPLITS]
         if splits and splits == names and any(map(self._has_folders, splits)):
             raise UsageError(
@@ -106,12 +105,13 @@ class FolderStore(Store):
         if not names:
             if not loose:
                 raise StoreNotFoundError(
-                    "expected class folders, or images with a name that ends in "
-                    f"{', '.join(IMAGE_SUFFIXES)}; found neither{without_images(self.path)}",
+                    "expected class folders, or files that Pillow can read as images (.jpg, .png "
+                    f"...); found neither{without_images(self.path)}",
                     path=self.path,
                 )
             prefix = os.fsencode(os.path.join(self.path, ""))
             self._set([prefix + os.fsencode(name) for name in loose], None, [])
+            self.left_out = left.sorted()
             return
         if loose:
             warnings.warn(
@@ -119,11 +119,12 @@ class FolderStore(Store):
                 "are ignored, as by torchvision's ImageFolder",
                 stacklevel=2,
             )
+            left.add(self.path, loose, "it lies beside the class folders")
         paths: list[bytes] = []
         counts: list[int] = []
         for name in names:
             before = len(paths)
-            _collect(os.path.join(self.path, name), paths)
+            _collect(os.path.join(self.path, name), paths, left)
             counts.append(len(paths) - before)
         empty = [name for name, count in zip(names, counts, strict=True) if not count]
         if empty:
@@ -134,6 +135,7 @@ class FolderStore(Store):
                 path=self.path,
             )
         self._set(paths, np.repeat(np.arange(len(names)), counts), names)
+        self.left_out = left.sorted()
 
     @classmethod
     def from_samples(
@@ -228,8 +230,55 @@ class FolderStore(Store):
         """None: loose files have none."""
 
 
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_SUFFIXES)
+def is_image(name: str) -> bool:
+    """Whether a file of this name is an image that Pillow, as it is installed, can read."""
+    if name.lower().endswith(IMAGE_SUFFIXES):
+        return True
+    suffix = _suffix(name)
+    if not suffix:
+        return False
+    from PIL import Image
+
+    # also of plugins; the first call loads Pillow's own, in 30 ms
+    found = Image.registered_extensions().get(suffix)
+    return found is not None and found not in _NO_PIXELS
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+class _LeftOut:
+    """Counts what is left out of a folder."""
+
+    def __init__(self) -> None:
+        self._files: collections.Counter[str] = collections.Counter()
+        self._first: dict[str, str] = {}
+
+    def images_of(self, folder: str, names: Sequence[str]) -> list[str]:
+        """The images among the files ``names`` of ``folder``, sorted; counts the others."""
+        images = sorted(filter(is_image, names))
+        if len(images) < len(names):
+            by_suffix: dict[str, list[str]] = {}
+            for name in set(names).difference(images):
+                by_suffix.setdefault(_suffix(name), []).append(name)
+            for suffix, others in by_suffix.items():
+                what = f"ending in {suffix}" if suffix else "without a suffix"
+                self.add(folder, others, f"Pillow, as installed, reads no image {what}")
+        return images
+
+    def add(self, folder: str, names: Sequence[str], reason: str) -> None:
+        """Count the files ``names`` of ``folder``."""
+        self._files[reason] += len(names)
+        first = os.path.join(folder, min(names))
+        self._first[reason] = min(first, self._first.get(reason, first))
+
+    def sorted(self) -> tuple[LeftOut, ...]:
+        """What was counted, the most files first."""
+        return tuple(
+            LeftOut(reason=reason, files=files, example=self._first[reason])
+            for reason, files in sorted(self._files.items(), key=lambda one: (-one[1], one[0]))
+        )
 
 
 def _is_unfinished(name: str) -> bool:
@@ -238,7 +287,16 @@ def _is_unfinished(name: str) -> bool:
     return end == ".partial" and format_of(stem) is not None
 
 
-def _collect(folder: str, paths: list[bytes]) -> None:
+def _entries(folder: str) -> tuple[list[str], list[str]]:
+    """The folders and the files in ``folder``, sorted; a link that leads nowhere is a file."""
+    found: tuple[list[str], list[str]] = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            found[not entry.is_dir()].append(entry.name)
+    return sorted(found[0]), sorted(found[1])
+
+
+def _collect(folder: str, paths: list[bytes], left: _LeftOut) -> None:
     """Append the images below ``folder``: folders in the order of their paths, files by name."""
 
     def refuse(error: OSError) -> None:
@@ -249,7 +307,7 @@ def _collect(folder: str, paths: list[bytes]) -> None:
     _refuse_loop(folder)
     found = []
     for root, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        found.append((root, sorted(filter(_is_image, names))))
+        found.append((root, left.images_of(root, names)))
         for name in folders:
             _refuse_loop(os.path.join(root, name))
     for root, names in sorted(found):

@@ -13,6 +13,7 @@ import pytest
 from fastload import unpack
 from fastload._base.whole_file import check_writable, whole_file
 from fastload.converters import pack
+from fastload.errors import StoreError
 from storage.formats import picture
 
 
@@ -66,7 +67,7 @@ def test_unpacking_that_fills_the_disk_names_the_folder(
     (tmp_path / "imgs" / "a.jpg").write_bytes(picture(0, 30, 20))
     pack(tmp_path / "imgs", tmp_path / "a.tar")
     request.getfixturevalue("full_disk")
-    with pytest.raises(OSError) as raised:
+    with pytest.raises(StoreError, match="File too large: choose another") as raised:
         unpack(tmp_path / "a.tar", tmp_path / "out")
-    assert raised.value.filename == str(tmp_path / "out")
+    assert raised.value.path == str(tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "a.tar.fastload", "imgs"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import shutil
@@ -21,7 +22,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 import native_core
-from fastload import verify
+from fastload import FastLoader, unpack, verify
+from fastload._engine.python import decode_record
 from fastload.cli import main
 from fastload.converters import pack
 from fastload.converters._chunk import Chunk
@@ -247,6 +249,52 @@ def test_skipped_files_are_listed(tmp_path: Path, resize: int | None) -> None:
     assert "an empty file" in report.skipped[1].reason
     store = open_store(tmp_path / "x.lmdb")
     assert store.keys(np.arange(4)) == ["a/0.jpg", "a/1.jpg", "a/3.jpg", "a/5.jpg"]
+
+
+def kinds_of_images(root: Path) -> list[str]:
+    """A picture in each of several formats in ``root``/a, beside a file that is none."""
+    (root / "a").mkdir(parents=True)
+    names = ["0.jfif", "1.gif", "2.tga", "3.pnm", "4.qoi", "5.pcx", "6.jpg"]
+    for number, name in enumerate(names):
+        Image.open(io.BytesIO(picture(number, 20, 14))).save(root / "a" / name)
+    (root / "a" / "6.json").write_text("{}")
+    return names
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".h5", ".tfrecord", ".rec", ".tar"])
+def test_every_image_that_pillow_reads_is_packed_and_comes_back(
+    tmp_path: Path, suffix: str
+) -> None:
+    names = kinds_of_images(tmp_path / "in")
+    report = pack(tmp_path / "in", tmp_path / f"x{suffix}")
+    store = open_store(tmp_path / f"x{suffix}")
+    assert store.keys(np.arange(len(store))) == [f"a/{name}" for name in names]
+    assert data_of(store) == [(tmp_path / "in" / "a" / name).read_bytes() for name in names]
+    for index, name in enumerate(names):
+        expected = decoded((tmp_path / "in" / "a" / name).read_bytes())
+        assert np.array_equal(np.asarray(decode_record(store, index)), expected), name
+    (left,) = report.left_out
+    assert (left.files, left.example) == (1, str(tmp_path / "in" / "a" / "6.json"))
+    unpack(tmp_path / f"x{suffix}", tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out" / "a")) == names
+
+
+def test_the_summary_names_and_counts_the_files_that_are_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    kinds_of_images(root)
+    done = CliRunner().invoke(main, ["pack", str(root), str(tmp_path / "x.lmdb")])
+    assert f"left out: 1 file, {root}/a/6.json: Pillow, as installed" in done.output
+    assert "packed from a list" in done.output
+    (tmp_path / "list.csv").write_text("path,label\nin/a/6.jpg,1\n")
+    listed = CliRunner().invoke(
+        main, ["pack", str(tmp_path / "list.csv"), str(tmp_path / "y.lmdb")]
+    )
+    assert "left out" not in listed.output
+    command = ["pack", str(root), str(tmp_path / "z.lmdb"), "--json"]
+    (left,) = json.loads(CliRunner().invoke(main, command).stdout)["left_out"]
+    assert left["files"] == 1 and left["example"] == f"{root}/a/6.json"
+    small = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+    assert f"left out: 1 file, {root}/a" in FastLoader(str(root), transform=small).explain()
 
 
 def test_folder_of_no_images_at_all_is_an_error(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from PIL import Image
 
 from fastload.cli import main
 from fastload.converters import pack
@@ -103,6 +106,34 @@ def test_folders_and_lists_are_fetched(
         [picture(3, 9, 9), picture(0, 9, 9)], [7, 8], ["klasse 1/03.jpg", "klasse 0/00.jpg"],
     )  # fmt: skip
     assert os.listdir(staging) == []
+
+
+def test_images_of_every_kind_are_fetched_and_what_is_left_out_has_its_url_s_path(
+    memory: Any, images: Path, tmp_path: Path, staging: Path
+) -> None:
+    memory.put(str(images), "/b/imgs", recursive=True)
+    Image.new("RGB", (4, 3)).save(image := io.BytesIO(), "TGA")
+    memory.pipe("/b/imgs/klasse 1/x.tga", image.getvalue())
+    memory.pipe("/b/imgs/klasse 1/x.json", b"{}")
+    report = pack("memory://b/imgs", tmp_path / "a.lmdb")
+    assert report.records == 21
+    assert [one.example for one in report.left_out] == ["/b/imgs/klasse 1/x.json"]
+    assert content(tmp_path / "a.lmdb")[0][-1] == image.getvalue()
+
+
+def test_errors_at_a_url_name_the_url_and_no_place_of_this_machine(
+    memory: Any, images: Path, tmp_path: Path, staging: Path
+) -> None:
+    memory.pipe("/b/x.tar.gz", b"\x1f\x8b...")
+    with pytest.raises(StoreError, match="found another file: fetch it") as caught:
+        pack("memory://b/x.tar.gz", tmp_path / "x.lmdb")
+    assert str(staging) not in str(caught.value)
+    memory.pipe("/b/imgs/a/1.txt", b"x")
+    memory.pipe("/b/imgs/b/1.jpg", b"x")
+    with pytest.raises(StoreNotFoundError, match="none in a") as missing:
+        pack("memory://b/imgs", tmp_path / "x.lmdb")
+    assert missing.value.path == "memory://b/imgs"
+    assert str(staging) not in str(missing.value) and "type next" not in str(missing.value)
 
 
 @pytest.fixture
@@ -445,6 +476,17 @@ def test_urls_that_lead_nowhere_say_so(memory: Any, tmp_path: Path, images: Path
         pack("memory://b/none.lmdb", tmp_path / "a.lmdb")
     with pytest.raises((UsageError, MissingDependencyError), match="nosuch"):
         pack("nosuch://b/none.lmdb", tmp_path / "a.lmdb")
+
+
+def test_a_missing_file_system_is_answered_with_the_package_to_install(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    for source, destination in (("s3://b/imgs", tmp_path / "a.lmdb"), (images, "s3://b/a.lmdb")):
+        with pytest.raises(MissingDependencyError) as caught:
+            pack(source, destination)
+        assert str(caught.value).endswith("type next: pip install s3fs")
 
 
 class NoCredentials(Exception):

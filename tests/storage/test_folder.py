@@ -12,7 +12,7 @@ from torchvision import transforms as tv
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
-from fastload.errors import DecodeError, StoreError, StoreNotFoundError
+from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import open_store
 from fastload.storage.folder import IMAGE_SUFFIXES, FolderStore
 from storage.formats import picture
@@ -45,8 +45,64 @@ def test_order_labels_and_classes_are_those_of_image_folder(tmp_path: Path) -> N
     assert store.classes == reference.classes
 
 
-def test_endings_are_those_of_image_folder() -> None:
+def test_endings_of_image_folder_need_no_plugin_of_pillow() -> None:
     assert IMAGE_SUFFIXES == datasets.folder.IMG_EXTENSIONS
+
+
+def test_every_file_that_pillow_can_read_is_an_image(tmp_path: Path) -> None:
+    image = Image.new("RGB", (16, 12), (200, 30, 60))
+    for suffix, name in Image.registered_extensions().items():
+        path = tmp_path / f"written{suffix}"
+        modes = ("RGB", "P", "1") if name not in ("EPS", "IM") else ()  # IM is deprecated
+        for mode in modes:
+            try:
+                image.convert(mode).save(path)
+                with Image.open(path) as read:
+                    read.load()
+                break
+            except (OSError, ValueError, KeyError):  # not in this mode, or not at all
+                path.unlink(missing_ok=True)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"written.gif", "written.tga", "written.jfif", "written.mpo"} <= written
+    touch(tmp_path, "read.psd", "read.fli", "no.h5", "no.pdf", "no.mpg", "no.eps", "no.txt", "jpg")
+    store = FolderStore(tmp_path)
+    names = [os.path.basename(path) for path in store.files]
+    assert set(names) == {*written, "read.psd", "read.fli"}
+    sizes = store.sizes(np.arange(len(store)))
+    assert all(sizes[names.index(name)].min() > 0 for name in written)
+
+
+def test_a_plugin_of_pillow_makes_its_files_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path, "1.jpg", "2.mine")
+    assert len(FolderStore(tmp_path)) == 1
+    Image.init()
+    monkeypatch.setitem(Image.EXTENSION, ".mine", "MINE")
+    store = FolderStore(tmp_path)
+    assert len(store) == 2 and not store.left_out
+
+
+def test_what_is_left_out_is_counted_by_the_reason(tmp_path: Path) -> None:
+    touch(
+        tmp_path, "a/1.jpg", "a/1.json", "b/2.jpg", "b/2.JSON", "b/noext", "b/x.hdf", "stray.jpg",
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="1 images lie in"):
+        store = FolderStore(tmp_path)
+    assert [(one.files, os.path.relpath(one.example, tmp_path)) for one in store.left_out] == [
+        (2, "a/1.json"), (1, "b/x.hdf"), (1, "b/noext"), (1, "stray.jpg"),
+    ]  # fmt: skip
+    assert str(store.left_out[0]) == (
+        f"2 files, such as {tmp_path}/a/1.json: Pillow, as installed, reads no image ending in "
+        ".json"
+    )
+    assert open_store([store, store]).left_out == [*store.left_out, *store.left_out]
+
+
+def test_a_link_that_leads_nowhere_is_no_image_less(tmp_path: Path) -> None:
+    touch(tmp_path, "1.jpg")
+    (tmp_path / "2.jpg").symlink_to(tmp_path / "nothing.jpg")
+    assert len(FolderStore(tmp_path)) == 2  # reading it is an error, as in class folders
 
 
 def test_links_to_folders_are_followed_as_image_folder_does(tmp_path: Path) -> None:
@@ -147,6 +203,36 @@ def test_file_list_behaves_as_a_sequence_and_pickles(tmp_path: Path) -> None:
         store.files[5]
 
 
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+@pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
+def test_a_file_that_cannot_be_read_is_not_called_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, engine: Any, on_error: Any
+) -> None:
+    (tmp_path / "a").mkdir()
+    for name in "0123":
+        (tmp_path / "a" / f"{name}.jpg").write_bytes(picture(1, 16, 16))
+    dataset = ImageFolder(tmp_path, tv.Compose([tv.Resize((8, 8)), tv.ToTensor()]))
+    (tmp_path / "a" / "1.jpg").unlink()  # after it was listed
+    (tmp_path / "a" / "2.jpg").unlink()
+    (tmp_path / "a" / "2.jpg").symlink_to("nowhere.jpg")
+    (tmp_path / "a" / "3.jpg").unlink()
+    (tmp_path / "a" / "3.jpg").symlink_to("3.jpg")  # cannot be followed
+    words = {1: "No such file or directory", 2: "No such file or directory", 3: "Too many levels"}
+    for index, reason in words.items():
+        loader = FastLoader(
+            dataset, 2, sampler=[0, index], num_workers=1, engine=engine, on_error=on_error
+        )
+        if on_error == "raise":
+            with pytest.raises(StoreError, match=f"the record cannot be read: {reason}") as caught:
+                list(loader)
+            assert caught.value.path == str(tmp_path / "a" / f"{index}.jpg")
+            assert isinstance(caught.value, FileNotFoundError) == (index < 3)  # as with DataLoader
+        else:
+            list(loader)
+            assert f"the record cannot be read: {reason}" in caplog.text
+            caplog.clear()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
 def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
@@ -163,7 +249,7 @@ def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
     options: dict[str, Any] = {"batch_size": 5, "num_workers": 1, "engine": engine}
     loader = FastLoader(dataset, **options)
     assert "store: folder, 5 records" in loader.explain()
-    with pytest.raises(DecodeError, match="expected an image, found no width and height"):
+    with pytest.raises(StoreError, match="cannot be read: it is not a regular file"):
         list(loader)
     skipping = FastLoader(dataset, on_error="skip", max_errors=2, **options)
     assert [len(labels) for _, labels in skipping] == [3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -198,8 +199,53 @@ def test_class_names_that_are_no_folders_and_equal_names_are_refused(tmp_path: P
         with pytest.raises(StoreError, match=r"path inside a folder|class names that can be"):
             unpack(path, tmp_path / "out")
     twice = [records(1)[0], records(1)[0]]
-    with pytest.raises(StoreError, match="two records have the name"):
+    with pytest.raises(StoreError, match="is the name of two records"):
         unpack(write(tmp_path / "twice.lmdb", twice, CLASSES), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "keys", [("a.jpg", "a.jpg/b.jpg"), ("a.jpg/b.jpg", "a.jpg"), ("a.jpg", "a.jpg/b/c.jpg")]
+)
+def test_a_name_that_is_a_file_and_a_folder_is_refused(
+    tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    given = [dataclasses.replace(records(1)[0], key=key, label=None) for key in keys]
+    path = write(tmp_path / "a.lmdb", given, [])
+    with pytest.raises(
+        StoreError, match=r"'a\.jpg.*' is the name .* a record and a folder"
+    ) as caught:
+        unpack(path, tmp_path / "out", workers=1)
+    assert (caught.value.path, caught.value.record) == (str(path), 1)
+    assert os.listdir(tmp_path) == ["a.lmdb"]
+
+
+def test_names_that_are_too_long_for_files_are_refused(tmp_path: Path) -> None:
+    long = "x" * 300
+    classes = write(tmp_path / "classes.lmdb", records(1), [long])
+    keyed = [dataclasses.replace(records(1)[0], key=f"{long}.png", label=None)]
+    keys = write(tmp_path / "keys.lmdb", keyed, [])
+    for path in (classes, keys):
+        with pytest.raises(StoreError, match=r"'x{60}'\.\.\. is too long for the name of a file"):
+            unpack(path, tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_made_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.lmdb", records(2), CLASSES)
+    with pytest.raises(StoreError, match="create it first") as caught:
+        unpack(path, tmp_path / "no" / "out")
+    assert caught.value.path == str(tmp_path / "no" / "out")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        unpack(path, tmp_path / "file" / "out")
+
+    def refuse(path: str, mode: int = 0o777) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "mkdir", refuse)  # root may write anywhere
+    with pytest.raises(StoreError, match="Permission denied: choose another folder"):
+        unpack(path, tmp_path / "out")
 
 
 def test_folders_in_use_and_links_are_refused(tmp_path: Path) -> None:

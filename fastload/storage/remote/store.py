@@ -230,7 +230,7 @@ class RemoteStore(Store):
             if shown == error.path:
                 raise
             found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
-            raise found from error
+            raise found.with_traceback(error.__traceback__) from error.__cause__
 
     def _shown_path(self, path: str | None) -> str | None:
         attached = self._attached
