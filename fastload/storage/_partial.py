@@ -246,13 +246,14 @@ class Partial:
         """Sync the finished data file ``name`` of the partial and rename it to the store's path."""
         self.publish([(name, self.path)])
 
-    def publish(self, renames: Sequence[tuple[str, str]], *, replace: Collection[str] = ()) -> None:
+    def publish(self, renames: Sequence[tuple[str, str]], *, replace: bool = False) -> None:
         """Sync finished files of the partial and rename them in order.
 
         Args:
             renames: (name in the partial, maybe in a folder of it; path). The last one makes the
                 store exist: if a run is killed before it, the next run takes the others back.
-            replace: the paths of others that may exist: the sidecar of a store that was deleted.
+            replace: whether the others may replace an existing file: sidecar and index files of a
+                store that was deleted.
 
         Raises:
             UsageError: a path exists.
@@ -264,8 +265,8 @@ class Partial:
             finally:
                 os.close(descriptor)
         *others, (last, mark) = renames
-        for path in [mark, *(path for _, path in others)]:
-            if path not in replace and os.path.lexists(path):
+        for path in [mark, *([] if replace else [path for _, path in others])]:
+            if os.path.lexists(path):
                 raise UsageError(f"{path!r} exists: move it and run the same again")
         if others:
             self._write_json(_RENAMES, others)
