@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
@@ -17,8 +18,8 @@ def alone(paths: Iterable[str]) -> Iterator[None]:
     Each lock is on an empty file beside the store. A kill leaves it, and the next run deletes it.
 
     Raises:
-        UsageError: another process holds one of the locks, a folder cannot be written, or its file
-            system has no locks.
+        UsageError: another process holds one of the locks, a folder cannot be written, its file
+            system has no locks, or something else has the name of a lock.
     """
     with contextlib.ExitStack() as stack:
         for path in sorted(paths):  # of two processes, one gets the first that both want
@@ -31,13 +32,17 @@ def _locked(path: str) -> Iterator[None]:
     name = f"{path}.replacing-lock"
     while True:
         try:
-            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise _not_a_lock(name) from error
             raise UsageError(
                 f"{path!r} has to be replaced by a new store beside it, but its folder cannot be "
                 f"written ({error.strerror}): make it writable, or work on a copy elsewhere"
             ) from error
         try:
+            if os.fstat(lock).st_size:
+                raise _not_a_lock(name)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -59,3 +64,7 @@ def _locked(path: str) -> Iterator[None]:
                 return
         finally:  # if its owner deleted the file that was opened here, try again
             os.close(lock)
+
+
+def _not_a_lock(name: str) -> UsageError:
+    return UsageError(f"expected an empty file at {name!r}, found something else: move it")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,15 +14,16 @@ from ..errors import StoreError, UsageError
 from ..storage import Store, format_of, open_store
 from ..storage._local import local_path
 from ..storage._partial import sync_folder
-from ..storage._sidecar import SUFFIX, next_sidecar_of, read_sidecar, sidecar_of, write_sidecar
-from ..storage._writer import KEPT
+from ..storage._sidecar import next_sidecar_of, read_sidecar, sidecar_of, write_sidecar
+from ..storage._writer import KEPT, write_failed
 from ..storage.concat import ConcatStore, shortly
 from ._alone import alone
 from ._pack import pack
 from ._report import PackReport
 from ._store_source import StoreSource
+from ._workplace import Workplace, companions_of
 
-_MARK = "-appending"  # in the name of the new store until it replaces the old one
+_WAITING = "sidecar"  # in the folder of the new store, before it waits beside the old one
 
 
 def concat(
@@ -113,10 +113,18 @@ def _append(
     path: str, source: Any, progress: Progress | bool | None, options: dict[str, Any]
 ) -> PackReport:
     store = open_store(path)
-    stem, suffix = os.path.splitext(path)
-    new, more = f"{stem}{_MARK}{suffix}", f"{stem}{_MARK}-added{suffix}"
-    _settle(path, store.format)  # after a run that was killed
-    _remove(path)
+    work = Workplace(path, "appending")
+    new, more = work.staged, work.file(f"added{os.path.splitext(path)[1]}")
+    try:
+        work.begin()
+    except OSError as error:
+        raise write_failed(error, work.folder) from error
+    try:
+        _settle(path, work, store.format)  # after a run that was killed
+    except StoreError:
+        work.end()
+        raise
+    _clear(work, new, more)
     try:
         # A function is only called for the copy: both steps count from 0.
         shown = False if callable(progress) else progress
@@ -130,7 +138,7 @@ def _append(
         records.noted = _noted(both.stores)
         report = pack(records, new, progress=progress)
         both.close()
-        _replace(new, path, store.format)
+        _replace(work, path, store.format)
     except StoreError as error:
         if KEPT not in error.message:
             raise
@@ -142,7 +150,8 @@ def _append(
         stop.args = ("the store is as it was",)
         raise
     finally:
-        _remove(path)
+        _clear(work, new, more)
+        work.end()
     (part,) = report.parts
     return PackReport(
         parts=(dataclasses.replace(part, path=path),),
@@ -187,22 +196,25 @@ def _noted(stores: Sequence[Store]) -> dict[str, Any]:
     return found
 
 
-def _replace(new: str, path: str, format: str) -> None:
-    """Rename the files of the store ``new`` to those of ``path``.
+def _replace(work: Workplace, path: str, format: str) -> None:
+    """Rename the files of the new store in ``work`` to those of ``path``.
 
     The rename of the data file switches the stores. Until then the new sidecar waits beside the old
     one, and readers use the one that fits.
     """
+    new = work.staged
     table = read_sidecar(new, format) if os.path.exists(sidecar_of(new)) else None
     if table is not None:
-        waiting = next_sidecar_of(path)
-        write_sidecar(path, table, names=[os.path.basename(path)], place=waiting)
+        names = [os.path.basename(path)]
+        write_sidecar(path, table, names=names, target=work.file(_WAITING))
+        os.replace(work.file(_WAITING), next_sidecar_of(path))
+        sync_folder(os.path.dirname(path))
     os.replace(new, path)
     sync_folder(os.path.dirname(path))
-    _settle(path, format)
+    _settle(path, work, format)
 
 
-def _settle(path: str, format: str) -> None:
+def _settle(path: str, work: Workplace, format: str) -> None:
     """Rename index files and the sidecar, once the data file is renamed.
 
     A waiting sidecar is deleted if its data file was never renamed.
@@ -219,23 +231,16 @@ def _settle(path: str, format: str) -> None:
     if not fits:
         os.remove(waiting)
         return
-    stem = os.path.splitext(path)[0]
-    folder, begin = os.path.split(f"{stem}{_MARK}.")
-    for name in os.listdir(folder):
-        if name.startswith(begin) and not name.endswith(SUFFIX):
-            os.replace(os.path.join(folder, name), f"{stem}.{name.removeprefix(begin)}")
+    for made, place in zip(companions_of(work.staged), companions_of(path), strict=True):
+        if place != sidecar_of(path) and os.path.lexists(made):
+            os.replace(made, place)
     os.replace(waiting, sidecar_of(path))
-    sync_folder(folder)
+    sync_folder(os.path.dirname(path))
 
 
-def _remove(path: str) -> None:
-    """Delete the files of the new store that were not renamed."""
-    folder, name = os.path.split(os.path.splitext(path)[0])
-    waiting = os.path.basename(next_sidecar_of(path))
-    for other in os.listdir(folder):
-        left = os.path.join(folder, other)
-        if other.startswith((f"{name}{_MARK}.", f"{name}{_MARK}-added.", f"{waiting}.")):
-            if os.path.isdir(left):
-                shutil.rmtree(left)
-            else:
-                os.remove(left)
+def _clear(work: Workplace, *stores: str) -> None:
+    """Delete the files of ``stores`` in ``work`` that were not renamed."""
+    names = [
+        file for store in stores for file in (store, f"{store}.partial", *companions_of(store))
+    ]
+    work.remove([_WAITING, *map(os.path.basename, names)])

@@ -1,11 +1,11 @@
 """``overwrite=True``: a new store is written beside the old one, and replaces it when it is
 complete.
 
-Until then it lies in ``NAME-overwriting.SUFFIX.partial``, where the next run finds and resumes it.
-One file replaces another atomically. A store of several files is incomplete while they are renamed.
-If a run is killed meanwhile, the next one moves those files back, finds the store finished, and
-starts the renames again. The list of renames also names the files of the old store: after the first
-rename they may look like no store any more.
+Until then it lies in a folder beside it (``_workplace.py``), where the next run finds and resumes
+it. One file replaces another atomically. A store of several files is incomplete while they are
+renamed. If a run is killed meanwhile, the next one moves those files back, finds the store
+finished, and starts the renames again. The list of renames also names the files of the old store:
+after the first rename they may look like no store any more.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..errors import StoreError, UsageError
-from ..storage import find_by_suffix, open_store
+from ..storage import open_store
 from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._writer import write_failed
 from ._alone import alone
 from ._remote import in_order
 from ._report import PackReport
+from ._workplace import Workplace, companions_of
 
 _RENAMES = "renames.json"  # which files are being moved to their places
 
 
-def staged(path: str) -> str:
+def workplace(path: str) -> Workplace:
     """Where the store that will replace ``path`` is written."""
-    stem, suffix = os.path.splitext(path)
-    return os.path.join(f"{stem}-overwriting{suffix}.partial", os.path.basename(path))
+    return Workplace(path, "overwriting")
 
 
 def needed(path: str, parts: Sequence[str]) -> bool:
@@ -41,7 +40,7 @@ def needed(path: str, parts: Sequence[str]) -> bool:
     Raises:
         UsageError: a folder that is not a store exists there.
     """
-    return os.path.lexists(os.path.dirname(staged(path))) or any(map(_files_of, parts))
+    return os.path.lexists(workplace(path).folder) or any(map(_files_of, parts))
 
 
 def _files_of(path: str) -> list[str]:
@@ -66,11 +65,10 @@ def _files_of(path: str) -> list[str]:
                 found = list(store.files)
         except StoreError:
             pass  # nothing there, or an incomplete set
-    found.append(path + SIDECAR)
-    format_ = find_by_suffix(path)
-    for form in () if format_ is None else format_.companions:
-        found += [form.format(path=one, stem=os.path.splitext(one)[0]) for one in found[:-1]]
-    return [one for one in found if os.path.lexists(one)]
+    # What has the name of an index belongs to a store only beside its data file.
+    beside = [other for one in found if os.path.lexists(one) for other in companions_of(one)]
+    found += [path + SIDECAR, *beside]
+    return [one for one in dict.fromkeys(found) if os.path.lexists(one)]
 
 
 def replacing(path: str, parts: Sequence[str], run: Callable[[str], PackReport]) -> PackReport:
@@ -90,21 +88,21 @@ def replacing(path: str, parts: Sequence[str], run: Callable[[str], PackReport])
 
 def _replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
     """``replacing`` while no other process does."""
-    folder, parent = os.path.dirname(staged(path)), os.path.dirname(path)
-    with _errors_of(folder):
-        os.makedirs(folder, exist_ok=True)
-        known = _take_back(folder, parent)
+    place, parent = workplace(path), os.path.dirname(path)
+    with _errors_of(place.folder):
+        place.begin()
+        known = _take_back(place.folder, parent)
     try:
-        report = run(staged(path))
+        report = run(place.staged)
+        new = {os.path.basename(file) for part in report.parts for file in _files_of(part.path)}
         places = [os.path.join(parent, os.path.basename(part.path)) for part in report.parts]
         old = {file for place in places for file in _files_of(place)}
         old |= set(filter(os.path.lexists, known))
     except BaseException:
-        if not os.listdir(folder):
-            os.rmdir(folder)
+        place.end()
         raise
-    with _errors_of(folder):
-        _move(folder, parent, places, old)
+    with _errors_of(place.folder):
+        _move(place, parent, new, places, old)
     parts = zip(report.parts, places, strict=True)
     return dataclasses.replace(
         report, parts=tuple(dataclasses.replace(part, path=place) for part, place in parts)
@@ -120,13 +118,23 @@ def _errors_of(folder: str) -> Iterator[None]:
         raise write_failed(error, folder) from error
 
 
-def _move(folder: str, parent: str, places: Sequence[str], old: set[str]) -> None:
-    """Move the files of the new stores to ``parent``, and delete the ``old`` ones."""
+def _move(
+    work: Workplace, parent: str, new: set[str], places: Sequence[str], old: set[str]
+) -> None:
+    """Move the files of the new stores to ``parent``, and delete the ``old`` ones.
+
+    Args:
+        work: where they are.
+        parent: the folder of the store.
+        new: names of the files.
+        places: paths of the new stores.
+        old: paths.
+    """
+    folder = work.folder
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
+    names = [name for name in names if name in new]
     aside = {name: f"old-{name}" for name in map(os.path.basename, places)}
-    others = {*aside.values(), _RENAMES, f"{_RENAMES}.new"}  # of a run that was killed
-    names = [name for name in names if name not in others]
-    _note(folder, [os.path.join(folder, name) for name in names], old)
+    _note(folder, [work.file(name) for name in names], old)
     for place in places:
         if place + SIDECAR in old and not os.path.lexists(place):
             os.remove(place + SIDECAR)  # of shards: a mixture of old and new ones is no store
@@ -134,16 +142,14 @@ def _move(folder: str, parent: str, places: Sequence[str], old: set[str]) -> Non
     for name in names:
         place = os.path.join(parent, name)
         if os.path.isdir(place) and not os.path.islink(place):  # a rename cannot replace it
-            old_place = os.path.join(folder, aside[name])
-            if os.path.isdir(old_place):
-                shutil.rmtree(old_place)
-            os.rename(place, old_place)
-        os.replace(os.path.join(folder, name), place)
+            work.remove([aside[name]])  # of a run that was killed
+            os.rename(place, work.file(aside[name]))
+        os.replace(work.file(name), place)
     sync_folder(parent)
     for left in old - {os.path.join(parent, name) for name in names}:
         os.remove(left)
-    os.remove(os.path.join(folder, _RENAMES))
-    shutil.rmtree(folder)
+    work.remove([_RENAMES, *aside.values(), *(f"{name}.partial" for name in aside)])
+    work.end()
 
 
 def _note(folder: str, new: Iterable[str], old: Iterable[str]) -> None:

@@ -110,14 +110,23 @@ class ColumnReader:
         )
 
 
-def checked_labels(labels: np.ndarray | None, count: int, path: str) -> np.ndarray | None:
+def checked_labels(labels: np.ndarray | None, count: int, path: str) -> np.ndarray:
     """Labels of any program as a store returns them.
+
+    Args:
+        labels: None: what has their name is no array.
+        count: of the records.
+        path: where they are.
 
     Raises:
         StoreError: they are not numbers, or not one row for each record.
     """
     if labels is None:
-        return None
+        raise StoreError(
+            "expected an array of labels under this name, found something else: if it was one copy "
+            "the store again, else give it another name",
+            path=path,
+        )
     try:
         labels = label_column(labels)
     except UsageError as error:

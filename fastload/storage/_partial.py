@@ -105,22 +105,33 @@ class Partial:
             undo.pop_all()  # everything is open
 
     def _check_own(self) -> None:
-        """Raise UsageError for links, so that nothing outside the folder is written or deleted."""
+        """Raise UsageError for a link, a folder with links, or one that somebody else made.
+
+        So nothing is written or deleted outside of the folder, and nothing that others put there.
+        """
         if not stat.S_ISDIR(os.lstat(self.folder).st_mode):
             raise UsageError(
                 f"expected a folder that fastload made at {self.folder!r}, found something else (a "
                 "link is not followed): move it"
             )
         with os.scandir(self.folder) as entries:
+            there = list(entries)
             other = [
                 one.path
-                for one in entries
+                for one in there
                 if not one.is_file(follow_symlinks=False) and not one.is_dir(follow_symlinks=False)
             ]
         if other:
             raise UsageError(
                 f"expected files and folders in {self.folder!r}, found a link or a device, "
                 f"{min(other)!r}: delete that folder to start again"
+            )
+        # The settings are written before everything else.
+        foreign = {one.name for one in there} - {"lock", "settings.json.new"}
+        if foreign and not os.path.exists(self.file("settings.json")):
+            raise UsageError(
+                f"expected a folder that fastload made at {self.folder!r}, found "
+                f"{min(foreign)!r} and no settings.json: move it"
             )
 
     def _acquire(self) -> int:
@@ -241,8 +252,8 @@ class Partial:
         Args:
             renames: (name in the partial, maybe in a folder of it; path). The last one makes the
                 store exist: if a run is killed before it, the next run takes the others back.
-            replace: whether the others may replace an existing file: the sidecar of a store that
-                was deleted.
+            replace: whether the others may replace an existing file: sidecar and index files of a
+                store that was deleted.
 
         Raises:
             UsageError: a path exists.
@@ -256,7 +267,7 @@ class Partial:
         *others, (last, mark) = renames
         for path in [mark, *([] if replace else [path for _, path in others])]:
             if os.path.lexists(path):
-                raise UsageError(f"{path!r} was created meanwhile: move it and run again")
+                raise UsageError(f"{path!r} exists: move it and run the same again")
         if others:
             self._write_json(_RENAMES, others)
             for name, path in others:

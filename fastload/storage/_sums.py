@@ -101,6 +101,11 @@ class Sums:
             )
         self._left.pop(name, None)
 
+    def demand(self, columns: _Checked) -> None:
+        """Raise StoreError unless every column is there that has a checksum."""
+        there = {name.lstrip("/") for name in _named(columns, ())}
+        demand((name.lstrip("/") for name in self._left), there.__contains__, self._path)
+
     def check_classes(self, classes: Sequence[str]) -> None:
         """``check`` of the class names. Raises StoreError."""
         self.check("classes", _texts(classes))
@@ -109,17 +114,10 @@ class Sums:
         """Compare every column not yet compared; whether the store has checksums.
 
         Raises:
-            StoreError: checksum mismatch, or a column is missing.
+            StoreError: checksum mismatch.
         """
-        there = _named(columns, classes)
-        for name, values in there.items():
+        for name, values in _named(columns, classes).items():
             self.check(name, values, all=True)
-        if self._left:
-            raise StoreError(
-                f"expected the columns {', '.join(map(str, self._left))}, found none of them: the "
-                "store is damaged, copy it again or pack it again",
-                path=self._path,
-            )
         return self.known
 
 

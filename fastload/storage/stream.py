@@ -410,7 +410,7 @@ class StreamWriter(PartialWriter):
                 renames.append(sidecar)
             else:  # the name of the data file makes the store exist
                 renames = [sidecar, *renames[1:], renames[0]]
-            self._partial.publish(renames, replace=not self._set)
+            self._partial.publish(renames, replace=not self._set and os.path.lexists(sidecar[1]))
             self._closed = True
         except OSError as error:
             raise self._failed(error) from error

@@ -126,11 +126,12 @@ class Table:
         ).checked()
 
     def checked(self) -> Table:
-        """This table with fingerprints, if every column is as described and inside its file.
+        """This table with fingerprints, if every column is there, as described, and in its file.
 
         Raises:
             StoreError: it is not, or a file cannot be read.
         """
+        self.sums.demand(self)
         prints = self.fingerprints
         prints = [fingerprint(path) for path in self.files] if prints is None else prints
         count = len(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import io
 import itertools
@@ -29,6 +30,7 @@ import warm
 from fastload._tools.unpack import unpack
 from fastload.converters import _alone, _append, append, concat, estimate, pack
 from fastload.converters._store_source import unique
+from fastload.converters._workplace import Workplace
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
 from storage.formats import CLASSES, PACKED, ROWS, Row, picture, pixels, records
@@ -345,17 +347,20 @@ def test_append_that_is_killed_leaves_the_old_store_or_the_new_one_with_its_fiel
             monkeypatch.setattr(os, "replace", counted)
             replace(*arguments)
 
-        rename, replace, remove = os.replace, _append._replace, _append._remove
+        rename, replace = os.replace, _append._replace
+        work = Workplace(str(path), "appending")
+        clear = functools.partial(_append._clear, work, work.staged, work.file(f"added{suffix}"))
         with monkeypatch.context() as patch:
             patch.setattr(_append, "_replace", last_steps)
-            patch.setattr(_append, "_remove", lambda path: None)  # who is killed clears nothing up
+            patch.setattr(_append, "_clear", lambda *paths: None)  # who is killed clears nothing up
             try:
                 append(path, tmp_path / f"more{suffix}")
             except Killed:
                 return True
             finally:
                 patch.setattr(os, "replace", rename)
-        remove(str(path))
+        clear()
+        work.end()
         return False
 
     write(tmp_path / f"more{suffix}", [{"key": f"neu {i}"} for i in range(12)])
@@ -425,7 +430,9 @@ def test_append_deletes_what_a_killed_one_had_written_of_the_next_sidecar(tmp_pa
     path = write(tmp_path / "a.tar")
     write(tmp_path / "more.tar", [{"key": f"neu {i}"} for i in range(12)])
     before = sorted(os.listdir(tmp_path))
-    (tmp_path / "a.tar.fastload-next.partial").write_bytes(b"half")
+    work = Workplace(str(path), "appending")
+    work.begin()
+    Path(work.file("sidecar")).write_bytes(b"half")
     (tmp_path / "a.tar.replacing-lock").touch()
     with pytest.raises(UsageError, match="already has a record"):
         append(path, path)

@@ -190,6 +190,107 @@ def test_an_older_store_without_a_list_of_columns_has_checksums_of_its_records(
         refused(other, name)
 
 
+# --- damaged descriptions -------------------------------------------------------------------------
+
+
+def contents(path: Path) -> object:
+    """All that training and ``pack`` read beside the images."""
+    store = open_store(path)
+    everything, labels = np.arange(len(store)), store.labels
+    crcs = store.checksums(everything)
+    return (
+        list(store.classes),
+        None if labels is None else labels.tolist(),
+        store.keys(everything),
+        [store.batch(name, everything) for name in store.fields if name != "numbers"],
+        [store.column(name).tolist() for name in store.fields if name == "numbers"],
+        None if crcs is None else crcs.tolist(),
+        [store.check_columns(), store.sizes(everything).tolist()],
+    )
+
+
+@pytest.mark.parametrize("suffix", ["n5", "zarr"])
+def test_a_flipped_bit_in_a_description_loses_nothing_without_a_word(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = packed(tmp_path, suffix)
+    expected, refused, flips = contents(path), 0, np.random.default_rng(0)
+    for file in sorted(path.rglob("*.json")):
+        whole = file.read_bytes()
+        for at in flips.choice(len(whole), min(150, len(whole)), replace=False).tolist():
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << int(flips.integers(8))
+            file.write_bytes(damaged)
+            try:
+                found = contents(path)
+            except StoreError:
+                refused += 1
+            else:
+                assert found == expected, (file, at, bytes(damaged[max(0, at - 20) : at + 20]))
+        file.write_bytes(whole)
+    assert refused > 400
+
+
+@pytest.mark.parametrize("suffix", ["n5", "zarr", "h5"])
+def test_a_header_without_its_checksums_is_an_error(tmp_path: Path, suffix: str) -> None:
+    path = packed(tmp_path, suffix)
+    file = {"n5": path / "attributes.json", "zarr": path / "zarr.json", "h5": path}[suffix]
+    whole = file.read_bytes()
+    damaged = re.sub(rb'"crc32c"(: *\{)', rb'"brc32c"\1', whole)
+    assert damaged != whole
+    file.write_bytes(damaged)
+    with pytest.raises(StoreError, match="found no checksums"):
+        open_store(path)
+
+
+@pytest.mark.parametrize("name", [b"crc32c", b"fastload", b"labels", b"keys", b"fields"])
+def test_a_damaged_name_in_hdf5_is_an_error(tmp_path: Path, name: bytes) -> None:
+    path = packed(tmp_path, "h5")
+    whole = path.read_bytes()
+    begin = whole.index(name + b"\0")
+    for at in range(begin, begin + len(name) + 1):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(StoreError):
+                open_store(path)
+
+
+@pytest.mark.parametrize("suffix", ["n5", "zarr"])
+@pytest.mark.parametrize("how", ["one bit", "nothing described", "an empty folder"])
+def test_labels_of_other_programs_do_not_get_lost(tmp_path: Path, suffix: str, how: str) -> None:
+    path = packed(tmp_path, suffix)
+    shutil.rmtree(path / "crc32c")
+    described = path / ("attributes.json" if suffix == "n5" else "zarr.json")
+    text = json.loads(described.read_text())
+    del (text if suffix == "n5" else text["attributes"])["fastload"]
+    described.write_text(json.dumps(text))
+    assert [labels.tolist() for _, labels in FastLoader(path, 6)] == [[0, 1] * 3]
+    labels = path / "labels" / described.name
+    if how == "one bit":
+        word = "dimensions" if suffix == "n5" else "shape"
+        labels.write_text(labels.read_text().replace(word, f"{word[:-2]}r{word[-1]}"))
+    elif how == "nothing described":
+        labels.unlink()
+    else:
+        shutil.rmtree(path / "labels")
+        (path / "labels").mkdir()
+    with pytest.raises(StoreError, match="labels"):
+        open_store(path)
+
+
+def test_labels_of_torch_save_are_numbers_or_none(tmp_path: Path) -> None:
+    import torch
+
+    images = torch.zeros((3, 3, 4, 4), dtype=torch.uint8)
+    torch.save({"images": images, "labels": None}, tmp_path / "none.pth")
+    assert open_store(tmp_path / "none.pth").labels is None
+    torch.save({"images": images, "labels": {"of": [1, 2, 3]}}, tmp_path / "dict.pth")
+    with pytest.raises(StoreError, match="expected an array of labels"):
+        open_store(tmp_path / "dict.pth")
+
+
 # --- sizes ----------------------------------------------------------------------------------------
 
 

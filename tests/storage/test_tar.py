@@ -300,6 +300,28 @@ def test_samples_that_make_no_sense_are_named(tmp_path: Path, engine: None) -> N
         open_store(path)
 
 
+@pytest.mark.parametrize(
+    "other", ["._0.cls", "./._0.jpg", "README", "__note__.txt", ".DS_Store", "PaxHeaders/0"]
+)
+def test_members_that_are_skipped_do_not_end_a_sample(
+    tmp_path: Path, engine: None, other: str
+) -> None:
+    entries = []
+    for i in range(3):
+        entries += [(f"{i}.jpg", picture(i, 4, 4)), (other, b"\0\5\x16\7"), (f"{i}.cls", b"%d" % i)]
+    path = tar(tmp_path / "a.tar", entries)
+    store = open_store(path)
+    assert store.labels is not None and store.labels.tolist() == [0, 1, 2]
+    assert data_of(path) == [picture(i, 4, 4) for i in range(3)]
+    assert not store.fields
+    with open(path, "rb") as stream:
+        files = webdataset.tariterators.tar_file_expander([{"url": "a.tar", "stream": stream}])
+        samples = list(webdataset.tariterators.group_by_keys(files))
+    assert [sorted(name for name in one if name[0] != "_") for one in samples] == [
+        ["cls", "jpg"]
+    ] * 3
+
+
 def test_labels_that_are_no_numbers_are_a_field(tmp_path: Path) -> None:
     image = picture(1, 4, 4)
     entries = [("a.jpg", image), ("a.cls", b"cat"), ("b.input.jpg", b"no"), ("b.jpg", image)]

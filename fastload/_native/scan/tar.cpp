@@ -221,10 +221,9 @@ bool TarReader::add_member(std::string name, size_t begin, size_t nbytes) {
   const size_t slash = name.rfind('/');
   const size_t base = slash == std::string::npos ? 0 : slash + 1;
   const size_t dot = name.find('.', base);
-  if (dot == std::string::npos || dot == base || name.compare(base, 2, "__") == 0) {
-    has_last_ = false;
-    return true;  // WebDataset's own metadata, hidden files, and names without an extension
-  }
+  // WebDataset's own metadata, hidden files, and names without an extension: also among the members
+  // of a sample, as macOS's tar writes them.
+  if (dot == std::string::npos || dot == base || name.compare(base, 2, "__") == 0) return true;
   std::string extension = name.substr(dot + 1);
   for (char& c : extension) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + ('a' - 'A'));

@@ -255,6 +255,12 @@ def folder_table(
     """
     reader = ColumnReader(path, axes.count, get)
     labels = first_of(LABELS, {name for name in LABELS if os.path.isdir(f"{path}/{name}")})
+    if header.sums is not None and not axes.in_place:
+        raise StoreError(
+            f"expected images of (height, width, 3), which fastload writes, found {axes}: the "
+            "store is damaged, copy it again or pack it again",
+            path=path,
+        )
     classes = first_of(CLASSES, attributes)
 
     def keys() -> Blobs:
@@ -270,7 +276,7 @@ def folder_table(
         sizes=constant(axes.count, (axes.width, axes.height), "<i4"),
         kinds=constant(axes.count, RAW, "u1"),
         keys=DeferredStrings(axes.count, keys, path),
-        labels=checked_labels(get(labels), axes.count, path) if labels else None,
+        labels=checked_labels(get(labels), axes.count, f"{path}/{labels}") if labels else None,
         crc32c=reader.optional("crc32c", "<u4"),
         fields=reader.fields(header.fields),
         classes=checked_classes(attributes[classes], path) if classes else [],

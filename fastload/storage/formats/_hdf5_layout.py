@@ -246,7 +246,14 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
     while groups:
         prefix, group = groups.pop()
         for name in group:
-            if group.get(name, getclass=True, getlink=True) is not h5py.HardLink:
+            link = group.get(name, getclass=True, getlink=True)
+            if link is None:  # a damaged name is not in the order in which names are looked up
+                raise StoreError(
+                    f"{name!r} is listed and cannot be found: the file is damaged, copy it again "
+                    "or pack it again",
+                    path=file.filename,
+                )
+            if link is not h5py.HardLink:
                 continue
             item = group[name]
             if isinstance(item, h5py.Dataset):

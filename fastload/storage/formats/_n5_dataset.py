@@ -23,6 +23,7 @@ from ._array_writer import to_json, write_synced
 from ._blocks import check_stored, counts, pieces, read_json
 from ._image_table import least_stored
 
+_OF_DATASETS = {"dimensions", "blockSize", "dataType"}  # attributes that no group has
 _MAX_BLOCK = 1 << 31  # bytes of a block that is unpacked in memory
 DTYPES = "i1 u1 i2 u2 i4 u4 i8 u8 f4 f8"
 _NAMES = {
@@ -70,14 +71,14 @@ class Dataset:
 
     @classmethod
     def open(cls, root: str, name: str) -> Dataset | None:
-        """The dataset ``name`` of the folder ``root``, or None."""
+        """The dataset ``name`` of the folder ``root``; None for a group, or nothing.
+
+        Raises:
+            StoreError: its attributes are damaged.
+        """
         folder = os.path.join(root, *name.split("/")) if name else root
-        attributes = read_json(os.path.join(folder, "attributes.json"))
-        return (
-            None
-            if attributes is None or "dimensions" not in attributes
-            else cls(folder, attributes)
-        )
+        attributes = read_json(os.path.join(folder, "attributes.json")) or {}
+        return cls(folder, attributes) if _OF_DATASETS & set(attributes) else None
 
     def path_of(self, number: int) -> str:
         """The file of a block."""

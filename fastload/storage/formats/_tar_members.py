@@ -8,7 +8,7 @@
 It reads ustar, pax (path and size from extended headers), GNU (long names, sizes in base 256) and
 the old form without a magic. Sources: POSIX.1-2017, "pax", ustar and pax formats; GNU tar's manual,
 "Basic Tar Format". How members are grouped into samples is WebDataset's rule: a sample is a run of
-members with one name up to the first dot of its last part.
+members with one name up to the first dot of its last part; members that are skipped do not end it.
 """
 
 from __future__ import annotations
@@ -197,8 +197,9 @@ class _Walk:
         base = name.rfind(b"/") + 1
         dot = name.find(b".", base)
         if dot <= base or name.startswith(b"__", base):
-            self._last = None
-            return  # WebDataset's own notes, hidden files, names without an extension
+            # WebDataset's own notes, hidden files, names without an extension: also among the
+            # members of a sample, as macOS's tar writes them
+            return
         extension = name[dot + 1 :].lower()
         if len(self.extensions) >= MAX_EXTENSIONS and extension not in self.extensions:
             raise _Refused(f"more than {MAX_EXTENSIONS} different endings of names")

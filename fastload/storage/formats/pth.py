@@ -138,7 +138,8 @@ def _table(
         return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
 
     reader = ColumnReader(path, count, get)
-    labels, classes = first_of(LABELS, content), first_of(CLASSES, content)
+    there = {name for name, value in content.items() if value is not None}
+    labels, classes = first_of(LABELS, there), first_of(CLASSES, there)
     crc32c = reader.optional("crc32c", "<i8")
     keys = content.get("keys")
     if keys is not None and not (isinstance(keys, list) and len(keys) == count):
