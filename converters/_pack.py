@@ -92,7 +92,8 @@ def pack(
             JPEGs, or JPEGs that this form cannot hold, keep their bytes. With ``resize``, the image
             is first encoded as a JPEG of this quality. None: "keep", or "jpeg" with ``resize``;
             "raw" if the format holds nothing else (.pth, .n5, .zarr) and for MNIST and CIFAR; "png"
-            for a Dataset, whose images have no bytes to keep.
+            for a Dataset, whose images have no bytes to keep (an ImageFolder without transforms has
+            its files).
         resize: ``256``: the shorter side becomes 256 pixels, with the arithmetic of torchvision's
             ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
             ``"longest:256"``: the longer side becomes 256 if it is longer; nothing is enlarged.
