@@ -192,6 +192,10 @@ def pack(
     if not is_url(path):
         path = os.path.abspath(os.path.expanduser(path))
     opened = open_source(source, chosen)
+    if ray is not None:
+        from . import _ray
+
+        _ray.check(path, opened, Sharding(shards, shard_nbytes, len(opened)), compression)
     begin = functools.partial(
         _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
         on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
@@ -368,8 +372,6 @@ def _by_ray(
     sharding = Sharding(
         options["shards"], options["shard_nbytes"], sum(len(job.indices) for job in jobs)
     )
-    for job in jobs:
-        _ray.check(job.path, opened, sharding, options["compression"])
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
         done = _ray.Tasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
