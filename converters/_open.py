@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
@@ -96,7 +97,26 @@ def _of_object(found: object, name: str, chosen: Chosen) -> Source:
             f"{name}: expected one dataset, found several ({names}): name one with "
             f"split={next(iter(found))!r}"
         )
-    return dataset_source(found, name, chosen)
+    files = _image_files(found, chosen)
+    return dataset_source(found, name, chosen) if files is None else files
+
+
+def _image_files(found: object, chosen: Chosen) -> FolderSource | None:
+    """The files of torchvision's ImageFolder, if its samples are what they hold."""
+    if "torchvision.datasets.folder" not in sys.modules:
+        return None  # this cannot be one; below, torch is imported, which takes a second
+    from .._sources.source import check_loader, folder_store, is_image_folder
+    from .._sources.unreadable import Unreadable
+
+    if not is_image_folder(found) or (found.transform, found.target_transform) != (None, None):
+        return None
+    try:
+        check_loader(found)
+        store = folder_store(found)
+    except Unreadable:
+        return None  # what only its own code makes
+    chosen.refuse(repr(store.path))
+    return FolderSource(store)
 
 
 def _of_store(store: Store, chosen: Chosen, name: str | None = None) -> Source:

@@ -92,7 +92,8 @@ def pack(
             JPEGs, or JPEGs that this form cannot hold, keep their bytes. With ``resize``, the image
             is first encoded as a JPEG of this quality. None: "keep", or "jpeg" with ``resize``;
             "raw" if the format holds nothing else (.pth, .n5, .zarr) and for MNIST and CIFAR; "png"
-            for a Dataset, whose images have no bytes to keep.
+            for a Dataset, whose images have no bytes to keep (an ImageFolder without transforms has
+            its files).
         resize: ``256``: the shorter side becomes 256 pixels, with the arithmetic of torchvision's
             ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
             ``"longest:256"``: the longer side becomes 256 if it is longer; nothing is enlarged.
@@ -191,6 +192,10 @@ def pack(
     if not is_url(path):
         path = os.path.abspath(os.path.expanduser(path))
     opened = open_source(source, chosen)
+    if ray is not None:
+        from . import _ray
+
+        _ray.check(path, opened, Sharding(shards, shard_nbytes, len(opened)), compression)
     begin = functools.partial(
         _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
         on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
@@ -370,8 +375,6 @@ def _by_ray(
     sharding = Sharding(
         options["shards"], options["shard_nbytes"], sum(len(job.indices) for job in jobs)
     )
-    for job in jobs:
-        _ray.check(job.path, opened, sharding, options["compression"])
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
         done = _ray.Tasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)

@@ -78,6 +78,14 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Stores at URLs are cached in a folder of the tests' own, in processes that they start too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("users-cache")))
+        yield
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist: what `-n auto` means
 def pytest_xdist_auto_num_workers() -> int:
     from fastload._base.machine import cpu

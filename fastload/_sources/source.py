@@ -148,7 +148,7 @@ def resolve(dataset: object) -> Source:
         return _subset(dataset)
     if type(dataset) is ConcatDataset or isinstance(dataset, MixDataset):
         return _concat(dataset)
-    if _is_image_folder(dataset):
+    if is_image_folder(dataset):
         return _image_folder(dataset)
     if arrays.is_array_dataset(dataset):
         return _array_dataset(dataset)
@@ -197,8 +197,8 @@ def image_sizes(dataset: object) -> np.ndarray:
     store: Store | None = None  # of these, whatever the transform is
     if type(dataset) is PackedDataset:
         store = dataset.store
-    elif _is_image_folder(dataset):
-        store = _folder_store(dataset)
+    elif is_image_folder(dataset):
+        store = folder_store(dataset)
     if store is not None:
         return store.sizes(np.arange(len(store), dtype=np.int64))
     source = resolve(dataset)
@@ -308,13 +308,14 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
     )
 
 
-def _is_image_folder(dataset: object) -> TypeGuard[_ImageFolder]:
+def is_image_folder(dataset: object) -> TypeGuard[_ImageFolder]:
     # If the user's program has not imported torchvision, this cannot be one of its datasets.
     folder = sys.modules.get("torchvision.datasets.folder")
     return folder is not None and type(dataset) in (folder.ImageFolder, folder.DatasetFolder)
 
 
-def _image_folder(dataset: _ImageFolder) -> Source:
+def check_loader(dataset: _ImageFolder) -> None:
+    """Raise Unreadable if its samples are not what Pillow reads from its files."""
     import torchvision
     from torchvision.datasets import folder
 
@@ -324,10 +325,14 @@ def _image_folder(dataset: _ImageFolder) -> Source:
         raise Unreadable(
             f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
         )
+
+
+def _image_folder(dataset: _ImageFolder) -> Source:
+    check_loader(dataset)
     if dataset.transform is None:
         raise Unreadable("the ImageFolder has no transform, so its samples are PIL images")
     plan = _plan(dataset.transform)
-    store = _folder_store(dataset)
+    store = folder_store(dataset)
     return Source(
         store=store,
         records=None,
@@ -367,10 +372,13 @@ def _tensor_dataset(dataset: TensorDataset) -> Source:
     )
 
 
-def _folder_store(dataset: _ImageFolder) -> FolderStore:
+def folder_store(dataset: _ImageFolder) -> FolderStore:
     """The store over the dataset's samples.
 
     It is made once, as listing a million paths takes a second.
+
+    Raises:
+        Unreadable: it has labels that are not ints.
     """
     from ..storage.folder import FolderStore
 

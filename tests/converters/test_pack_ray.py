@@ -186,6 +186,16 @@ def test_what_cannot_be_divided_is_refused_in_words(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_divided_is_named_as_given_with_overwrite(
+    images: Path, tmp_path: Path
+) -> None:
+    pack(images, tmp_path / "a.lmdb")
+    with pytest.raises(UsageError) as caught:
+        pack(images, tmp_path / "a.lmdb", overwrite=True, ray="local", shards=2)
+    assert str(caught.value).startswith(repr(str(tmp_path / "a.lmdb")))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.lmdb"]
+
+
 def test_without_ray_the_extra_is_named(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

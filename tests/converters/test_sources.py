@@ -948,3 +948,39 @@ def test_a_name_that_repeats_a_million_times_is_numbered_at_once() -> None:
     """Before, each had to ask for all numbers in use: 30 hours."""
     found = unique(["x"] * 1_000_000)
     assert found[:3] == ["x", "x#2", "x#3"] and found[-1] == "x#1000000"
+
+
+def test_an_image_folder_is_packed_as_its_files(tmp_path: Path) -> None:
+    for name in ("b/1.jpg", "b/2.jpg", "a/3.jpg"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(picture(int(name[2]), 9, 8))
+    dataset = datasets.ImageFolder(tmp_path / "in")
+    dataset.samples = dataset.samples[::-1]
+    report = pack(dataset, tmp_path / "x.lmdb")
+    pack(tmp_path / "in", tmp_path / "y.lmdb")
+    found, folder = columns_of(tmp_path / "x.lmdb"), columns_of(tmp_path / "y.lmdb")
+    for name in ("data", "keys", "labels", "sizes"):
+        assert found[name] == folder[name][::-1], name
+    assert found["classes"] == folder["classes"] and report.records == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transform": lambda image: image.rotate(180)},
+        {"target_transform": lambda label: 7},
+        {"loader": lambda path: Image.new("RGB", (9, 8), (1, 2, 3))},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_an_image_folder_that_changes_its_samples_is_packed_as_it_gives_them(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "1.jpg").write_bytes(picture(1, 9, 8))
+    dataset = datasets.ImageFolder(tmp_path / "in", **options)
+    pack(dataset, tmp_path / "x.lmdb")
+    found = columns_of(tmp_path / "x.lmdb")
+    image, label = dataset[0]
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(found["data"][0]))), np.asarray(image))
+    assert found["labels"] == [label]

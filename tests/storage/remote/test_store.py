@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import pickle
 import re
+import tarfile
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,21 @@ def test_a_changed_object_is_an_error_that_names_it(
         store.close()
     finally:
         server.close()
+
+
+def test_a_damaged_object_is_named_by_its_url_in_the_whole_traceback(
+    tmp_path: Path, cache: Path
+) -> None:
+    with tarfile.open(tmp_path / "labels-only.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("0.cls"))
+    server = ObjectServer(tmp_path)
+    try:
+        with pytest.raises(StoreError, match="expected an image in every sample") as found:
+            open_store(f"{server.url}/labels-only.tar", remote=RemoteOptions(cache_dir=cache))
+    finally:
+        server.close()
+    assert found.value.path == f"{server.url}/labels-only.tar"
+    assert str(cache) not in "".join(traceback.format_exception(found.value))
 
 
 def test_what_is_not_there_is_not_found(opened: Opener, server: ObjectServer) -> None:
