@@ -15,6 +15,7 @@ from ..errors import ChecksumError, DataError, StoreError, UsageError
 from ..storage import Store
 from ..storage._column_store import ColumnStore
 from ..storage._crc import crc32c
+from ..storage._decoded import decoded
 from ..storage._fetched import fetched_ahead
 from ..storage._read import NOT_REGULAR
 from ..storage.base import TURNED
@@ -61,11 +62,15 @@ class StoreSource(Source):
         kinds = store.kinds(indices).tolist()
         sizes = store.sizes(indices).tolist()
         expected = store.checksums(indices)
+        damaged = self._damaged(indices) if expected is None else {}
         try:
             together = store.read(indices)
         except DataError:
             together = None  # read one by one, to find the damaged one
         for at, index in enumerate(indices.tolist()):
+            if at in damaged:
+                yield damaged[at]
+                continue
             try:
                 data = store.read(indices[at : at + 1])[0] if together is None else together[at]
             except DataError as error:
@@ -83,6 +88,14 @@ class StoreSource(Source):
             width, height = sizes[at]
             size = (width, height) if width > 0 and height > 0 else None
             yield Sample(data, kinds[at], size, crc, written=expected is not None)
+
+    def _damaged(self, indices: np.ndarray) -> dict[int, StoreError]:
+        """The records whose text or JSON is none, by position."""
+        errors: dict[int, StoreError] = {}
+        for name, field in self.store.fields.items():
+            if field.kind in ("text", "json") and name != self._field:
+                errors |= decoded(self.store, name, indices)[1]
+        return errors
 
     def ahead(self, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """As in ``Source``."""

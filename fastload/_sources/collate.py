@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ..errors import StoreError
+from ..storage._decoded import check_decoded
 from ..storage.base import Store
 
 Collate: TypeAlias = Callable[[Any], Any]
@@ -99,16 +99,8 @@ def annotations_of(
 def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list[Any]:
     if name == "key" and name not in store.fields:
         return list(store.keys(records))
-    try:
-        values = store.batch(name, records)
-        return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    except (ValueError, RecursionError) as error:
-        raise StoreError(
-            f"expected {store.fields[name].kind} in the field {name!r} of these records, found "
-            f"something else: {error}",
-            path=store.path,
-            record=int(records[0]) if len(records) == 1 else None,
-        ) from error
+    values = check_decoded(store, name, records)
+    return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
 class ReadyBatch(list[Any]):

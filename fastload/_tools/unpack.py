@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import errno
 import io
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,7 +20,9 @@ from .._base.progress_bar import Progress, reporting
 from ..errors import ChecksumError, DecodeError, StoreError, UsageError
 from ..storage import open_store
 from ..storage._crc import crc32c
+from ..storage._decoded import check_decoded
 from ..storage._fetched import fetched_ahead
+from ..storage._fields import encode_json
 from ..storage._local import local_path
 from ..storage._partial import sync_folder
 from ..storage._signatures import image_format
@@ -285,7 +286,7 @@ def _write_list(store: Store, names: list[str], path: str, *, with_labels: bool)
     """Write ``records.jsonl``: one line for each record, readable by ``pack``."""
     labels = store.labels if with_labels else None
     fields = store.fields
-    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+    with open(path, "wb") as file:
         for start in range(0, len(names), _CHUNK):
             indices = np.arange(start, min(start + _CHUNK, len(names)))
             columns: dict[str, list[object]] = {}
@@ -293,11 +294,13 @@ def _write_list(store: Store, names: list[str], path: str, *, with_labels: bool)
                 if field.kind == "array":
                     columns[name] = store.column(name)[indices].tolist()
                     continue
-                values = store.values(name, indices)
                 columns[name] = (
-                    [{"base64": base64.b64encode(value).decode()} for value in values]
+                    [
+                        {"base64": base64.b64encode(value).decode()}
+                        for value in store.values(name, indices)
+                    ]
                     if field.kind == "bytes"
-                    else [field.decode(value) for value in values]
+                    else list(check_decoded(store, name, indices))
                 )
             for at, index in enumerate(indices.tolist()):
                 line: dict[str, object] = {"path": names[index]}
@@ -306,4 +309,4 @@ def _write_list(store: Store, names: list[str], path: str, *, with_labels: bool)
                 elif store.labels is not None:
                     line["label"] = store.classes[int(store.labels[index])]
                 line |= {name: column[at] for name, column in columns.items()}
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.write(encode_json(line) + b"\n")

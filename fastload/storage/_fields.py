@@ -267,6 +267,22 @@ def encode_text(text: str) -> bytes:
         ) from error
 
 
+def encode_json(value: object) -> bytes:
+    """``value`` as JSON in UTF-8; all in ASCII where text has what UTF-8 cannot hold.
+
+    So half a character (a lone surrogate) and undecodable bytes of file names come back unchanged.
+
+    Raises:
+        ValueError, TypeError: JSON cannot hold it.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def is_text(value: object) -> TypeGuard[str]:
     """Whether ``encode_text`` accepts ``value``."""
     try:
@@ -377,12 +393,19 @@ def _kind_of(value: object) -> str:
 
 def _values_of(name: str, kind: str, values: list[Any]) -> np.ndarray | list[bytes]:
     if kind == "text":
-        return [value.encode("utf-8") for value in values]
+        try:
+            return [value.encode() for value in values]
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"field {name!r}: expected text that UTF-8 can hold, got {error.object[:100]!a}, in"
+                f" which character {error.start} is half of one (a lone surrogate): replace it, or "
+                "put the text into a list or a dict, which are stored as JSON"
+            ) from error
     if kind == "bytes":
         return [bytes(value) for value in values]
     if kind == "json":
         try:
-            return [json.dumps(value, ensure_ascii=False).encode("utf-8") for value in values]
+            return [encode_json(value) for value in values]
         except (TypeError, ValueError) as error:
             raise UsageError(f"field {name!r}: JSON cannot hold it: {error}") from error
     shapes = {np.shape(value) for value in values}

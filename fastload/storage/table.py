@@ -59,7 +59,7 @@ class Table:
         kinds: uint8 (n,); None: all ENCODED.
         crc32c: uint32 (n,); None without checksums.
         fields: name -> column.
-        classes, metadata: as in ``Store``.
+        classes, metadata, sample_fields: as in ``Store``.
         fingerprints: of ``files``; None: computed when the table is checked.
         watch: of the file that columns are views of, checked before they are used; or None.
         sums: checksums of labels, keys, fields and classes.
@@ -82,6 +82,7 @@ class Table:
     fields: Mapping[str, FieldColumn] = dataclasses.field(default_factory=dict)
     classes: Sequence[str] = ()
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sample_fields: tuple[str, ...] | None = None
     fingerprints: Sequence[Fingerprint] | None = None
     watch: Watch | None = None
     sums: Sums = dataclasses.field(default_factory=lambda: Sums("", None))
@@ -239,6 +240,10 @@ def fingerprint(path: str) -> Fingerprint:
 class TableStore(Store):
     """A store over a ``Table``.
 
+    Note [Labels that are none]. Where some records of another program's file have a label and some
+    have none, or labels are no numbers, they are a field. Samples are then dicts with that field
+    (``sample_fields``), as the rows of a table are: images alone would lose them without a word.
+
     Args:
         path: of the store; need not name a file, if it stands for several.
         read: path -> its table; called again when the store is used after ``close``, in another
@@ -263,6 +268,7 @@ class TableStore(Store):
         self.format = table.format
         self.classes = list(table.classes)
         self.metadata = dict(table.metadata)
+        self.sample_fields = table.sample_fields
         self.indirect = None if table.indirect is None else table.indirect.why
 
     @property

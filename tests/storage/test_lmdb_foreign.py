@@ -97,6 +97,18 @@ def test_encoded_datums_are_spans_of_their_images(
     ] == store.read(every)
 
 
+def test_labels_that_some_datums_lack_are_a_field(tmp_path: Path, engine: None) -> None:
+    labels = [4, None, -2]
+    items = {b"%d" % i: datum(picture(i, 8, 6), label) for i, label in enumerate(labels)}
+    path = write(tmp_path / "a.lmdb", items)
+    store = open_store(path)
+    assert store.labels is None and store.sample_fields == ("labels",)
+    assert store.batch("labels", np.arange(3)) == labels
+    items = {b"%d" % i: datum(picture(i, 8, 6), None) for i in range(3)}
+    store = open_store(write(tmp_path / "none.lmdb", items))
+    assert store.labels is None and store.sample_fields is None and not store.fields
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_raw_datums_come_out_as_rgb(tmp_path: Path, channels: int) -> None:
     pixels = np.random.default_rng(3).integers(0, 256, (5, 7, 9, channels), np.uint8)

@@ -122,7 +122,10 @@ def test_keys_come_out_of_the_list_beside_it(tmp_path: Path) -> None:
 
 
 def test_labels_of_different_lengths_are_a_field(tmp_path: Path) -> None:
-    store = open_store(rec(tmp_path / "a.rec", [[1.0, 2.0], 3.0, [4.0, 5.0, 6.5]]))
+    path = rec(tmp_path / "a.rec", [[1.0, 2.0], 3.0, [4.0, 5.0, 6.5]])
+    (batch,) = FastLoader(path, 3)
+    assert set(batch) == {"image", "labels"} and batch["labels"] == [[1, 2], [3], [4, 5, 6.5]]
+    store = open_store(path)
     assert store.labels is None
     values = [json.loads(value) for value in store.values("labels", np.arange(3))]
     assert values == [[1, 2], [3], [4, 5, 6.5]]

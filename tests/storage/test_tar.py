@@ -16,7 +16,7 @@ import webdataset
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from fastload import FastLoader, _native
+from fastload import FastLoader, PackedDataset, _native
 from fastload.errors import StoreError
 from fastload.storage import DCT, RAW, Record, open_store, open_writer
 from fastload.storage._read import read_records
@@ -301,7 +301,7 @@ def test_samples_that_make_no_sense_are_named(tmp_path: Path, engine: None) -> N
 
 
 @pytest.mark.parametrize(
-    "other", ["._0.cls", "./._0.jpg", "README", "__note__.txt", ".DS_Store", "PaxHeaders/0"]
+    "other", ["._0.cls", "./._0.jpg", "README", "__note__", ".DS_Store", "PaxHeaders/0"]
 )
 def test_members_that_are_skipped_do_not_end_a_sample(
     tmp_path: Path, engine: None, other: str
@@ -329,6 +329,46 @@ def test_labels_that_are_no_numbers_are_a_field(tmp_path: Path) -> None:
     assert store.labels is None
     assert store.values("cls", np.arange(2)) == [b"cat", b"dog"]
     assert store.values("input.jpg", np.arange(2)) == [b"", b"no"]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"cls": [b"1", None, b"0"]}, {"cls": ["1", "", "0"]}),
+        ({"cls": [b"cat", b"dog", b"cat"]}, {"cls": ["cat", "dog", "cat"]}),
+        (
+            {"json": [b'{"label": 3}', b"{}", b'{"label": 4}']},
+            {"json": [{"label": 3}, {}, {"label": 4}]},
+        ),
+        (
+            {"json": [None, b'{"label": 3}', b'{"label": "cat"}']},
+            {"json": [None, {"label": 3}, {"label": "cat"}]},
+        ),
+    ],
+)
+def test_labels_that_some_records_lack_are_shown_as_they_are(
+    tmp_path: Path, members: dict[str, list[bytes | None]], expected: dict[str, Any]
+) -> None:
+    entries = []
+    for i in range(3):
+        entries.append((f"{i}.jpg", picture(i, 4, 4)))
+        for name, values in members.items():
+            value = values[i]
+            entries += [(f"{i}.{name}", value)] if value is not None else []
+    path = tar(tmp_path / "a.tar", [*entries, ("2.txt", b"a field")])
+    (batch,) = FastLoader(path, 3)
+    assert set(batch) == {"image", *expected} and len(batch["image"]) == 3
+    assert {name: batch[name] for name in expected} == expected
+    assert [set(sample) for sample in PackedDataset(path)] == [{"image", *expected}] * 3
+
+
+def test_json_without_labels_and_captions_leave_samples_as_they_are(tmp_path: Path) -> None:
+    entries = [("a.jpg", picture(1, 4, 4)), ("a.json", b'{"url": "x"}'), ("a.txt", b"caption")]
+    (batch,) = FastLoader(tar(tmp_path / "a.tar", entries), 1)
+    assert batch.shape == (1, 3, 4, 4)
+    entries[1] = ("a.json", b'{"label": 2}')
+    (batch,) = FastLoader(tar(tmp_path / "b.tar", entries), 1)
+    assert batch[1].tolist() == [2]
 
 
 def walked(data: bytes) -> Any:

@@ -174,6 +174,58 @@ def test_labels_of_different_lengths_are_a_field(tmp_path: Path) -> None:
     assert [json.loads(value) for value in values] == [[1], [1, 1], [1, 1, 1]]
 
 
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (
+            {"image/class/label": lambda i: (i, "int") if i != 1 else None},
+            {"class.label": [[0], [], [2]], "class.text": [b"d\xc3\xb6g", b"cat", b"d\xc3\xb6g"]},
+        ),
+        (
+            {
+                "image/class/label": lambda i: None,
+                "image/class/text": lambda i: None,
+                "label": lambda i: (b"cat" if i else b"dog", "byte"),
+            },
+            {"feature.label": [b"dog", b"cat", b"cat"]},
+        ),
+        (
+            {
+                "image/class/label": lambda i: (b"cat", "byte") if i else None,
+                "image/class/text": lambda i: None,
+            },
+            {"class.label": [b"", b"cat", b"cat"]},
+        ),
+        (
+            {"image/class/label": lambda i: None},
+            {"class.text": [b"d\xc3\xb6g", b"cat", b"d\xc3\xb6g"]},
+        ),
+        (
+            {
+                "image/class/label": lambda i: ([1] * (i + 1), "int"),
+                "image/class/text": lambda i: None,
+            },
+            {"class.label": [[1], [1, 1], [1, 1, 1]]},
+        ),
+    ],
+)
+def test_labels_that_are_none_are_shown_as_they_are(
+    tmp_path: Path, features: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    path = foreign(tmp_path / "a.tfrecord", 3, **features)
+    assert open_store(path).labels is None
+    (batch,) = FastLoader(path, 3)
+    assert set(batch) == {"image", *expected} and len(batch["image"]) == 3
+    assert {name: batch[name] for name in expected} == expected
+
+
+def test_without_labels_samples_are_images(tmp_path: Path) -> None:
+    none = {"image/class/label": lambda i: None, "image/class/text": lambda i: None}
+    path = foreign(tmp_path / "a.tfrecord", 3, **none, mask=lambda i: (b"x", "byte"))
+    (batch,) = FastLoader(path, 3)
+    assert batch.shape == (3, 3, 5, 6)
+
+
 def test_truncated_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
     whole = foreign(tmp_path / "a.tfrecord", 3).read_bytes()
     offset, _ = frames(whole, "")

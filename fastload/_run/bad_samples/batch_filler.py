@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Refused
 from ..._transforms.pixels.erasing import Drawn
 from ..._transforms.plan import Plan
-from ...errors import DataError
+from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
+from ...storage._decoded import decoded
 from ..order import Repeats
 from . import policy
 from .policy import BadSample
@@ -22,8 +24,10 @@ from .refill import Refill
 
 _NONE = np.empty(0, np.int64)
 
-Moved = dict[str, torch.Tensor | list[torch.Tensor]]
-"""The fields that moved along with the images: a tensor (n, ...), or a tensor per image."""
+Moved = dict[str, torch.Tensor | list[Any]]
+"""The fields that moved along with the images: a tensor (n, ...), or a tensor per image.
+
+With ``on_error``, text and JSON too: whether it can be decoded says which samples are bad."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,9 +241,25 @@ class Filler:
         if ticket is not None:
             images, errors = ticket.settle()
             moved, more = ({}, {}) if ticket.moving is None else ticket.moving.settle()
-            made = _Made(images, moved)
-            failed |= {int(filling.tried[i]): error for i, error in (more | errors).items()}
+            fields, damaged = self._fields(filling.records[filling.tried], moved)
+            made = _Made(images, {**moved, **fields})
+            found = {**damaged, **more, **errors}
+            failed |= {int(filling.tried[i]): error for i, error in found.items()}
         return made, failed
+
+    def _fields(
+        self, records: np.ndarray, moved: Moved
+    ) -> tuple[dict[str, list[Any]], dict[int, StoreError]]:
+        """The text and JSON of ``records``, and the errors where it is none, by position."""
+        store, values = self.source.store, dict[str, list[Any]]()
+        errors: dict[int, StoreError] = {}
+        for name in self.source.fields or ():
+            field = store.fields.get(name)
+            if name not in moved and field is not None and field.kind in ("text", "json"):
+                found, damaged = decoded(store, name, records)
+                values[name] = list(found)
+                errors |= damaged
+        return values, errors
 
     def _fill_up(self, filling: Filling, refill: Refill, number: int) -> Filled:
         """Batch ``number`` of the order, made again until none of its samples is bad."""

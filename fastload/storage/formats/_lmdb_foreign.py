@@ -14,7 +14,7 @@ import os
 import numpy as np
 
 from ...errors import StoreError
-from .._fields import Blobs
+from .._fields import Blobs, field_column
 from .._read import open_regular, read_range
 from .._signatures import image_format
 from ..base import ENCODED, RAW
@@ -80,14 +80,21 @@ def _with_datums(table: Table, pages: Pages) -> Table:
             functools.partial(_read_datums, pages.path, found),
         )
         nbytes = np.zeros_like(nbytes)
-    labelled = bool(found[:, _datum.LABELLED].all())
+    labels, labelled = np.ascontiguousarray(found[:, _datum.LABEL]), found[:, _datum.LABELLED] != 0
+    some = {}
+    if labelled.any() and not labelled.all():  # see Note [Labels that are none]
+        pairs = zip(labels.tolist(), labelled.tolist())
+        rows = [b"%d" % label if known else b"null" for label, known in pairs]
+        some["labels"] = field_column("labels", rows, "json")
     return dataclasses.replace(
         table,
         offset=np.ascontiguousarray(found[:, _datum.OFFSET]),
         nbytes=nbytes,
         kinds=np.where(encoded, ENCODED, RAW).astype(np.uint8),
         sizes=None if encoded.all() else sizes,
-        labels=np.ascontiguousarray(found[:, _datum.LABEL]) if labelled else None,
+        labels=labels if labelled.all() else None,
+        fields=some,
+        sample_fields=tuple(some) or None,
         indirect=indirect,
     )
 

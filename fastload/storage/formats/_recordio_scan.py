@@ -48,6 +48,7 @@ def scan(files: Sequence[str]) -> Table:
         sizes=sizes,
         kinds=kinds,
         fields=ragged,
+        sample_fields=tuple(ragged) or None,  # see Note [Labels that are none]
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -133,8 +134,12 @@ class _Scan:
         images = self._choose_images()
         used = {_LABEL} if (labels := self._class_labels()) is not None else set()
         extras = self._others(images, used)
+        shown: tuple[str, ...] | None = None
         if labels is None:
-            labels = self._described_labels()
+            labels, described = self._described_labels()
+            if labels is None and (described or _LABEL in extras):
+                # see Note [Labels that are none]
+                shown = tuple(one.decode() for one in (_LABEL, _JSON) if one in extras)
         classes: list[str] = []
         if labels is None and not extras:
             classes, labels = self._class_folders(images)
@@ -151,6 +156,7 @@ class _Scan:
             kinds=kinds,
             classes=classes,
             fields=dict(self._fields(extras)),
+            sample_fields=shown,
         )
 
     def _fields(self, extras: Mapping[bytes, _Places]) -> Iterator[tuple[str, FieldColumn]]:
@@ -281,21 +287,17 @@ class _Scan:
         kinds: np.ndarray = np.array([*table, ENCODED], np.uint8)[self._extension[images]]
         return kinds
 
-    def _described_labels(self) -> np.ndarray | None:
-        """ "label" of the members "json"; None unless every sample has one that is a label."""
-        chosen = self._with(_JSON)
-        if not self._count or not np.array_equal(self._sample[chosen], np.arange(self._count)):
-            return None
-        values = []
-        for text in self._read(chosen):
-            value = _described(text).get("label")
-            if not isinstance(value, (int, float, list)):
-                return None
-            values.append(value)
-        try:
-            return label_column(values)
-        except UsageError:
-            return None
+    def _described_labels(self) -> tuple[np.ndarray | None, bool]:
+        """ "label" of the members "json", and whether one has it.
+
+        No labels unless every sample has one that is a label.
+        """
+        texts = (text for text in self._read(self._with(_JSON)) if b"label" in text)
+        values = [value for text in texts if (value := _described(text).get("label")) is not None]
+        if len(values) == self._count:
+            with contextlib.suppress(UsageError):  # no numbers: they stay in the field
+                return label_column(values), True
+        return None, bool(values)
 
     def _sizes(self, kinds: np.ndarray) -> np.ndarray | None:
         """The sizes of raw pixels, which are written in the member "json"."""

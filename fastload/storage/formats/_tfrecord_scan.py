@@ -148,7 +148,13 @@ class _Scan:
         kinds = self._kinds()
         keys = self._keys()
         classes = self._classes(labels)
+        if not classes:
+            self._used.discard(_TEXT)
         fields, left_out = self._fields()
+        shown = None
+        if labels is None:  # see Note [Labels that are none]
+            named = [one for one in (*_LABELS, _TEXT) if self._is_there(one)]
+            shown = tuple(filter(fields.__contains__, map(_field_name, named))) if named else None
         return Table(
             format=NAME,
             files=[part.path for part in self._parts],
@@ -162,6 +168,7 @@ class _Scan:
             kinds=kinds,
             fields=fields,
             classes=classes,
+            sample_fields=shown,
             metadata={"features left out": left_out} if left_out else {},
         )
 
@@ -246,9 +253,14 @@ class _Scan:
         numbers = None if column is None else self._numbers(column)
         if isinstance(numbers, np.ndarray) and bool((self._found.count[:, column] > 0).all()):
             return label_column(numbers)
-        if column is not None:
-            self._used.discard(self._names[column])  # different lengths: a field
+        if column is not None:  # text, of different lengths, or not in every record: a field
+            self._used.discard(self._names[column])
         return None
+
+    def _is_there(self, name: bytes) -> bool:
+        """Whether a record has a value of this feature."""
+        column = self._column(name)
+        return column is not None and bool((self._found.count[:, column] > 0).any())
 
     def _kinds(self) -> np.ndarray:
         kinds = np.full(len(self._file), ENCODED, np.uint8)
@@ -300,21 +312,32 @@ class _Scan:
         for column, feature in enumerate(self._names):
             if feature in self._used:
                 continue
-            text = feature.decode("utf-8", "replace")
-            name = text.removeprefix("image/").replace("/", ".")
-            name = f"feature.{name}" if name in RESERVED else name
+            name = _field_name(feature)
             numbers = self._numbers(column)
             if not name or not name.isprintable() or len(name) > 100 or name in fields:
-                left_out.append(text)
+                left_out.append(feature.decode("utf-8", "replace"))
             elif isinstance(numbers, np.ndarray):
                 fields[name] = field_column(name, numbers)
             elif numbers is not None:
                 fields[name] = field_column(name, [_json(row) for row in numbers], "json")
-            elif bool(self._single(column, _example.BYTES).all()):
-                fields[name] = field_column(name, self._bytes(column, np.arange(len(self._file))))
+            elif (single := self._single(column, _example.BYTES)).any() and bool(
+                (single | (self._found.count[:, column] == 0)).all()
+            ):
+                fields[name] = field_column(name, self._bytes_or_nothing(column, single))
             else:
-                left_out.append(text)
+                left_out.append(feature.decode("utf-8", "replace"))
         return fields, left_out
+
+    def _bytes_or_nothing(self, column: int, there: np.ndarray) -> list[bytes]:
+        """The values of a feature of bytes; empty in records that are not ``there``."""
+        values = iter(self._bytes(column, np.flatnonzero(there)))
+        return [next(values) if one else b"" for one in there.tolist()]
+
+
+def _field_name(feature: bytes) -> str:
+    """What the field of a feature is called."""
+    name = feature.decode("utf-8", "replace").removeprefix("image/").replace("/", ".")
+    return f"feature.{name}" if name in RESERVED else name
 
 
 def _json(value: object) -> bytes:

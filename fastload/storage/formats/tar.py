@@ -8,15 +8,15 @@ opened (``_tar_scan.py``).
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .._fields import encode_text, label_column
+from ...errors import UsageError
+from .._fields import Field, encode_json, encode_text, label_column
 from .._signatures import image_format
 from ..base import ENCODED, RAW, Batch
 from ..registry import Apart, Format
@@ -84,10 +84,9 @@ class TarWriter(StreamWriter):
                     ending_ = _member_ending(field, values[i])
                     parts.append(_member(b"%s.%s" % (name, ending_), values[i]))
                 else:
-                    text = bytes(values[i]).decode("utf-8")
-                    facts[field] = json.loads(text) if kind == "json" else text
+                    facts[field] = _decoded(Field(field, kind), bytes(values[i]), key)
             if facts:
-                parts.append(_member(name + b".json", _json(facts)))
+                parts.append(_member(name + b".json", encode_json(facts)))
             own = b".%s" % _image_ending(data, kinds[i])
             parts.append(header(name + own, len(data)))
             if first + i == 0:
@@ -100,6 +99,16 @@ class TarWriter(StreamWriter):
         """The extension of the store's first key; keys with another one get an index."""
         key = self.first_key(batch)
         return key[key.rfind(b"/") + 1 :].partition(b".")[2]
+
+
+def _decoded(field: Field, value: bytes, key: str) -> object:
+    try:
+        return field.decode(value)
+    except ValueError as error:
+        raise UsageError(
+            f"{key!r}: expected {field.kind} in the field {field.name!r}, found something else: "
+            f"{error}"
+        ) from error
 
 
 def _stem(key: bytes, ending: bytes, index: int) -> tuple[bytes, bool]:
@@ -133,10 +142,6 @@ def _member_ending(field: str, value: bytes | memoryview) -> bytes:
 
 def _member(name: bytes, data: bytes | memoryview) -> bytes:
     return b"".join((header(name, len(data)), data, bytes(-len(data) % BLOCK)))
-
-
-def _json(facts: Mapping[str, Any]) -> bytes:
-    return json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
 FORMAT = Format(

@@ -1,0 +1,56 @@
+"""Fields of records, decoded: an error for each value that is not what its field says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import StoreError
+from .base import Store
+
+
+def decoded(
+    store: Store, name: str, records: np.ndarray
+) -> tuple[np.ndarray | list[Any], dict[int, StoreError]]:
+    """The field ``name`` of ``records`` as ``Store.batch`` gives it, and what is damaged.
+
+    Args:
+        store: has them.
+        name: of the field.
+        records: int64 (n,), in range.
+
+    Returns:
+        An array (n, ...) or n values, None for each that is damaged; the errors by position.
+
+    Raises:
+        StoreError: the values cannot be read.
+    """
+    try:
+        return store.batch(name, records), {}
+    except (ValueError, RecursionError):
+        pass  # which one it is, is found below
+    values: list[Any] = []
+    errors: dict[int, StoreError] = {}
+    for at, record in enumerate(records.tolist()):
+        one = records[at : at + 1]
+        try:
+            values += list(store.batch(name, one))
+        except (ValueError, RecursionError) as error:
+            values.append(None)
+            errors[at] = StoreError(
+                f"expected {store.fields[name].kind} in the field {name!r}, found something else: "
+                f"{error}; write that value again, or leave the record out with on_error='skip'",
+                path=store.shown(int(store.places(one).file[0])),
+                record=record,
+            )
+            errors[at].__cause__ = error
+    return values, errors
+
+
+def check_decoded(store: Store, name: str, records: np.ndarray) -> np.ndarray | list[Any]:
+    """``decoded``, if nothing is damaged. Raises StoreError, which names the first record."""
+    values, errors = decoded(store, name, records)
+    if errors:
+        raise errors[min(errors)]
+    return values
