@@ -27,7 +27,7 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -41,6 +41,7 @@ from .._transforms.views import Views
 from ..errors import DataError, DecodeError
 from ..storage._read import read_records
 from ..storage.base import Spans, Store
+from ..storage.held import fetched_again
 
 Images = torch.Tensor | list[torch.Tensor]
 """The images of a batch, (n, channels, h, w); or a list: those of each view, or a batch of the rows
@@ -131,6 +132,46 @@ class Ticket(abc.ABC):
             raise concurrent.futures.CancelledError("the batch was cancelled")
 
 
+class _FetchedAgain(Ticket):
+    """A batch of a remote store: filled a second time if its bytes had to be fetched again.
+
+    Args:
+        begin: starts to fill it.
+        store: of the records.
+        records: int64 (n,), in the batch.
+    """
+
+    def __init__(self, begin: Callable[[], Ticket], store: Store, records: np.ndarray) -> None:
+        self._begin, self._store, self._records = begin, store, records
+        self._generation = store.generation
+        self._fill()
+
+    def _fill(self) -> None:
+        ticket = self._ticket = self._begin()
+        self.times, self.nbytes, self.hits = ticket.times, ticket.nbytes, ticket.hits
+        self.moving = ticket.moving
+
+    def settle(self) -> tuple[Images, dict[int, DataError]]:
+        images, errors = self._ticket.settle()
+        bad = self._records[sorted(errors)]
+        reopened = self._store.generation != self._generation
+        if not reopened and not (errors and self._store.doubt(bad)):
+            return images, errors
+        del images  # frees its memory for the second one
+        self._fill()
+        if self.cancelled:
+            self._ticket.cancel()
+        images, errors = self._ticket.settle()
+        return images, {at: fetched_again(error) for at, error in errors.items()}
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._ticket.cancel()
+
+    def stages_ns(self) -> Mapping[str, int]:
+        return self._ticket.stages_ns()
+
+
 def summed(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """``Ticket.stages_ns`` of several tickets, added up."""
     stages: dict[str, int] = {}
@@ -177,11 +218,15 @@ class BatchEngine(abc.ABC):
             DataError: the images make no batch.
         """
         draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed)
-        try:
-            return self._submit(records, draws)
-        except Refused as refused:
-            at = refused.position
-            raise refused.of(at, **self.where(int(records[at]))) from None
+
+        def begin() -> Ticket:
+            try:
+                return self._submit(records, draws)
+            except Refused as refused:
+                at = refused.position
+                raise refused.of(at, **self.where(int(records[at]))) from None
+
+        return _FetchedAgain(begin, self.origin, records) if self.origin.remote else begin()
 
     @abc.abstractmethod
     def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:

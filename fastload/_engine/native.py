@@ -210,13 +210,22 @@ class NativeEngine(ImageEngine):
     def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
         super().__init__(store, plan, options)
         self._core = _loaded()
-        paths, ends = self.origin.file_table()
-        arena = None if self.cache is None else self.cache.arena
-        self._files: _core.Files = self._core.Files(
-            paths, ends, self.origin.mapped_files(), arena, dict(self.origin.memory())
-        )
+        self._opened: tuple[int, _core.Files] | None = None
         self._index = table_of(self.origin)
         self._kernel = Kernel(plan, channels_last=options.channels_last)
+
+    @property
+    def _files(self) -> _core.Files:
+        """What spans refer to; opened anew where the store's files were."""
+        opened, generation = self._opened, self.origin.generation
+        if opened is None or opened[0] != generation:
+            paths, ends = self.origin.file_table()
+            arena = None if self.cache is None else self.cache.arena
+            files: _core.Files = self._core.Files(
+                paths, ends, self.origin.mapped_files(), arena, dict(self.origin.memory())
+            )
+            opened = self._opened = generation, files
+        return opened[1]
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
         """As in the contract."""

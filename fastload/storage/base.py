@@ -162,6 +162,7 @@ class Store(abc.ABC):
             None in every other store.
         remote: the records are elsewhere, or have to be decoded, many at a time: ``spans`` fetches
             them, and ``ahead`` does so in advance.
+        generation: how often ``files`` had to be opened anew; who has mapped them maps them again.
         identity: identifies the content of ``memory``: equal only for equal content.
         names: what the image and its label are called in a sample that is a dict.
         sample_fields: the fields of a sample if none are asked for; None: it is then not a dict.
@@ -175,6 +176,7 @@ class Store(abc.ABC):
     mapped: bool
     indirect: str | None = None
     remote: bool = False
+    generation: int = 0
     identity: str = ""
     names: tuple[str, str] = ("image", "label")
     sample_fields: tuple[str, ...] | None = None
@@ -247,6 +249,13 @@ class Store(abc.ABC):
 
     def check_window(self, blocks: int) -> None:  # noqa: B027
         """Raise UsageError if an order by windows of so many blocks would be fetched repeatedly."""
+
+    def doubt(self, indices: np.ndarray) -> bool:
+        """The records ``indices`` (int64) were found damaged: whether to read them again.
+
+        A store that is remote drops what it keeps of them, so they are fetched again; once.
+        """
+        return False
 
     def read_through(self, fetch: Fetch) -> None:
         """Read the files through ``fetch``, of whose content nothing may be there; if ``remote``.

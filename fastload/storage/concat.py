@@ -170,6 +170,14 @@ class ConcatStore(Store):
         for store, mine, local in self._remote_parts(indices):
             store.expect(local, positions[mine], length=length, blocks=blocks)
 
+    @property
+    def generation(self) -> int:  # type: ignore[override]
+        return sum(store.generation for store in self.stores)
+
+    def doubt(self, indices: np.ndarray) -> bool:
+        again = [store.doubt(local) for store, _, local in self._remote_parts(indices)]
+        return any(again)
+
     def passed(self, position: int) -> None:
         for store in self.stores:
             store.passed(position)

@@ -3,7 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from ..errors import DataError
+
+_Error = TypeVar("_Error", bound=DataError)
+
+CLEAR = "`fastload cache clear` deletes what is cached"
+"""What to do about a cache that does not mend itself."""
+
+
+def fetched_again(error: _Error) -> _Error:
+    """``error``, of bytes that were dropped and fetched once more."""
+    found = type(error)(
+        f"{error.message}; its bytes were fetched again, to no avail: see whether the object "
+        f"itself is damaged; {CLEAR}",
+        path=error.path,
+        record=error.record,
+        offset=error.offset,
+    )
+    found.__cause__ = error
+    return found
 
 
 class Held(Protocol):

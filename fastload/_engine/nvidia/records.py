@@ -31,8 +31,13 @@ class Records:
     """
 
     def __init__(self, store: Store) -> None:
-        self._files = store.files
-        self._mapped = store.mapped_files()
+        self._store = store
+        self._open()
+
+    def _open(self) -> None:
+        self._generation = self._store.generation
+        self._files = self._store.files
+        self._mapped = self._store.mapped_files()
         self._maps: dict[int, np.ndarray] = {}
 
     def read(
@@ -51,6 +56,8 @@ class Records:
             pool: makes the threads that read.
             threads: how many; 0: the caller reads.
         """
+        if self._generation != self._store.generation:
+            self._open()
         n = len(batch.records)
         slow = (batch.check is not None and batch.check.any()) or not self._mapped.all()
         parts = min(threads, n) if slow else 1

@@ -44,7 +44,8 @@ bool replace_missing_page(uintptr_t at) noexcept {
     while (page - begin < known && !range->first_missing.compare_exchange_weak(known, page - begin)) {
     }
   }
-  return ours && mmap(reinterpret_cast<void*>(page), page_nbytes, PROT_READ,
+  // The map may be one that is written to; nobody writes to the others.
+  return ours && mmap(reinterpret_cast<void*>(page), page_nbytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 

@@ -1,7 +1,8 @@
 """Where cache files lie: a folder that processes share, or memory of this process alone.
 
-The folder has a file ``lock`` and a folder for each object (``blocks.py``). Three things are locked
-by POSIX record locks on ``lock``, which the system releases when a process dies, however it dies:
+The folder has a file ``fastload.lock`` and a folder for each object (``blocks.py``). Three things
+are locked by POSIX record locks on that file, which the system releases when a process dies,
+however it dies:
 
     byte 0      the mutex: who changes which bytes are where
     byte 1      that the folder is in use at all: shared by everybody who has it open
@@ -9,6 +10,10 @@ by POSIX record locks on ``lock``, which the system releases when a process dies
 
 Such a lock belongs to a process, and closing any descriptor of the file drops it. So a process has
 one ``DiskArea`` for a folder, and never closes the descriptor of its parent after a fork.
+
+Others may have put anything in the place of these files: a link, a folder, something of their own.
+What has the name of a file of ours and is none is deleted and made anew (``own_file``). Links are
+never followed. What has another name is left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +24,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
+import stat
 import struct
 import threading
 from collections.abc import Iterator
@@ -31,10 +38,15 @@ _MUTEX, _ALIVE = 0, 64
 _HEAD = struct.Struct("<8sQ")  # magic, bytes that all objects take
 _MAGIC = b"FLBLOCK\1"
 _SIZE = 4096
-_TAKEN = 1024  # in ``lock``: a byte for each number, 1 while a process has it
+_LOCK = "fastload.lock"
+_TAKEN = 1024  # there: a byte for each number, 1 while a process has it
 _PUNCH = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_MOST = 1 << 62  # bytes used, whatever a damaged file says
 _SHARE = 0.5  # of the free disk, where no limit is given
 MEMORY_NBYTES = 256 << 20  # kept in memory where nothing is kept on a disk, beside what is in use
+
+_OBJECT = re.compile(r"[0-9a-f]{32}")  # the name of an object, see ``finding.cache_names``
+_PINS = re.compile(r"pins-(\d{1,3})")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,6 +68,54 @@ def punch(descriptor: int, offset: int, nbytes: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
+def remove(path: str) -> None:
+    """Delete what is at ``path``: a file, a folder, a link rather than what it leads to.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        shutil.rmtree(path)
+
+
+def own_folder(path: str) -> None:
+    """Make the folder ``path``, in the place of anything else.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if os.path.islink(path) or not os.path.isdir(path):
+            remove(path)
+            os.mkdir(path, 0o700)
+
+
+def own_file(path: str) -> int:
+    """A descriptor of the regular file ``path``, made in the place of anything else.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # link, folder, socket
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    remove(path)
+    return os.open(path, flags | os.O_EXCL, 0o600)
+
+
 class Area(abc.ABC):
     """Where cache files lie.
 
@@ -63,11 +123,13 @@ class Area(abc.ABC):
         limit: bytes that the objects may take together.
         soft: what is in use may exceed the limit.
         slot: the number of this process.
+        miscounted: ``used`` was lost, and has to be counted anew.
     """
 
     limit: int
     soft: bool
     slot: int
+    miscounted = False
 
     def __init__(self) -> None:
         self._thread_lock = threading.RLock()
@@ -101,6 +163,11 @@ class Area(abc.ABC):
     def _release(self) -> None:  # noqa: B027
         """End ``_acquire``."""
 
+    @property
+    def lost(self) -> bool:
+        """Whether other processes have another lock: this one was deleted."""
+        return False
+
     @abc.abstractmethod
     def alive(self, slot: int) -> bool:
         """Whether the process with this number lives. In the mutex."""
@@ -127,17 +194,26 @@ class Area(abc.ABC):
 
     @abc.abstractmethod
     def names(self) -> list[str]:
-        """All objects."""
+        """All objects, and what has the name of one."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is anything of an object."""
+        return False
 
     def others(self) -> list[str]:
         """Objects that no living process has open, the least recently used first."""
         return []
 
     def drop(self, name: str) -> None:  # noqa: B027
-        """Delete an object of ``others``. In the mutex."""
+        """Delete an object; who has its files open keeps them. In the mutex.
+
+        Raises:
+            OSError: it cannot be deleted.
+        """
 
 
-def _unusable(folder: str, error: OSError) -> UsageError:
+def unusable(folder: str, error: OSError) -> UsageError:
+    """The error of a folder in which a file cannot be made."""
     return UsageError(
         f"cache_dir: {folder!r} cannot be used: {error.strerror}; free some of the disk, or choose "
         "another folder"
@@ -161,23 +237,24 @@ class DiskArea(Area):
         super().__init__()
         self.folder = folder
         try:
-            os.makedirs(os.path.join(folder, "objects"), mode=0o700, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._fd = os.open(os.path.join(folder, "lock"), flags, 0o600)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            self._fd = own_file(os.path.join(folder, _LOCK))
         except OSError as error:
-            raise _unusable(folder, error) from error
+            raise unusable(folder, error) from error
         try:
             with self.mutex():
                 self._begin(limit)
         except BaseException as error:
             os.close(self._fd)
             if isinstance(error, OSError):
-                raise _unusable(folder, error) from error
+                raise unusable(folder, error) from error
             raise
 
     def _begin(self, limit: int | None) -> None:
         head = os.pread(self._fd, _SIZE, 0)
         if len(head) != _SIZE or head[:8] != _MAGIC:
+            self.miscounted = True
+            self._check_foreign()
             os.pwrite(self._fd, _HEAD.pack(_MAGIC, 0).ljust(_SIZE, b"\0"), 0)
             if os.fstat(self._fd).st_size < _SIZE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -186,9 +263,18 @@ class DiskArea(Area):
         free = os.statvfs(self.folder)
         self.limit = limit if limit else int((free.f_bavail * free.f_frsize + self.used) * _SHARE)
 
+    def _check_foreign(self) -> None:
+        """Raise OSError if something in a folder that was no cache has the name of ours."""
+        for name in ("objects", "mirrors"):
+            path = os.path.join(self.folder, name)
+            if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+                if not os.fstat(self._fd).st_size:  # made just now
+                    os.unlink(os.path.join(self.folder, _LOCK))
+                raise NotADirectoryError(errno.ENOTDIR, f"{name!r} there is something else")
+
     def _check_punch(self) -> None:
         probe = os.path.join(self.folder, f"probe-{os.getpid()}")
-        descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = own_file(probe)
         try:
             os.pwrite(descriptor, b"\1" * _SIZE, 0)
             punch(descriptor, 0, _SIZE)
@@ -260,9 +346,24 @@ class DiskArea(Area):
         return False
 
     @property
+    def lost(self) -> bool:
+        if self._fd < 0:
+            return False
+        try:
+            return not os.path.samestat(
+                os.fstat(self._fd), os.lstat(os.path.join(self.folder, _LOCK))
+            )
+        except OSError:
+            return True
+
+    @property
     def used(self) -> int:
-        used: int = _HEAD.unpack(os.pread(self._fd, _HEAD.size, 0))[1]
-        return used
+        head = os.pread(self._fd, _HEAD.size, 0)
+        if len(head) < _HEAD.size or head[:8] != _MAGIC:
+            self.miscounted = True
+            return 0
+        used: int = _HEAD.unpack(head)[1]
+        return min(used, _MOST)
 
     def add_used(self, nbytes: int) -> None:
         os.pwrite(self._fd, _HEAD.pack(_MAGIC, max(0, self.used + nbytes)), 0)
@@ -271,22 +372,28 @@ class DiskArea(Area):
         return os.path.join(self.folder, "objects", name)
 
     def create(self, name: str, file: str, nbytes: int) -> int:
-        os.makedirs(self._place(name), mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        return os.open(os.path.join(self._place(name), file), flags, 0o600)
+        own_folder(os.path.dirname(self._place(name)))
+        own_folder(self._place(name))
+        return own_file(os.path.join(self._place(name), file))
 
     def path(self, name: str, file: str, descriptor: int) -> str:
         return os.path.join(self._place(name), file)
 
     def names(self) -> list[str]:
-        return sorted(os.listdir(os.path.join(self.folder, "objects")))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = os.listdir(os.path.join(self.folder, "objects"))
+            return sorted(name for name in found if _OBJECT.fullmatch(name))
+        return []
+
+    def has(self, name: str) -> bool:
+        return os.path.lexists(self._place(name))
 
     def living(self, name: str) -> list[int]:
         """Numbers of other processes that live and have the object open. In the mutex."""
         slots = []
-        for file in os.listdir(self._place(name)):
-            if file.startswith("pins-"):
-                slot = int(file[5:])
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is no object at all
+            for file in os.listdir(self._place(name)):
+                slot = int(found[1]) if (found := _PINS.fullmatch(file)) else self.slot
                 if slot != self.slot and self.alive(slot):
                     slots.append(slot)
         return slots
@@ -305,7 +412,7 @@ class DiskArea(Area):
         ]
 
     def drop(self, name: str) -> None:
-        shutil.rmtree(self._place(name), ignore_errors=True)
+        remove(self._place(name))
 
 
 class MemoryArea(Area):
@@ -316,7 +423,7 @@ class MemoryArea(Area):
     def __init__(self) -> None:
         super().__init__()
         if not hasattr(os, "memfd_create"):
-            raise StoreError("cache_limit=0 needs memory files, which this system has not")
+            raise StoreError("disk_limit=0 needs memory files, which this system has not")
         self.limit = MEMORY_NBYTES
         self.slot = FIRST_SLOT
         self._used = 0

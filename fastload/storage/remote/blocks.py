@@ -17,6 +17,18 @@ A cell's bytes are written first, its checksum second, its state last, so a proc
 leaves cells that count as absent. After a power failure, when the disk may have lost any of these
 writes, the checksum tells: every process compares it once, before it uses the cell. The files are
 allocated before they are mapped, so that a full disk is an error and no signal.
+
+Note [What is found wrong]. Anybody may delete, truncate or overwrite these files, at any time.
+There is one way to deal with it: what is found wrong is dropped, and fetched again once; if that
+does not help, it is an error.
+
+    a cell      its checksum differs, a record or a column in it is damaged, or it is claimed and
+                nobody fetches it: it is absent again (``forget``). What lies there stays until it
+                is overwritten, as another process may read it.
+    an object   a file is missing, has another size or is no file of ours: its folder is deleted
+                and made anew, so nobody writes to files that others have mapped. Who has it open
+                sees that (``lost``), and opens it again (``store.py``). A truncated table reads as
+                zeros meanwhile, so its cells are absent; ``SigbusGuard`` keeps the process alive.
 """
 
 from __future__ import annotations
@@ -28,13 +40,19 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ... import _native
 from ...errors import StoreError
 from .._crc import crc32c_blocks, crc32c_of_file
-from .area import Area, DiskArea, punch
+from .._read import open_regular
+from .area import Area, DiskArea, punch, remove
 from .service import RemoteObject
+
+if TYPE_CHECKING:
+    from ..._native import _core
 
 CELL = 4096
 GROUP = 4  # cells
@@ -76,6 +94,20 @@ def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
 def checksums(data: bytes | memoryview) -> np.ndarray:
     """CRC32C of each cell of ``data``, uint32."""
     return crc32c_blocks(data, CELL)
+
+
+class Mapped:
+    """A file mapped for reading and writing, as ``array``: bytes that it loses read as zeros.
+
+    Args:
+        descriptor: of the file; may be closed.
+        nbytes: its size.
+    """
+
+    def __init__(self, descriptor: int, nbytes: int) -> None:
+        mapped, core = mmap.mmap(descriptor, nbytes), _native.load()
+        self._guard: _core.SigbusGuard | None = None if core is None else core.SigbusGuard(mapped)
+        self.array = np.frombuffer(mapped, np.uint8)
 
 
 def _free(descriptor: int, first: int, stop: int) -> None:
@@ -209,6 +241,7 @@ class BlockFile:
         verified: bool (cells,), whose checksums this process knows to be right.
         uses: when this epoch uses what; None: its order is not known.
         now: the position of this epoch.
+        users: how many have it open in this process.
         writers: threads that write to it, which closing waits for.
         closed: nobody uses it any more.
 
@@ -222,11 +255,12 @@ class BlockFile:
         self.groups = -(-self.cells // GROUP)
         self.uses: Uses | None = None
         self.now = 0
-        self.writers = 0
+        self.users = self.writers = 0
         self.closed = False
         self.verified = np.zeros(self.cells, bool)
         self._pinned = np.zeros(self.groups, np.uint16)
         self._index_nbytes = index_nbytes(self.cells)
+        self._pins_nbytes = max(1, self.groups)
         try:
             self._open()
         except OSError as error:
@@ -239,34 +273,41 @@ class BlockFile:
 
     def _open(self) -> None:
         area = self.area
-        self._data = area.create(self.name, "data", self.nbytes)
-        self._index = area.create(self.name, "index", self._index_nbytes)
-        if not self._whole():
-            if isinstance(area, DiskArea) and os.fstat(self._index).st_size:
-                # Damaged. Other processes may have the files mapped: they keep theirs.
+        whole = area.has(self.name)
+        if whole:
+            self._files()
+            whole = self._whole()
+            if not whole:
                 os.close(self._data)
                 os.close(self._index)
                 area.drop(self.name)
-                recount(area)
-                self._data = area.create(self.name, "data", self.nbytes)
-                self._index = area.create(self.name, "index", self._index_nbytes)
-            os.ftruncate(self._data, 0)
+                area.miscounted = True
+        if not whole:
+            self._files()
             os.ftruncate(self._data, self.nbytes)
             os.posix_fallocate(self._index, 0, self._index_nbytes)
-            self._about()
             os.pwrite(self._index, _HEAD.pack(_MAGIC, self.nbytes, 0), 0)
             area.add_used(self._index_nbytes)
+        self._about()
         os.utime(self._index)
-        self._map = mmap.mmap(self._index, self._index_nbytes)
-        self.state = np.frombuffer(self._map, np.uint8, self.cells, _HEAD_NBYTES)
-        self._crc = np.frombuffer(self._map, "<u4", self.cells, _crc_offset(self.cells))
-        pins = area.create(self.name, f"pins-{area.slot}", self.groups)
+        self._table = Mapped(self._index, self._index_nbytes)
+        self.state = self._table.array[_HEAD_NBYTES : _HEAD_NBYTES + self.cells]
+        crc = _crc_offset(self.cells)
+        self._crc = self._table.array[crc : crc + 4 * self.cells].view("<u4")
+        self._pins_file = f"pins-{area.slot}"
+        pins = area.create(self.name, self._pins_file, self.groups)
         try:
             os.ftruncate(pins, 0)
-            os.posix_fallocate(pins, 0, max(1, self.groups))
-            self._flags = np.frombuffer(mmap.mmap(pins, max(1, self.groups)), np.uint8)
+            os.posix_fallocate(pins, 0, self._pins_nbytes)
+            self._pins_status = os.fstat(pins)
+            self._pins = Mapped(pins, self._pins_nbytes)
+            self._flags = self._pins.array
         finally:
             os.close(pins)
+
+    def _files(self) -> None:
+        self._data = self.area.create(self.name, "data", self.nbytes)
+        self._index = self.area.create(self.name, "index", self._index_nbytes)
 
     def _whole(self) -> bool:
         if os.fstat(self._index).st_size != self._index_nbytes:
@@ -278,10 +319,12 @@ class BlockFile:
 
     def _about(self) -> None:
         about = {"url": self.what.url.shown, "nbytes": self.nbytes, "tag": self.what.tag}
+        text = json.dumps(about).encode()
         descriptor = self.area.create(self.name, "about.json", 0)
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(about).encode(), 0)
+            if os.pread(descriptor, len(text) + 1, 0) != text:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, text, 0)
         finally:
             os.close(descriptor)
 
@@ -291,8 +334,8 @@ class BlockFile:
         if self.writers or self._data < 0:
             return
         if isinstance(self.area, DiskArea):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.area.path(self.name, f"pins-{self.area.slot}", -1))
+            if self._pins_there():
+                os.unlink(self.area.path(self.name, self._pins_file, -1))
         else:
             self.area.add_used(-self._index_nbytes - CELL * self.used)
         os.close(self._data)
@@ -301,16 +344,35 @@ class BlockFile:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody has deleted the files while they are in use."""
-        return isinstance(self.area, DiskArea) and os.fstat(self._data).st_nlink == 0
+        """Whether somebody has deleted or truncated the files while they are in use."""
+        if not isinstance(self.area, DiskArea):
+            return False
+        if self.closed:
+            return True
+        data, index = os.fstat(self._data), os.fstat(self._index)
+        return not (
+            data.st_nlink > 0
+            and index.st_nlink > 0
+            and data.st_size == self.nbytes
+            and index.st_size == self._index_nbytes
+            and self._pins_there()
+        )
+
+    def _pins_there(self) -> bool:
+        """Whether other processes see what this one has pinned."""
+        try:
+            found = os.lstat(self.area.path(self.name, self._pins_file, -1))
+        except OSError:
+            return False
+        return os.path.samestat(found, self._pins_status) and found.st_size == self._pins_nbytes
 
     # --- states -----------------------------------------------------------------------------------
 
     @property
     def used(self) -> int:
         """Cells that are there or being fetched."""
-        used: int = _HEAD.unpack(os.pread(self._index, _HEAD.size, 0))[2]
-        return used
+        head = os.pread(self._index, _HEAD.size, 0)
+        return min(_HEAD.unpack(head)[2], self.cells) if len(head) == _HEAD.size else 0
 
     def _count(self, cells: int) -> None:
         used = max(0, self.used + cells)
@@ -323,10 +385,14 @@ class BlockFile:
         self.state[cells] = self.area.slot
 
     def publish(self, first: int, stop: int, sums: np.ndarray) -> None:
-        """What ``write`` has written is the content of these cells; ``sums``: its checksums."""
-        self._crc[first:stop] = sums
-        self.verified[first:stop] = True
-        self.state[first:stop] = THERE
+        """What ``write`` has written is the content of these cells; ``sums``: its checksums.
+
+        Only of those that this process still claims: others may have been given up meanwhile.
+        """
+        mine = np.flatnonzero(self.state[first:stop] == self.area.slot)
+        self._crc[first + mine] = sums[mine]
+        self.verified[first + mine] = True
+        self.state[first + mine] = THERE
 
     def punch_absent(self, first: int, stop: int) -> None:
         """Give back what was written of these cells although they are absent."""
@@ -345,13 +411,17 @@ class BlockFile:
             written = os.pwrite(self._data, view, at)
             view, at = view[written:], at + written
 
-    def abandon(self, cells: np.ndarray) -> None:
-        """``cells`` are absent again."""
-        for first, stop in runs_of(cells):
-            self.state[first:stop] = ABSENT
-            self.verified[first:stop] = False
-            _free(self._data, first, stop)
+    def forget(self, cells: np.ndarray) -> None:
+        """``cells`` are absent again. What lies there stays, until it is overwritten."""
+        self.state[cells] = ABSENT
+        self.verified[cells] = False
         self._count(-len(cells))
+
+    def abandon(self, cells: np.ndarray) -> None:
+        """``cells`` are absent again, and take no room."""
+        self.forget(cells)
+        for first, stop in runs_of(cells):
+            _free(self._data, first, stop)
 
     def wrong(self, cells: np.ndarray) -> np.ndarray:
         """Those of ``cells`` whose bytes do not match their checksums; outside of the mutex.
@@ -361,7 +431,10 @@ class BlockFile:
         unknown: np.ndarray = cells[~self.verified[cells]]
         if not len(unknown):
             return unknown
-        right = crc32c_of_file(self._data, unknown, CELL) == self._crc[unknown]
+        try:
+            right = crc32c_of_file(self._data, unknown, CELL) == self._crc[unknown]
+        except OSError:  # the disk has lost it
+            return unknown
         self.verified[unknown[right]] = True
         damaged: np.ndarray = unknown[~right]
         return damaged
@@ -372,10 +445,26 @@ class BlockFile:
         others: np.ndarray = cells[(state > THERE) & (state != self.area.slot)]
         return others
 
+    def claimed_by_nobody(self, cells: np.ndarray) -> np.ndarray:
+        """Those of ``cells`` whose process does not live, or does not need them: see ``pin``."""
+        state = self.state[cells]
+        nobody = np.zeros(len(cells), bool)
+        living = self.area.living(self.name) if isinstance(self.area, DiskArea) else []
+        for slot in np.unique(state[state > THERE]).tolist():
+            if slot != self.area.slot:
+                its = state == slot
+                pinned = self._pinned_by(slot) if slot in living else np.zeros(self.groups, bool)
+                nobody |= its & ~pinned[cells // GROUP]
+        found: np.ndarray = cells[nobody]
+        return found
+
     # --- pins and eviction ------------------------------------------------------------------------
 
     def pin(self, cells: np.ndarray) -> np.ndarray:
-        """Keep ``cells`` until ``unpin`` is called with what is returned."""
+        """Keep ``cells`` until ``unpin`` is called with what is returned.
+
+        What is being fetched is pinned by its process, so that others know it.
+        """
         groups = np.unique(cells // GROUP)
         self._pinned[groups] += 1
         self._flags[groups] = 1
@@ -391,13 +480,18 @@ class BlockFile:
         needed = self._pinned > 0
         if isinstance(self.area, DiskArea):
             for slot in self.area.living(self.name):
-                descriptor = self.area.create(self.name, f"pins-{slot}", 0)
-                try:
-                    flags = np.frombuffer(os.pread(descriptor, self.groups, 0), np.uint8)
-                finally:
-                    os.close(descriptor)
-                needed[: len(flags)] |= flags != 0
+                needed |= self._pinned_by(slot)
         return needed
+
+    def _pinned_by(self, slot: int) -> np.ndarray:
+        """bool (groups,): pinned by another process."""
+        descriptor = self.area.create(self.name, f"pins-{slot}", 0)
+        try:
+            flags = os.pread(descriptor, self.groups, 0)
+        finally:
+            os.close(descriptor)
+        pinned: np.ndarray = np.frombuffer(flags.ljust(self.groups, b"\0"), np.uint8) != 0
+        return pinned
 
     def candidates(self, grain: int, *, whole: bool) -> tuple[np.ndarray, np.ndarray]:
         """Pieces that may be evicted, in any order, and after how long each is used next.
@@ -504,19 +598,24 @@ def recover(area: DiskArea, slots: list[int]) -> None:
     """Free what dead processes had claimed, and forget what they had pinned. In the mutex."""
     for name in area.names():
         for slot in slots:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(area.path(name, f"pins-{slot}", -1))
-        try:
-            index = os.open(area.path(name, "index", -1), os.O_RDWR | os.O_CLOEXEC)
-            data = os.open(area.path(name, "data", -1), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # made a moment before its process was killed; opening it makes it whole
-        try:
+            with contextlib.suppress(NotADirectoryError):
+                remove(area.path(name, f"pins-{slot}", -1))
+        with contextlib.ExitStack() as stack:
+            try:
+                index, data = [
+                    _opened(area.path(name, file, -1), stack) for file in ("index", "data")
+                ]
+            except OSError:
+                continue  # made a moment before its process was killed; opening it makes it whole
             _free_claims(index, data, slots)
-        finally:
-            os.close(index)
-            os.close(data)
     recount(area)
+
+
+def _opened(path: str, stack: contextlib.ExitStack) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def _free_claims(index: int, data: int, slots: list[int]) -> None:
@@ -547,7 +646,7 @@ def recount(area: DiskArea) -> None:
     total = 0
     for name in area.names():
         with contextlib.suppress(OSError):
-            with open(area.path(name, "index", -1), "rb") as file:
+            with open(area.path(name, "index", -1), "rb", opener=open_regular) as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(_HEAD.size)
             used = 0

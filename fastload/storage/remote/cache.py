@@ -10,6 +10,7 @@ they can be read through the sparse files.
     no room             what is used farthest in the future is evicted. If everything is pinned, a
                         hold that is only wanted ahead of time is not given, any other is an error.
     failed, cancelled   the claims are given back.
+    found wrong         it is fetched again: see the note in ``blocks.py``.
 
 A hold that is deleted is released a moment later, by the next call of any method: an object can be
 deleted in the middle of anything, also while its thread has a lock.
@@ -18,6 +19,7 @@ deleted in the middle of anything, also while its thread has a lock.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import errno
 import os
@@ -30,6 +32,7 @@ import numpy as np
 
 from ...errors import StoreError
 from ..base import BLOCK_NBYTES
+from ..held import CLEAR
 from . import requests
 from .area import Area, DiskArea, MemoryArea
 from .blocks import (
@@ -49,6 +52,7 @@ from .options import RemoteOptions
 from .requests import Request
 from .service import RemoteObject, Service
 
+_ROUNDS = 8  # in which a hold may find that others have given up what they were to fetch
 _POLL_S = 0.02  # between looks at what another process fetches
 _DEAD_S = 0.5  # and whether it lives
 _SLACK = 256  # at least so much of the limit is evicted at a time, as finding it takes time
@@ -58,6 +62,10 @@ _GRAIN = BLOCK_NBYTES // (GROUP * CELL)  # kept or evicted together, as they are
 
 Ranges = Sequence[tuple[BlockFile, np.ndarray]]
 """Objects and the cells of each: int64, ascending."""
+
+
+class LostFiles(StoreError):
+    """The cache's files were deleted or truncated while they are in use: open them again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +84,11 @@ class Source:
 
 
 class _Fetch:
-    """One request in flight, and how many holds wait for it."""
+    """One request in flight, and how many holds wait for it. Made in the mutex."""
 
     def __init__(self, file: BlockFile, first: int, stop: int) -> None:
         self.file, self.first, self.stop = file, first, stop
+        self.pins = file.pin(np.arange(first, stop))
         self.users = 1
         self.done = False
         self.error: Exception | None = None
@@ -91,11 +100,14 @@ class Hold:
 
     def __init__(self, cache: BlockCache) -> None:
         self.cache: BlockCache | None = cache
+        self.ranges: Ranges = ()
+        self.rounds = 0
         self.pins: list[tuple[BlockFile, np.ndarray]] = []
         self.fetches: list[_Fetch] = []
-        self.others: list[tuple[BlockFile, np.ndarray]] = []
+        self.others: list[tuple[BlockFile, np.ndarray]] = []  # that other processes fetch
         self.source: Source | None = None
         self.urgency = 0.0
+        self.ahead = False
         self.ahead_nbytes = 0
 
     def ready(self) -> bool:
@@ -147,12 +159,13 @@ class BlockCache:
         self.users = 0
         self._ahead_nbytes = 0
         self._ahead_urgency = 0.0  # of the last hold ahead that had something to fetch
-        self._open: dict[str, tuple[BlockFile, int]] = {}
-        self._fetches: dict[str, list[_Fetch]] = {}
+        self._open: dict[str, BlockFile] = {}
+        self._fetches: dict[BlockFile, list[_Fetch]] = {}
         if isinstance(area, DiskArea):
             with area.mutex():
                 if area.died:
                     recover(area, area.died)
+                self._recount()
 
     # --- objects ----------------------------------------------------------------------------------
 
@@ -160,30 +173,29 @@ class BlockCache:
         """The file of an object, shared by all who open it; ``close`` it as often."""
         with self.area.mutex():
             self._forget_dropped()
-            known = self._open.get(name)
-            if known is not None and not known[0].lost:
-                self._open[name] = known[0], known[1] + 1
-                return known[0]
-            if not self.make_room(index_nbytes(-(-what.nbytes // CELL))):
-                raise self._too_little(what)
-            file = BlockFile(self.area, what, name)
-            self._open[name] = file, 1
+            file = self._open.get(name)
+            if file is None or file.lost:
+                if not self.make_room(index_nbytes(-(-what.nbytes // CELL))):
+                    raise self._too_little(what)
+                file = self._open[name] = BlockFile(self.area, what, name)
+                self._fetches[file] = []
+                self._recount()
+            file.users += 1
             return file
 
     def close(self, file: BlockFile) -> None:
         """End one ``open``."""
         with self.area.mutex():
             self._forget_dropped()
-            known, users = self._open.get(file.name, (None, 0))
-            if known is not file:
+            file.users -= 1
+            if file.users:
                 return
-            if users > 1:
-                self._open[file.name] = file, users - 1
-                return
-            del self._open[file.name]
-            for fetch in list(self._fetches.pop(file.name, ())):
+            if self._open.get(file.name) is file:
+                del self._open[file.name]
+            for fetch in list(self._fetches[file]):
                 fetch.error = StoreError("the store was closed", path=file.what.url.shown)
                 self._cancel(fetch)
+            del self._fetches[file]
             file.close()
 
     @property
@@ -209,18 +221,22 @@ class BlockCache:
             The hold; None with ``ahead`` where there is no room.
 
         Raises:
-            StoreError: there is no room; or the cache's files were deleted.
+            StoreError: there is no room.
+            LostFiles: the cache's files were deleted or truncated.
         """
         hold = Hold(self)
-        hold.source, hold.urgency = source, urgency
+        hold.ranges, hold.source, hold.urgency, hold.ahead = ranges, source, urgency, ahead
         try:
             with self.area.mutex():
                 self._forget_dropped()
                 if ahead and not self._may_hold(hold, ranges):
                     return None
+                missed = 0
                 for file, cells in ranges:
                     self._check(file)
                     hold.pins.append((file, file.pin(cells)))
+                    state = file.state[cells]
+                    missed += int(((state != THERE) & (state != self.area.slot)).sum())
                 for file, cells in ranges:
                     if not self._take(hold, file, cells, ahead=ahead):
                         self._release(hold)
@@ -229,8 +245,8 @@ class BlockCache:
             hold.release()
             raise
         self._send(hold)
-        for file, cells in ranges:
-            self._verify(hold, file, cells)
+        self._verify(hold)
+        source.counters.add(missed_nbytes=CELL * missed)
         if not ahead:
             source.counters.add(asked_nbytes=CELL * sum(len(cells) for _, cells in ranges))
         return hold
@@ -254,9 +270,12 @@ class BlockCache:
         return True
 
     def _check(self, file: BlockFile) -> None:
-        if file.lost:
-            raise StoreError(
-                "the cache's files were deleted while they are in use: make a new loader",
+        if file.closed:
+            raise StoreError("the store was closed", path=file.what.url.shown)
+        if file.lost or self.area.lost:
+            raise LostFiles(
+                "the cache's files were deleted or truncated while they are in use, again and "
+                f"again: find out who does that, or choose another cache_dir; {CLEAR}",
                 path=file.what.url.shown,
             )
 
@@ -269,31 +288,38 @@ class BlockCache:
 
     def _take(self, hold: Hold, file: BlockFile, cells: np.ndarray, *, ahead: bool) -> bool:
         """Claim or join what is missing of ``cells``; False: there is no room. In the mutex."""
-        assert hold.source is not None, "every hold has one"
-        state = file.state[cells]
-        absent, mine = cells[state == ABSENT], cells[state == self.area.slot]
-        others = file.claimed_by_others(cells)
+        file.forget(self._join(hold, file, cells[file.state[cells] == self.area.slot]))
+        absent = cells[file.state[cells] == ABSENT]
         if len(absent):
             if not self.make_room(len(absent) * CELL, ahead=ahead):
                 if ahead:
                     return False
                 raise self._too_little(file.what)
-            hold.source.counters.add(missed_nbytes=CELL * len(absent))
             file.claim(absent)
             for first, stop in runs_of(absent, BLOCK_NBYTES // CELL):
                 fetch = _Fetch(file, first, stop)
-                self._fetches.setdefault(file.name, []).append(fetch)
+                self._fetches[file].append(fetch)
                 hold.fetches.append(fetch)
-        if len(mine):
-            for fetch in self._fetches.get(file.name, ()):
-                at = int(np.searchsorted(mine, fetch.first))
-                if at < len(mine) and int(mine[at]) < fetch.stop and fetch not in hold.fetches:
-                    fetch.users += 1
-                    hold.fetches.append(fetch)
+        others = file.claimed_by_others(cells)
         if len(others):
-            hold.source.counters.add(missed_nbytes=CELL * len(others))
             hold.others.append((file, others))
         return True
+
+    def _join(self, hold: Hold, file: BlockFile, cells: np.ndarray) -> np.ndarray:
+        """Wait for what fetches ``cells``, which this process has claimed; those of no fetch."""
+        fetches = sorted(self._fetches[file], key=lambda fetch: fetch.first) if len(cells) else []
+        if not fetches:
+            return cells
+        first = np.array([fetch.first for fetch in fetches])
+        stop = np.array([fetch.stop for fetch in fetches])
+        which = np.maximum(0, np.searchsorted(first, cells, side="right") - 1)
+        inside = (cells >= first[which]) & (cells < stop[which])
+        for number in np.unique(which[inside]).tolist():
+            fetch = fetches[number]
+            if fetch not in hold.fetches:
+                fetch.users += 1
+                hold.fetches.append(fetch)
+        return cells[~inside]
 
     def _send(self, hold: Hold) -> None:
         """Send the requests of new fetches; outside of the mutex."""
@@ -333,14 +359,14 @@ class BlockCache:
             )
             return
         with self.area.mutex():
-            if fetch not in self._fetches.get(file.name, ()):
+            if fetch not in self._fetches.get(file, ()):
                 return  # cancelled
             file.writers += 1  # so that its descriptor is not closed, and used for another file
         try:
             self._write(file, fetch.first, data)
             sums = checksums(data)
             with self.area.mutex():
-                if fetch in self._fetches.get(file.name, ()):
+                if fetch in self._fetches.get(file, ()):
                     file.publish(fetch.first, fetch.stop, sums)
                 else:  # given back while it was written
                     file.punch_absent(fetch.first, fetch.stop)
@@ -381,16 +407,18 @@ class BlockCache:
     def _end(self, fetch: _Fetch, error: Exception | None) -> None:
         """``fetch`` has succeeded, or failed with ``error``."""
         with self.area.mutex():
-            known = self._fetches.get(fetch.file.name, [])
-            if fetch in known:
-                known.remove(fetch)
-                self._give_back(fetch)
+            self._give_back(fetch)
         with self._arrived:
             fetch.error, fetch.done = error, True
             self._arrived.notify_all()
 
     def _give_back(self, fetch: _Fetch) -> None:
-        """What of ``fetch`` is still claimed is absent. In the mutex."""
+        """``fetch`` is no more in flight; what of it is still claimed is absent. In the mutex."""
+        known = self._fetches.get(fetch.file, [])
+        if fetch not in known:
+            return
+        known.remove(fetch)
+        fetch.file.unpin(fetch.pins)
         if fetch.file.closed and not fetch.file.writers:
             return
         cells = np.arange(fetch.first, fetch.stop)
@@ -398,44 +426,62 @@ class BlockCache:
         if len(claimed):
             fetch.file.abandon(claimed)
 
-    def _verify(self, hold: Hold, file: BlockFile, cells: np.ndarray) -> None:
-        """Compare with their checksums what of ``cells`` is there, and fetch again what differs."""
-        there = cells[file.state[cells] == THERE]
-        wrong = file.wrong(there)
-        if not len(wrong):
-            return
-        assert hold.source is not None, "every hold has one"
-        hold.source.counters.add(damaged=len(wrong))
+    def _verify(self, hold: Hold) -> None:
+        """Compare with its checksums what is there, and fetch again what differs."""
+        for file, cells in hold.ranges:
+            wrong = file.wrong(cells[file.state[cells] == THERE])
+            if len(wrong):
+                assert hold.source is not None, "every hold has one"
+                with self.area.mutex():
+                    # Another process may have fetched it anew meanwhile.
+                    self._doubt(file, file.wrong(wrong[file.state[wrong] == THERE]), hold.source)
+                    self._take(hold, file, wrong, ahead=False)
+                self._send(hold)
+
+    def doubt(self, ranges: Ranges, source: Source) -> None:
+        """What is there of ``ranges`` is damaged, whatever its checksums say: it is absent again.
+
+        They are those of the bytes that came, which something may have changed on the way.
+        """
         with self.area.mutex():
-            # Another process may have fetched it anew meanwhile.
-            still = file.wrong(wrong[file.state[wrong] == THERE])
-            file.abandon(still)
-            self._take(hold, file, wrong, ahead=False)
-        self._send(hold)
+            for file, cells in ranges:
+                if not file.closed:
+                    self._doubt(file, cells[file.state[cells] == THERE], source)
+
+    def _doubt(self, file: BlockFile, cells: np.ndarray, source: Source) -> None:
+        source.counters.add(damaged=len(cells), missed_nbytes=CELL * len(cells))
+        file.forget(cells)
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, hold: Hold, ended: Callable[[], bool]) -> None:
         """As ``Hold.wait``."""
-        if hold.ready() and not hold.others:
+        try:
+            self._wait(hold, ended)
+        except LostFiles:
+            if not hold.ahead:
+                raise
+            # Who needs the bytes now asks for them, and opens the files again.
+
+    def _wait(self, hold: Hold, ended: Callable[[], bool]) -> None:
+        if hold.ready():
             self._raise(hold)
-            return
-        begin = time.monotonic()
-        looked = begin
+            if self._complete(hold, dead=False):
+                return
+        begin = looked = time.monotonic()
         try:
             while not ended():
                 with self._arrived:
-                    if any(not fetch.done for fetch in hold.fetches):
-                        self._arrived.wait(_POLL_S if hold.others else 0.2)
-                    elif hold.others:
+                    if hold.others:
                         self._arrived.wait(_POLL_S)
+                    elif any(not fetch.done for fetch in hold.fetches):
+                        self._arrived.wait(0.2)
                 self._raise(hold)
-                if hold.others:
-                    dead = time.monotonic() - looked > _DEAD_S
-                    looked = time.monotonic() if dead else looked
-                    self._look(hold, dead=dead)
-                if not hold.others and all(fetch.done for fetch in hold.fetches):
-                    self._raise(hold)
+                if not hold.others and any(not fetch.done for fetch in hold.fetches):
+                    continue
+                dead = time.monotonic() - looked > _DEAD_S
+                looked = time.monotonic() if dead else looked
+                if self._complete(hold, dead=dead):
                     return
         finally:
             assert hold.source is not None, "every hold has one"
@@ -446,25 +492,41 @@ class BlockCache:
             if fetch.done and fetch.error is not None:
                 raise fetch.error
 
-    def _look(self, hold: Hold, *, dead: bool) -> None:
-        """See what others have fetched; take over what they have given up."""
-        waiting, hold.others = hold.others, []
-        for file, cells in waiting:
-            state = file.state[cells]
-            if dead and isinstance(self.area, DiskArea):
-                with self.area.mutex():
-                    slots = [int(s) for s in np.unique(state) if s > THERE]
-                    gone = [slot for slot in slots if not self.area.alive(slot)]
-                    if gone:
-                        recover(self.area, gone)
-            there = cells[state == THERE]
-            if len(there):
-                self._verify(hold, file, there)
-            rest = cells[state != THERE]
-            if len(rest):
-                with self.area.mutex():
-                    self._take(hold, file, rest, ahead=False)
-                self._send(hold)
+    def _complete(self, hold: Hold, *, dead: bool) -> bool:
+        """Whether all is there, and right; what nobody fetches any more is fetched.
+
+        ``dead``: look whether those who fetch the rest live.
+        """
+        self._verify(hold)
+        missing = [(file, cells[file.state[cells] != THERE]) for file, cells in hold.ranges]
+        missing = [(file, cells) for file, cells in missing if len(cells)]
+        hold.others = []
+        if not missing:
+            return True
+        known = len(hold.fetches)
+        with self.area.mutex():
+            for file, cells in missing:
+                self._check(file)
+                if dead and isinstance(self.area, DiskArea):
+                    self._give_up(self.area, file, cells)
+                self._take(hold, file, cells, ahead=False)
+        self._send(hold)
+        hold.rounds += len(hold.fetches) > known
+        if hold.rounds > _ROUNDS:
+            raise StoreError(
+                f"what was fetched has gone from the cache {_ROUNDS} times: find out who changes "
+                f"its files, or choose another cache_dir; {CLEAR}",
+                path=missing[0][0].what.url.shown,
+            )
+        return False
+
+    def _give_up(self, area: DiskArea, file: BlockFile, cells: np.ndarray) -> None:
+        """What processes have claimed that fetch it no more is absent. In the mutex."""
+        slots = np.unique(file.state[cells]).tolist()
+        gone = [slot for slot in slots if slot > THERE and not area.alive(slot)]
+        if gone:
+            recover(area, gone)
+        file.forget(file.claimed_by_nobody(cells))
 
     # --- releasing --------------------------------------------------------------------------------
 
@@ -493,9 +555,7 @@ class BlockCache:
         self._ahead_nbytes -= ahead_nbytes
         for fetch in fetches:
             fetch.users -= 1
-            known = self._fetches.get(fetch.file.name, [])
-            if fetch.users == 0 and not fetch.done and fetch in known:
-                known.remove(fetch)
+            if fetch.users == 0 and not fetch.done and fetch in self._fetches.get(fetch.file, ()):
                 self._cancel(fetch)
         for file, groups in pins:
             file.unpin(groups)
@@ -509,10 +569,11 @@ class BlockCache:
 
     # --- room -------------------------------------------------------------------------------------
 
-    def make_room(self, nbytes: int, *, ahead: bool = False) -> bool:
+    def make_room(self, nbytes: int, *, ahead: bool = False, counted: bool = False) -> bool:
         """Evict until ``nbytes`` more fit; whether they do. In the mutex.
 
-        ``ahead``: they are not needed yet, so no block is broken up for them.
+        ``ahead``: they are not needed yet, so no block is broken up for them. ``counted``: what
+        all objects take was just counted.
         """
         over = self.area.used + nbytes - self.area.limit
         if over > 0:
@@ -523,10 +584,22 @@ class BlockCache:
             over = self.area.used + nbytes - self.area.limit
             if over > 0 and not ahead:
                 self._break_up(over)
-        return self.area.soft or self.area.used + nbytes <= self.area.limit
+        if self.area.soft or self.area.used + nbytes <= self.area.limit:
+            return True
+        if not counted:  # the sum may be wrong
+            self.area.miscounted = True
+            self._recount()
+            return self.make_room(nbytes, ahead=ahead, counted=True)
+        return False
+
+    def _recount(self) -> None:
+        """Count anew what all objects take, if something was wrong. In the mutex."""
+        if isinstance(self.area, DiskArea) and self.area.miscounted:
+            recount(self.area)
+            self.area.miscounted = False
 
     def _files(self) -> list[BlockFile]:
-        return [file for file, _ in self._open.values() if file._data >= 0]
+        return [file for file in self._open.values() if not file.closed]
 
     def _in_blocks(self) -> bool:
         return any(file.uses is not None and file.uses.blocks is not None for file in self._files())
@@ -537,9 +610,10 @@ class BlockCache:
         for name in self.area.others():
             if self.area.used <= goal:
                 return
-            self.area.drop(name)
-            if isinstance(self.area, DiskArea):
-                recount(self.area)
+            with contextlib.suppress(OSError):  # who may not delete it has to do with less
+                self.area.drop(name)
+            self.area.miscounted = True
+            self._recount()
         self._evict_farthest(goal, whole=True)
 
     def _break_up(self, nbytes: int) -> None:
@@ -594,7 +668,7 @@ def cache_for(options: RemoteOptions) -> BlockCache:
     key = os.getpid(), os.path.realpath(options.folder)
     with _choosing:
         found = _caches.get(key)
-        if found is None or not os.path.isdir(options.folder):
+        if found is None or found.area.lost:
             found = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
         elif options.limit is not None:
             found.area.limit = options.limit

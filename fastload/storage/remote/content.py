@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 
-from .area import DiskArea
+from .area import DiskArea, remove
 from .blocks import recount
 from .cache import cache_for, let_go
 from .options import RemoteOptions
@@ -62,11 +61,13 @@ def clear(folder: str) -> tuple[int, int]:
         with area.mutex():
             unused = area.others()
             for name in unused:
-                area.drop(name)
+                with contextlib.suppress(OSError):  # it counts as kept
+                    area.drop(name)
             recount(area)
-            kept = len(area.names())
-            if not kept:
-                shutil.rmtree(os.path.join(folder, "mirrors"), ignore_errors=True)
+            left = area.names()
+            if not left:
+                with contextlib.suppress(OSError):
+                    remove(os.path.join(folder, "mirrors"))
     finally:
         let_go(cache)
-    return len(unused), kept
+    return len(unused) - sum(name in unused for name in left), len(left)

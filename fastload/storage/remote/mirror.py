@@ -2,7 +2,8 @@
 
 Readers find a sidecar beside its store and shards beside each other, and know a format by its
 suffix. So the objects of a store, each of which has a folder of its own in the cache, are linked
-into one folder under their own names.
+into one folder under their own names. Links may be deleted at any time, as programs that delete old
+files do: whoever opens a store makes those anew that are missing or lead elsewhere.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 
-from .area import Area, DiskArea
+from .area import Area, DiskArea, own_folder, remove
 
 
 class Mirror:
@@ -30,31 +31,46 @@ class Mirror:
     def __init__(self, area: Area, files: Mapping[str, str]) -> None:
         if isinstance(area, DiskArea):
             name = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=16).hexdigest()
-            self.folder = os.path.join(area.folder, "mirrors", name)
-            if os.path.isdir(self.folder):
-                return
-            os.makedirs(os.path.dirname(self.folder), mode=0o700, exist_ok=True)
-            making = tempfile.mkdtemp(dir=os.path.dirname(self.folder), prefix="making-")
-            _link(making, files)
-            try:
-                os.rename(making, self.folder)
-            except OSError:  # another process was faster
-                shutil.rmtree(making)
-            return
-        self.folder = tempfile.mkdtemp(prefix="fastload-")
-        weakref.finalize(self, _remove, self.folder, os.getpid())
-        _link(self.folder, files)
+            mirrors = os.path.join(area.folder, "mirrors")
+            own_folder(mirrors)
+            self.folder = os.path.join(mirrors, name)
+            own_folder(self.folder)
+        else:
+            self.folder = tempfile.mkdtemp(prefix="fastload-")
+            weakref.finalize(self, _remove, self.folder, os.getpid())
+        self._files = dict(files)
+        for inside, target in files.items():
+            self._link(inside, target)
 
     def path(self, inside: str) -> str:
         """Where the file ``inside`` is."""
         return os.path.join(self.folder, inside)
 
+    @property
+    def whole(self) -> bool:
+        """Whether all links are there."""
+        return all(_leads(self.path(inside), target) for inside, target in self._files.items())
 
-def _link(folder: str, files: Mapping[str, str]) -> None:
-    for inside, target in files.items():
-        place = os.path.join(folder, inside)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.symlink(target, place)
+    def _link(self, inside: str, target: str) -> None:
+        """Make the link ``inside``, in the place of anything else."""
+        place = self.folder
+        *folders, name = inside.split("/")
+        for folder in folders:
+            place = os.path.join(place, folder)
+            own_folder(place)
+        place = os.path.join(place, name)
+        if not _leads(place, target):
+            remove(place)
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                os.symlink(target, place)
+
+
+def _leads(place: str, target: str) -> bool:
+    """Whether ``place`` is a link to ``target``."""
+    try:
+        return os.readlink(place) == target
+    except OSError:
+        return False
 
 
 def _remove(folder: str, process: int) -> None:

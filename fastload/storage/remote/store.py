@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ..._base.fork_lock import ForkLock
 from ...errors import DataError, StoreError, UsageError
+from .._crc import crc32c
 from .._sidecar import SUFFIX, listed_in
 from ..base import BLOCK_NBYTES, Field, Located, Spans, Store
 from ..column_options import DEFAULT, ColumnOptions
-from ..held import Held
+from ..held import CLEAR, Held, fetched_again
 from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
+from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
-from .cache import BlockCache, Hold, Source, cache_for, let_go
+from .cache import BlockCache, Hold, LostFiles, Ranges, Source, cache_for, let_go
 from .counters import Counters
 from .finding import Finder, cache_names
 from .mirror import Mirror
@@ -28,6 +32,9 @@ from .services import service_of
 from .urls import RemoteUrl
 
 _PROBED = 256  # records whose headers are read at a time
+_READ = 256  # ranges read last, of which one is damaged where a table does not decode
+
+_T = TypeVar("_T")
 
 
 class _Attached:
@@ -48,6 +55,8 @@ class _Attached:
         self.closed = False
         self.opened: list[BlockFile] = []
         self.holds: list[Hold] = []
+        self._read: collections.deque[Ranges] = collections.deque(maxlen=_READ)
+        self._failed = False  # a range could not be fetched
         # By number of a file: where its blocks' records begin and end, see ``RemoteStore.ahead``.
         self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
         try:
@@ -56,9 +65,12 @@ class _Attached:
             for inside, one in objects.items():
                 files[inside] = self.cache.open(one, names[inside])
                 self.opened.append(files[inside])
-            self.mirror = Mirror(
-                self.cache.area, {inside: file.path for inside, file in files.items()}
-            )
+            try:
+                self.mirror = Mirror(
+                    self.cache.area, {inside: file.path for inside, file in files.items()}
+                )
+            except OSError as error:
+                raise unusable(options.folder, error) from error
             self.files = {self.mirror.path(inside): file for inside, file in files.items()}
         except BaseException:
             self.close()
@@ -109,16 +121,38 @@ class _Attached:
             file = self.files[place]
             end = file.nbytes if nbytes < 0 else min(file.nbytes, offset + nbytes)
             wanted.setdefault(file, []).append((max(0, offset), end - max(0, offset)))
-        hold = self.cache.hold(
-            [
-                (file, cells_of(*np.array(parts, np.int64).reshape(-1, 2).T))
-                for file, parts in wanted.items()
-            ],
-            self.source,
-        )
-        assert hold is not None, "only what is ahead may find no room"
-        hold.wait()
+        cells: Ranges = [
+            (file, cells_of(*np.array(parts, np.int64).reshape(-1, 2).T))
+            for file, parts in wanted.items()
+        ]
+        self._read.append(cells)
+        try:
+            hold = self.cache.hold(cells, self.source)
+            assert hold is not None, "only what is ahead may find no room"
+            hold.wait()
+        except StoreError:
+            self._failed = True
+            raise
         return hold
+
+    def doubt(self) -> bool:
+        """What was read last is damaged: drop it; whether there was anything that came.
+
+        It is also what opening the store has read.
+        """
+        ranges = [one for hold in self.holds for one in hold.ranges]
+        ranges += [one for read in self._read for one in read]
+        self._read.clear()
+        if ranges and not self._failed:
+            self.cache.doubt(ranges, self.source)
+        return bool(ranges) and not self._failed
+
+    @property
+    def lost(self) -> bool:
+        """Whether files of the cache have to be opened anew."""
+        if self.cache.area.lost or not self.mirror.whole:
+            return True
+        return any(file.lost for file in self.opened)
 
     def dropped(self) -> None:
         """The store was deleted: close, though not in the middle of what this thread does."""
@@ -168,6 +202,12 @@ class RemoteStore(Store):
         self._url, self._options, self._columns = RemoteUrl(url), options, columns
         self.path = self._url.shown
         self.counters = Counters()
+        self._attached: _Attached | None = None
+        # Whose files were lost: batches and columns may still use them.
+        self._before: list[_Attached] = []
+        self._inner_before: list[Store] = []
+        self._doubted = set[int | str]()  # records and errors for which bytes were fetched again
+        self._reopening = ForkLock()
         service = service_of(self._url, options.storage_options or {})
         finder = Finder(service, self.counters, options.secrets())
         self._objects = finder.find(self._url)
@@ -175,7 +215,6 @@ class RemoteStore(Store):
         if list(self._objects) == [manifest]:
             names = self._listed(service, manifest)
             self._objects |= finder.shards(self._url, names)
-        self._attached: _Attached | None = None
         self._inner: Store | None = None
         self._attach(service)
         inner = self._store
@@ -183,26 +222,52 @@ class RemoteStore(Store):
         self.indirect, self.identity = inner.indirect, inner.identity
         self.names, self.sample_fields = inner.names, inner.sample_fields
         self._count = len(inner)
+        self._verified = np.zeros(self._count, bool)  # whose checksums ``read`` has compared
 
     def _listed(self, service: Service, manifest: str) -> list[str]:
         """The files that the manifest lists."""
-        only = {manifest: self._objects[manifest]}
-        attached = _Attached(self._url, self._options, only, service, self.counters)
-        try:
+
+        def listed(attached: _Attached) -> list[str]:
             place = attached.mirror.path(manifest)
             attached.need([(place, 0, -1)])
-            return listed_in(place)
-        finally:
+            names = listed_in(place)
             attached.close()
+            return names
+
+        return self._read_whole({manifest: self._objects[manifest]}, service, listed)
 
     def _attach(self, service: Service) -> None:
-        attached = _Attached(self._url, self._options, self._objects, service, self.counters)
-        self._attached = attached
-        weakref.finalize(self, attached.dropped)
-        with self._named():
-            inner = self._inner = attached.open(self._columns)
-            sizes = inner.table.sizes if isinstance(inner, TableStore) else None
-            self._sized = sizes is not None and bool((sizes > 0).all())
+        def opened(attached: _Attached) -> Store:
+            return attached.open(self._columns)
+
+        inner = self._inner = self._read_whole(self._objects, service, opened)
+        sizes = inner.table.sizes if isinstance(inner, TableStore) else None
+        self._sized = sizes is not None and bool((sizes > 0).all())
+
+    def _read_whole(
+        self,
+        objects: Mapping[str, RemoteObject],
+        service: Service,
+        read: Callable[[_Attached], _T],
+    ) -> _T:
+        """What ``read`` makes of what it fetches of ``objects``, which are open then.
+
+        Where it finds that damaged, it is called again, over bytes that were fetched again.
+        """
+        for again in (False, True):
+            attached = _Attached(self._url, self._options, objects, service, self.counters)
+            self._attached = attached
+            weakref.finalize(self, attached.dropped)
+            with self._named():
+                try:
+                    return read(attached)
+                except DataError as error:
+                    if again:
+                        raise fetched_again(error) from error
+                    if not attached.lost and not attached.doubt():
+                        raise
+            attached.close()
+        raise AssertionError("the second time returns or raises")
 
     @property
     def _here(self) -> _Attached:
@@ -213,6 +278,53 @@ class RemoteStore(Store):
             self._attach(service_of(self._url, self._options.storage_options or {}))
         assert self._attached is not None
         return self._attached
+
+    def _healed(self, read: Callable[[], _T]) -> _T:
+        """What ``read`` returns: called again where the first time found the cache wrong.
+
+        See the note in ``blocks.py``.
+        """
+        here = self._here
+        with self._named():
+            try:
+                return read()
+            except LostFiles:
+                self._reopen(here)
+            except DataError as error:
+                known = str(error) in self._doubted
+                self._doubted.add(str(error))
+                if here.lost:
+                    self._reopen(here)
+                elif known or not self._store.remote or not here.doubt():
+                    raise
+            try:
+                return read()
+            except LostFiles:
+                raise
+            except DataError as error:
+                raise fetched_again(error) from error
+
+    def _reopen(self, lost: _Attached) -> None:
+        """Open the store anew, as files of the cache were lost; another thread may have done so."""
+        with self._reopening:
+            if self._attached is lost:
+                self._before.append(lost)
+                self._inner_before += [] if self._inner is None else [self._inner]
+                self._attach(lost.source.service)
+                self.generation += 1
+
+    def doubt(self, indices: np.ndarray) -> bool:
+        """As in the contract."""
+        new = np.array([i for i in indices.tolist() if i not in self._doubted], np.int64)
+        here = self._here
+        if not len(new) or self._store.remote:
+            return False  # of a table that is decoded, rows have no bytes of their own
+        self._doubted.update(new.tolist())
+        if here.lost:
+            self._reopen(here)
+        else:
+            here.cache.doubt(self._ranges(self.places(new)), here.source)
+        return True
 
     @property
     def _store(self) -> Store:
@@ -267,27 +379,33 @@ class RemoteStore(Store):
 
     def places(self, indices: np.ndarray) -> Spans:
         """As in the contract."""
-        with self._named():
-            return self._store.places(indices)
+        return self._healed(lambda: self._store.places(indices))
 
     def spans(self, indices: np.ndarray) -> Spans:
         """As in the contract: fetched, and there as long as the spans live."""
-        if self._store.remote:
-            with self._named():
+
+        def fetched() -> Spans:
+            if self._store.remote:
                 return self._store.spans(indices)
-        spans = self.places(indices)
-        hold = self._here.cache.hold(self._ranges(spans), self._here.source)
-        assert hold is not None, "only what is ahead may find no room"
-        hold.wait()
-        return Spans(file=spans.file, offset=spans.offset, nbytes=spans.nbytes, held=hold)
+            here, spans = self._here, self.places(indices)
+            hold = here.cache.hold(self._ranges(spans), here.source)
+            assert hold is not None, "only what is ahead may find no room"
+            hold.wait()
+            return Spans(file=spans.file, offset=spans.offset, nbytes=spans.nbytes, held=hold)
+
+        return self._healed(fetched)
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         """As in the contract."""
-        if self._store.remote:
-            return self._store.ahead(indices, urgency=urgency, blocks=blocks)
-        here = self._here
-        ranges = self._ranges(self.places(indices), blocks=blocks)
-        return here.cache.hold(ranges, here.source, urgency=urgency, ahead=True)
+
+        def begun() -> Held | None:
+            if self._store.remote:
+                return self._store.ahead(indices, urgency=urgency, blocks=blocks)
+            here = self._here
+            ranges = self._ranges(self.places(indices), blocks=blocks)
+            return here.cache.hold(ranges, here.source, urgency=urgency, ahead=True)
+
+        return self._healed(begun)
 
     def _ranges(self, spans: Spans, *, blocks: bool = False) -> list[tuple[BlockFile, np.ndarray]]:
         here, memory = self._here, self.memory()
@@ -404,19 +522,25 @@ class RemoteStore(Store):
     # --- columns ----------------------------------------------------------------------------------
 
     def check_whole(self) -> None:
-        with self._named():
-            self._store.check_whole()
+        """As in the contract, also of columns from before files were opened anew."""
+        try:
+            for store in [*self._inner_before, self._store]:
+                store.check_whole()
+        except StoreError as error:
+            raise StoreError(
+                "the cache's files were truncated while its columns are in use: make a new loader, "
+                f"which fetches them again; {CLEAR}",
+                path=self.path,
+            ) from error
 
     def check_columns(self) -> bool:
-        with self._named():
-            return self._store.check_columns()
+        return self._healed(lambda: self._store.check_columns())
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
-        with self._named():
-            return self._store.kinds(indices)
+        return self._healed(lambda: self._store.kinds(indices))
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        with self._named():
+        def read() -> np.ndarray:
             if self._sized:
                 return self._store.sizes(indices)
             parts = [np.empty((0, 2), np.int32)]
@@ -427,60 +551,74 @@ class RemoteStore(Store):
                 del spans
             return np.concatenate(parts)
 
+        return self._healed(read)
+
     def locate(self, indices: np.ndarray) -> Located:
         if self._store.remote:
-            with self._named():
-                return self._store.locate(indices)
+            return self._healed(lambda: self._store.locate(indices))
         return Located(
             spans=self.spans(indices), kinds=self.kinds(indices), sizes=self.sizes(indices)
         )
 
     @property
     def labels(self) -> np.ndarray | None:
-        with self._named():
-            return self._store.labels
+        return self._healed(lambda: self._store.labels)
 
     @property
     def fields(self) -> Mapping[str, Field]:
         return self._store.fields
 
     def column(self, name: str) -> np.ndarray:
-        with self._named():
-            return self._store.column(name)
+        return self._healed(lambda: self._store.column(name))
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        with self._named():
-            return self._store.values(name, indices)
+        return self._healed(lambda: self._store.values(name, indices))
 
     def keys(self, indices: np.ndarray) -> list[str]:
-        with self._named():
-            return self._store.keys(indices)
+        return self._healed(lambda: self._store.keys(indices))
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         return self._store.checksums(indices)
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        if self.indirect is None:
-            return super().read(indices)
-        with self._named():
-            return self._store.read(indices)
+        """As in the contract; what does not match its checksum is fetched again."""
+        if self.indirect is not None:
+            return self._healed(lambda: self._store.read(indices))
+        data = self._healed(lambda: super(RemoteStore, self).read(indices))
+        sums = self.checksums(indices)
+        if sums is None:
+            return data
+        new = np.flatnonzero(~self._verified[indices]).tolist()
+        wrong = [at for at in new if crc32c(data[at]) != sums[at]]
+        self._verified[indices] = True
+        if wrong and self.doubt(indices[wrong]):  # else who uses them says so
+            return self.read(indices)
+        return data
 
     def tables(self) -> Spans:
         return self._store.tables()
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
-        with self._named():
-            return self._store.batch(name, indices)
+        return self._healed(lambda: self._store.batch(name, indices))
 
     def close(self) -> None:
         if self._attached is not None:
             if self._inner is not None:
                 self._inner.close()
-            self._attached.close()
+            for attached in [*self._before, self._attached]:
+                attached.close()
             self._attached = self._inner = None
+            self._before, self._inner_before = [], []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_attached": None, "_inner": None, "counters": None}
+        return {
+            **self.__dict__,
+            "_attached": None,
+            "_inner": None,
+            "_before": [],
+            "_inner_before": [],
+            "counters": None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
