@@ -302,11 +302,8 @@ def test_a_sample_that_python_cannot_end_is_skipped(store: Path) -> None:
     assert len(loader.stats()["errors"]) == 24 - len(kept)
 
 
-@pytest.mark.usefixtures("short_farewell")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_record_is_named_and_may_be_skipped(
-    tmp_path: Path, photos: Path, workers: int
-) -> None:
+def with_a_damaged_record(tmp_path: Path, photos: Path) -> Path:
+    """A store whose record 7 has other bytes in its middle."""
     path = packed_as(tmp_path, photos, "keep", ".tar")
     with open_store(path) as store:
         spans = store.spans(np.array([7]))
@@ -315,6 +312,29 @@ def test_a_damaged_record_is_named_and_may_be_skipped(
     with open(name, "r+b") as file:
         file.seek(offset + nbytes // 2)
         file.write(b"\xff\xd9" * 40)
+    return path
+
+
+def unused(image: Image.Image) -> torch.Tensor:
+    """A transform that gives nothing of the image."""
+    return torch.zeros(3)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, FastLoader])
+def test_a_damaged_record_is_found_if_the_transform_does_not_use_it(
+    tmp_path: Path, photos: Path, kind: type
+) -> None:
+    path = with_a_damaged_record(tmp_path, photos)
+    with pytest.raises(ChecksumError, match="record 7"):
+        list(kind(PackedDataset(path, unused), 6))
+
+
+@pytest.mark.usefixtures("short_farewell")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_record_is_named_and_may_be_skipped(
+    tmp_path: Path, photos: Path, workers: int
+) -> None:
+    path = with_a_damaged_record(tmp_path, photos)
     transform = TwoViews(v1.Compose([*BEGIN, v1.ToTensor()]))
     with pytest.raises(ChecksumError, match="record 7"):
         list(FastLoader(path, 6, transform=transform, num_workers=workers))

@@ -8,12 +8,12 @@ How it runs
     few images, if there are as many workers as CPUs: see Note [Few images].
 How it ends
     success   the batch holds plain tensors and plain PIL images.
-    failure   an image is damaged, which the user's code would have seen where Pillow decodes; or
-              anything was raised while images were deferred. The batch is made again without
-              deferring, from the states that Python's, NumPy's and torch's generators had before
-              it, and those of the user's objects (``own_generators.py``). So the user's own
-              ``except`` sees what it would have seen, and what is raised is what torch's
-              DataLoader raises.
+    failure   an image is damaged, which the user's code would have seen where Pillow decodes, also
+              one that it asked for pixels and left out of the batch; or anything was raised while
+              images were deferred. The batch is made again without deferring, from the states that
+              Python's, NumPy's and torch's generators had before it, and those of the user's
+              objects (``own_generators.py``). So the user's own ``except`` sees what it would have
+              seen, and what is raised is what torch's DataLoader raises.
     small     a dataset that asks for the pixels of small images, which Pillow decodes as fast, is
               left alone, too, but what it kept of earlier batches is completed.
     quiet     a dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice

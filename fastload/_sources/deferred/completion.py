@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 import types
-from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -74,13 +74,11 @@ class Found:
         asked = THREAD.batch.asked
         if not asked:
             return
-        for image in self.images.values():
-            asked.pop(id(image._opened), None)
+        found = {id(image._opened) for image in self.images.values()}
         for tensor in self.tensors.values():
-            for opened in _opened_in(tensor):
-                asked.pop(id(opened), None)
-        for opened in list(asked.values()):
-            single.check(opened)
+            found.update(map(id, _opened_in(tensor)))
+        for key in asked.keys() - found:
+            single.check(asked[key])
 
     def rows(self) -> int:
         """How many images the tensors are of."""
@@ -249,15 +247,21 @@ def start(
     return FillingTensor(filling, kind) if single else filling
 
 
-def _opened_in(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> list[Opened]:
+def _opened_in(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Iterable[Opened]:
     """The images of a deferred tensor or batch that are not made yet."""
     from .tensor import DeferredBatch, DeferredRow
 
     if isinstance(tensor, DeferredRow):
         tensor = tensor.batch
     if isinstance(tensor, DeferredBatch):
-        return [row.opened for row in tensor.rows if isinstance(row, Recording)]
+        rows: Iterable[Row] = tensor.rows
+        if not {Recording}.issuperset(map(type, rows)):
+            rows = (row for row in rows if isinstance(row, Recording))
+        return map(_OPENED, rows)
     return [tensor._memory.opened]
+
+
+_OPENED: Callable[[Row], Opened] = operator.attrgetter("opened")
 
 
 def rows_of(tensor: Any) -> int:

@@ -31,7 +31,7 @@ from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .records import record_info
 from .replay import encoded, reopen, replay
-from .thread_state import THREAD, BatchContext, cause, note_made
+from .thread_state import BatchContext, cause, note_made
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 
@@ -75,6 +75,7 @@ class DeferredImage(Image):
 
     # Set by openers.py for what the user's code opened, not for what comes of it.
     _batch = BatchContext()  # in which it was opened
+    _operations: tuple[Operation, ...] = ()
     filename: Any
     _file: io.IOBase | None = None  # the user's own, where one was given
     _class: type[ImageFile] | None = None
@@ -92,7 +93,7 @@ class DeferredImage(Image):
     def __init__(self, recording: Recording) -> None:
         # Not Image.__init__: what that sets are properties here.
         self._opened: Opened = recording.opened
-        self._operations: tuple[Operation, ...] = recording.operations
+        self._operations = recording.operations
         self._size = recording.size
         self._mode = recording.mode
 
@@ -203,12 +204,12 @@ class DeferredImage(Image):
             return
         if not self._operations:
             file = self._file
-            if self._left or getattr(file, "closed", False):
+            if self._left or (file is not None and getattr(file, "closed", False)):
                 self.materialise().load()  # which raises
             elif file is not None:
                 file.seek(0, io.SEEK_END)  # Pillow reads blocks, to the end of all but odd files
         self._loaded = True
-        asked = (THREAD.batch if THREAD.deferring else self._batch).asked
+        asked = self._batch.asked
         if asked is not None:
             asked[id(self._opened)] = self._opened
 

@@ -57,12 +57,12 @@ def _deferred(
     image = object.__new__(DeferredImage)
     image._batch = batch
     image._opened = opened
-    image._operations = ()
     image._size = opened.size
     image._mode = opened.mode
     image._class = kind
     image.filename = filename
-    image._file = file
+    if file is not None:
+        image._file = file
     image._plain_header = plain
     return image
 

@@ -80,25 +80,29 @@ def check(opened: Opened) -> None:
 
 
 def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndarray | None:
-    ended = recording._replace(operations=(*recording.operations, _PIXELS))
+    opened, operations, size, mode = recording
     ahead = THREAD.ahead if kept is None else None
-    memory = None if ahead is None else ahead.take(ended)
-    if memory is None and whole and kept is None and ahead is None:
-        memory = _whole(recording.opened)
+    memory = None
+    if whole and kept is None and ahead is None:
+        memory = _whole(opened)
     if memory is None:
-        memory = _filled(ended, _ROWS_OF_PIXELS, kept)
-    if memory is None:
-        return None
-    if ahead is not None:
-        ahead.asked(ended)
-    note_made(recording.opened)
+        ended = Recording(opened, (*operations, _PIXELS), size, mode)
+        if ahead is not None:
+            memory = ahead.take(ended)
+        if memory is None:
+            memory = _filled(ended, _ROWS_OF_PIXELS, kept)
+        if memory is None:
+            return None
+        if ahead is not None:
+            ahead.asked(ended)
+    note_made(opened)
     memory.flags.writeable = False
-    w, h = recording.size
-    if recording.mode == "L":
+    w, h = size
+    if mode == "L":
         return memory.reshape(h, w)
     made = memory.reshape(h, w, 3)
     if whole:
-        THREAD.kept = recording.opened, made
+        THREAD.kept = opened, made
     return made
 
 
