@@ -123,6 +123,22 @@ def test_after_a_state_was_loaded_the_iterator_is_another(photos, dataset):
     assert_same(len(list(second)), len(list(first)))
 
 
+def test_an_iterator_that_has_begun_an_epoch_leaves_its_workers_where_a_state_is_loaded():
+    """They are at another place in the data."""
+
+    def loader():
+        return FastLoader(Stream(), 2, num_workers=1, persistent_workers=True)
+
+    first = loader()
+    next(iter(first))
+    state = first.state_dict()
+    other = loader()
+    list(other)
+    iterator = iter(other)
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5], [6]]
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_subclass_that_overrides_get_iterator_is_asked(photos, dataset, persistent):
