@@ -65,6 +65,12 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
         f"engine: {decoding.engine.name} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
+    if not (workers or source.tensors or config.decode_on):
+        lines.append(
+            "slower: num_workers=0, which trainers pass by default, has the training loop's thread "
+            "make each batch while the loop waits; leave it unset, or give a number, and threads "
+            "make batches ahead (Hugging Face's TrainingArguments: dataloader_num_workers)"
+        )
     if decoding.why:
         lines.append(f"decode_device: {decoding.why}")
     views = source.plan.each
