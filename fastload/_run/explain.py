@@ -66,6 +66,12 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
         f"engine: {setup.engine.name} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
+    if not (workers or source.tensors or setup.on_ray):
+        lines.append(
+            "slower: num_workers=0, which trainers pass by default, has the training loop's thread "
+            "make each batch while the loop waits; leave it unset, or give a number, and threads "
+            "make batches ahead (Hugging Face's TrainingArguments: dataloader_num_workers)"
+        )
     where = setup.describe()
     if where is not None:
         lines.append(f"decoded: {where}")

@@ -159,6 +159,17 @@ def test_a_dataset_of_the_users_goes_through_torchs_machinery():
     assert loader.stats()["images"] == 10
 
 
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_explain_says_that_the_loop_makes_each_batch_itself_and_what_to_do(photos, store, engine):
+    for dataset, transform in ((store, EVAL), (ImageFolder(photos, EVAL), None)):
+        loader = FastLoader(dataset, transform=transform, num_workers=0, engine=engine)
+        assert "slower: num_workers=0, which trainers pass by default" in loader.explain()
+        assert "leave it unset, or give a number" in loader.explain()
+        for workers in (None, 1, "auto"):
+            loader = FastLoader(dataset, transform=transform, num_workers=workers, engine=engine)
+            assert "num_workers=0" not in loader.explain()
+
+
 def test_an_unrecognised_transform_still_loads_and_explain_says_why(photos, store):
     def darken(image):
         return image.point(lambda level: level // 2)

@@ -120,6 +120,8 @@ def run(kind, dataset, sampler, program, **arguments):
         return "the end" if batch is None else batch[1].tolist()
 
     for step, *values in program:
+        if step in ("batch_size", "drop_last", "sampler"):
+            iterators.clear()  # an epoch that has begun keeps its order (docs/parity.md)
         if step == "iter":
             iterators[values[0]] = iter(loader)
         elif step == "next" and values[0] in iterators:
