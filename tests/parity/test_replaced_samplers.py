@@ -190,7 +190,7 @@ def test_batches_of_groups_can_be_repeated(store):
 
 
 def test_ranks_do_not_all_read_everything_after_their_order_was_replaced(dataset):
-    loader = FastLoader(dataset, 5, shard=True, rank=0, world_size=2)
+    loader = FastLoader(dataset, 5, shard=(0, 2))
     object.__setattr__(loader, "batch_sampler", Repeat(loader.batch_sampler))
     with pytest.raises(UsageError, match=r"replaced by a Repeat.*DistributedSampler"):
         iter(loader)
