@@ -1,7 +1,8 @@
 #!/bin/sh
-# tests/gpu and the benchmark suites that need a CUDA device, into one JSON with device and versions.
+# What a quarter of an hour on a GPU can show, into one JSON with device and versions: is it right,
+# is it fast enough, where does the time go, and DALI. docs/gpu.md says how to run it.
 #
-#   sh bench/gpu.sh [--wheels FOLDER] [--out FILE] [--photos DATA] [--small DATA] [--part PART[,PART...]]
+#   sh bench/gpu.sh [--wheels FOLDER] [--out FILE] [--stage 1|2|3] [--part PART[,PART...]]
 #   PYTHON=python3.12 sh bench/gpu.sh --collect FOLDER
 #   sh bench/gpu.sh --join FOLDER
 #   sh bench/gpu.sh --report PARTS [--out FILE]
@@ -14,26 +15,27 @@
 #           torch and torchvision, with the NumPy and Pillow that they need. It needs neither pip nor
 #           a compiler there. DALI's wheels may come later, with another command.
 # --collect fills such a folder on a machine with a network, a compiler, xz and the same version of
-#           Python: the core with libjpeg in it, the libraries, what the tests and suites need; and
-#           puts all of it into FOLDER/pieces as files of at most PIECE (26m): first.tar.* with all
-#           that most parts need, dali.tar.* with DALI. HAS="NAME ..." leaves out packages that the
-#           other machine's Python has.
+#           Python: the core with libjpeg in it, the libraries, what the tests need; and puts all of
+#           it into FOLDER/pieces as files of at most PIECE (26m): first.tar.* with all that stages 1
+#           and 2 need, dali.tar.* with DALI. HAS="NAME ..." leaves out packages that the other
+#           machine's Python has.
 # --join    makes FOLDER's wheels of those in FOLDER/pieces that are whole.
-# --part    runs these alone: tests, tests-NAME (of tests/gpu/test_NAME.py), transfer-jpeg,
-#           transfer-dct, transfer-raw, photos, photos-uint8, small. tests-decode and the last three
-#           need DALI. The others' results stay in FILE.parts, and FILE is made of what is there.
+# --stage   one of the three; without it all, one after another. Only the third needs DALI.
+# --part    runs these alone: tests, tests-NAME (of tests/gpu/test_NAME.py), or a part of
+#           bench/gpu_lab.py. The others' results stay in FILE.parts, and FILE is made of what is there.
 # --report  makes FILE of a folder of parts, without a GPU: put together what several runs left.
-# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. TEST_LIMIT (60) is the most seconds that
-# a test may take, LIMIT (500) a suite or a file of tests, and BUDGET the whole command, installing
-# included (none by default). What fails or never ends hides no other's results: FILE says how each
-# part ended, and holds the end of its log.
+# LIMIT is the most seconds that a part may take (each has its own, for an H100 with 16 CPUs),
+# TEST_LIMIT (45) a test, and BUDGET the whole command, installing included (none by default). What
+# fails or never ends hides no other's results: FILE says how each part ended, and holds the end of
+# its log.
 set -eu
 HERE=$PWD
 START=$(date +%s)
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
-PARTS="tests transfer-jpeg transfer-dct transfer-raw photos photos-uint8 small"
-WHEELS='' COLLECT='' JOIN='' REPORT='' PHOTOS='' SMALL='' OUT=$PWD/bench/results/local/gpu.json
+STAGES="1 2 3" PARTS='' LAB="link smoke warm fed_compiled overlap threads to_device fed_eager fed_small
+    dali dali_boxes fed_dali"
+WHEELS='' COLLECT='' JOIN='' REPORT='' OUT=$PWD/bench/results/local/gpu.json
 from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
     case $1 in
@@ -42,23 +44,20 @@ while [ $# -gt 0 ]; do
     --join) JOIN=$(from_here "$2") && shift 2 ;;
     --report) REPORT=$(from_here "$2") && shift 2 ;;
     --out) OUT=$(from_here "$2") && shift 2 ;;
-    --photos) PHOTOS=$(from_here "$2") && shift 2 ;;
-    --small) SMALL=$(from_here "$2") && shift 2 ;;
-    --part) PARTS=$(echo "$2" | tr , ' ') && shift 2 ;;
+    --stage) STAGES=$2 && shift 2 ;;
+    --part) PARTS=$(echo "$2" | tr , ' ') STAGES='' && shift 2 ;;
     *) echo "gpu: expected one of the options above, got $1 (see the head of $0)" >&2 && exit 2 ;;
     esac
 done
 for part in $PARTS; do # before anything is installed
-    case $part in
-    tests | transfer-jpeg | transfer-dct | transfer-raw | photos | photos-uint8 | small) continue ;;
-    tests-*) [ ! -e "tests/gpu/test_${part#tests-}.py" ] || continue ;;
-    esac
+    case " tests $(echo $LAB) " in *" $part "*) continue ;; esac
+    [ "${part#tests-}" != "$part" ] && [ -e "tests/gpu/test_${part#tests-}.py" ] && continue
     echo "gpu: no part is called $part (see the head of $0)" >&2
     exit 2
 done
 case ${CUDA:-13} in
 12) LIBRARIES="nvidia-dali-cuda120" EXTRAS=test,dali ;;
-*) LIBRARIES="nvidia-dali-cuda130 nvidia-nvjpeg>=13.2" EXTRAS=test,dali-cuda13 ;;
+*) LIBRARIES="nvidia-dali-cuda130" EXTRAS=test,dali-cuda13 ;;
 esac
 # What fastload, tests/gpu and the suites import beyond what stands at --wheels.
 NEEDED="lmdb google-crc32c h5py click rich tqdm pip setuptools wheel pytest>=9 pytest-timeout
@@ -194,39 +193,36 @@ elif [ -z "${GPU_VENV:-}" ] && [ ! -e "$VENV/ready" ]; then
     FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e ".[$EXTRAS]"
     touch "$VENV/ready"
 fi
-if [ -n "${LD_LIBRARY_PATH:-}" ]; then # else an older toolkit's nvJPEG would be found first
-    SITE=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    export LD_LIBRARY_PATH="$SITE/nvidia/cu13/lib:$SITE/nvidia/nvjpeg/lib:$LD_LIBRARY_PATH"
-fi
 FOUND=$OUT.parts
 mkdir -p "$FOUND"
 "$PY" -m bench.gpu_report --here "$FOUND"
 echo "gpu: begins $(($(date +%s) - START)) s after the command"
 # What a log holds when its process is killed is what was printed until then.
 export PYTHONUNBUFFERED=1
-# A loader that does not answer within so many seconds is left out of its suite.
-export BENCH_ANSWER_S="${BENCH_ANSWER_S:-150}"
-# run NAME COMMAND...: within the time limit; what it prints and how it ends are kept. Ended by
-# SIGINT, so that Python cleans up: tests write their results, suites end their processes.
+# run NAME SECONDS COMMAND...: within the time limit; what it prints and how it ends are kept. Ended
+# by SIGINT, so that Python cleans up: tests write their results.
 run() {
-    name=$1
-    shift
+    name=$1 limit=${LIMIT:-$2}
+    shift 2
     echo "gpu: $name"
+    rm -f "$FOUND/$name".*
     begin=$(date +%s)
     code=0
-    limit=${LIMIT:-500}
     if [ -n "${BUDGET:-}" ]; then
-        left=$((START + BUDGET - ${KILL_AFTER:-30} - begin))
+        left=$((START + BUDGET - ${KILL_AFTER:-10} - begin))
         [ "$left" -ge "$limit" ] || limit=$left
     fi
     if [ "$limit" -le 0 ]; then
         echo "not begun: BUDGET=$BUDGET is spent" >"$FOUND/$name.log"
         code=124
     else
-        timeout -s INT -k "${KILL_AFTER:-30}" "$limit" "$@" >"$FOUND/$name.log" 2>&1 || code=$?
+        # A shell has its background jobs ignore SIGINT.
+        LAB_UNTIL=$((begin + limit - 3)) timeout -s INT -k "${KILL_AFTER:-10}" "$limit" \
+            env --default-signal=INT "$@" >"$FOUND/$name.log" 2>&1 || code=$?
     fi
     echo "$code $(($(date +%s) - begin))" >"$FOUND/$name.status"
-    tail -n 25 "$FOUND/$name.log"
+    tail -n 25 "$FOUND/$name.log" | cut -c 1-700
+    report >"$FOUND/report" 2>&1 || true # after each: whoever stops this keeps what is there
 }
 # test_file PART FILE [OPTION...]: in a process of its own: one that dies takes only its own results
 # along. Other packages' warnings, and the plugins of pytest that they bring, are not what this is
@@ -234,48 +230,65 @@ run() {
 test_file() {
     part_of=$1 path=tests/gpu/test_$2.py
     shift 2
-    run "$part_of" env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+    run "$part_of" 100 env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
         PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "$path" -v --long -W default \
-        --timeout "${TEST_LIMIT:-60}" -o faulthandler_timeout=$((${TEST_LIMIT:-60} + 20)) \
+        --timeout "${TEST_LIMIT:-45}" -o faulthandler_timeout=$((${TEST_LIMIT:-45} + 20)) \
         --junitxml "$FOUND/$part_of.xml" "$@"
 }
-# The tests of FILE behind the one that its process died of.
-test_rest() {
-    "$PY" -m bench.gpu_report --begun "$FOUND/tests-$1.log" >"$FOUND/tests-$1.begun"
-    [ -s "$FOUND/tests-$1.begun" ] || return 0
-    file=$1
-    set --
-    while read -r name; do set -- "$@" --deselect "$name"; done <"$FOUND/tests-$file.begun"
-    test_file "tests-$file-rest" "$file" "$@"
+# tests NAME...: files at a time, each in a process of its own: they mostly wait. Behind the test that
+# a process died of, the rest of its file is run.
+tests() {
+    for file; do
+        (
+            test_file "tests-$file" "$file"
+            [ "$code" != 0 ] && [ ! -e "$FOUND/tests-$file.xml" ] || exit 0
+            "$PY" -m bench.gpu_report --begun "$FOUND/tests-$file.log" >"$FOUND/tests-$file.begun"
+            set --
+            while read -r name; do set -- "$@" --deselect "$name"; done <"$FOUND/tests-$file.begun"
+            [ $# = 0 ] || test_file "tests-$file-rest" "$file" "$@"
+        ) &
+    done
+    wait
 }
-measure() { # measure NAME SUITE VARIANT [OPTION...]
-    name=$1 suite=$2 variant=$3
-    shift 3
-    run "$name" "$PY" -m bench run "$suite" --variant "$variant" --rounds "${ROUNDS:-3}" \
-        --seconds "${SECONDS_EACH:-2}" --json "$FOUND/$name.json" "$@"
-}
+lab() { run "$1" "$2" "$PY" -m bench.gpu_lab "$FOUND" "$1"; }
 report() { "$PY" -m bench.gpu_report "$FOUND" "$OUT"; }
 for part in $PARTS; do
-    rm -f "$FOUND/$part".*
     case $part in
-    tests | tests-*)
-        [ "$part" != tests ] || rm -f "$FOUND"/tests-*
-        # First what all else stands on: a machine that is slow or hangs may leave no time for more.
-        for file in transfer cuda $(ls tests/gpu | sed -n 's/^test_\(.*\)\.py$/\1/p' | grep -vx -e transfer -e cuda); do
-            [ "$part" = tests ] || [ "$part" = "tests-$file" ] || continue
-            rm -f "$FOUND/tests-$file-rest".*
-            test_file "tests-$file" "$file"
-            [ "$code" = 0 ] || [ -e "$FOUND/tests-$file.xml" ] || test_rest "$file"
-        done
-        ;;
-    transfer-*)
-        name=${part#transfer-}
-        measure "$part" gpu-transfer "$name-256-eager,$name-32-eager,$name-256-compiled,$name-32-compiled" \
-            ${PHOTOS:+--data "$PHOTOS"}
-        ;;
-    photos | photos-uint8) measure "$part" gpu-decode "$part" ${PHOTOS:+--data "$PHOTOS"} ;;
-    small) measure "$part" gpu-decode "$part" ${SMALL:+--data "$SMALL"} ;;
+    tests) tests transfer cuda stress callers stand_in decode ;;
+    tests-*) tests "${part#tests-}" ;;
+    *) lab "$part" 130 ;;
     esac
-    report >"$FOUND/report.log" 2>&1 || true # after each: whoever stops this keeps what is there
+done
+for stage in $STAGES; do
+    case $stage in
+    1) # Is it right, and is it fast enough? Nothing here needs DALI.
+        lab link 40
+        lab smoke 60
+        if [ "$code" != 0 ]; then # wrong or broken: the tests say where; no speeds
+            tests transfer cuda stress callers stand_in
+            break
+        fi
+        # Beside the tests the network is compiled, by CPUs that would idle.
+        lab warm 105 >/dev/null &
+        tests transfer cuda stress callers stand_in
+        lab fed_compiled 130 # the goal of 0.98
+        lab overlap 30
+        ;;
+    2) # CPUs: never measured on more than two. And the step for which the host has least time.
+        lab threads 45
+        lab to_device 25
+        lab fed_eager 45
+        lab fed_small 45
+        ;;
+    3) # DALI: right first, then how fast.
+        tests decode
+        lab dali 40
+        nvjpeg=$(ls "$VENV"/lib/python3*/site-packages/nvidia/*/lib/libnvjpeg.so.1? | head -n 1)
+        run dali_boxes 45 env LD_PRELOAD="$nvjpeg" "$PY" -m bench.gpu_lab "$FOUND" dali_boxes
+        run dali-reader 60 "$PY" -m bench run gpu-decode --variant photos --rounds 2 --seconds 1.5 \
+            --loaders dali-reader,fastload-dali,fastload-native-cuda --json "$FOUND/dali-reader.json"
+        lab fed_dali 45
+        ;;
+    esac
 done
 report

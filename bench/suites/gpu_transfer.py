@@ -157,11 +157,7 @@ def speeds(
     threads: int,
     size: int = 224,
 ) -> Speeds:
-    """By round: the speed of a fed step as a share of that of a step on a batch that is there.
-
-    In each round both are measured in turn, so that both meet the same clocks. The first
-    ``_UNTIMED`` steps of each measurement are not timed.
-    """
+    """``measured`` with a loader of ``store``."""
     transform = v1.Compose(
         [
             v1.RandomResizedCrop(size),
@@ -184,6 +180,22 @@ def speeds(
         num_workers=threads,
         device=device,
     )
+    return measured(loader, network, device, steps=steps, rounds=rounds)
+
+
+def measured(
+    loader: FastLoader[Batch],
+    network: torch.nn.Module,
+    device: torch.device,
+    *,
+    steps: int,
+    rounds: int,
+) -> Speeds:
+    """By round: the speed of a fed step as a share of that of a step on a batch that is there.
+
+    In each round both are measured in turn, so that both meet the same clocks. The first
+    ``_UNTIMED`` steps of each measurement are not timed.
+    """
     step = _step(network, device)
     fed = iter(loader)
     there = repeat(next(fed))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench import gpu_report
+from bench import gpu_lab, gpu_report
 from bench.process import Failed, Process
 from bench.suites import gpu_transfer
 from fastload._version import DISTRIBUTION, __version__
@@ -172,7 +172,7 @@ def test_what_fails_or_never_ends_hides_no_other_part(tmp_path: Path) -> None:
         f"""#!/bin/sh
 case "$*" in
 *--here*) echo '{{"device": "a GPU"}}' >"$4/machine" ;;
-*bench.gpu_report*) [ ! -e "$3/small.status" ] || exec {sys.executable} "$@" ;;
+*bench.gpu_report*) [ ! -e "$3/fed_dali.status" ] || exec {sys.executable} "$@" ;;
 *test_decode.py*) kill -SEGV $$ ;;
 *test_transfer.py*)
     echo "one thing was wrong"
@@ -181,10 +181,8 @@ case "$*" in
     <failure message="no copy"/></testcase><testcase classname="t" name="c"><skipped
     message="needs two CUDA devices"/></testcase></testsuite></testsuites>' >"$last"
     exit 1 ;;
-*jpeg-256-eager*) trap "" INT; exec sleep 60 ;;
-*gpu-transfer*)
-    while [ "$1" != --json ]; do shift; done
-    echo '[{{"suite": "gpu-transfer", "median": 1}}]' >"$2" ;;
+*" fed_eager") trap "" INT; exec sleep 60 ;;
+*bench.gpu_lab*) echo '{{"part": "'"$4"'"}}' >"$3/$4.jsonl" ;;
 *gpu-decode*)
     while [ "$1" != --json ]; do shift; done
     echo '[{{"suite": "gpu-decode", "median": 1}}]' >"$2" ;;
@@ -200,14 +198,16 @@ esac
     ended = {name: part["ended"] for name, part in found["parts"].items()}
     assert ended.pop("tests-decode") in ("with 139", "with -11")
     assert ended.pop("tests-transfer") == "with 1"
-    assert ended.pop("transfer-jpeg") == "at its time limit"
+    assert ended.pop("fed_eager") == "at its time limit"
     assert set(ended.values()) == {"well"}
     assert found["device"] == "a GPU"
     assert found["parts"]["tests-transfer"]["log"] == "one thing was wrong\n"
     skipped = {gpu_report.ONE_DEVICE: 1}
     assert found["tests"] == {"passed": 1, "failed": {"t::b": "no copy"}, "skipped": skipped}
-    rows = [row["suite"] for row in found["rows"]]
-    assert rows == ["gpu-decode"] * 3 + ["gpu-transfer"] * 2
+    assert found["figures"].pop("dali-reader") == [{"suite": "gpu-decode", "median": 1}]
+    parts = {"link", "smoke", "warm", "fed_compiled", "overlap", "threads", "to_device"}
+    assert set(found["figures"]) == {*parts, "fed_small", "dali", "dali_boxes", "fed_dali"}
+    assert found["figures"]["smoke"] == [{"part": "smoke"}]
 
 
 def test_tests_behind_the_one_that_their_process_died_of_are_run(tmp_path: Path) -> None:
@@ -303,11 +303,11 @@ def test_wheels_are_installed_once_as_they_come_and_the_core_out_of_fastloads(
     def installed() -> list[str]:
         calls.write_text("")
         env = {**_clean(), "PYTHON": str(python), "WHEELS": str(wheels), "CALLS": str(calls)}
-        command = ["sh", "bench/gpu.sh", "--wheels", wheels, "--part", "small,photos"]
+        command = ["sh", "bench/gpu.sh", "--wheels", wheels, "--part", "smoke,dali"]
         subprocess.run(command, cwd=tree, env=env, check=True, timeout=60)
         lines = calls.read_text().splitlines()
-        begun = [line.split()[5] for line in lines if " bench run " in line]
-        assert begun == ["small", "photos"]
+        begun = [line.split()[-1] for line in lines if "bench.gpu_lab" in line]
+        assert begun == ["smoke", "dali"]
         begin = f"{pip}/pip install -q --no-index --no-deps --no-compile "
         return [line.removeprefix(begin) for line in lines if line.startswith(begin)]
 
@@ -380,13 +380,25 @@ tests/gpu/test_cuda.py::test_five
 
 @pytest.mark.parametrize("skipped", [gpu_report.ONE_DEVICE, "nvidia-dali is not installed"])
 def test_a_run_is_good_where_nothing_but_a_second_device_was_wanting(skipped: str) -> None:
-    rows = [{"suite": "gpu-transfer"}, {"suite": "gpu-decode"}]
     tests = {"passed": 9, "failed": {}, "skipped": {skipped: 1}}
     parts = {"tests-transfer": {"ended": "well", "seconds": 1}}
-    content: dict[str, Any] = {"parts": parts, "tests": tests, "rows": rows}
+    content: dict[str, Any] = {"parts": parts, "tests": tests}
     assert gpu_report.good(content) == (skipped == gpu_report.ONE_DEVICE)
-    assert not gpu_report.good({**content, "rows": rows[:1]})
-    assert not gpu_report.good({**content, "parts": {"small": {"ended": "with 1"}}})
+    assert not gpu_report.good({**content, "parts": {"smoke": {"ended": "with 1"}}})
+
+
+@pytest.mark.parametrize("part", ["smoke", "fed_compiled", "threads"])
+def test_a_part_runs_at_toy_size_without_a_device(tmp_path: Path, part: str) -> None:
+    env = {**os.environ, "LAB_TOY": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "bench.gpu_lab", str(tmp_path), part]
+    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=200, capture_output=True)
+    lines = (tmp_path / f"{part}.jsonl").read_text().splitlines()
+    assert {json.loads(line).get("store") for line in lines} >= {"jpeg", "dct", "raw"}
+
+
+def test_the_share_of_a_copy_that_others_cover_counts_no_time_twice() -> None:
+    assert gpu_lab._covered((10, 20), [(0, 12), (11, 13), (15, 16), (19, 30)]) == 0.5
+    assert gpu_lab._covered((10, 20), []) == 0
 
 
 def test_a_loader_that_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

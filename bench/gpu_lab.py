@@ -1,0 +1,351 @@
+"""What bench/gpu.sh measures on a GPU: each part in a minute, a line of JSON for each figure.
+
+    python -m bench.gpu_lab RESULTS PART
+
+RESULTS is a folder; the lines go into RESULTS/PART.jsonl, too. After ``LAB_UNTIL`` (seconds since
+1970) a part leaves the rest out. ``LAB_TOY=1`` runs it at toy size, on the CPU where there is no
+CUDA: that shows that it runs, and nothing else. Parts are the functions with a docstring in PARTS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torchvision import transforms as v1
+from torchvision.models import resnet50
+
+from bench import data
+from bench.suites import gpu_transfer
+from bench.workload import MEAN, STD
+from fastload import FastLoader, PackedDataset, pack
+
+TOY = os.environ.get("LAB_TOY") == "1"
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
+CPUS = len(os.sched_getaffinity(0))
+COUNT, SIZE = (48, 32) if TOY else (1200, 224)
+BATCH = 4 if TOY else 256
+TRAIN = v1.Compose(
+    [
+        v1.RandomResizedCrop(SIZE),
+        v1.RandomHorizontalFlip(),
+        v1.ToTensor(),
+        v1.Normalize(MEAN, STD),
+    ]
+)
+KINDS = ("jpeg", "dct", "raw")
+
+_lines: list[str] = []
+
+
+def say(**found: object) -> None:
+    """Print a line of JSON, and keep it."""
+    _lines.append(json.dumps(found))
+    print(_lines[-1], flush=True)
+
+
+def left() -> float:
+    """Seconds that the part may still take."""
+    return float(os.environ.get("LAB_UNTIL", "inf")) - time.time()
+
+
+def store(kind: str) -> Path:
+    """A store of the suites' images as JPEGs, DCT records or raw pixels, packed once."""
+    cache = data.cache_folder()
+    path = cache / "stores" / f"lab-{kind}-{COUNT}.lmdb"
+    if not path.exists():
+        photos = data.jpegs(cache, data=None, count=COUNT, small=False, say=print)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        raw: Any = {"encode": "raw", "resize": "256"}
+        pack(photos, path, **{"jpeg": {}, "dct": {"encode": "dct"}, "raw": raw}[kind])
+    return path
+
+
+def loader_of(
+    kind: str, batch: int = BATCH, batches: int = 20_000, **given: Any
+) -> FastLoader[Any]:
+    """One long epoch: where an epoch ends, nothing is ahead."""
+    dataset = PackedDataset(str(store(kind)), transform=TRAIN)
+    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=batches * batch)
+    given = {"num_workers": max(1, CPUS - 2), "dtype": torch.bfloat16, **given}
+    return FastLoader(
+        dataset,
+        batch,
+        sampler=sampler,
+        drop_last=True,
+        seed=0,
+        memory_format=torch.channels_last,
+        **given,
+    )
+
+
+def on_device(**given: Any) -> dict[str, Any]:
+    """``given``, with the device where there is one."""
+    return {**given, "device": DEVICE} if CUDA else given
+
+
+def rate(loader: FastLoader[Any], seconds: float) -> dict[str, float]:
+    """Of a loop that does nothing: images a second, and CPU seconds for a thousand."""
+    batches, images = iter(loader), 0
+    for _ in range(6):
+        next(batches)
+    gpu_transfer._synchronize(DEVICE)
+    cpu, begin = time.process_time(), time.perf_counter()
+    while time.perf_counter() - begin < (0.3 if TOY else seconds):
+        images += len(next(batches)[0])
+    gpu_transfer._synchronize(DEVICE)
+    took, spent = time.perf_counter() - begin, time.process_time() - cpu
+    return {
+        "images_per_s": round(images / took, 1),
+        "cpu_s_per_1000": round(1e3 * spent / images, 3),
+    }
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def link() -> None:
+    """What ``_base/devices`` assumes of the bus and the runtime, without a loader."""
+    from fastload._base.devices.cuda import Cuda, Stream
+    from fastload._base.slabs import _allocate
+
+    query = "pcie.link.gen.current,pcie.link.width.current,clocks.sm"
+    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
+        say(link=said.stdout.strip(), memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK))
+    nbytes, device = 38_535_168, Cuda(DEVICE)  # 256 x 224 x 224 x 3
+    target = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
+
+    def ms(work: Callable[[], object]) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - begin)
+
+    fresh, touched = _allocate(nbytes), _allocate(nbytes)
+    touched[::4096] = 1
+    pinning = {"fresh": ms(lambda: device.pin(fresh)), "touched": ms(lambda: device.pin(touched))}
+    host: list[torch.Tensor] = []
+    pinning["torch's"] = ms(
+        lambda: host.append(torch.empty(nbytes, dtype=torch.uint8).pin_memory())
+    )
+    say(pinning_ms=pinning, registered=torch.from_numpy(fresh).is_pinned())
+    memory = {"registered": torch.from_numpy(fresh), "torch's": host[0]}
+    memory["pageable"] = torch.empty(nbytes, dtype=torch.uint8)
+    for name, source in memory.items():
+        took = ms(
+            lambda source=source: [target.copy_(source, non_blocking=True) for _ in "0123456789"]
+        )  # type: ignore[misc]
+        say(copied_from=name, gb_per_s=round(10 * nbytes / took / 1e6, 1))
+    # PIN_FROM: how long the host is held by a copy out of pageable memory, in a stream that waits
+    # behind 40 ms of work, as the side stream does.
+    side, cycles = Stream(DEVICE), 40_000_000
+    per_ms = cycles / ms(lambda: torch.cuda._sleep(cycles))
+    for size in (256, 2048, 16 << 10, 64 << 10, (64 << 10) + 512, 256 << 10, 1 << 20):
+        small, there = torch.empty(size, dtype=torch.uint8), target[:size]
+        torch.cuda._sleep(int(40 * per_ms))
+        side.wait_stream(torch.cuda.current_stream())
+        begin = time.perf_counter()
+        with torch.cuda.stream(side):
+            there.copy_(small, non_blocking=True)
+        say(pageable_nbytes=size, host_ms=round(1e3 * (time.perf_counter() - begin), 3))
+        torch.cuda.synchronize()
+    calls: dict[str, Callable[[], object]] = {
+        "mark": device.mark,
+        "follow": device.follow,
+        "capturing": device.capturing,
+        "record_stream": lambda: target.record_stream(side),
+    }
+    for name, call in calls.items():
+        times = [_seconds(call) for _ in range(200)]
+        say(call=name, us=round(1e6 * statistics.median(times), 2))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def smoke() -> None:
+    """Batches on the device are the CPU's, bit for bit; ``explain()`` says what was hoped for."""
+    for kind in KINDS:
+        found = []
+        for where in ({}, on_device()):
+            torch.manual_seed(0)
+            loader = loader_of(kind, 8 if TOY else 32, 6, num_workers=min(8, CPUS), **where)
+            found.append([images.cpu() for images, _ in loader])
+        same = len(found[1]) == 6 and all(map(torch.equal, *found))
+        say(store=kind, same=same)
+        assert same, f"{kind}: batches on {DEVICE} are not the CPU's"
+    stage = loader._resources.stage
+    say(explain=loader.explain().splitlines(), one_kernel=stage and stage[2]._look_up is not None)
+
+
+def network(compiled: bool) -> torch.nn.Module:
+    """ResNet-50, or something tiny at toy size."""
+    torch.manual_seed(0)
+    tiny = [torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+    made = torch.nn.Sequential(*tiny, torch.nn.Linear(4, 1000)) if TOY else resnet50()
+    compiling: Any = torch.compile(made, dynamic=False) if compiled and not TOY else made
+    return compiling  # type: ignore[no-any-return]
+
+
+def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
+    """Say the speed of a step that is fed by a loader, as a share of that on a batch there."""
+    steps, rounds = (2, 2) if TOY else (30 if batch == BATCH else 100, 3)
+    loader = loader_of(kind, batch, **on_device(**given))
+    found = gpu_transfer.measured(loader, model, DEVICE, steps=steps, rounds=rounds)
+    say(
+        store=kind,
+        batch=batch,
+        given={name: str(value) for name, value in given.items()},
+        shares=[round(share, 4) for share in found.shares],
+        step_ms=round(1e3 * statistics.median(found.alone), 3),
+        explain=found.explain[-4:],
+    )
+
+
+def warm() -> None:
+    """Compile what ``fed_compiled`` needs into torch's cache on disk, while tests run."""
+    step = gpu_transfer._step(network(True), DEVICE)
+    images = torch.randn(BATCH, 3, SIZE, SIZE, device=DEVICE, dtype=torch.bfloat16)
+    batch = [images.contiguous(memory_format=torch.channels_last)]
+    batch.append(torch.zeros(BATCH, dtype=torch.int64, device=DEVICE))
+    say(seconds=[round(_seconds(lambda: step(batch)), 1) for _ in range(2)])
+
+
+def fed_compiled() -> None:
+    """The goal: 0.98. One compilation for the three stores."""
+    model = network(True)
+    for kind in KINDS:
+        if left() > 35:
+            fed(model, kind, BATCH)
+
+
+def fed_eager() -> None:
+    """The same, not compiled."""
+    fed(network(False), "jpeg", BATCH)
+
+
+def fed_small() -> None:
+    """Batch 32, where the host has least time; fewer threads tell whether they are in its way."""
+    model, batch = network(False), 2 if TOY else 32
+    fed(model, "jpeg", batch)
+    if left() > 25:
+        fed(model, "jpeg", batch, num_workers=min(4, CPUS))
+
+
+def fed_dali() -> None:
+    """The step fed by DALI on the same GPU: decoding there takes time from the step."""
+    fed(network(False), "jpeg", BATCH, engine="dali")
+
+
+def overlap() -> None:
+    """Of each copy to the device: the share of its time in which another stream's kernel ran."""
+    from torch.profiler import ProfilerActivity, profile
+
+    batches = iter(loader_of("jpeg", **on_device()))
+    step = gpu_transfer._step(network(False), DEVICE)
+    for _ in range(12):
+        step(next(batches))
+    gpu_transfer._synchronize(DEVICE)
+    with profile(activities=[ProfilerActivity.CUDA if CUDA else ProfilerActivity.CPU]) as found:
+        for _ in range(8):
+            step(next(batches))
+        gpu_transfer._synchronize(DEVICE)
+    path = RESULTS / "overlap.trace.gz"
+    found.export_chrome_trace(str(path))
+    with gzip.open(path) as trace:
+        events = [e for e in json.loads(trace.read())["traceEvents"] if e.get("ph") == "X"]
+    kernels = [e for e in events if e.get("cat") == "kernel"]
+    for copy in events:
+        if "HtoD" in copy["name"] and copy["args"]["bytes"] > 1 << 20:
+            own = copy["args"]["stream"]
+            others = [_span(e) for e in kernels if e["args"]["stream"] != own]
+            gb_per_s = round(copy["args"]["bytes"] / copy["dur"] / 1e3, 1)
+            say(copy_ms=copy["dur"] / 1e3, gb_per_s=gb_per_s, covered=_covered(_span(copy), others))
+
+
+def _span(event: dict[str, Any]) -> tuple[float, float]:
+    return event["ts"], event["ts"] + event["dur"]
+
+
+def _covered(span: tuple[float, float], others: list[tuple[float, float]]) -> float:
+    """The share of ``span`` that ``others`` cover."""
+    covered, at = 0.0, span[0]
+    for begin, end in sorted(others):
+        begin, end = max(begin, at), min(end, span[1])
+        if end > begin:
+            covered, at = covered + end - begin, end
+    return round(covered / max(span[1] - span[0], 1e-9), 3)
+
+
+def threads() -> None:
+    """The native decoder alone, on 1 to 16 threads: float32 in host memory."""
+    counts = [n for n in (1, 2, 4, 8, 12, 16) if n <= CPUS]
+    for kind in KINDS:
+        for n in counts if kind == "jpeg" else counts[::2] + counts[-1:]:
+            if left() > 5:
+                loader = loader_of(kind, min(BATCH, 64), dtype=torch.float32, num_workers=n)
+                say(store=kind, threads=n, **rate(loader, 2))
+
+
+def to_device() -> None:
+    """Decoded by the CPU, finished on the device; nothing trains."""
+    for kind in KINDS:
+        for n in sorted({max(1, CPUS - 2), CPUS}):
+            if left() > 5:
+                loader = loader_of(kind, **on_device(num_workers=n))
+                say(store=kind, threads=n, **rate(loader, 2.5))
+
+
+def dali() -> None:
+    """DALI as fastload feeds it: whole images, by shares of the JPEG engine."""
+    from fastload._engine.nvidia import dali as engine
+
+    for load in (0.65, 0.0, 1.0) if CUDA else (0.65,):
+        if left() > 12:
+            with mock.patch.object(engine, "HW_DECODER_LOAD", load):
+                loader = loader_of("jpeg", **on_device(engine="dali"))
+                say(hw_decoder_load=load, **rate(loader, 3))
+
+
+def dali_boxes() -> None:
+    """The same with boxes, which need an nvJPEG that is loaded before torchvision: LD_PRELOAD."""
+    from fastload._engine.nvidia import dali as engine
+
+    built = engine.Build
+    with mock.patch.object(engine, "Build", lambda **given: built(**{**given, "whole": False})):
+        dali()
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    part.__name__: part
+    for part in (link, smoke, warm, fed_compiled, overlap, threads, to_device)
+    + (fed_eager, fed_small, dali, dali_boxes, fed_dali)
+}
+
+
+if __name__ == "__main__":
+    RESULTS = Path(sys.argv[1])
+    name = sys.argv[2]
+    try:
+        PARTS[name]()
+    finally:
+        (RESULTS / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in _lines))
