@@ -101,6 +101,7 @@ def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, 
         "threads": 1,
         "scaled": False,
         "entries": None,
+        "most_pixels": 2**63 - 1,
     }
     for name, value in given.items():
         target = positional if name in positional else keywords

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from .._base import pixel_limit
 from .._base.slabs import SlabRing
 from .._base.timeline import TIMES
 from .._transforms import sample_params
@@ -26,8 +27,9 @@ from .._transforms.plan import Plan
 from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
-from ..errors import DecodeError
+from ..errors import DataError, DecodeError
 from ..hints import CheckCrc
+from ..storage._read import read_records
 from ..storage.base import UNSIZED, Located, Spans, Store
 from .base import BatchEngine, Draws, Ticket
 from .cache.prefix import merged
@@ -104,6 +106,7 @@ class BatchRequest:
             ``submit`` does; None: nowhere.
         cached: bool (n,), which samples the engine's cache has; None: there is no cache.
         cache_fill: what of the batch goes into that cache, or None.
+        most_pixels: of a source; what has more is left to Pillow. See ``pixel_limit.py``.
     """
 
     records: np.ndarray
@@ -119,6 +122,7 @@ class BatchRequest:
     times: np.ndarray | None
     cached: np.ndarray | None
     cache_fill: CacheFill | None
+    most_pixels: int
 
     def part(self, which: slice | np.ndarray, memory: np.ndarray) -> BatchRequest:
         """Some of the samples, to be filled into ``memory``."""
@@ -231,7 +235,7 @@ class ImageEngine(BatchEngine):
     def _refuse_unsized(self, records: np.ndarray, sizes: np.ndarray) -> None:
         unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
-            raise self.error(DecodeError, UNSIZED, int(records[unknown[0]]))
+            raise unsized(self, int(records[unknown[0]]))
 
     def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
         """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
@@ -242,7 +246,7 @@ class ImageEngine(BatchEngine):
             fill = self.cache.to_fill(records, found)
         log = None if self.plan.joint is None else GeometryLog(len(records))
         sizes, geometry, params = self._draw(records, found, fill, draws, log)
-        images, memory = self.allocate(len(records), geometry.out_h, geometry.out_w)
+        images, memory = self._allocated(len(records), geometry)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
         batch = BatchRequest(
@@ -259,8 +263,19 @@ class ImageEngine(BatchEngine):
             times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
             cached=found.kept,
             cache_fill=fill,
+            most_pixels=pixel_limit.most_pixels(),
         )
         return batch, log
+
+    def _allocated(self, n: int, geometry: Geometry) -> tuple[torch.Tensor, np.ndarray]:
+        """``allocate``. Raises Refused where a size that an image claims is more than there is."""
+        try:
+            return self.allocate(n, geometry.out_h, geometry.out_w)
+        except (OSError, MemoryError) as error:
+            if self.plan.fixed_size:
+                raise
+            size = f"{geometry.out_w}x{geometry.out_h}"
+            raise Refused(f"no memory for an image of {size} pixels: {error}") from error
 
     def _draw(
         self,
@@ -396,6 +411,19 @@ class ImageEngine(BatchEngine):
     def __reduce__(self) -> tuple[object, ...]:
         options = dataclasses.replace(self.options, threads=self.threads)
         return type(self), (self.store, self.plan, options)
+
+
+def unsized(engine: BatchEngine, record: int) -> DataError:
+    """Why the width and height of ``record`` are not known: what decoding it raises."""
+    from .pillow import decode  # most loops never need it
+
+    where = engine.where(record)
+    try:
+        (data,) = read_records(engine.origin, np.array([record]))
+        decode(data, **where)
+    except DataError as error:
+        return error.at(**where)
+    return DecodeError(UNSIZED, **where)
 
 
 def counted(ticket: Ticket, batch: BatchRequest) -> Ticket:

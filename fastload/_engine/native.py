@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from .. import _native
+from .._base import pixel_limit
 from .._transforms.plan import Plan
 from ..errors import (
     ChecksumError,
@@ -108,6 +109,7 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
             status=status,
             detail=np.zeros(n, np.int32),
             threads=threads,
+            most_pixels=pixel_limit.most_pixels(),
         )
         job.wait()
     finally:
@@ -197,6 +199,7 @@ class Kernel:
             channels=plan.channels,
             scaled=plan.scaled,
             values=self._values,
+            most_pixels=batch.most_pixels,
             **how,
         )
         return job
@@ -297,6 +300,7 @@ class NativeEngine(ImageEngine):
             check=None,
             times=None,
             cache_fill=None,
+            most_pixels=pixel_limit.UNLIMITED,
         )
         status, detail = np.zeros(n, np.int32), np.zeros(n, np.int32)
         try:

@@ -216,6 +216,7 @@ def submit(
     entries: tuple[EntryTable, npt.NDArray[np.int64]] | None = None,
     filters: npt.NDArray[np.uint8] | None = None,
     values: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], int] | None = None,
+    most_pixels: int = 2**63 - 1,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -229,7 +230,8 @@ def submit(
     dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16. filter, order: as numbered in resample.h.
     status, detail: (n,), written: a constant of fastload._native, and an errno for IO. UNSUPPORTED
         samples are left to Pillow: other formats, TURNED, a JPEG without an end (it may be
-        truncated), and a sample in which any image has a side above 65,535.
+        truncated), and a sample in which any image has a side above 65,535, or whose source has
+        more than ``most_pixels``.
     threads: number of pool threads that may work on it; 0: the caller's, within wait().
     times: (n, 7), written: the thread as threading.get_native_id() numbers it; then, on the clock
         of time.perf_counter_ns(), begin, end of reading, end of checking; how long rows were

@@ -17,8 +17,7 @@ import numpy as np
 
 from .._base import philox
 from .geometry import draws
-from .geometry.crop_geometry import Array, Frame, Geometry, Refused
-from .geometry.draws import MAX_PIXELS
+from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
 from .geometry.geometry_log import GeometryLog
 from .pixels import operations
 from .pixels.erasing import NUMBERS, Drawn
@@ -266,8 +265,8 @@ def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:
 def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
     """Refuse rotated images that are too large: a rotated strip can have any number of pixels."""
     frame.refuse(
-        (w > _MAX_TURNED) | (h > _MAX_TURNED) | (w * h > MAX_PIXELS),
-        f"RandomRotation with expand=True gives more than {MAX_PIXELS} pixels, or a side above "
+        (w > _MAX_TURNED) | (h > _MAX_TURNED) | (w * h > most_made()),
+        f"RandomRotation with expand=True gives more than {most_made()} pixels, or a side above "
         f"{_MAX_TURNED}, for this {{w}}x{{h}} image; resize first, or leave the image out",
     )
 

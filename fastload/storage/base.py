@@ -60,10 +60,10 @@ class Spans:
 
 
 UNSIZED = (
-    "expected an image, found no width and height: it is empty, damaged or no image; "
-    "on_error='skip' leaves it out"
+    "its width and height could not be read before, but can be now: was the file replaced? Create "
+    "the dataset again"
 )
-"""The error of a sample whose width and height cannot be read."""
+"""The error of a sample whose width and height could not be read, though it can be decoded."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def readonly(array: np.ndarray) -> np.ndarray:
         ("fill", (0, 0, 256), ValueError),
         ("threads", -1, ValueError),
         ("out_h", 0, ValueError),
-        ("out_w", 70_000, ValueError),
+        ("most_pixels", 2**63, TypeError),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -115,6 +115,7 @@ def test_files_of_another_class_are_a_type_error() -> None:
     "large",
     [
         {"size": [[70_000, 37], [45, 37]]},
+        {"size": [[46, 37], [45, 37]], "most_pixels": 45 * 37},
         {"resized": [[8, 70_000], [8, 8]], "window": [[0, 40_000_000], [0, 0]]},
         {"size": [[2**31 - 1] * 2, [45, 37]], "box": [[2**31 - 9, 0, 8, 8], [0, 0, 8, 8]]},
     ],
@@ -123,10 +124,20 @@ def test_a_sample_with_a_side_above_65535_is_left_to_pillow(
     jpegs: list[Path], large: dict[str, Any]
 ) -> None:
     files = native_core.open_files(jpegs)
-    given = {name: np.array(value, np.int32) for name, value in large.items()}
+    given = {
+        name: value if isinstance(value, int) else np.array(value, np.int32)
+        for name, value in large.items()
+    }
     box = given.pop("box", [(0, 0, 8, 8)] * 2)
     result = native_core.submit(files, box, **given).wait()
     assert result.status.tolist() == [_native.UNSUPPORTED, _native.OK]
+
+
+def test_samples_with_a_side_above_65535_are_left_to_pillow(jpegs: list[Path]) -> None:
+    files = native_core.open_files(jpegs)
+    wide = native_core.submit(files, [(0, 0, 8, 8)] * 2, out_w=70_000, out_h=8).wait()
+    assert wide.status.tolist() == [_native.UNSUPPORTED] * 2
+    assert (wide.memory == 77).all()
 
 
 def test_a_number_is_no_batch_to_mix() -> None:

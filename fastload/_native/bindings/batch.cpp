@@ -2,6 +2,7 @@
 // alive for as long as a job writes to them.
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -75,10 +76,16 @@ class PyJob {
   bool started_ = false;
 };
 
-// Whether a side is longer than the resampler allows. Pillow decodes such a sample; the core ignores it.
-bool is_large(const Sample& s) {
+// Whether a side is longer than the resampler allows, or the source has more than `most_pixels`. Pillow
+// decodes such a sample; the core ignores it.
+bool is_large(const Sample& s, int64_t most_pixels) {
   const auto sides = {s.source_w, s.source_h, s.box_w, s.box_h, s.resized_w, s.resized_h};
-  return std::max(sides) > kMaxSide;
+  return std::max(sides) > kMaxSide || int64_t{s.source_w} * s.source_h > most_pixels;
+}
+
+// The same of what is to be cached, which is not what the sample is made from.
+bool is_large(const CacheFillSample& s, int64_t most_pixels) {
+  return s.large || int64_t{s.source_w} * s.source_h > most_pixels;
 }
 
 void check_kind(Kind kind, size_t i) {
@@ -104,9 +111,7 @@ void check_sample(const Sample& s, size_t i) {
 
 BatchOutput make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
                         const py::sequence& fill, const py::object& lut) {
-  if (out_h < 1 || out_w < 1 || out_h > kMaxSide || out_w > kMaxSide) {
-    throw py::value_error("out_h, out_w: expected 1 up to 65,535");
-  }
+  if (out_h < 1 || out_w < 1) throw py::value_error("out_h, out_w: expected 1 or more");
   if (dtype < 0 || dtype > 3) {
     throw py::value_error("dtype: expected 0 (uint8), 1 (float32), 2 (float16) or 3 (bfloat16)");
   }
@@ -192,7 +197,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               const py::object& times, const py::object& stages, const py::object& erase,
                               const std::shared_ptr<CacheFill>& cache_fill, int channels, bool scaled,
                               bool begin, const py::object& views, const py::object& entries,
-                              const py::object& filters, const py::object& values) {
+                              const py::object& filters, const py::object& values, int64_t most_pixels) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const SpanArrays spans(file, offset, nbytes);
@@ -213,7 +218,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   Buffer out_array(out, "out", 'u', 1, true);
   if (channels != 1 && channels != 3) throw py::value_error("channels: expected 1 or 3");
   output.channels = channels;
-  // 3 * 2^32 * 4 bytes per sample at most, and the arrays limit n: 128 bits cannot overflow.
+  // 3 * 2^62 * 4 bytes per sample at most, and the arrays limit n: 128 bits cannot overflow.
   const __int128 wanted =
       static_cast<__int128>(n) * channels * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
   if (out_array.ndim() != 1 || wanted != out_array.nbytes()) {
@@ -223,7 +228,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   }
   output.data = out_array.data<uint8_t>();
   output.scaled = scaled;
-  std::vector<uint8_t> large(static_cast<size_t>(n));
+  std::vector<uint8_t> large(static_cast<size_t>(n), std::max(out_w, out_h) > kMaxSide);
   SampleParams params = make_sample_params(stages, n, out_w, out_h, large.data());
   set_value_resize(values, output, &params);
   Erasing erasing = make_erasing(erase, n, output);
@@ -266,7 +271,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
       check_filter(filter_array.data<uint8_t>()[i]);
       s.filter = static_cast<Filter>(filter_array.data<uint8_t>()[i]);
     }
-    s.large = large[i] || is_large(s) || (cache_fill && cache_fill->samples[i].large);
+    s.large =
+        large[i] || is_large(s, most_pixels) || (cache_fill && is_large(cache_fill->samples[i], most_pixels));
     check_sample(s, i);
   }
   for (size_t i = 0; i < samples.size(); i++) {
@@ -342,7 +348,7 @@ void bind_batches(py::module_& m) {
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
         "cache_fill"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "begin"_a = true,
         "views"_a = py::none(), "entries"_a = py::none(), "filters"_a = py::none(), "values"_a = py::none(),
-        "Start filling a batch; see _core.pyi.");
+        "most_pixels"_a = std::numeric_limits<int64_t>::max(), "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes from headers; see _core.pyi.");
 }

@@ -219,7 +219,8 @@ BatchOutput make_output(int out_h, int out_w, int dtype, bool channels_last, int
                         const py::sequence& fill, const py::object& lut);
 
 // `stages`, `values` and `erase` of submit, checked for n samples; see _core.pyi. None: an empty result.
-// `large` (n) becomes 1 for samples with a side above kMaxSide, which Pillow decodes.
+// `large` (n) becomes 1 for samples with a side above kMaxSide, which Pillow decodes; where it is 1 already,
+// nothing is checked.
 SampleParams make_sample_params(const py::object& stages, py::ssize_t n, int out_w, int out_h,
                                 uint8_t* large);
 // `values` of submit: sets params->last.

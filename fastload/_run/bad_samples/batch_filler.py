@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from ..._engine.base import BatchEngine, Images, Ticket
+from ..._engine.image_engine import unsized
 from ..._sources.source import Source
 from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Refused
 from ..._transforms.pixels.erasing import Drawn
 from ..._transforms.plan import Plan
-from ...errors import DataError, DecodeError
+from ...errors import DataError
 from ...hints import OnError, OnErrorName
-from ...storage.base import UNSIZED
 from ..order import Repeats
 from . import policy
 from .policy import BadSample
@@ -152,7 +152,7 @@ class Filler:
         if self._on_error != "raise":
             sized = self.engine.store.sizes(records).min(axis=1, initial=1) > 0
             for i in np.flatnonzero(~sized).tolist():
-                refused[i] = self.engine.error(DecodeError, UNSIZED, int(records[i]))
+                refused[i] = unsized(self.engine, int(records[i]))
             tried = np.flatnonzero(sized)
         ticket = None
         while ticket is None and (len(tried) or not len(records)):

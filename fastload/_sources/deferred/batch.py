@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from ... import _native
+from ..._base.pixel_limit import UNLIMITED
 from ..._engine.huffman_index import new_table
 from ..._engine.image_engine import BatchRequest
 from ..._engine.native import Kernel, ValueChanges, shared_regions
@@ -439,6 +440,7 @@ class _GroupJob:
             times=None,
             cached=None,
             cache_fill=found.fill,
+            most_pixels=UNLIMITED,  # looked at when they were opened
         )
         self._entries = points.table, places.numbers
         self._filters = group.first_filters()

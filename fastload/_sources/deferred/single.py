@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from ... import _native
+from ..._base.pixel_limit import UNLIMITED
 from ..._engine.image_engine import BatchRequest
 from ...storage.base import RAW, Spans
 from . import lowering, stamps
@@ -229,6 +230,7 @@ class Begun:
             times=None,
             cached=None,
             cache_fill=found.fill,
+            most_pixels=UNLIMITED,  # looked at when they were opened
         )
         self._job = kernel.submit(
             found.files,
