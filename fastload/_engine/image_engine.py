@@ -29,7 +29,7 @@ from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
 from ..errors import DataError, DecodeError
 from ..hints import CheckCrc
-from ..storage._read import read_records
+from ..storage._read import part_of, read_records
 from ..storage.base import UNSIZED, Located, Spans, Store
 from .base import BatchEngine, Draws, Ticket
 from .cache.prefix import merged
@@ -102,8 +102,8 @@ class BatchRequest:
         params: what follows the geometry; None: nothing.
         images: the tensor to fill, (n, channels, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
-        times: int64 (n, TIMES), where the times of each sample are written, as the core's
-            ``submit`` does; None: nowhere.
+        times: int64 (n, TIMES), where the times of each sample are written, as in
+            the core's ``BatchSpec``; None: nowhere.
         cached: bool (n,), which samples the engine's cache has; None: there is no cache.
         cache_fill: what of the batch goes into that cache, or None.
         most_pixels: of a source; what has more is left to Pillow. See ``pixel_limit.py``.
@@ -113,30 +113,24 @@ class BatchRequest:
     spans: Spans
     kinds: np.ndarray
     sizes: np.ndarray
-    checksums: np.ndarray | None
-    check: np.ndarray | None
+    checksums: np.ndarray | None = None
+    check: np.ndarray | None = None
     geometry: Geometry
-    params: SampleParams | None
+    params: SampleParams | None = None
     images: torch.Tensor
     memory: np.ndarray
-    times: np.ndarray | None
-    cached: np.ndarray | None
-    cache_fill: CacheFill | None
+    times: np.ndarray | None = None
+    cached: np.ndarray | None = None
+    cache_fill: CacheFill | None = None
     most_pixels: int
 
     def part(self, which: slice | np.ndarray, memory: np.ndarray) -> BatchRequest:
         """Some of the samples, to be filled into ``memory``."""
-        spans, at, fill = self.spans, self.geometry, self.cache_fill
+        at, fill = self.geometry, self.cache_fill
         return dataclasses.replace(
             self,
             records=self.records[which],
-            spans=Spans(
-                file=spans.file[which],
-                offset=spans.offset[which],
-                nbytes=spans.nbytes[which],
-                held=spans.held,
-                memory=spans.memory,
-            ),
+            spans=part_of(self.spans, which),
             kinds=self.kinds[which],
             sizes=self.sizes[which],
             checksums=None if self.checksums is None else self.checksums[which],

@@ -60,7 +60,7 @@ class SampleParams:
         return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
 
     def stages(self) -> tuple[npt.NDArray[np.generic], ...] | None:
-        """The argument ``stages`` of the core's submit; None if there is only the first frame."""
+        """The core's ``BatchSpec.stages``; None if there is only the first frame."""
         if not len(self.settings):
             return None
         return self.first_size, self.codes, self.values, self.frames, self.settings
@@ -68,7 +68,7 @@ class SampleParams:
     def erase(
         self, kinds: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
     ) -> tuple[npt.NDArray[np.generic], ...]:
-        """The argument ``erase`` of the core's submit, with ``Plan.erased_bytes``."""
+        """The core's ``BatchSpec.erase``, with ``Plan.erased_bytes``."""
         return self.boxes, self.keys, kinds, values
 
 
