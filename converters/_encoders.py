@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from ..errors import DecodeError, UsageError
 from ..hints import Encoding
 from ..storage import DCT, ENCODED, RAW
-from ._headers import image_size, jpeg_ends, refuse_bomb
+from ._headers import image_size, jpeg_ends, opened
 from ._resize import Resize
 
 if TYPE_CHECKING:
@@ -133,10 +133,8 @@ def _keep(data: bytes, *, check: bool) -> Encoded:
 
 def _keep_upright(data: bytes, quality: int, *, check: bool) -> Encoded:
     """Keep the bytes unless there is an EXIF orientation; then apply it and encode the image."""
-    from PIL import Image
-
     size = examine(data, check=check)
-    with Image.open(io.BytesIO(data)) as image:
+    with opened(data) as image:
         if image.getexif().get(_ORIENTATION, 1) == 1:
             return Encoded(data, ENCODED, *size)
         lossy = image.format in ("JPEG", "MPO", "WEBP")
@@ -145,17 +143,18 @@ def _keep_upright(data: bytes, quality: int, *, check: bool) -> Encoded:
 
 def _decode(data: bytes, *, exif: bool) -> Image.Image:
     """The image in mode L or RGB; other modes are converted as torchvision's loader does."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
-    refuse_bomb(*image_size(data))
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with opened(data) as image:
             if exif:
                 ImageOps.exif_transpose(image, in_place=True)
             image.load()
             plain = image.mode in ("L", "RGB")
             done: Image.Image = image.copy() if plain else image.convert("RGB")
             return done
+    except DecodeError:
+        raise
     except Exception as error:  # Pillow raises anything
         raise DecodeError(f"the image cannot be decoded: {error}") from error
 

@@ -1,7 +1,8 @@
 """Reads whole image files for ``pack`` in the native core, with checksums and sizes.
 
 One call without the GIL reads many files. Files that the core does not support (formats other than
-JPEG, PNG and BMP) or cannot read are left to Python, which reports what is wrong.
+JPEG, PNG and BMP), cannot read, or that have more pixels than Pillow opens without a warning, are
+left to Python, which reports what is wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import ModuleType
 import numpy as np
 
 from .. import _native
+from .._base.pixel_limit import most_pixels
 
 MEMORY_NBYTES = 8 << 20  # of one piece of memory; a larger file gets one of its own
 CHUNK_NBYTES = 32 << 20  # of the pieces of one call; a larger file comes alone
@@ -75,19 +77,11 @@ class Gatherer:
                 wanted = max(MEMORY_NBYTES, int(nbytes[stop]))
             done = stop
         status, sizes, crc32c = status[:done], sizes[:done], crc32c[:done]
-        known = (status == _native.OK) & (sizes.prod(axis=1, dtype=np.int64) <= _most_pixels())
+        known = (status == _native.OK) & (sizes.prod(axis=1, dtype=np.int64) <= most_pixels())
         if known.all():
             return Gathered(known=known, data=data, sizes=sizes, crc32c=crc32c)
         kept = [data[index] for index in np.flatnonzero(known).tolist()]
         return Gathered(known=known, data=kept, sizes=sizes[known], crc32c=crc32c[known])
-
-
-def _most_pixels() -> int:
-    """The most pixels that Pillow does not take for a decompression bomb."""
-    from PIL import Image
-
-    limit = Image.MAX_IMAGE_PIXELS
-    return np.iinfo(np.int64).max if limit is None else limit
 
 
 class _Memory:

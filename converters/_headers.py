@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
-import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from .._base import pixel_limit
 from ..errors import DecodeError
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
 
 # Frame headers of a JPEG: SOF0 to SOF15 without DHT (C4), JPG (C8) and DAC (CC).
 # Source: ITU-T T.81, table B.1.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_LONGEST = 2**31 - 1  # pixels of a side, in a store
 _SCAN, _END = 0xDA, b"\xff\xd9"
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
@@ -20,26 +26,43 @@ def image_size(data: bytes) -> tuple[int, int]:
     """Width and height of the image file ``data``, in pixels, before any EXIF rotation.
 
     Raises:
-        DecodeError: not an image that Pillow supports, or so large that Pillow takes it for a
-            decompression bomb (``PIL.Image.MAX_IMAGE_PIXELS``).
+        DecodeError: not an image that Pillow supports, or a decompression bomb, as
+            ``pixel_limit.py`` says.
     """
     size = _jpeg(data) if data[:2] == b"\xff\xd8" else _png(data)
     if size is None:
-        size = _pillow(data)
-    refuse_bomb(*size)
+        with opened(data) as image:
+            size = image.size
+    else:
+        with _bombs():
+            pixel_limit.check(*size)
+    if max(size) > _LONGEST:
+        raise DecodeError(f"expected sides of at most {_LONGEST} pixels, found {max(size)}")
     return size
 
 
-def refuse_bomb(width: int, height: int) -> None:
-    """Raise DecodeError for more pixels than Pillow allows."""
+def opened(data: bytes) -> ImageFile:
+    """The image file ``data``, its header read by Pillow. Raises DecodeError as ``image_size``."""
     from PIL import Image
 
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and width * height > limit:
-        raise DecodeError(
-            f"expected at most {limit} pixels, found {width} x {height}: it could be a "
-            "decompression bomb; raise PIL.Image.MAX_IMAGE_PIXELS if it is not"
-        )
+    try:
+        with _bombs():
+            return Image.open(io.BytesIO(data))
+    except DecodeError:
+        raise
+    except Exception as error:  # Pillow raises anything
+        what = "an empty file" if not data else f"{len(data)} bytes beginning with {data[:8]!r}"
+        raise DecodeError(f"expected an image, found {what} ({type(error).__name__})") from error
+
+
+@contextlib.contextmanager
+def _bombs() -> Iterator[None]:
+    from PIL import Image
+
+    try:
+        yield
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DecodeError(pixel_limit.REFUSED.format(error=error)) from error
 
 
 def jpeg_ends(data: bytes) -> bool:
@@ -84,18 +107,3 @@ def _png(data: bytes) -> tuple[int, int] | None:
         return None
     width, height = struct.unpack_from(">II", data, 16)
     return (width, height) if width and height else None
-
-
-def _pillow(data: bytes) -> tuple[int, int]:
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings():
-            # refuse_bomb raises an error instead
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as image:
-                width, height = image.size
-                return width, height
-    except Exception as error:  # Pillow raises anything
-        what = "an empty file" if not data else f"{len(data)} bytes beginning with {data[:8]!r}"
-        raise DecodeError(f"expected an image, found {what} ({type(error).__name__})") from error

@@ -65,59 +65,57 @@ class Submitted:
         return self.memory.reshape(self.shape)
 
 
-def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of core.submit for crops without resizing; ``given`` replaces defaults."""
+def fields(files: Any, box: Any, **given: Any) -> dict[str, Any]:
+    """Fields of a BatchSpec for crops without resizing; ``given`` replaces defaults."""
     box = np.ascontiguousarray(box, np.int32).reshape(-1, 4)
     n = len(box)
     out_h = given.pop("out_h", int(box[0, 3]) if n else 1)
     out_w = given.pop("out_w", int(box[0, 2]) if n else 1)
     dtype = given.pop("dtype", 0)
     file = np.arange(n, dtype=np.int32) if len(files) == n else np.zeros(n, np.int32)
-    positional = {
+    found: dict[str, Any] = {
         "file": file,
         "offset": np.zeros(n, np.int64),
         "nbytes": np.full(n, -1, np.int64),
         "kind": np.zeros(n, np.uint8),
         "size": np.zeros((n, 2), np.int32),
-        "checksum": None,
-        "check": None,
         "box": box,
         "resized": np.ascontiguousarray(box[:, 2:]),
         "window": np.zeros((n, 2), np.int32),
         "flip": np.zeros(n, np.uint8),
         "out": np.full(n * 3 * out_h * out_w * ITEMSIZE[dtype], 77, np.uint8),
-        "lut": None,
-    }
-    keywords = {
         "out_h": out_h,
         "out_w": out_w,
         "dtype": dtype,
         "channels_last": True,
         "filter": BILINEAR,
         "order": PASS_ORDER,
-        "fill": (0, 0, 0),
         "status": np.full(n, 99, np.int32),
         "detail": np.full(n, 99, np.int32),
         "threads": 1,
-        "scaled": False,
-        "entries": None,
     }
     for name, value in given.items():
-        target = positional if name in positional else keywords
-        assert name in target, name
-        default = target[name]
+        default = found.get(name)
         if isinstance(default, np.ndarray) and isinstance(value, (list, tuple, int)):
             value = np.broadcast_to(np.array(value, default.dtype), default.shape).copy()
-        target[name] = value
-    return [files, *positional.values()], keywords
+        found[name] = value
+    return found
+
+
+def start(files: Any, fields: dict[str, Any]) -> Any:
+    """The core's job for a BatchSpec with these fields."""
+    spec = core().BatchSpec()
+    for name, value in fields.items():
+        setattr(spec, name, value)
+    return core().submit(files, spec)
 
 
 def submit(files: Any, box: Any, **given: Any) -> Submitted:
     """Submit a batch; by default each box is cropped without a resize, HWC uint8."""
-    positional, keywords = arguments(files, box, **given)
-    job = core().submit(*positional, **keywords)
-    shape = (len(positional[8]), keywords["out_h"], keywords["out_w"], 3)
-    return Submitted(job, positional[12], keywords["status"], keywords["detail"], shape)
+    found = fields(files, box, **given)
+    shape = (len(found["box"]), found["out_h"], found["out_w"], 3)
+    job = start(files, found)
+    return Submitted(job, found["out"], found["status"], found["detail"], shape)
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -40,7 +40,7 @@ from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
 from ..errors import DataError, DecodeError
 from ..storage._read import read_records
-from ..storage.base import Spans, Store
+from ..storage.base import UNSIZED, Spans, Store
 from ..storage.held import fetched_again
 
 Images = torch.Tensor | list[torch.Tensor]
@@ -278,14 +278,13 @@ class BatchEngine(abc.ABC):
         return kind(message, **self.where(record))
 
     def unsized(self, record: int) -> DataError:
-        """Why the width and height of ``record`` are unknown: it cannot be read, or is no image."""
+        """Why the size of ``record`` is unknown: what reading or decoding it raises."""
+        from .pillow import decode  # most loops never need it
+
+        where = self.where(record)
         try:
-            list(read_records(self.origin, np.array([record], np.int64), limit=1))
+            (data,) = read_records(self.origin, np.array([record], np.int64))
+            decode(data, **where)
         except DataError as error:
-            return error
-        return self.error(
-            DecodeError,
-            "expected an image, found no width and height: it is empty, damaged or no image; "
-            "on_error='skip' leaves it out",
-            record,
-        )
+            return error.at(**where)
+        return DecodeError(UNSIZED, **where)

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from .._base import pixel_limit
 from .._base.slabs import SlabRing
 from .._base.timeline import TIMES
 from .._transforms import sample_params
@@ -27,6 +28,7 @@ from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
 from ..hints import CheckCrc
+from ..storage._read import part_of
 from ..storage.base import Located, Spans, Store
 from .base import BatchEngine, Draws, Ticket
 from .cache.prefix import merged
@@ -97,39 +99,35 @@ class BatchRequest:
         params: what follows the geometry; None: nothing.
         images: the tensor to fill, (n, channels, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
-        times: int64 (n, TIMES), where the times of each sample are written, as the core's
-            ``submit`` does; None: nowhere.
+        times: int64 (n, TIMES), where the times of each sample are written, as in
+            the core's ``BatchSpec``; None: nowhere.
         cached: bool (n,), which samples the engine's cache has; None: there is no cache.
         cache_fill: what of the batch goes into that cache, or None.
+        most_pixels: of a source; what has more is left to Pillow. See ``pixel_limit.py``.
     """
 
     records: np.ndarray
     spans: Spans
     kinds: np.ndarray
     sizes: np.ndarray
-    checksums: np.ndarray | None
-    check: np.ndarray | None
+    checksums: np.ndarray | None = None
+    check: np.ndarray | None = None
     geometry: Geometry
-    params: SampleParams | None
+    params: SampleParams | None = None
     images: torch.Tensor
     memory: np.ndarray
-    times: np.ndarray | None
-    cached: np.ndarray | None
-    cache_fill: CacheFill | None
+    times: np.ndarray | None = None
+    cached: np.ndarray | None = None
+    cache_fill: CacheFill | None = None
+    most_pixels: int
 
     def part(self, which: slice | np.ndarray, memory: np.ndarray) -> BatchRequest:
         """Some of the samples, to be filled into ``memory``."""
-        spans, at, fill = self.spans, self.geometry, self.cache_fill
+        at, fill = self.geometry, self.cache_fill
         return dataclasses.replace(
             self,
             records=self.records[which],
-            spans=Spans(
-                file=spans.file[which],
-                offset=spans.offset[which],
-                nbytes=spans.nbytes[which],
-                held=spans.held,
-                memory=spans.memory,
-            ),
+            spans=part_of(self.spans, which),
             kinds=self.kinds[which],
             sizes=self.sizes[which],
             checksums=None if self.checksums is None else self.checksums[which],
@@ -239,7 +237,7 @@ class ImageEngine(BatchEngine):
             fill = self.cache.to_fill(records, found)
         log = None if self.plan.joint is None else GeometryLog(len(records))
         sizes, geometry, params = self._draw(records, found, fill, draws, log)
-        images, memory = self.allocate(len(records), geometry.out_h, geometry.out_w)
+        images, memory = self._allocated(len(records), geometry)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
         batch = BatchRequest(
@@ -256,8 +254,19 @@ class ImageEngine(BatchEngine):
             times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
             cached=found.kept,
             cache_fill=fill,
+            most_pixels=pixel_limit.most_pixels(),
         )
         return batch, log
+
+    def _allocated(self, n: int, geometry: Geometry) -> tuple[torch.Tensor, np.ndarray]:
+        """``allocate``. Raises Refused where a size that an image claims is more than there is."""
+        try:
+            return self.allocate(n, geometry.out_h, geometry.out_w)
+        except (OSError, MemoryError) as error:
+            if self.plan.fixed_size:
+                raise
+            size = f"{geometry.out_w}x{geometry.out_h}"
+            raise Refused(f"no memory for an image of {size} pixels: {error}") from error
 
     def _draw(
         self,

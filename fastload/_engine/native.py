@@ -11,12 +11,14 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import torch
 
 from .. import _native
+from .._base import pixel_limit
+from .._transforms.geometry.crop_geometry import Geometry
 from .._transforms.plan import Plan
 from ..errors import (
     ChecksumError,
@@ -26,7 +28,7 @@ from ..errors import (
     StoreError,
     StoreNotFoundError,
 )
-from ..storage._read import NOT_REGULAR
+from ..storage._read import NOT_REGULAR, part_of
 from ..storage.base import DCT, ENCODED, RAW, Spans, Store
 from .base import Ticket
 from .huffman_index import table_of
@@ -34,6 +36,8 @@ from .image_engine import REPLACED, BatchRequest, EngineOptions, ImageEngine
 
 if TYPE_CHECKING:
     from .._native import _core
+    from .cache.memory import Arena
+    from .cache.store import CacheFill
 
 # resample/resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -77,39 +81,29 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
     core = _loaded()
     found = store.locate(records)
     known = np.flatnonzero(found.sizes.min(axis=1, initial=1) > 0)
-    n, spans = len(known), found.spans
+    n = len(known)
     status = np.zeros(n, np.int32)
-    corner = np.tile(np.array([0, 0, 1, 1], np.int32), (n, 1))
+    batch = BatchRequest(
+        records=records[known],
+        spans=part_of(found.spans, known),
+        kinds=found.kinds[known],
+        sizes=found.sizes[known],
+        geometry=Geometry(
+            box=np.tile(np.array([0, 0, 1, 1], np.int32), (n, 1)),
+            resized=np.ones((n, 2), np.int32),
+            window=np.zeros((n, 2), np.int32),
+            flip=np.zeros(n, np.uint8),
+            out_h=1,
+            out_w=1,
+        ),
+        images=torch.empty(0),
+        memory=np.empty(3 * n, np.uint8),
+        most_pixels=pixel_limit.most_pixels(),
+    )
     paths, ends = store.file_table()
     files = core.Files(paths, ends, store.mapped_files(), None, dict(store.memory()))
     try:
-        job = core.submit(
-            files,
-            spans.file[known],
-            spans.offset[known],
-            spans.nbytes[known],
-            found.kinds[known],
-            found.sizes[known],
-            None,
-            None,
-            corner,
-            np.ones((n, 2), np.int32),
-            np.zeros((n, 2), np.int32),
-            np.zeros(n, np.uint8),
-            np.empty(3 * n, np.uint8),
-            None,
-            out_h=1,
-            out_w=1,
-            dtype=_DTYPES[torch.uint8],
-            channels_last=False,
-            filter=0,
-            order=_pass_order(),
-            fill=(0, 0, 0),
-            status=status,
-            detail=np.zeros(n, np.int32),
-            threads=threads,
-        )
-        job.wait()
+        Kernel(Plan()).submit(files, batch, status, threads=threads).wait()
     finally:
         files.close()
     left = np.zeros(len(records), bool)
@@ -121,6 +115,10 @@ ValueChanges: TypeAlias = "tuple[np.ndarray, np.ndarray, int]"
 """Codes int32 (k,), operands float32 (k, 3), and how sums are rounded: see resample/values.h."""
 
 
+CachePlace: TypeAlias = "tuple[Arena, int, np.ndarray]"
+"""Arena and form of a cache, and the numbers of a batch's images in it, int64 (n,)."""
+
+
 class Kernel:
     """What a plan does to images, as the core takes it. Every batch is submitted here.
 
@@ -128,32 +126,32 @@ class Kernel:
         plan: what to make of each image; random parameters come with each batch.
         channels_last: memory order of the batches.
         values: what is done to values that the last stage resizes; None: it does not.
-
-    Attributes:
-        order: which pass of a resize comes first.
     """
 
     def __init__(
         self, plan: Plan, *, channels_last: bool = False, values: ValueChanges | None = None
     ) -> None:
         self._core = _loaded()
-        self._values = values
-        self._plan = plan
-        self._channels_last = channels_last
-        self._lut = plan.lut_bytes()
         self._erased = plan.erased_bytes()
-        self.order = _pass_order()
+        self._spec: _core.BatchSpec = self._core.BatchSpec()
+        self._spec.dtype, self._spec.channels = _DTYPES[plan.dtype], plan.channels
+        self._spec.channels_last, self._spec.scaled = channels_last, plan.scaled
+        self._spec.filter, self._spec.order = plan.filter, _pass_order()
+        self._spec.fill, self._spec.lut, self._spec.values = plan.fill, plan.lut_bytes(), values
 
     def submit(
         self,
         files: _core.Files,
         batch: BatchRequest,
         status: np.ndarray,
-        detail: np.ndarray,
+        detail: np.ndarray | None = None,
         *,
         threads: int,
-        entries: tuple[_core.EntryTable, np.ndarray],
-        **how: Any,
+        entries: tuple[_core.EntryTable, np.ndarray] | None = None,
+        filters: np.ndarray | None = None,
+        cache: CachePlace | None = None,
+        begin: bool = True,
+        views: tuple[list[_core.Job], np.ndarray] | None = None,
     ) -> _core.Job:
         """Start to fill ``batch``.
 
@@ -162,44 +160,64 @@ class Kernel:
             status, detail: int32 (n,), written.
             threads: as in ``BatchEngine``.
             entries: the table of entry points, and the numbers of the images there, int64 (n,).
-            how: as for the core's ``submit``.
+            cache: where ``batch.cache_fill`` goes.
+            filters, begin, views: as in the core's ``BatchSpec``.
         """
-        geometry, params, plan = batch.geometry, batch.params, self._plan
-        job: _core.Job = self._core.submit(
-            files,
-            batch.spans.file,
-            batch.spans.offset,
-            batch.spans.nbytes,
-            batch.kinds,
-            batch.sizes,
-            batch.checksums,
-            batch.check,
-            geometry.box,
-            geometry.resized,
-            geometry.window,
-            geometry.flip,
-            batch.memory,
-            self._lut,
-            out_h=geometry.out_h,
-            out_w=geometry.out_w,
-            dtype=_DTYPES[plan.dtype],
-            channels_last=self._channels_last,
-            filter=plan.filter,
-            order=self.order,
-            fill=plan.fill,
-            status=status,
-            detail=detail,
-            threads=threads,
-            times=batch.times,
-            stages=None if params is None else params.stages(),
-            erase=None if params is None or self._erased is None else params.erase(*self._erased),
-            entries=entries,
-            channels=plan.channels,
-            scaled=plan.scaled,
-            values=self._values,
-            **how,
-        )
+        geometry, params = batch.geometry, batch.params
+        spec = self._core.BatchSpec(self._spec)
+        spec.file, spec.offset = batch.spans.file, batch.spans.offset
+        spec.nbytes, spec.kind, spec.size = batch.spans.nbytes, batch.kinds, batch.sizes
+        spec.checksum, spec.check = batch.checksums, batch.check
+        spec.box, spec.resized = geometry.box, geometry.resized
+        spec.window, spec.flip = geometry.window, geometry.flip
+        spec.out, spec.out_h, spec.out_w = batch.memory, geometry.out_h, geometry.out_w
+        spec.status, spec.times, spec.threads = status, batch.times, threads
+        spec.detail = np.empty(len(status), np.int32) if detail is None else detail
+        spec.most_pixels, spec.entries, spec.filters = batch.most_pixels, entries, filters
+        spec.begin, spec.views = begin, views
+        if params is not None:
+            spec.stages = params.stages()
+            if self._erased is not None:
+                spec.erase = params.erase(*self._erased)
+        if cache is not None and batch.cache_fill is not None:
+            spec.cache_fill = self._cache_fill(batch.cache_fill, *cache)
+        job: _core.Job = self._core.submit(files, spec)
         return job
+
+    def _cache_fill(
+        self, cache_fill: CacheFill, arena: Arena, form: int, numbers: np.ndarray
+    ) -> _core.CacheFill:
+        placed, spec = cache_fill.placed, self._spec
+        stage = placed and (placed.source, placed.box, placed.resized, placed.window)
+        made: _core.CacheFill = self._core.CacheFill(
+            arena,
+            form,
+            numbers,
+            cache_fill.wanted,
+            stage,
+            filter=spec.filter,
+            order=spec.order,
+            fill=spec.fill,
+        )
+        return made
+
+
+def pixels_as_files(
+    pixels: Sequence[np.ndarray],
+) -> tuple[_core.Files, Spans, np.ndarray, np.ndarray]:
+    """Images of decoded pixels, uint8 (h, w, 3): files, spans, kinds and sizes of them."""
+    n = len(pixels)
+    flat = [one.reshape(-1) for one in pixels]
+    files = _loaded().Files(
+        b"", np.zeros(n, np.int64), np.ones(n, np.uint8), None, dict(enumerate(flat))
+    )
+    spans = Spans(
+        file=np.arange(n, dtype=np.int32),
+        offset=np.zeros(n, np.int64),
+        nbytes=np.array([len(one) for one in flat], np.int64),
+    )
+    sizes = np.array([one.shape[1::-1] for one in pixels], np.int32)
+    return files, spans, np.full(n, RAW, np.uint8), sizes
 
 
 class NativeEngine(ImageEngine):
@@ -263,7 +281,7 @@ class NativeEngine(ImageEngine):
             other._begin(batch, begin=False)
             for other, batch in zip(natives, batches[1:], strict=True)
         ]
-        jobs = [ticket.job for ticket in followers]
+        jobs = cast("list[_core.Job]", [ticket.job for ticket in followers])
         first = self._begin(batches[0], views=(jobs, shared_regions(batches)))
         for ticket in followers:
             ticket.job = _Led(ticket.job, first.job)
@@ -273,31 +291,43 @@ class NativeEngine(ImageEngine):
                 ticket.leave_to_pillow()
         return [*tickets]
 
-    def _begin(self, batch: BatchRequest, **how: Any) -> NativeTicket:
-        n = len(batch.records)
-        status = np.zeros(n, np.int32)
-        detail = np.zeros(n, np.int32)
-        return NativeTicket(self, batch, self._job(batch, status, detail, **how), status, detail)
+    def _begin(
+        self,
+        batch: BatchRequest,
+        *,
+        begin: bool = True,
+        views: tuple[list[_core.Job], np.ndarray] | None = None,
+    ) -> NativeTicket:
+        status, detail = (np.zeros(len(batch.records), np.int32) for _ in range(2))
+        files, found = self._files, batch
+        if batch.spans.memory:
+            files, found = self._with_memory(batch, batch.spans.memory)
+        cache = None
+        if self.cache is not None:
+            cache = self.cache.arena, self.cache.form, batch.records
+        job = self._kernel.submit(
+            files,
+            found,
+            status,
+            detail,
+            threads=self.threads,
+            entries=(self._index, batch.records),
+            cache=cache,
+            begin=begin,
+            views=views,
+        )
+        return NativeTicket(self, batch, job, status, detail)
 
     def of_pixels(self, batch: BatchRequest, pixels: Sequence[np.ndarray]) -> list[int]:
         """Fill ``batch`` from decoded pixels: the box of each sample, uint8 (h, w, 3).
 
         Returns the positions that the core leaves to Pillow: sides too long for its resize.
         """
-        n = len(pixels)
-        known = [one.reshape(-1) for one in pixels]
-        files = self._core.Files(
-            b"", np.zeros(n, np.int64), np.ones(n, np.uint8), None, dict(enumerate(known))
-        )
-        sizes = np.array([one.shape[1::-1] for one in pixels], np.int32)
+        files, spans, kinds, sizes = pixels_as_files(pixels)
         part = dataclasses.replace(
             batch,
-            spans=Spans(
-                file=np.arange(n, dtype=np.int32),
-                offset=np.zeros(n, np.int64),
-                nbytes=np.array([len(one) for one in known], np.int64),
-            ),
-            kinds=np.full(n, RAW, np.uint8),
+            spans=spans,
+            kinds=kinds,
             sizes=sizes,
             geometry=dataclasses.replace(
                 batch.geometry, box=np.concatenate([np.zeros_like(sizes), sizes], axis=1)
@@ -306,10 +336,11 @@ class NativeEngine(ImageEngine):
             check=None,
             times=None,
             cache_fill=None,
+            most_pixels=pixel_limit.UNLIMITED,
         )
-        status, detail = np.zeros(n, np.int32), np.zeros(n, np.int32)
+        status = np.zeros(len(pixels), np.int32)
         try:
-            self._job(part, status, detail, files=files).wait()
+            self._kernel.submit(files, part, status, threads=self.threads).wait()
         finally:
             files.close()
         if (status > _native.UNSUPPORTED).any():
@@ -318,32 +349,6 @@ class NativeEngine(ImageEngine):
             )
         left: list[int] = np.flatnonzero(status).tolist()
         return left
-
-    def _job(
-        self,
-        batch: BatchRequest,
-        status: np.ndarray,
-        detail: np.ndarray,
-        *,
-        files: _core.Files | None = None,
-        **how: Any,
-    ) -> _core.Job:
-        """The core's job that fills ``batch``; ``status`` and ``detail``: int32 (n,).
-
-        ``files``: what the spans refer to, where not to the store's; ``how``: as for ``submit``.
-        """
-        if files is None and batch.spans.memory:
-            files, batch = self._with_memory(batch, batch.spans.memory)
-        return self._kernel.submit(
-            self._files if files is None else files,
-            batch,
-            status,
-            detail,
-            threads=self.threads,
-            entries=(self._index, batch.records),
-            cache_fill=self._cache_fill(batch),
-            **how,
-        )
 
     def _with_memory(
         self, batch: BatchRequest, memory: Sequence[np.ndarray]
@@ -362,24 +367,6 @@ class NativeEngine(ImageEngine):
         file = np.where(file == count, count + more, file)  # the cache comes last
         file = np.where(file < 0, count - 1 - file, file).astype(np.int32)
         return files, dataclasses.replace(batch, spans=dataclasses.replace(batch.spans, file=file))
-
-    def _cache_fill(self, batch: BatchRequest) -> _core.CacheFill | None:
-        """What of the batch goes into the cache, as the core takes it."""
-        if self.cache is None or batch.cache_fill is None:
-            return None
-        placed = batch.cache_fill.placed
-        stage = placed and (placed.source, placed.box, placed.resized, placed.window)
-        fill: _core.CacheFill = self._core.CacheFill(
-            self.cache.arena,
-            self.cache.form,
-            batch.records,
-            batch.cache_fill.wanted,
-            stage,
-            filter=self.plan.filter,
-            order=self._kernel.order,
-            fill=self.plan.fill,
-        )
-        return fill
 
 
 class _Led:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
+from .._base import pixel_limit
 from .._transforms.geometry.draws import Geometry
 from .._transforms.pixels.erasing import erase
 from .._transforms.plan import Plan
@@ -85,16 +86,13 @@ def decode_scaled(
         path, record, offset: where it came from, for errors.
 
     Raises:
-        DecodeError: not an image, truncated, damaged, or with more pixels than
-            ``PIL.Image.MAX_IMAGE_PIXELS`` (a decompression bomb; Pillow itself only warns).
+        DecodeError: not an image, truncated, damaged, or a decompression bomb, as
+            ``pixel_limit.py`` says.
     """
     where: Where = {"path": path, "record": record, "offset": offset}
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
-            most = Image.MAX_IMAGE_PIXELS
-            if most is not None and width * height > most:
-                raise Image.DecompressionBombError(f"{width}x{height} pixels")
             if image.format in _REFUSED:
                 raise DecodeError(f"expected a raster image, got {image.format}", **where)
             if upright:
@@ -107,11 +105,7 @@ def decode_scaled(
                 scale = 1
             return Decoded(image.convert("RGB"), (width, height), scale)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DecodeError(
-            f"refused as a decompression bomb, above PIL.Image.MAX_IMAGE_PIXELS = "
-            f"{Image.MAX_IMAGE_PIXELS}: {error}; raise that limit if the image is genuine",
-            **where,
-        ) from error
+        raise DecodeError(pixel_limit.REFUSED.format(error=error), **where) from error
     except DataError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever a damaged file makes them raise
@@ -135,17 +129,21 @@ def from_pixels(
 ) -> Image.Image:
     """An RGB image of raw uint8 pixels, HWC. ``size`` is (width, height).
 
-    Raises DecodeError where the number of bytes is not 3 x width x height.
+    Raises DecodeError where the number of bytes is not 3 x width x height, and for a decompression
+    bomb, as ``pixel_limit.py`` says.
     """
+    where: Where = {"path": path, "record": record, "offset": offset}
     width, height = size
     if width < 1 or height < 1 or len(data) != 3 * width * height:
         raise DecodeError(
             f"expected {width}x{height} RGB pixels in {3 * width * height} bytes, "
             f"got {len(data)} bytes",
-            path=path,
-            record=record,
-            offset=offset,
+            **where,
         )
+    try:
+        pixel_limit.check(width, height)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DecodeError(pixel_limit.REFUSED.format(error=error), **where) from error
     return Image.frombytes("RGB", (width, height), bytes(data))
 
 

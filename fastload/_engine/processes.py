@@ -44,6 +44,7 @@ from PIL import Image
 from torch._utils import ExceptionWrapper
 
 from .. import _native
+from .._base import pixel_limit
 from .._base.machine import cpu
 from .._base.shared_slabs import Mapped, SharedRing, Slot
 from ..errors import DataError, sample_error
@@ -98,12 +99,14 @@ class _Answer:
         errors: by position in the part.
         spent: summed over the samples.
         times: as ``BatchRequest.times``, or None.
+        warned: text and category of Pillow's warnings, which this process gives again.
         failure: any other exception, or None.
     """
 
     errors: dict[int, DataError]
     spent: Spent
     times: np.ndarray | None
+    warned: Sequence[tuple[str, type[Warning]]] = ()
     failure: ExceptionWrapper | None = None
 
 
@@ -402,6 +405,8 @@ class _ProcessTicket(Ticket):
                 if answer.failure is not None:
                     answer.failure.reraise()  # type: ignore[no-untyped-call]
                 self._spent.append(answer.spent)
+                for text, category in answer.warned:
+                    warnings.warn(text, category, stacklevel=2)
                 errors |= {int(rows[i]): error for i, error in answer.errors.items()}
                 if self.times is not None and answer.times is not None:
                     self.times[rows] = answer.times
@@ -467,8 +472,11 @@ def serve(connection: Connection, told: Connection, engines: Sequence[PythonEngi
             return
         try:
             part = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our parent
-            answer = filler.fill(part, ended)
+            with warnings.catch_warnings(record=True) as seen:
+                answer = filler.fill(part, ended)
             if answer is not None:
+                warned = [(str(one.message), one.category) for one in seen]
+                answer = dataclasses.replace(answer, warned=warned)
                 connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         except (EOFError, ConnectionError):
             return
@@ -493,6 +501,7 @@ class _Filler:
                 raise OSError("the slab of shared memory cannot be opened")
             memory = slab[part.offset : part.offset + part.nbytes]
             batch = dataclasses.replace(part.batch, memory=memory)
+            pixel_limit.set_most_pixels(batch.most_pixels)
             out = as_array(engine, batch)
             data = None if engine.origin.indirect is None else read_indirect(engine.origin, batch)
             finisher = self._finisher(part.view, batch, errors)
@@ -512,7 +521,7 @@ class _Filler:
         except Exception:  # noqa: BLE001 - raised in the training process
             where = f"in worker process {os.getpid()}, which decodes with Pillow"
             failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-            return _Answer({}, (0, 0), None, failure)
+            return _Answer({}, (0, 0), None, failure=failure)
         return _Answer(errors, (decoding, rest), batch.times)
 
     def _finisher(

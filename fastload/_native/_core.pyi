@@ -131,8 +131,8 @@ class CacheFill:
     form: 0: their bytes; 1: JPEG files as DCT records, other records as they are; 2: pixels.
     records: (n,) their numbers in the arena; wanted: (n,), 1 for the samples to add.
     stage: with form 2, for each sample source (n, 2), box (n, 4), resized (n, 2) and window (n, 4)
-        with its width and height; the geometry that ``submit`` gets then applies to these pixels.
-    filter, order, fill: of the stage, as for submit.
+        with its width and height; the geometry of the ``BatchSpec`` then applies to these pixels.
+    filter, order, fill: of the stage, as in ``BatchSpec``.
     """
 
     def __init__(
@@ -166,96 +166,98 @@ class Job:
     def nanoseconds(self) -> dict[str, int]:
         """Time per stage (read, check, decode, resize, augment), summed over threads."""
 
-def submit(
-    files: Files,
-    file: npt.NDArray[np.int32],
-    offset: npt.NDArray[np.int64],
-    nbytes: npt.NDArray[np.int64],
-    kind: npt.NDArray[np.uint8],
-    size: npt.NDArray[np.int32],
-    checksum: npt.NDArray[np.uint32] | None,
-    check: npt.NDArray[np.uint8] | None,
-    box: npt.NDArray[np.int32],
-    resized: npt.NDArray[np.int32],
-    window: npt.NDArray[np.int32],
-    flip: npt.NDArray[np.uint8],
-    out: npt.NDArray[np.uint8] | memoryview,
-    lut: npt.NDArray[np.uint8] | None,
-    *,
-    out_h: int,
-    out_w: int,
-    dtype: int,
-    channels_last: bool,
-    filter: int,
-    order: int,
-    fill: tuple[int, int, int],
-    status: npt.NDArray[np.int32],
-    detail: npt.NDArray[np.int32],
-    threads: int,
-    times: npt.NDArray[np.int64] | None = None,
-    stages: tuple[
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.float64],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-    ]
-    | None = None,
-    erase: tuple[
-        npt.NDArray[np.int32],
-        npt.NDArray[np.uint64],
-        npt.NDArray[np.uint8],
-        npt.NDArray[np.uint8],
-    ]
-    | None = None,
-    cache_fill: CacheFill | None = None,
-    channels: int = 3,
-    scaled: bool = False,
-    begin: bool = True,
-    views: tuple[list[Job], npt.NDArray[np.int32]] | None = None,
-    entries: tuple[EntryTable, npt.NDArray[np.int64]] | None = None,
-    filters: npt.NDArray[np.uint8] | None = None,
-    values: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], int] | None = None,
-) -> Job:
-    """Start filling a batch of n samples.
+class BatchSpec:
+    """What the core is asked for: n samples, and what is made of them. ``submit`` checks it.
 
-    file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: to the end of the file.
-    kind: (n,), ENCODED (JPEG or BMP), RAW (uint8 HWC, needs size), DCT or TURNED.
-    size: (n, 2) width, height of the source image; 0, 0: unknown.
-    checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
-    box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
-    out: n * channels * out_h * out_w elements of dtype, as bytes, one dimension.
-    lut: bytes of a (3, 256) table of dtype, copied; None: uint8 levels unchanged.
-    dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16. filter, order: as numbered in resample.h.
-    status, detail: (n,), written: a constant of fastload._native, and an errno for IO. UNSUPPORTED
-        samples are left to Pillow: other formats, TURNED, a JPEG without an end (it may be
-        truncated), and a sample in which any image has a side above 65,535.
-    threads: number of pool threads that may work on it; 0: the caller's, within wait().
-    times: (n, 7), written: the thread as threading.get_native_id() numbers it; then, on the clock
-        of time.perf_counter_ns(), begin, end of reading, end of checking; how long rows were
-        resized while decoding; end of decoding, end.
-    stages: what follows the first crop: first_size (n, 2), width and height of its result; codes
-        (n, k) and values (n, k, v), operations as numbered in pixels.h; frames (n, f, 11), crop
-        stages: box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h); settings (f, 5):
-        how many operations precede the crop stage, filter, fill (r, g, b).
-    erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e) of
-        the noise; kinds (e,): 0 for values, 1 for noise, 2 for the bits that remain; values as
-        bytes of dtype, for each e 3 or, with noise, 3 x 65,536, padded to a multiple of 4 bytes.
-    cache_fill: which samples are added to a cache.
-    channels: 3; or 1 for gray images if the three channels are equal in everything that is asked
-        for: one of them is written.
-    scaled: whether JPEGs and DCT records much larger than needed are decoded at 1/2, 1/4 or 1/8 of
-        their size, see scale_of in image/placement.h.
-    begin: False: only check and hold the arguments, for ``views`` of another call.
-    views: jobs of the same samples with ``begin=False``, which this job fills too (wait for this
-        one); and (n, 4) x, y, w, h of the source: the region that is decoded once for all of them.
-        It contains their boxes; w 0: each decodes by itself.
-    entries: a table of entry points, and the records' numbers (n,) there; changes no pixel.
-    filters: (n,), the filter of each sample's first resize, instead of ``filter``.
-    values: the last of ``stages`` looks values up in ``lut`` first and resizes them, as torch does
-        with float32 tensors (antialiased, bilinear): codes (k,) and operands (k, 3), what is done
-        to the values then, and Sums, all as numbered in resample/values.h. For dtype 1.
+    Args:
+        other: to copy; without it every field has its default.
+
+    What is the same for each batch of a kernel:
+        dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16.
+        channels: 3; or 1 for gray images if the three channels are equal in everything that is
+            asked for: one of them is written.
+        channels_last: memory order of ``out``.
+        filter, order: as numbered in resample.h.
+        fill: level of each channel where the window reaches outside.
+        lut: bytes of a (3, 256) table of dtype, copied; None: uint8 levels unchanged.
+        scaled: whether JPEGs and DCT records much larger than needed are decoded at 1/2, 1/4 or
+            1/8 of their size, see scale_of in image/placement.h.
+        values: the last of ``stages`` looks values up in ``lut`` first and resizes them, as torch
+            does with float32 tensors (antialiased, bilinear): codes (k,) and operands (k, 3), what
+            is done to the values then, and Sums, all as numbered in resample/values.h. For dtype 1.
+    Of one batch:
+        file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: to the end of the file.
+        kind: (n,), ENCODED (JPEG or BMP), RAW (uint8 HWC, needs size), DCT or TURNED.
+        size: (n, 2) width, height of the source image; 0, 0: unknown.
+        checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
+        box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
+        filters: (n,), the filter of each sample's first resize, instead of ``filter``.
+        out: n * channels * out_h * out_w elements of dtype, as bytes, one dimension.
+        status, detail: (n,), written: a constant of fastload._native, and an errno for IO.
+            UNSUPPORTED samples are left to Pillow: other formats, TURNED, a JPEG without an end (it
+            may be truncated), and a sample in which any image has a side above 65,535, or whose
+            source has more than ``most_pixels``.
+        threads: number of pool threads that may work on it; 0: the caller's, within wait().
+        times: (n, 7), written: the thread as threading.get_native_id() numbers it; then, on the
+            clock of time.perf_counter_ns(), begin, end of reading, end of checking; how long rows
+            were resized while decoding; end of decoding, end.
+        stages: what follows the first crop: first_size (n, 2), width and height of its result;
+            codes (n, k) and values (n, k, v), operations as numbered in pixels.h; frames
+            (n, f, 11), crop stages: box (x, y, w, h), resized (w, h), window (x, y), flip, size
+            (w, h); settings (f, 5): how many operations precede the crop stage, filter, fill
+            (r, g, b).
+        erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e)
+            of the noise; kinds (e,): 0 for values, 1 for noise, 2 for the bits that remain; values
+            as bytes of dtype, for each e 3 or, with noise, 3 x 65,536, padded to a multiple of 4
+            bytes.
+        cache_fill: which samples are added to a cache.
+        begin: False: only check and hold the arguments, for ``views`` of another call.
+        views: jobs of the same samples with ``begin=False``, which this job fills too (wait for
+            this one); and (n, 4) x, y, w, h of the source: the region that is decoded once for all
+            of them. It contains their boxes; w 0: each decodes by itself.
+        entries: a table of entry points, and the records' numbers (n,) there; changes no pixel.
     """
+
+    dtype: int
+    channels: int
+    channels_last: bool
+    filter: int
+    order: int
+    fill: tuple[int, int, int]
+    lut: npt.NDArray[np.uint8] | None
+    scaled: bool
+    values: tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], int] | None
+    file: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.uint8]
+    size: npt.NDArray[np.int32]
+    checksum: npt.NDArray[np.uint32] | None
+    check: npt.NDArray[np.uint8] | None
+    box: npt.NDArray[np.int32]
+    resized: npt.NDArray[np.int32]
+    window: npt.NDArray[np.int32]
+    flip: npt.NDArray[np.uint8]
+    filters: npt.NDArray[np.uint8] | None
+    out: npt.NDArray[np.uint8] | memoryview
+    out_h: int
+    out_w: int
+    status: npt.NDArray[np.int32]
+    detail: npt.NDArray[np.int32]
+    threads: int
+    times: npt.NDArray[np.int64] | None
+    stages: tuple[npt.NDArray[np.generic], ...] | None
+    erase: tuple[npt.NDArray[np.generic], ...] | None
+    cache_fill: CacheFill | None
+    begin: bool
+    views: tuple[list[Job], npt.NDArray[np.int32]] | None
+    entries: tuple[EntryTable, npt.NDArray[np.int64]] | None
+    most_pixels: int
+
+    def __init__(self, other: BatchSpec = ...) -> None: ...
+
+def submit(files: Files, spec: BatchSpec) -> Job:
+    """Start filling a batch from ``files``, which the spans of ``spec`` refer to."""
 
 def resample(
     image: npt.NDArray[np.uint8],

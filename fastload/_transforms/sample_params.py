@@ -17,8 +17,7 @@ import numpy as np
 
 from .._base import philox
 from .geometry import draws
-from .geometry.crop_geometry import Array, Frame, Geometry, Refused
-from .geometry.draws import MAX_PIXELS
+from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
 from .geometry.geometry_log import GeometryLog
 from .pixels import operations
 from .pixels.erasing import NUMBERS, Drawn
@@ -61,7 +60,7 @@ class SampleParams:
         return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
 
     def stages(self) -> tuple[npt.NDArray[np.generic], ...] | None:
-        """The argument ``stages`` of the core's submit; None if there is only the first frame."""
+        """The core's ``BatchSpec.stages``; None if there is only the first frame."""
         if not len(self.settings):
             return None
         return self.first_size, self.codes, self.values, self.frames, self.settings
@@ -69,7 +68,7 @@ class SampleParams:
     def erase(
         self, kinds: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
     ) -> tuple[npt.NDArray[np.generic], ...]:
-        """The argument ``erase`` of the core's submit, with ``Plan.erased_bytes``."""
+        """The core's ``BatchSpec.erase``, with ``Plan.erased_bytes``."""
         return self.boxes, self.keys, kinds, values
 
 
@@ -266,8 +265,8 @@ def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:
 def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
     """Refuse rotated images that are too large: a rotated strip can have any number of pixels."""
     frame.refuse(
-        (w > _MAX_TURNED) | (h > _MAX_TURNED) | (w * h > MAX_PIXELS),
-        f"RandomRotation with expand=True gives more than {MAX_PIXELS} pixels, or a side above "
+        (w > _MAX_TURNED) | (h > _MAX_TURNED) | (w * h > most_made()),
+        f"RandomRotation with expand=True gives more than {most_made()} pixels, or a side above "
         f"{_MAX_TURNED}, for this {{w}}x{{h}} image; resize first, or leave the image out",
     )
 

@@ -17,6 +17,13 @@ from .base import ENCODED, Spans, Store
 
 THREADS = 4  # reading headers of loose files mostly waits for the disk
 UNKNOWN, UNREADABLE = 0, -1  # in a column of widths
+_LONGEST = 2**31 - 1
+
+
+def readable(width: int, height: int) -> tuple[int, int]:
+    """Width and height; twice UNREADABLE where int32 does not hold them, and nothing decodes it."""
+    found = width, height
+    return found if max(found) <= _LONGEST else (UNREADABLE, UNREADABLE)
 
 
 def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
@@ -68,18 +75,19 @@ def probe_by_core(
 
 
 def size_by_pillow(source: str | io.BytesIO) -> tuple[int, int]:
-    """Width and height, or twice UNREADABLE."""
+    """Width and height; or twice UNREADABLE, or UNKNOWN for what ``pixel_limit.py`` refuses now."""
     from PIL import Image
 
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")  # decoding warns
             file: str | IO[bytes] = source
             if isinstance(source, str):
                 file = stack.enter_context(open(source, "rb", opener=open_regular))
             image = stack.enter_context(Image.open(file))
-            warnings.simplefilter("ignore")
-            width, height = image.size
-            return width, height
+            return readable(*image.size)
+    except Image.DecompressionBombError:
+        return UNKNOWN, UNKNOWN
     except Exception:  # noqa: BLE001 - Pillow raises anything; decoding reports it
         return UNREADABLE, UNREADABLE

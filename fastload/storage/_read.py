@@ -118,7 +118,7 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
     yield from read_spans(store, indices, store.spans(indices), limit)
 
 
-def part_of(spans: Spans, which: np.ndarray) -> Spans:
+def part_of(spans: Spans, which: slice | np.ndarray) -> Spans:
     """The spans at these positions."""
     return dataclasses.replace(
         spans, file=spans.file[which], offset=spans.offset[which], nbytes=spans.nbytes[which]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._probe import UNREADABLE
+from ._probe import UNKNOWN, UNREADABLE, readable
 from .base import ENCODED, TURNED, Spans
 
 if TYPE_CHECKING:
@@ -23,22 +23,28 @@ _MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp", b"xmp")  # in
 
 
 def size_and_kind(data: bytes) -> tuple[int, int, int]:
-    """Width, height and ENCODED or TURNED of an image file; (-1, -1, ENCODED) if it is not one."""
+    """Width, height and ENCODED or TURNED of an image file; (-1, -1, ENCODED) if it is not one.
+
+    (0, 0, ENCODED) for what ``pixel_limit.py`` refuses now.
+    """
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
-            warnings.simplefilter("ignore")
-            # A PNG may have its orientation after its pixels, and Pillow applies that of a TIFF
-            # when it is loaded; for other formats opening has read it.
-            marked = image.format == "PNG" and any(mark in data for mark in _MARKS)
-            if marked or image.format == "TIFF":
-                image.load()
-            width, height = image.size
-            turn = image.getexif().get(_ORIENTATION)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # decoding warns
+            with Image.open(io.BytesIO(data)) as image:
+                # A PNG may have its orientation after its pixels, and Pillow applies that of a TIFF
+                # when it is loaded; for other formats opening has read it.
+                marked = image.format == "PNG" and any(mark in data for mark in _MARKS)
+                if marked or image.format == "TIFF":
+                    image.load()
+                width, height = readable(*image.size)
+                turn = image.getexif().get(_ORIENTATION)
+    except Image.DecompressionBombError:
+        return UNKNOWN, UNKNOWN, ENCODED
     except Exception:  # noqa: BLE001 - Pillow raises anything; decoding reports it
         return UNREADABLE, UNREADABLE, ENCODED
-    if turn not in range(2, 9):
+    if turn not in range(2, 9) or width == UNREADABLE:
         return width, height, ENCODED
     return (height, width, TURNED) if turn >= 5 else (width, height, TURNED)
 

@@ -59,6 +59,13 @@ class Spans:
     memory: Sequence[np.ndarray] | None = None
 
 
+UNSIZED = (
+    "its width and height could not be read before, but can be now: was the file replaced? Create "
+    "the dataset again"
+)
+"""The error of a sample whose width and height could not be read, though it can be decoded."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Located:
     """What an engine has to know about n records, taken at one moment.

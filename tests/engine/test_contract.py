@@ -328,7 +328,7 @@ def test_an_image_without_a_size_is_refused_at_once(case: Case, tmp_path: Path) 
     store = images(tmp_path)
     store._sizes[3] = 0, 0
     engine = case.make(store)
-    with pytest.raises(DecodeError, match="expected an image, found no width and height") as info:
+    with pytest.raises(DecodeError, match="could not be read before, but can be now") as info:
         engine.submit(np.array([1, 3]), seed=0, epoch=0)
     assert (info.value.path, info.value.record) == (store.path, 3)
 

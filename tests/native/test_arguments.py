@@ -1,4 +1,4 @@
-"""How core.submit checks its arguments: it names the wrong one and decodes nothing."""
+"""How core.submit checks a BatchSpec: it names the wrong field and decodes nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ def readonly(array: np.ndarray) -> np.ndarray:
         ("fill", (0, 0, 256), ValueError),
         ("threads", -1, ValueError),
         ("out_h", 0, ValueError),
-        ("out_w", 70_000, ValueError),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -83,14 +82,32 @@ def test_a_wrong_argument_is_named(
     error: type[Exception],
 ) -> None:
     files = native_core.open_files(jpegs)
-    positional, keywords = native_core.arguments(files, [(0, 0, 8, 8)] * 2)
-    order = "files file offset nbytes kind size checksum check box resized window flip out lut"
-    if name in order.split():
-        positional[order.split().index(name)] = value
-    else:
-        keywords[name] = value
+    fields = native_core.fields(files, [(0, 0, 8, 8)] * 2)
     with pytest.raises(error, match=name):
-        native_core.core().submit(*positional, **keywords)
+        native_core.start(files, {**fields, name: value})
+
+
+def test_a_name_that_is_no_field_is_refused() -> None:
+    with pytest.raises(AttributeError, match="chanels"):
+        native_core.core().BatchSpec().chanels = 1
+
+
+def test_a_copied_spec_shares_no_later_change(jpegs: list[Path]) -> None:
+    core = native_core.core()
+    files = native_core.open_files(jpegs)
+    fields = native_core.fields(files, [(0, 0, 8, 8)] * 2)
+    kernel = core.BatchSpec()
+    for name in ("channels_last", "filter", "order"):
+        setattr(kernel, name, fields.pop(name))
+    spec = core.BatchSpec(kernel)
+    for name, value in fields.items():
+        setattr(spec, name, value)
+    core.submit(files, spec).wait()
+    assert fields["status"].tolist() == [_native.OK] * 2
+    assert np.array_equal(
+        fields["out"], native_core.submit(files, [(0, 0, 8, 8)] * 2).wait().memory
+    )
+    assert (kernel.file, kernel.out_h, kernel.threads) == (None, 1, 0)
 
 
 def test_a_box_outside_of_an_image_of_known_size_is_refused(jpegs: list[Path]) -> None:
@@ -106,15 +123,15 @@ def test_floats_need_a_table(jpegs: list[Path]) -> None:
 
 
 def test_files_of_another_class_are_a_type_error() -> None:
-    positional, keywords = native_core.arguments([], np.zeros((0, 4)))
     with pytest.raises(TypeError, match="files"):
-        native_core.core().submit(*positional, **keywords)
+        native_core.submit([], np.zeros((0, 4)))
 
 
 @pytest.mark.parametrize(
     "large",
     [
         {"size": [[70_000, 37], [45, 37]]},
+        {"size": [[46, 37], [45, 37]], "most_pixels": 45 * 37},
         {"resized": [[8, 70_000], [8, 8]], "window": [[0, 40_000_000], [0, 0]]},
         {"size": [[2**31 - 1] * 2, [45, 37]], "box": [[2**31 - 9, 0, 8, 8], [0, 0, 8, 8]]},
     ],
@@ -123,10 +140,20 @@ def test_a_sample_with_a_side_above_65535_is_left_to_pillow(
     jpegs: list[Path], large: dict[str, Any]
 ) -> None:
     files = native_core.open_files(jpegs)
-    given = {name: np.array(value, np.int32) for name, value in large.items()}
+    given = {
+        name: value if isinstance(value, int) else np.array(value, np.int32)
+        for name, value in large.items()
+    }
     box = given.pop("box", [(0, 0, 8, 8)] * 2)
     result = native_core.submit(files, box, **given).wait()
     assert result.status.tolist() == [_native.UNSUPPORTED, _native.OK]
+
+
+def test_samples_with_a_side_above_65535_are_left_to_pillow(jpegs: list[Path]) -> None:
+    files = native_core.open_files(jpegs)
+    wide = native_core.submit(files, [(0, 0, 8, 8)] * 2, out_w=70_000, out_h=8).wait()
+    assert wide.status.tolist() == [_native.UNSUPPORTED] * 2
+    assert (wide.memory == 77).all()
 
 
 def test_a_number_is_no_batch_to_mix() -> None:

@@ -363,12 +363,11 @@ def test_the_callers_arrays_may_change_after_submit(photos: Path) -> None:
     paths = sorted(photos.glob("*/*"))
     files = native_core.open_files(paths)
     n = len(paths)
-    arrays, keywords = native_core.arguments(files, [(0, 0, 64, 64)] * n)
-    core = native_core.core()
-    core.submit(*arrays, **keywords).wait()
-    expected = arrays[12].copy()
-    job = core.submit(*arrays, **keywords)
-    arrays[1][:] = 2**31 - 1
-    arrays[8][:] = 2**31 - 1
+    fields = native_core.fields(files, [(0, 0, 64, 64)] * n)
+    native_core.start(files, fields).wait()
+    expected = fields["out"].copy()
+    job = native_core.start(files, fields)
+    fields["file"][:] = 2**31 - 1
+    fields["box"][:] = 2**31 - 1
     job.wait()
-    np.testing.assert_array_equal(arrays[12], expected)
+    np.testing.assert_array_equal(fields["out"], expected)

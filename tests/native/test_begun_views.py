@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastload._transforms.pixels import operations
-from native_core import arguments, core, encode, open_files, photo
+from native_core import encode, fields, open_files, photo, start
 
 pytestmark = pytest.mark.native
 
@@ -64,11 +64,11 @@ VIEWS: dict[str, dict[str, Any]] = {
 }
 
 
-def submission(files: Any, view: str) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of core.submit for a view, with its output in the 13th place."""
+def submission(files: Any, view: str) -> dict[str, Any]:
+    """Fields of a BatchSpec for a view."""
     given = {**BASE, **VIEWS[view]}
     frames = np.array([given["frames"]], np.int32)
-    positional, keywords = arguments(
+    found = fields(
         files,
         [given["box"]],
         size=[[W, H]],
@@ -80,32 +80,31 @@ def submission(files: Any, view: str) -> tuple[list[Any], dict[str, Any]]:
         out_w=int(frames[0, -1, 9]),
         out_h=int(frames[0, -1, 10]),
     )
-    keywords["stages"] = (
+    found["stages"] = (
         np.array([given["first_size"]], np.int32),
         np.array([given["codes"]], np.int32),
         np.array([given["values"]], np.float64),
         frames,
         np.array(given["settings"], np.int32),
     )
-    return positional, keywords
+    return found
 
 
 def alone(files: Any, view: str) -> np.ndarray:
-    positional, keywords = submission(files, view)
-    core().submit(*positional, **keywords).wait()
-    assert keywords["status"].tolist() == [0], view
-    made: np.ndarray = positional[12]
+    found = submission(files, view)
+    start(files, found).wait()
+    assert found["status"].tolist() == [0], view
+    made: np.ndarray = found["out"]
     return made
 
 
 def together(files: Any, views: list[str], region: list[int]) -> list[np.ndarray]:
     made = [submission(files, view) for view in views]
-    jobs = [core().submit(*given, **named, begin=False) for given, named in made[1:]]
-    positional, keywords = made[0]
+    jobs = [start(files, {**each, "begin": False}) for each in made[1:]]
     regions = np.array([region], np.int32)
-    core().submit(*positional, **keywords, views=(jobs, regions)).wait()
-    assert [named["status"].tolist() for _, named in made] == [[0]] * len(views), views
-    return [given[12] for given, _ in made]
+    start(files, {**made[0], "views": (jobs, regions)}).wait()
+    assert [each["status"].tolist() for each in made] == [[0]] * len(views), views
+    return [each["out"] for each in made]
 
 
 @pytest.mark.parametrize("format", ["BMP", "JPEG"])

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import dct_reference
+import native_core
 from fastload import _native
 from fastload._native import CORRUPT, DCT, ENCODED, OK
 
@@ -110,37 +111,22 @@ class Decoder:
         w, h = out or (boxes[0][2], boxes[0][3])
         name = os.fsencode(self.path)
         files = self.core.Files(name, np.array([len(name)], np.int64), np.array([mapped], np.uint8))
-        pixels = np.zeros((n, h, w, 3), np.uint8)
-        status, detail = np.full(n, -1, np.int32), np.zeros(n, np.int32)
-        job = self.core.submit(
+        done = native_core.submit(
             files,
-            np.zeros(n, np.int32),
-            offsets,
-            lengths,
-            np.full(n, kind, np.uint8),
-            np.zeros((n, 2), np.int32),
-            None,
-            None,
             box,
-            np.tile(np.array([[w, h]], np.int32), (n, 1)),
-            np.zeros((n, 2), np.int32),
-            np.arange(n).astype(np.uint8) % 2 if out else np.zeros(n, np.uint8),
-            pixels.reshape(-1),
-            None,
+            file=np.zeros(n, np.int32),
+            offset=offsets,
+            nbytes=lengths,
+            kind=kind,
+            resized=[w, h],
+            flip=np.arange(n).astype(np.uint8) % 2 if out else 0,
             out_h=h,
             out_w=w,
-            dtype=0,
-            channels_last=True,
-            filter=2,
             order=1,
-            fill=(0, 0, 0),
-            status=status,
-            detail=detail,
             threads=threads,
-        )
-        job.wait()
+        ).wait()
         files.close()
-        return status, pixels
+        return done.status, done.images
 
     def whole(self, record: bytes, width: int, height: int) -> Pixels:
         status, pixels = self.batch([record], DCT, [(0, 0, width, height)])

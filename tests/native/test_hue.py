@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fastload._transforms.pixels import operations
-from native_core import arguments, core, open_files
+from native_core import open_files, submit
 
 pytestmark = pytest.mark.native
 
@@ -45,7 +45,6 @@ def shifted_by_pillow(colors: np.ndarray, shift: int) -> np.ndarray:
 def shifted_by_the_core(tmp_path: Path, colors: np.ndarray, shift: int) -> np.ndarray:
     path = tmp_path / "colors.bmp"
     Image.fromarray(colors).save(path)
-    positional, keywords = arguments(open_files([path]), [[0, 0, SIDE, SIDE]])
     stages = (
         np.full((1, 2), SIDE, np.int32),
         np.full((1, 1), operations.HUE, np.int32),
@@ -53,7 +52,6 @@ def shifted_by_the_core(tmp_path: Path, colors: np.ndarray, shift: int) -> np.nd
         np.array([[[0, 0, SIDE, SIDE, SIDE, SIDE, 0, 0, 0, SIDE, SIDE]]], np.int32),
         np.array([[1, 2, 0, 0, 0]], np.int32),
     )
-    core().submit(*positional, **keywords, stages=stages).wait()
-    assert keywords["status"].tolist() == [0]
-    made: np.ndarray = positional[12].reshape(SIDE, SIDE, 3)
-    return made
+    done = submit(open_files([path]), [[0, 0, SIDE, SIDE]], stages=stages).wait()
+    assert done.status.tolist() == [0]
+    return done.images[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastload import _native
-from native_core import arguments, core, encode, open_files, photo
+from native_core import encode, open_files, photo, submit
 
 pytestmark = pytest.mark.native
 
@@ -39,10 +39,9 @@ def stages(**changed: Any) -> tuple[np.ndarray, ...]:
 
 
 def run(files: Any, **given: Any) -> np.ndarray:
-    positional, keywords = arguments(files, [[0, 0, W, H]])
-    core().submit(*positional, **keywords, **given).wait()
-    assert keywords["status"].tolist() == [0]
-    return positional[12].reshape(H, W, 3)
+    done = submit(files, [[0, 0, W, H]], **given).wait()
+    assert done.status.tolist() == [0]
+    return done.images[0]
 
 
 def test_stages_are_applied(files: Any) -> None:
@@ -124,10 +123,10 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_stages_are_checked_before_anything_runs(files: Any, name: str) -> None:
     changed, message = WRONG[name]
-    positional, keywords = arguments(files, [[0, 0, W, H]])
+    out = np.full(3 * W * H, 77, np.uint8)
     with pytest.raises(ValueError, match=message):
-        core().submit(*positional, **keywords, stages=stages(**changed))
-    assert (positional[12] == 77).all()
+        submit(files, [[0, 0, W, H]], stages=stages(**changed), out=out)
+    assert (out == 77).all()
 
 
 def erased(**changed: Any) -> tuple[np.ndarray, ...]:
@@ -150,16 +149,14 @@ def test_a_rectangle_is_erased_and_nothing_else(files: Any) -> None:
     "box", [[-1, 0, 2, 2], [0, 0, W + 1, 2], [W - 1, 0, 2, 2], [0, H, 1, 1], [2**31 - 1, 0, 9, 9]]
 )
 def test_a_rectangle_outside_is_refused(files: Any, box: list[int]) -> None:
-    positional, keywords = arguments(files, [[0, 0, W, H]])
     with pytest.raises(ValueError, match="a rectangle inside the result"):
-        core().submit(*positional, **keywords, erase=erased(boxes=np.array([[box]], np.int32)))
+        submit(files, [[0, 0, W, H]], erase=erased(boxes=np.array([[box]], np.int32)))
 
 
 def test_a_wrong_number_of_erase_values_is_refused(files: Any) -> None:
-    positional, keywords = arguments(files, [[0, 0, W, H]])
     for changed in ({"noise": np.ones(1, np.uint8)}, {"values": np.zeros(3, np.uint8)}):
         with pytest.raises(ValueError, match="erase values"):
-            core().submit(*positional, **keywords, erase=erased(**changed))
+            submit(files, [[0, 0, W, H]], erase=erased(**changed))
 
 
 def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_parameters(tmp_path: Path) -> None:
@@ -193,6 +190,5 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_parameters(tmp_p
 def test_a_crop_stage_with_a_side_above_65535_is_left_to_pillow(
     files: Any, large: dict[str, Any]
 ) -> None:
-    positional, keywords = arguments(files, [[0, 0, W, H]])
-    core().submit(*positional, **keywords, stages=stages(**large)).wait()
-    assert keywords["status"].tolist() == [_native.UNSUPPORTED]
+    done = submit(files, [[0, 0, W, H]], stages=stages(**large)).wait()
+    assert done.status.tolist() == [_native.UNSUPPORTED]

@@ -7,7 +7,8 @@ table and erasing follow where the images are (``_engine/device_stage.py``).
 Another engine (native, or Python where the core was not built) decodes some samples into their
 places in the batch, with the pixels and errors that it gives alone:
 
-- records that are no whole JPEG file or do not match their checksum, which DALI is not given;
+- records that are no whole JPEG file, do not match their checksum, or have more pixels than Pillow
+  opens without a warning, which DALI is not given;
 - files of another size than the store says, and CMYK;
 - what DALI fails on. A batch that DALI fails on is decoded again as a whole.
 """
@@ -230,6 +231,7 @@ class _DaliTicket(Ticket):
         self._parts: list[_Part] = []
         self._work: Work | None = None
         wanted = ~engine.for_cpu[batch.records]
+        wanted &= batch.sizes.prod(axis=1, dtype=np.int64) <= batch.most_pixels
         data = engine.records.read(batch, wanted, engine.pool, engine.threads)
         self._read_ns = time.perf_counter_ns() - begin
         self._wait_ns = 0

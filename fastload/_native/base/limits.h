@@ -5,8 +5,8 @@
 
 namespace fastload {
 
-// Larger images are left to Pillow, which warns from this size on (its MAX_IMAGE_PIXELS) and refuses
-// decompression bombs.
+// Larger images are left to Pillow, whatever the user allows: this bounds what a header can make a decoder
+// allocate. The user's own limit, PIL.Image.MAX_IMAGE_PIXELS, comes with each batch.
 constexpr int64_t kMaxPixels = 89478485;
 
 }  // namespace fastload

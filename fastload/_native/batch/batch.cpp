@@ -178,7 +178,7 @@ Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, 
   const bool caching = cache_fill_ && cache_fill_->samples[static_cast<size_t>(item)].wanted;
   // A header can claim any size. Decoders refuse images above kMaxPixels; leave that to each view, before
   // memory is allocated for the shared region.
-  const bool larger = int64_t{sample.source_w} * sample.source_h > kMaxPixels;
+  const bool larger = sample.large || int64_t{sample.source_w} * sample.source_h > kMaxPixels;
   const BatchJob* before = this;
   bool one_canvas = true;
   for (const auto& view : views_) {

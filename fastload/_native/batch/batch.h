@@ -46,7 +46,7 @@ struct Sample {
   int32_t window_x, window_y;
   bool flip;
   Filter filter;
-  bool large;  // a side exceeds kMaxSide: Pillow decodes this sample
+  bool large;  // a side exceeds kMaxSide, or there are too many pixels: Pillow decodes this sample
 };
 
 // Settings that all samples of a batch share.

@@ -2,6 +2,7 @@
 // alive for as long as a job writes to them.
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -75,10 +76,16 @@ class PyJob {
   bool started_ = false;
 };
 
-// Whether a side is longer than the resampler allows. Pillow decodes such a sample; the core ignores it.
-bool is_large(const Sample& s) {
+// Whether a side is longer than the resampler allows, or the source has more than `most_pixels`. Pillow
+// decodes such a sample; the core ignores it.
+bool is_large(const Sample& s, int64_t most_pixels) {
   const auto sides = {s.source_w, s.source_h, s.box_w, s.box_h, s.resized_w, s.resized_h};
-  return std::max(sides) > kMaxSide;
+  return std::max(sides) > kMaxSide || int64_t{s.source_w} * s.source_h > most_pixels;
+}
+
+// The same of what is to be cached, which is not what the sample is made from.
+bool is_large(const CacheFillSample& s, int64_t most_pixels) {
+  return s.large || int64_t{s.source_w} * s.source_h > most_pixels;
 }
 
 void check_kind(Kind kind, size_t i) {
@@ -104,9 +111,7 @@ void check_sample(const Sample& s, size_t i) {
 
 BatchOutput make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
                         const py::sequence& fill, const py::object& lut) {
-  if (out_h < 1 || out_w < 1 || out_h > kMaxSide || out_w > kMaxSide) {
-    throw py::value_error("out_h, out_w: expected 1 up to 65,535");
-  }
+  if (out_h < 1 || out_w < 1) throw py::value_error("out_h, out_w: expected 1 or more");
   if (dtype < 0 || dtype > 3) {
     throw py::value_error("dtype: expected 0 (uint8), 1 (float32), 2 (float16) or 3 (bfloat16)");
   }
@@ -173,7 +178,7 @@ void set_views(const py::object& views, py::ssize_t n, BatchJob* batch, PyJob* j
   job->keep_alive(jobs);
 }
 
-// `entries` of submit: an EntryTable, and the row of each sample there.
+// `entries` of a BatchSpec: an EntryTable, and the row of each sample there.
 void use_entry_points(const py::object& entries, py::ssize_t n, BatchJob* batch) {
   const py::tuple parts(entries);
   if (parts.size() != 2) throw py::value_error("entries: expected a table and the records' numbers");
@@ -182,38 +187,51 @@ void use_entry_points(const py::object& entries, py::ssize_t n, BatchJob* batch)
   batch->use_entry_points(parts[0].cast<std::shared_ptr<EntryTable>>(), {records, records + n});
 }
 
-std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, const py::object& offset,
-                              const py::object& nbytes, const py::object& kind, const py::object& size,
-                              const py::object& checksum, const py::object& check, const py::object& box,
-                              const py::object& resized, const py::object& window, const py::object& flip,
-                              const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
-                              bool channels_last, int filter, int order, const py::sequence& fill,
-                              const py::object& status, const py::object& detail, int threads,
-                              const py::object& times, const py::object& stages, const py::object& erase,
-                              const std::shared_ptr<CacheFill>& cache_fill, int channels, bool scaled,
-                              bool begin, const py::object& views, const py::object& entries,
-                              const py::object& filters, const py::object& values) {
-  const std::shared_ptr<Files> core = core_of(files);
-  if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
-  const SpanArrays spans(file, offset, nbytes);
-  const py::ssize_t n = spans.count();
-  const Buffer kind_array = read_array(kind, "kind", 'u', 1, n);
-  const Buffer size_array = read_array(size, "size", 'i', 4, n, 2);
-  const Buffer box_array = read_array(box, "box", 'i', 4, n, 4);
-  const Buffer resized_array = read_array(resized, "resized", 'i', 4, n, 2);
-  const Buffer window_array = read_array(window, "window", 'i', 4, n, 2);
-  const Buffer flip_array = read_array(flip, "flip", 'u', 1, n);
-  if (checksum.is_none() && !check.is_none())
-    throw py::value_error("check: expected None where checksum is None");
-  const Buffer checksum_array = checksum.is_none() ? Buffer() : read_array(checksum, "checksum", 'u', 4, n);
-  const Buffer check_array = check.is_none() ? Buffer() : read_array(check, "check", 'u', 1, n);
-  const Buffer filter_array = filters.is_none() ? Buffer() : read_array(filters, "filters", 'u', 1, n);
+// What the core is asked for: fields that Python sets by name, described in _core.pyi. submit() checks them.
+struct BatchSpec {
+  // The same for each batch of a kernel.
+  int dtype = 0, channels = 3, filter = 0, order = 0;
+  bool channels_last = false, scaled = false;
+  py::object fill = py::make_tuple(0, 0, 0), lut = py::none(), values = py::none();
+  // Of one batch.
+  py::object file = py::none(), offset = py::none(), nbytes = py::none(), kind = py::none();
+  py::object size = py::none(), checksum = py::none(), check = py::none();
+  py::object box = py::none(), resized = py::none(), window = py::none(), flip = py::none();
+  py::object out = py::none(), status = py::none(), detail = py::none(), times = py::none();
+  py::object stages = py::none(), erase = py::none(), filters = py::none();
+  py::object entries = py::none(), views = py::none();
+  std::shared_ptr<CacheFill> cache_fill;
+  int out_h = 1, out_w = 1, threads = 0;
+  bool begin = true;
+  int64_t most_pixels = std::numeric_limits<int64_t>::max();
+};
 
-  BatchOutput output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
-  Buffer out_array(out, "out", 'u', 1, true);
+std::unique_ptr<PyJob> submit(const py::object& files, const BatchSpec& spec) {
+  const std::shared_ptr<Files> core = core_of(files);
+  if (spec.threads < 0)
+    throw py::value_error("threads: expected 0 or more, got " + std::to_string(spec.threads));
+  const SpanArrays spans(spec.file, spec.offset, spec.nbytes);
+  const py::ssize_t n = spans.count();
+  const Buffer kind_array = read_array(spec.kind, "kind", 'u', 1, n);
+  const Buffer size_array = read_array(spec.size, "size", 'i', 4, n, 2);
+  const Buffer box_array = read_array(spec.box, "box", 'i', 4, n, 4);
+  const Buffer resized_array = read_array(spec.resized, "resized", 'i', 4, n, 2);
+  const Buffer window_array = read_array(spec.window, "window", 'i', 4, n, 2);
+  const Buffer flip_array = read_array(spec.flip, "flip", 'u', 1, n);
+  const bool summed = !spec.checksum.is_none(), chosen = !spec.check.is_none();
+  if (!summed && chosen) throw py::value_error("check: expected None where checksum is None");
+  const Buffer checksum_array = !summed ? Buffer() : read_array(spec.checksum, "checksum", 'u', 4, n);
+  const Buffer check_array = !chosen ? Buffer() : read_array(spec.check, "check", 'u', 1, n);
+  const Buffer filter_array =
+      spec.filters.is_none() ? Buffer() : read_array(spec.filters, "filters", 'u', 1, n);
+
+  const int out_h = spec.out_h, out_w = spec.out_w, channels = spec.channels;
+  BatchOutput output =
+      make_output(out_h, out_w, spec.dtype, spec.channels_last, spec.filter, spec.order, spec.fill, spec.lut);
+  Buffer out_array(spec.out, "out", 'u', 1, true);
   if (channels != 1 && channels != 3) throw py::value_error("channels: expected 1 or 3");
   output.channels = channels;
-  // 3 * 2^32 * 4 bytes per sample at most, and the arrays limit n: 128 bits cannot overflow.
+  // 3 * 2^62 * 4 bytes per sample at most, and the arrays limit n: 128 bits cannot overflow.
   const __int128 wanted =
       static_cast<__int128>(n) * channels * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
   if (out_array.ndim() != 1 || wanted != out_array.nbytes()) {
@@ -222,20 +240,21 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                           std::to_string(out_array.nbytes()));
   }
   output.data = out_array.data<uint8_t>();
-  output.scaled = scaled;
-  std::vector<uint8_t> large(static_cast<size_t>(n));
-  SampleParams params = make_sample_params(stages, n, out_w, out_h, large.data());
-  set_value_resize(values, output, &params);
-  Erasing erasing = make_erasing(erase, n, output);
-  Buffer status_array = written_array(status, "status", 'i', 4, n);
-  Buffer detail_array = written_array(detail, "detail", 'i', 4, n);
+  output.scaled = spec.scaled;
+  std::vector<uint8_t> large(static_cast<size_t>(n), std::max(out_w, out_h) > kMaxSide);
+  SampleParams params = make_sample_params(spec.stages, n, out_w, out_h, large.data());
+  set_value_resize(spec.values, output, &params);
+  Erasing erasing = make_erasing(spec.erase, n, output);
+  Buffer status_array = written_array(spec.status, "status", 'i', 4, n);
+  Buffer detail_array = written_array(spec.detail, "detail", 'i', 4, n);
   static_assert(sizeof(SampleTimes) == 7 * sizeof(int64_t));
-  Buffer times_array = times.is_none() ? Buffer() : written_array(times, "times", 'i', 8, n, 7);
-  auto* const clock = times.is_none() ? nullptr : reinterpret_cast<SampleTimes*>(times_array.data<int64_t>());
+  Buffer times_array = spec.times.is_none() ? Buffer() : written_array(spec.times, "times", 'i', 8, n, 7);
+  auto* const clock =
+      spec.times.is_none() ? nullptr : reinterpret_cast<SampleTimes*>(times_array.data<int64_t>());
 
-  if (cache_fill && cache_fill->samples.size() != static_cast<size_t>(n)) {
+  if (spec.cache_fill && spec.cache_fill->samples.size() != static_cast<size_t>(n)) {
     throw py::value_error("cache_fill: expected one made for " + std::to_string(n) + " samples, got " +
-                          std::to_string(cache_fill->samples.size()));
+                          std::to_string(spec.cache_fill->samples.size()));
   }
 
   // Copied, so that later changes by the caller cannot bypass the checks.
@@ -249,8 +268,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     s.kind = static_cast<Kind>(kind_array.data<uint8_t>()[i]);
     s.source_w = size_array.data<int32_t>()[2 * i];
     s.source_h = size_array.data<int32_t>()[2 * i + 1];
-    s.checksum = checksum.is_none() ? 0 : checksum_array.data<uint32_t>()[i];
-    s.check = !checksum.is_none() && (check.is_none() || check_array.data<uint8_t>()[i] != 0);
+    s.checksum = !summed ? 0 : checksum_array.data<uint32_t>()[i];
+    s.check = summed && (!chosen || check_array.data<uint8_t>()[i] != 0);
     const int32_t* b = box_array.data<int32_t>() + 4 * i;
     s.box_x = b[0];
     s.box_y = b[1];
@@ -262,11 +281,12 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     s.window_y = window_array.data<int32_t>()[2 * i + 1];
     s.flip = flip_array.data<uint8_t>()[i] != 0;
     s.filter = output.filter;
-    if (!filters.is_none()) {
+    if (!spec.filters.is_none()) {
       check_filter(filter_array.data<uint8_t>()[i]);
       s.filter = static_cast<Filter>(filter_array.data<uint8_t>()[i]);
     }
-    s.large = large[i] || is_large(s) || (cache_fill && cache_fill->samples[i].large);
+    s.large = large[i] || is_large(s, spec.most_pixels) ||
+              (spec.cache_fill && is_large(spec.cache_fill->samples[i], spec.most_pixels));
     check_sample(s, i);
   }
   for (size_t i = 0; i < samples.size(); i++) {
@@ -275,15 +295,15 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   }
   auto batch = std::make_shared<BatchJob>(core, std::move(samples), std::move(output), std::move(params),
                                           std::move(erasing), status_array.data<int32_t>(),
-                                          detail_array.data<int32_t>(), clock, threads, cache_fill);
+                                          detail_array.data<int32_t>(), clock, spec.threads, spec.cache_fill);
   std::vector<Buffer> written;
   for (Buffer* each : {&out_array, &status_array, &detail_array, &times_array}) {
     written.push_back(std::move(*each));
   }
   auto job = std::make_unique<PyJob>(batch, files, std::move(written));
-  if (!views.is_none()) set_views(views, n, batch.get(), job.get());
-  if (!entries.is_none()) use_entry_points(entries, n, batch.get());
-  if (begin) {
+  if (!spec.views.is_none()) set_views(spec.views, n, batch.get(), job.get());
+  if (!spec.entries.is_none()) use_entry_points(spec.entries, n, batch.get());
+  if (spec.begin) {
     job->mark_started();
     SigbusGuard::install();  // another library may have replaced our handler of bus errors
     pool::submit(batch);
@@ -336,13 +356,33 @@ void bind_batches(py::module_& m) {
       .def_property_readonly("done", &PyJob::done, "Whether every sample is finished.")
       .def_property_readonly("nanoseconds", &PyJob::nanoseconds, "Time per stage, summed over threads.");
 
-  m.def("submit", &submit, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size"_a, "checksum"_a,
-        "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
-        "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
-        "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
-        "cache_fill"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "begin"_a = true,
-        "views"_a = py::none(), "entries"_a = py::none(), "filters"_a = py::none(), "values"_a = py::none(),
-        "Start filling a batch; see _core.pyi.");
+  using Field = py::object BatchSpec::*;
+  using Number = int BatchSpec::*;
+  using Flag = bool BatchSpec::*;
+  py::class_<BatchSpec> spec(m, "BatchSpec", "What the core is asked for; see _core.pyi.");
+  spec.def(py::init<>()).def(py::init<const BatchSpec&>(), "other"_a);
+  const std::pair<const char*, Field> fields[] = {
+      {"fill", &BatchSpec::fill},       {"lut", &BatchSpec::lut},       {"values", &BatchSpec::values},
+      {"file", &BatchSpec::file},       {"offset", &BatchSpec::offset}, {"nbytes", &BatchSpec::nbytes},
+      {"kind", &BatchSpec::kind},       {"size", &BatchSpec::size},     {"checksum", &BatchSpec::checksum},
+      {"check", &BatchSpec::check},     {"box", &BatchSpec::box},       {"resized", &BatchSpec::resized},
+      {"window", &BatchSpec::window},   {"flip", &BatchSpec::flip},     {"out", &BatchSpec::out},
+      {"status", &BatchSpec::status},   {"detail", &BatchSpec::detail}, {"times", &BatchSpec::times},
+      {"stages", &BatchSpec::stages},   {"erase", &BatchSpec::erase},   {"filters", &BatchSpec::filters},
+      {"entries", &BatchSpec::entries}, {"views", &BatchSpec::views}};
+  const std::pair<const char*, Number> numbers[] = {
+      {"dtype", &BatchSpec::dtype},    {"channels", &BatchSpec::channels}, {"filter", &BatchSpec::filter},
+      {"order", &BatchSpec::order},    {"out_h", &BatchSpec::out_h},       {"out_w", &BatchSpec::out_w},
+      {"threads", &BatchSpec::threads}};
+  const std::pair<const char*, Flag> flags[] = {{"channels_last", &BatchSpec::channels_last},
+                                                {"scaled", &BatchSpec::scaled},
+                                                {"begin", &BatchSpec::begin}};
+  for (const auto& [name, field] : fields) spec.def_readwrite(name, field);
+  for (const auto& [name, field] : numbers) spec.def_readwrite(name, field);
+  for (const auto& [name, field] : flags) spec.def_readwrite(name, field);
+  spec.def_readwrite("cache_fill", &BatchSpec::cache_fill);
+  spec.def_readwrite("most_pixels", &BatchSpec::most_pixels);
+  m.def("submit", &submit, "files"_a, "spec"_a, "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes from headers; see _core.pyi.");
 }

@@ -35,10 +35,11 @@ void resample(const py::object& image, std::pair<int, int> resized, std::pair<in
   const BatchOutput output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
   const Buffer out_buffer(out, "out", 'u', 1, true);
   const int64_t w = out_w, h = out_h;
-  out_buffer.expect_shape("out", static_cast<py::ssize_t>(3 * w * h * dtype_nbytes(output.dtype)));
-  for (const py::ssize_t side : {pixels.extent(0), pixels.extent(1)}) {
-    if (side < 1 || side > kMaxSide) throw py::value_error("image: expected sides of 1 up to 65,535 pixels");
+  for (const py::ssize_t side : {pixels.extent(0), pixels.extent(1), py::ssize_t{w}, py::ssize_t{h}}) {
+    if (side < 1 || side > kMaxSide)
+      throw py::value_error("image, out: expected sides of 1 up to 65,535 pixels");
   }
+  out_buffer.expect_shape("out", static_cast<py::ssize_t>(3 * w * h * dtype_nbytes(output.dtype)));
   Resize resize{};
   resize.box_w = static_cast<int>(pixels.extent(1));
   resize.box_h = static_cast<int>(pixels.extent(0));

@@ -218,11 +218,12 @@ class Bytes {
 BatchOutput make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
                         const py::sequence& fill, const py::object& lut);
 
-// `stages`, `values` and `erase` of submit, checked for n samples; see _core.pyi. None: an empty result.
-// `large` (n) becomes 1 for samples with a side above kMaxSide, which Pillow decodes.
+// `stages`, `values` and `erase` of a BatchSpec, checked for n samples; see _core.pyi. None: an empty result.
+// `large` (n) becomes 1 for samples with a side above kMaxSide, which Pillow decodes; where it is 1 already,
+// nothing is checked.
 SampleParams make_sample_params(const py::object& stages, py::ssize_t n, int out_w, int out_h,
                                 uint8_t* large);
-// `values` of submit: sets params->last.
+// `values` of a BatchSpec: sets params->last.
 void set_value_resize(const py::object& values, const BatchOutput& output, SampleParams* params);
 Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& output);
 

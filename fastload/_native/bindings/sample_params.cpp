@@ -94,7 +94,7 @@ SampleParams make_sample_params(const py::object& stages, py::ssize_t n, int out
   const int32_t* f = frames.data<int32_t>();
   for (size_t i = 0; i < samples; i++) {
     int width = params.first_size[2 * i], height = params.first_size[2 * i + 1];
-    large[i] = is_large(&params.first_size[2 * i], f, count);
+    large[i] = large[i] || is_large(&params.first_size[2 * i], f, count);
     if (large[i]) {  // Pillow decodes it
       params.codes.resize(params.codes.size() + static_cast<size_t>(operations), PixelOp::kNone);
       params.crops.resize(params.crops.size() + params.settings.size());

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from ... import _native
+from ..._base.pixel_limit import UNLIMITED
 from ..._engine.huffman_index import new_table
 from ..._engine.image_engine import BatchRequest
 from ..._engine.native import Kernel, ValueChanges, shared_regions
@@ -385,6 +386,75 @@ class Filling:
             job.cancel()
 
 
+class Submission:
+    """One call of the core: the images of a group, read from where they were opened.
+
+    Args:
+        kernel, group: what to do.
+        reading: where the images are.
+        opened: the images; None for one that is not read from where it was opened.
+        images, memory: as in ``BatchRequest``.
+
+    Attributes:
+        batch: what is asked for.
+        status: int32 (n,), written by the core.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        group: Group,
+        reading: Reading,
+        opened: Sequence[Opened | None],
+        images: torch.Tensor,
+        memory: np.ndarray,
+    ) -> None:
+        self._kernel, self._reading, self._filters = kernel, reading, group.first_filters()
+        self._points = points = entry_points()
+        self._places = places = points.places(opened)
+        self.status = np.zeros(len(opened), np.int32)
+        self.batch = BatchRequest(
+            records=places.numbers,
+            spans=reading.spans,
+            kinds=reading.kinds,
+            sizes=reading.sizes,
+            checksums=reading.checksums,
+            check=reading.to_check(points.verified(places)),
+            geometry=group.geometry(),
+            params=group.params(),
+            images=images,
+            memory=memory,
+            cache_fill=reading.fill,
+            most_pixels=UNLIMITED,  # looked at when they were opened
+        )
+
+    def start(
+        self,
+        threads: int,
+        *,
+        begin: bool = True,
+        views: tuple[list[_core.Job], np.ndarray] | None = None,
+    ) -> _core.Job:
+        """The core's job. The arguments are those of ``Kernel.submit``."""
+        cache = self._reading.cache
+        return self._kernel.submit(
+            self._reading.files,
+            self.batch,
+            self.status,
+            threads=threads,
+            entries=(self._points.table, self.batch.records),
+            filters=self._filters,
+            cache=None if cache is None else (cache[0].arena, cache[0].form, cache[1]),
+            begin=begin,
+            views=views,
+        )
+
+    def outcome(self) -> np.ndarray:
+        """``status``, when the job is done; what was read rightly is noted."""
+        self._points.checked(self._places, self.batch, self.status)
+        return self.status
+
+
 class _GroupJob:
     """The samples of one group, filled by one call of the core.
 
@@ -419,29 +489,9 @@ class _GroupJob:
             self._into = memory[: len(images) * row_nbytes].reshape(-1, row_nbytes)
             into = self._scratch.reshape(-1)
         opened = [recording.opened for recording in recordings]
-        self.reading = found = reader(opened, cache)
+        self.reading = reader(opened, cache)
         self.images = tuple(map(id, opened))
-        self._points = points = entry_points()
-        self._places = places = points.places(opened)
-        self._status = np.zeros(n, np.int32)
-        self._kernel = kernel
-        self._batch = BatchRequest(
-            records=places.numbers,
-            spans=found.spans,
-            kinds=found.kinds,
-            sizes=found.sizes,
-            checksums=found.checksums,
-            check=found.to_check(points.verified(places)),
-            geometry=group.geometry(),
-            params=group.params(),
-            images=images,
-            memory=into,
-            times=None,
-            cached=None,
-            cache_fill=found.fill,
-        )
-        self._entries = points.table, places.numbers
-        self._filters = group.first_filters()
+        self._call = Submission(kernel, group, self.reading, opened, images, into)
         self._job: _core.Job
         self._end: Callable[[], object] = self.reading.close
 
@@ -452,26 +502,13 @@ class _GroupJob:
         """
         views = None
         if followers:
-            batches = [self._batch, *(follower._batch for follower in followers)]
-            jobs = [follower._submit(threads, begin=False) for follower in followers]
+            batches = [one._call.batch for one in (self, *followers)]
+            jobs = [follower._call.start(threads, begin=False) for follower in followers]
             views = jobs, shared_regions(batches)
-        self._job = self._submit(threads, views=views)
+        self._job = self._call.start(threads, views=views)
         for one in (self, *followers):
             one._job = self._job
             one._end = weakref.finalize(one, _end, self._job, one.reading)
-
-    def _submit(self, threads: int, **how: Any) -> _core.Job:
-        return self._kernel.submit(
-            self.reading.files,
-            self._batch,
-            self._status,
-            np.zeros(len(self.rows), np.int32),
-            threads=threads,
-            entries=self._entries,
-            cache_fill=self.reading.filling(self._kernel),
-            filters=self._filters,
-            **how,
-        )
 
     @property
     def done(self) -> bool:
@@ -486,13 +523,12 @@ class _GroupJob:
         if self._scratch is not None:
             self._into[self.rows] = self._scratch
             self._scratch = None
-        self._points.checked(self._places, self._batch, self._status)
-        declined: list[int] = np.flatnonzero(self._status).tolist()
+        declined: list[int] = np.flatnonzero(self._call.outcome()).tolist()
         return declined
 
     def why(self, i: int) -> str:
         """Why the core did not make sample ``i``."""
-        if self._status[i] == _native.UNSUPPORTED:
+        if self._call.status[i] == _native.UNSUPPORTED:
             return "JPEGs that the core leaves to Pillow"
         return "files that the core found damaged"
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import PIL
 
+from ..._base.pixel_limit import is_within
 from ...storage.base import RAW
-from .image import COPY, DeferredImage, within_limit
+from .image import COPY, DeferredImage
 from .recording import Opened, Recording, Stored
 from .thread_state import THREAD
 
@@ -36,7 +37,7 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
             or obj.ndim != 3
             or obj.shape[2] != 3
             or not obj.size
-            or not within_limit(obj.shape[1], obj.shape[0])
+            or not is_within(obj.shape[1], obj.shape[0])
         ):
             return original(obj, mode)
         data = obj.tobytes()

@@ -31,8 +31,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
+from ..._base.pixel_limit import is_within
 from . import torch_blur, torch_resize
-from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting, within_limit
+from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
 from .operations import channels, dtype_name
 from .recording import Operation
 from .redirect import redirect
@@ -139,7 +140,7 @@ def _expand(original: Function) -> Function:
             sides = sides_of(border)
             if sides is not None and fits(image._mode, fill) and keeps_no_color(image):
                 w, h = image._size
-                if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
+                if is_within(w + sides[0] + sides[2], h + sides[1] + sides[3]):
                     return image._then(("expand", *sides, fill))
         return original(image, border, fill)
 
@@ -193,7 +194,7 @@ def _pad(original: Function) -> Function:
             sides = sides_of(values)
             if sides is not None and (fill is None or isinstance(fill, (int, float, tuple, list))):
                 w, h = img._size
-                if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
+                if is_within(w + sides[0] + sides[2], h + sides[1] + sides[3]):
                     return img._then(("pad", *sides, padding_mode))
         return original(img, padding, fill, padding_mode)
 

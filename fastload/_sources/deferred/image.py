@@ -25,6 +25,7 @@ import PIL.ImageFilter
 from PIL.Image import Image
 from PIL.ImageFile import ImageFile
 
+from ..._base.pixel_limit import is_within
 from . import headers, single
 from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS
@@ -402,7 +403,7 @@ class DeferredImage(Image):
                     if numbers == (0, 0, w, h):
                         return self._then()
                     return self._then(("crop", left, top, right - left, bottom - top))
-                if left < right and top < bottom and within_limit(right - left, bottom - top):
+                if left < right and top < bottom and is_within(right - left, bottom - top):
                     return self._then(("window", left, top, right, bottom))
         return self._made("crop").crop(box)
 
@@ -882,11 +883,6 @@ def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False
     return True
-
-
-def within_limit(w: int, h: int) -> bool:
-    limit = PIL.Image.MAX_IMAGE_PIXELS
-    return limit is None or w * h <= limit
 
 
 def waiting(image: object) -> TypeGuard[DeferredImage]:

@@ -15,6 +15,7 @@ import PIL.Image
 import PIL.JpegImagePlugin
 from PIL.ImageFile import ImageFile
 
+from ..._base.pixel_limit import is_within
 from . import headers, stamps
 from .header_table import header_table
 from .headers import SETTLED
@@ -67,11 +68,6 @@ def _deferred(
     return image
 
 
-def _allowed(size: tuple[int, int]) -> bool:
-    limit = PIL.Image.MAX_IMAGE_PIXELS
-    return limit is None or size[0] * size[1] <= limit
-
-
 def _absolute(name: str | bytes) -> str:
     """The path, from the root of the file system; links and dots may be in it."""
     path = name if type(name) is str else os.fsdecode(name)
@@ -103,7 +99,7 @@ def _open_path(original: Open, fp: Any) -> Any:
         if header is not None:
             header_table().keep(path, found, header)
     stamp = stamps.of(found)
-    if header is not None and _allowed(header.size):
+    if header is not None and is_within(*header.size):
         opened = Opened(path, None, stamp, header.size, header.mode, "JPEG")
         return _deferred(opened, _JPEG, name, None, header.plain)
     image = original(fp)
@@ -120,7 +116,7 @@ def _open_recent(original: Open, fp: Any, name: Any) -> Any:
     except OSError:
         return original(fp)
     header = headers.jpeg(lambda count, offset: data[offset : offset + count])
-    if header is not None and _allowed(header.size):
+    if header is not None and is_within(*header.size):
         opened = Opened(None, data, None, header.size, header.mode, "JPEG")
         return _deferred(opened, _JPEG, name, None, header.plain)
     image = original(fp)
@@ -154,7 +150,7 @@ def _open_file(original: Open, fp: Any) -> Any:
         header = headers.jpeg(_reader(fp, data))
         if header is not None and path is not None and found is not None:
             header_table().keep(path, found, header)
-    if header is not None and _allowed(header.size):
+    if header is not None and is_within(*header.size):
         if file is not None:
             file.seek(header.end)
         opened = Opened(path, data, stamp, header.size, header.mode, "JPEG")
@@ -198,7 +194,7 @@ def _unless_unusual(
     file: Any,
 ) -> DeferredImage | None:
     """A deferred image in the place of one that Pillow has opened; None if it has to stay."""
-    if image.format not in FORMATS or not _allowed(image.size):
+    if image.format not in FORMATS or not is_within(*image.size):
         return None
     if getattr(image, "is_animated", False) or getattr(image, "n_frames", 1) != 1:
         return None

@@ -23,7 +23,6 @@ from .recording import Opened
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._engine.cache.store import CacheFill
-    from ..._engine.native import Kernel
     from ..._native import _core
 
 _NO_STAMP: Final = (0, -1, 0)  # of an image that came from no file, and of a store's
@@ -56,23 +55,6 @@ class Reading:
     hits: int = 0
     cache: tuple[OpenedCache, np.ndarray] | None = None
     fill: CacheFill | None = None
-
-    def filling(self, kernel: Kernel) -> _core.CacheFill | None:
-        """``fill`` as the core takes it."""
-        if self.cache is None or self.fill is None:
-            return None
-        core, placed = _native.load(), self.fill.placed
-        assert core is not None, "there is no kernel without the core"
-        cache, records = self.cache
-        made: _core.CacheFill = core.CacheFill(
-            cache.arena,
-            cache.form,
-            records,
-            self.fill.wanted,
-            placed and (placed.source, placed.box, placed.resized, placed.window),
-            order=kernel.order,
-        )
-        return made
 
     def to_check(self, verified: np.ndarray) -> np.ndarray | None:
         """uint8 (n,), 1 where a checksum is to be verified; None: nowhere.

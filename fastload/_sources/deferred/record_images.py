@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from PIL.Image import Image
 
+from ..._base.pixel_limit import most_pixels
 from ...storage.base import RAW, Located, Store
 from .image import COPY, DeferredImage
 from .recording import Opened, Recording, Stored
@@ -18,10 +19,12 @@ from .thread_state import THREAD
 def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
     """Deferred images of ``records`` (int64, in range), RGB.
 
-    None: the size of a record is not known, so that only decoding it says what is wrong with it.
+    None: the size of a record is not known, or is one that Pillow warns of or refuses, so that only
+    decoding it says what is wrong with it.
     """
     found = store.locate(records)
-    if not found.sizes.all():
+    pixels = found.sizes.prod(axis=1, dtype=np.int64)
+    if not ((pixels > 0) & (pixels <= most_pixels())).all():
         return None
     images: list[Image] = []
     batch = THREAD.batch

@@ -20,10 +20,9 @@ import numpy as np
 import torch
 
 from ... import _native
-from ..._engine.image_engine import BatchRequest
-from ...storage.base import RAW, Spans
+from ..._engine.native import pixels_as_files
 from . import lowering, stamps
-from .batch import entry_points, kernel_of, key_of
+from .batch import Submission, kernel_of, key_of
 from .operations import Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
@@ -235,36 +234,14 @@ class Begun:
         threads: int,
     ) -> None:
         self._memory = memory
-        cache = THREAD.batch.cache
-        self._found = found = _READ([opened], cache) if kept is None else _of_pixels(kept)
-        self._points = points = entry_points()
-        self._places = places = points.places([opened if kept is None else None])
-        self._status = np.zeros(1, np.int32)
-        self._batch = BatchRequest(
-            records=places.numbers,
-            spans=found.spans,
-            kinds=found.kinds,
-            sizes=found.sizes,
-            checksums=found.checksums,
-            check=found.to_check(points.verified(places)),
-            geometry=group.geometry(),
-            params=group.params(),
-            images=torch.from_numpy(memory),
-            memory=memory,
-            times=None,
-            cached=None,
-            cache_fill=found.fill,
-        )
-        self._job = kernel.submit(
-            found.files,
-            self._batch,
-            self._status,
-            np.zeros(1, np.int32),
-            threads=threads,
-            entries=(points.table, places.numbers),
-            cache_fill=found.filling(kernel),
-            filters=group.first_filters(),
-        )
+        if kept is None:
+            self._found = _READ([opened], THREAD.batch.cache)
+        else:
+            self._found = Reading(*pixels_as_files([kept]))
+        read = [opened if kept is None else None]
+        images = torch.from_numpy(memory)
+        self._call = Submission(kernel, group, self._found, read, images, memory)
+        self._job = self._call.start(threads)
 
     @property
     def nbytes(self) -> int:
@@ -281,26 +258,9 @@ class Begun:
             self._job.wait()
         finally:
             self.cancel()
-        self._points.checked(self._places, self._batch, self._status)
-        return None if self._status[0] else self._memory
+        return None if self._call.outcome()[0] else self._memory
 
     def cancel(self) -> None:
         """Stop filling: no thread writes to the memory after this."""
         self._job.cancel()
         self._found.close()
-
-
-def _of_pixels(pixels: np.ndarray) -> Reading:
-    """Reads an image from its pixels, uint8 (h, w, 3)."""
-    core = _native.load()
-    assert core is not None, "there is no kernel without the core"
-    h, w, _ = pixels.shape
-    files = core.Files(
-        b"", np.zeros(1, np.int64), np.ones(1, np.uint8), None, {0: pixels.reshape(-1)}
-    )
-    spans = Spans(
-        file=np.zeros(1, np.int32),
-        offset=np.zeros(1, np.int64),
-        nbytes=np.array([pixels.size], np.int64),
-    )
-    return Reading(files, spans, np.full(1, RAW, np.uint8), np.array([[w, h]], np.int32))

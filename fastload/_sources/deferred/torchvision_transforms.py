@@ -27,7 +27,8 @@ from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
 
-from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting, within_limit
+from ..._base.pixel_limit import is_within
+from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
 from .recording import Argument, Operation
 from .redirect import redirect
 from .tensor import DeferredTensor, DeferredTVImage
@@ -406,7 +407,7 @@ def _cropped(transform: Any, image: DeferredImage) -> DeferredImage | None:
             return None
         (left, top, right, bottom), color = border
         w, h = w + left + right, h + top + bottom
-        if not within_limit(w, h):
+        if not is_within(w, h):
             return None
         image._first_load()  # fails before anything is drawn
         operations = (("expand", left, top, right, bottom, color),)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._base.pixel_limit import UNLIMITED, most_pixels
 from ...errors import FIXED_SIZE, DataError, UsageError, type_next
 
 if TYPE_CHECKING:
@@ -25,11 +26,18 @@ if TYPE_CHECKING:
     from .geometry_log import GeometryLog
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]  # NDArray, whose import takes 20 ms
-MAX_PIXELS = 1 << 28
-"""Limit for an image whose size depends on its source: a resized thin strip could be enormous."""
+_MOST_PIXELS = 1 << 28
 
 Length = int | Array
 """A width or height: one int for all samples, or an int64 array (n,)."""
+
+
+def most_made() -> int:
+    """The most pixels of an image whose size depends on its source.
+
+    A resized thin strip could be enormous. Whoever allows Pillow larger images may have them.
+    """
+    return max(_MOST_PIXELS, min(2 * most_pixels(), UNLIMITED))
 
 
 class Refused(DataError):
@@ -184,8 +192,8 @@ class Frame:
         if self.size() is None:
             w, h = self.sides()
             self.refuse(
-                w * h > MAX_PIXELS,
-                f"expected an image of at most {MAX_PIXELS} pixels, got {{w}}x{{h}}; end the "
+                w * h > most_made(),
+                f"expected an image of at most {most_made()} pixels, got {{w}}x{{h}}; end the "
                 "transforms with a crop, or leave the image out",
             )
 

@@ -21,14 +21,13 @@ import numpy as np
 
 from ..._base import philox
 from ..buckets import Buckets, covering
-from .crop_geometry import MAX_PIXELS, Array, Frame, Geometry, Length, Unfit
+from .crop_geometry import Array, Frame, Geometry, Length, Unfit
 from .geometry_log import GeometryLog
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "MAX_PIXELS",
     "MAX_SIDE",
     "RESIZING",
     "BucketCrop",
