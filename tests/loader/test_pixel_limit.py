@@ -33,7 +33,7 @@ HOW: dict[str, dict[str, Any]] = {
     "python": {"engine": "python", "num_workers": 1},
     "this thread": {"engine": "native", "num_workers": 0},
     "processes": {"engine": "native", "num_workers": 2},
-    "workers": {"engine": "workers", "num_workers": 0},
+    "workers": {"engine": "torch", "num_workers": 0},
 }
 EVERY = [
     pytest.param(name, marks=NATIVE) if how["engine"] == "native" else name
