@@ -104,8 +104,10 @@ class Lmdb(_Fastload):
     def source(self, work: Workload) -> dict[str, Any]:
         path = str(self.store_folder(work) / f"images{self.suffix}")
         if work.masks:
-            joint = {"mask": "mask"}
-            return {"dataset": path, "transform": transforms_joint(work), "joint": joint}
+            from fastload import PackedDataset
+
+            dataset = PackedDataset(path, joint={"mask": "mask"})
+            return {"dataset": dataset, "transform": transforms_joint(work)}
         return {"dataset": path, "transform": transforms_v1(work)}
 
 

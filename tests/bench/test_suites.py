@@ -265,12 +265,12 @@ def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> No
 @pytest.mark.parametrize(
     ("variant", "engine"),
     [
-        ("pil", "workers"),
-        ("two-views", "workers"),
-        ("image-and-mask", "workers"),
-        ("numpy", "workers"),
+        ("pil", "torch"),
+        ("two-views", "torch"),
+        ("image-and-mask", "torch"),
+        ("numpy", "torch"),
         ("huggingface", "native"),
-        ("nested", "workers"),
+        ("nested", "torch"),
         ("cifar", "native"),
         ("tensors", "gather"),
     ],

@@ -547,12 +547,12 @@ def test_parts_of_one_dataset_have_the_transforms_of_their_loaders(store, python
         assert_same(list(again), list(loaders[1]))
 
 
-def test_target_transforms_and_fields_reach_the_store_inside_too(store):
+def test_a_target_transform_reaches_the_store_inside_too(store):
     part = Subset(PackedDataset(store, EVAL), range(3, 9))
-    loader = FastLoader(part, 4, target_transform=lambda label: label + 10, fields=("key",))
-    expected = PackedDataset(store, EVAL, lambda label: label + 10, fields=("key",))
+    loader = FastLoader(part, 4, target_transform=lambda label: label + 10)
+    expected = PackedDataset(store, EVAL, lambda label: label + 10)
     assert_same(list(loader), list(FastLoader(Subset(expected, range(3, 9)), 4)))
-    assert part.dataset.fields is None  # the user's own dataset is as it was
+    assert part.dataset.target_transform is None  # the user's own dataset is as it was
 
 
 # --- misuse -------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def in_python(image: Any) -> Any:
 @pytest.mark.parametrize("on_error", ["skip", "replace", "refill"])
 def test_a_loader_treats_the_record_as_bad(damaged: Path, transform: Any, on_error: Any) -> None:
     loader = FastLoader(
-        damaged, 3, transform=transform, fields=("key", *open_store(damaged).fields),
+        PackedDataset(damaged, transform, fields=("key", *open_store(damaged).fields)), 3,
         on_error=on_error, max_errors=1,
     )  # fmt: skip
     batches = list(loader)
@@ -76,7 +76,7 @@ def test_a_loader_treats_the_record_as_bad(damaged: Path, transform: Any, on_err
 
 @pytest.mark.parametrize("transform", [T.ToTensor(), in_python], ids=["engine", "workers"])
 def test_the_error_names_file_and_record(damaged: Path, transform: Any) -> None:
-    loader = FastLoader(damaged, 3, transform=transform, fields="all")
+    loader = FastLoader(PackedDataset(damaged, transform, fields="all"), 3)
     with pytest.raises(StoreError, match=r"in the field '(json|txt)', found something") as caught:
         list(loader)
     assert (caught.value.path, caught.value.record) == (str(damaged), BAD)
@@ -94,7 +94,7 @@ def test_pack_leaves_the_record_out_or_names_it(damaged: Path, suffix: str) -> N
     assert (caught.value.path, caught.value.record) == (str(damaged), BAD)
     report = pack(damaged, path.with_stem("c"), on_error="skip")
     assert [one.record for one in report.skipped] == [BAD] and report.records == COUNT - 1
-    (batch,) = FastLoader(path.with_stem("c"), COUNT, fields="all")
+    (batch,) = FastLoader(PackedDataset(path.with_stem("c"), fields="all"), COUNT)
     assert len(batch["image"]) == COUNT - 1
 
 

@@ -505,7 +505,7 @@ def test_two_ranks_take_whole_batches_of_a_mix_and_of_buckets_and_resume(
     parts = on_two_ranks(
         f"""
 import copy
-from fastload import Buckets, Mix
+from fastload import Buckets, Mix, PackedDataset
 from torchvision import transforms as v1
 
 tf = v1.Compose([Buckets([(32, 32), (24, 40), (40, 24)]).crop(), v1.ToTensor()])
@@ -515,7 +515,8 @@ ways = {{
         collate_fn=lambda samples: [torch.tensor(samples)],
     ),
     "buckets": lambda: FastLoader(
-        {str(store)!r}, 3, shuffle=True, seed=4, transform=tf, batch_by="aspect", fields=("key",),
+        PackedDataset({str(store)!r}, tf, fields=("key",)), 3, shuffle=True, seed=4,
+        batch_by="aspect",
         collate_fn=lambda samples: [torch.tensor([int(s["key"][-6:-4]) for s in samples])],
     ),
 }}

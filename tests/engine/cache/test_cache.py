@@ -88,10 +88,10 @@ def stores(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return found
 
 
-def dataset(path: Path, transform: Any) -> Any:
+def dataset(path: Path, transform: Any, **given: Any) -> Any:
     if path.is_dir() and path.suffix != ".lmdb":
         return ImageFolder(path, transform=transform)
-    return PackedDataset(path, transform=transform)
+    return PackedDataset(path, transform=transform, **given)
 
 
 def loader(data: Any, **options: Any) -> FastLoader:
@@ -266,7 +266,7 @@ def test_a_changed_record_fails_its_checksum_and_is_not_kept(
     path.write_bytes(data)
     errors = []
     for options in ({}, {"cache": kind}):
-        loading = loader(dataset(path, TRAIN), check_crc=check_crc, **options)
+        loading = loader(dataset(path, TRAIN, check_crc=check_crc), **options)
         for _ in range(2):
             with pytest.raises(ChecksumError) as info:
                 epochs(loading, 1)

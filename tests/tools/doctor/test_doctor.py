@@ -142,7 +142,7 @@ for images, labels in loader:
     optimiser.step()
 """
 REFUSE = """
-if DataLoader.__module__ != "torch.utils.data.dataloader":
+if type(DataLoader([0])) is not DataLoader:
     raise RecursionError("maximum recursion depth exceeded")
 """
 
