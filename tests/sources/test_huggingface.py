@@ -368,21 +368,28 @@ def test_a_mask_that_is_missing_is_an_error_of_its_row() -> None:
         *masks,
         None,
     ]
-    moving = {**options, "joint": {"annotation": "mask"}}
+    joint: Any = {"annotation": "mask"}
     with pytest.raises(DataError, match="the field 'annotation'") as caught:
-        next(iter(FastLoader(first, **moving)))
+        next(iter(FastLoader(PackedDataset(first, joint=joint), **options)))
     assert caught.value.record == 2
-    (batch,) = FastLoader(first, on_error="skip", max_errors=1, **moving)
+    skipping = PackedDataset(first, joint=joint)
+    (batch,) = FastLoader(skipping, on_error="skip", max_errors=1, **options)
     assert batch["annotation"][:, 5, 5].tolist() == [0, 1]
     with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
         next(iter(FastLoader(PackedDataset(some, fields="all"), **options)))
     assert caught.value.record == 3
     lost = some.select([0, 3, 1])
     with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
-        next(iter(FastLoader(lost, **moving)))
+        next(iter(FastLoader(PackedDataset(lost, joint=joint), **options)))
     assert caught.value.record == 1
     for workers in (0, 2):
-        loader = FastLoader(lost, on_error="skip", max_errors=1, num_workers=workers, **moving)
+        loader = FastLoader(
+            PackedDataset(lost, joint=joint),
+            on_error="skip",
+            max_errors=1,
+            num_workers=workers,
+            **options,
+        )
         (batch,) = loader
         assert batch["annotation"][:, 5, 5].tolist() == [0, 1]
         assert [error["index"] for error in loader.stats()["errors"]] == [1]

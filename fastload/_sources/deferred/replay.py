@@ -45,7 +45,7 @@ def encoded(opened: Opened) -> bytes:
     if before != opened.stamp:
         raise FileChanged(
             f"{opened.path} changed after it was opened and before it was decoded: a Dataset that "
-            "writes its files while they are read needs FastLoader(defer=False)"
+            "writes its files while they are read needs FastLoader(engine='torch')"
         )
     return data
 

@@ -113,7 +113,8 @@ def damage(cache: Path, pattern: str, how: Callable[[Path], None]) -> None:
 
 
 def loader(server: ObjectServer, cache: Path, name: str, **options: Any) -> FastLoader[Any]:
-    return FastLoader(f"{server.url}/{name}", 2, cache_dir=cache, num_workers=1, **options)
+    dataset = PackedDataset(f"{server.url}/{name}", cache_dir=cache)
+    return FastLoader(dataset, 2, num_workers=1, **options)
 
 
 @pytest.fixture(scope="module")

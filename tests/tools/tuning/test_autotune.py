@@ -190,7 +190,7 @@ def test_torch_is_measured_in_turn_with_what_keeps_no_more_than_torch(
     pairs = fast.measured[-10:]
     assert {point.cache for _, point in pairs} == {""}
     kinds = [kind for kind, _ in pairs]
-    assert kinds == ["DataLoader", "FastLoader", "FastLoader", "DataLoader"] * 2 + kinds[:2]
+    assert kinds == ["PlainLoader", "FastLoader", "FastLoader", "PlainLoader"] * 2 + kinds[:2]
     words = dict(page.summary(found))
     assert "in 5 rounds" in words["against torch's defaults"]
     assert page.EPOCH in words["against torch's defaults"]
