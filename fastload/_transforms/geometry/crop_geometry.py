@@ -217,7 +217,7 @@ class Frame:
                 raise DataError(
                     f"expected images of one size in a batch, got {int(w[at])}x{int(h[at])} here "
                     f"and {size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms "
-                    "with a crop or a resize to a fixed (h, w), or use engine='workers' and a "
+                    "with a crop or a resize to a fixed (h, w), or use engine='torch' and a "
                     f"collate_fn for images of several sizes{type_next(FIXED_SIZE)}",
                     record=int(self.indices[at]),
                 )
