@@ -546,7 +546,7 @@ def test_stats_name_it(store: Path) -> None:
 
 
 def test_a_cache_is_refused(store: Path) -> None:
-    with pytest.raises(UsageError, match="cache='ram' needs images"):
+    with pytest.raises(UsageError, match="engine='dali' decodes elsewhere"):
         FastLoader(store, engine="dali", cache="ram")
 
 

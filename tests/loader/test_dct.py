@@ -56,8 +56,8 @@ def stores(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def epochs(path: Path, transform: Any, **options: Any) -> list[Any]:
-    arguments = {"batch_size": 7, "shuffle": True, "seed": 5, "check_crc": "always", **options}
-    loader = FastLoader(path, transform=transform, **arguments)
+    arguments = {"batch_size": 7, "shuffle": True, "seed": 5, **options}
+    loader = FastLoader(PackedDataset(path, transform, check_crc="always"), **arguments)
     return [batch for _ in range(2) for batch in loader]
 
 

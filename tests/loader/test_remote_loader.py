@@ -472,10 +472,8 @@ def test_cache_limit_bounds_what_cache_keeps_of_a_store_at_a_url(
     in_memory: str, folder: Path, tmp_path: Path
 ) -> None:
     url, given = f"{in_memory}/raw.lmdb", {"transform": None, "cache": "ram", "num_workers": 1}
-    at_url = {"cache_dir": tmp_path}
-    packed = PackedDataset(url, cache_dir=tmp_path)
-    for path, own in ((url, at_url), (packed, {}), (folder / "raw.lmdb", {})):
-        limited = loader(path, cache_limit="1MB", **own, **given)
+    for packed in (PackedDataset(url, cache_dir=tmp_path), PackedDataset(folder / "raw.lmdb")):
+        limited = FastLoader(packed, 5, shuffle=True, seed=3, cache_limit="1MB", **given)
         list(limited)
         (line,) = [line for line in str(limited.explain()).splitlines() if "cache: ram" in line]
         assert "the rest does not fit" in line

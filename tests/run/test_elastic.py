@@ -196,11 +196,11 @@ def served(packed, tmp_path_factory):
 def test_a_store_at_a_url_is_resumed_by_other_ranks_and_fetched_once(
     name, window, served, tmp_path
 ):
-    def ranks(world, path, **remote):
+    def ranks(world, path, workers=None, **remote):
         return [
             FastLoader(
                 PackedDataset(path, **remote), 3, shuffle=True, seed=5, transform=TRAIN,
-                shuffle_window=window, shard=(rank, world))
+                shuffle_window=window, shard=(rank, world), num_workers=workers)
             for rank in range(world)
         ]  # fmt: skip
 
@@ -220,7 +220,7 @@ def test_a_store_at_a_url_is_resumed_by_other_ranks_and_fetched_once(
         assert together(before) == whole[:48]
         for world, workers in ((5, 0), (3, 2), (12, 1)):
             rest = []
-            for rank, loader in enumerate(ranks(world, url, num_workers=workers, **cache)):
+            for rank, loader in enumerate(ranks(world, url, workers=workers, **cache)):
                 loader.load_state_dict(states[rank % 8])
                 rest.append(samples(loader))
                 assert loader.stats()["padding"] == 0
