@@ -177,7 +177,7 @@ def _loaders(
     own = Photos(dataset.samples, transform)
     workers: _Setting = {"num_workers": best["num_workers"]}
     given: _Setting = {**workers, **shared, "persistent_workers": True}
-    own_torch = functools.partial(DataLoader, own, **given)
+    own_torch = functools.partial(PlainLoader, own, **given)
     yield "own Dataset", "torch DataLoader, own", workers, own_torch
     own_ours = functools.partial(FastLoader, own, **given)
     yield "own Dataset", "FastLoader, own", workers, own_ours
