@@ -36,7 +36,7 @@ _REMOTE_COLUMNS = (
     ("half", "requests", "requests / image"),
 )
 
-# The README's workloads: suite and metric, in this order.
+# The summary's workloads: suite and metric, in this order.
 _SHORT = (
     ("imagenet-train", "throughput"),
     ("imagenet-eval", "throughput"),
@@ -46,13 +46,12 @@ _SHORT = (
     ("startup", "first batch"),
     ("memory", "anonymous and shared memory"),
 )
-# The README's columns of FastLoader. A column is empty if none of its loaders has a figure.
+# The summary's columns of FastLoader. A column is empty if none of its loaders has a figure.
 _FORMS = {
     "on the folder": ("fastload-folder",),
     "on LMDB": ("fastload-lmdb",),
     "LMDB, dct or raw": ("fastload-lmdb-dct", "fastload-lmdb-raw"),
 }
-_CHART = "imagenet-train"  # the README's
 # Which encoding to choose: its line, and the loader that reads it.
 _CHOICES = {
     "torch's DataLoader on the folder": BASELINE,
@@ -61,8 +60,8 @@ _CHOICES = {
     "LMDB, `--encode dct`": "fastload-lmdb-dct",
     "LMDB, raw pixels (photos with `--resize 256`)": "fastload-lmdb-raw",
 }
-# Suites whose tables are in docs/performance.md or docs/buckets.md only.
-_EXPLAINED = {"cache", "entry-points", "scaled", "buckets"}
+# Suites whose tables are in docs/performance.md, docs/buckets.md or docs/remote.md only.
+_EXPLAINED = {"cache", "entry-points", "scaled", "buckets", "remote"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
@@ -70,9 +69,9 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     """Put ``rows`` into the documents below ``root``, suites by name, and return their paths.
 
     Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
-    of cache, entry-points and scaled to docs/performance.md, all others to README.md and
-    docs/benchmarks.md. Those of the suite remote, of augment's large photos, of the encodings, and
-    of any-dataset's own Datasets have a table in docs/remote.md, docs/performance.md and
+    of remote to docs/remote.md, those of cache, entry-points and scaled to docs/performance.md, all
+    others to docs/benchmarks.md. README.md has a chart of few of them. Augment's large photos, the
+    encodings, and any-dataset's own Datasets have a table in docs/performance.md and
     docs/your-dataset.md, too.
     A table for which there are no rows stays as it is.
 
@@ -88,7 +87,7 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     own = [row for row in suites.get("any-dataset", ()) if row["variant"] in {*_DEFERRED, *_ARRAYS}]
     filled = []
     for name, markers, table, its_rows in (
-        ("README.md", _README, summary, others),
+        ("README.md", _README, chart, others),
         ("docs/benchmarks.md", _DOCUMENT, figures, others),
         ("docs/your-dataset.md", _SCRIPTS, scripts, suites.get("scripts")),
         ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
@@ -373,46 +372,94 @@ def _spread(row: Row) -> str:
     return f"{row['median']:.2f} ({row['min']:.2f} to {row['max']:.2f})"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def chart(rows: Sequence[Row]) -> str:
+    """The README's chart and what its bars are; nothing if one of them was not measured."""
+    few = plot.overview(rows)
+    peer = report.best_peer(few.values())
+    if peer is None:
+        return ""
+    bars = "; ".join(f"{name} {report.shown(row['median'])}" for name, row in few.items())
+    race = ("suite", "variant", "metric")
+    peers = [row for row in rows if all(row[key] == peer[key] for key in race) and row["median"]]
+    others = sum(report.is_peer(row["loader"]) for row in peers)
+    machine, threads = peer["machine"], peer["threads"]
+    text = (
+        f"Images per second: photos, cropped to 224x224 and flipped at random. {machine['cpu']}, "
+        f"{machine['cpus']} CPUs, {threads} threads or workers each; later epochs. "
+        f"`{peer['loader']}` is the fastest of {others} loaders that are not ours. "
+        "[All figures, and how they were measured](docs/benchmarks.md)."
+    )
+    picture = plot.picture("docs/charts", plot.OVERVIEW, f"images/s: {bars}")
+    return f"{picture}\n\n{textwrap.fill(text, 100)}"
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
     """One line per workload: the forms of fastload, and the best other loader."""
-    named = {suite for suite, _ in _SHORT}
-    lines = [
-        _conditions([row for row in rows if row["suite"] in named] or rows),
-        "",
-        f"| {' | '.join(_HEADINGS)} |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    lines = [f"| {' | '.join(_HEADINGS)} |", "|---|---:|---:|---:|---:|---:|---:|"]
     groups = report.groups(rows)
     for wanted in _SHORT:
         for (suite, variant, metric, unit), group in groups.items():
             if (suite, metric) == wanted:
                 lines += _line(f"{suite}, {variant}: {unit}", group)
-    if any(row["suite"] == _CHART and row["median"] for row in rows):
-        lines += ["", plot.picture("docs/charts", _CHART)]
-    return "\n".join(lines)
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def figures(rows: Sequence[Row]) -> str:
-    """Every table, and the reasons of loaders without a figure."""
-    lines = [_conditions(rows), "", *_slowest(rows), *_charts(rows), report.markdown(rows).rstrip()]
+    """The summary, charts, a table of each suite, and the reasons of loaders without a figure."""
+    lines = [_conditions(rows), "", *summary(rows), *_slowest(rows), *_charts(rows)]
+    for suite in dict.fromkeys(row["suite"] for row in rows):
+        lines += _table([row for row in rows if row["suite"] == suite])
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["median"] is None:
-            places = reasons.setdefault((row["loader"], row["reason"]), [])
-            place = f"{row['suite']} {row['variant']}"
-            if place not in places:
-                places.append(place)
+            suites = reasons.setdefault((row["loader"], row["reason"]), [])
+            if row["suite"] not in suites:
+                suites.append(row["suite"])
     if reasons:
-        lines += ["", "Loaders without a figure:", ""]
+        lines += ["Loaders without a figure:", ""]
         lines += [
-            f"- `{loader}`, {'; '.join(places)}: {reason}"
-            for (loader, reason), places in reasons.items()
+            f"- `{loader}`, {', '.join(suites)}: {reason}"
+            for (loader, reason), suites in reasons.items()
         ]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """The medians of one suite: a line for each loader, a column for each variant and metric.
+
+    Where there are one or two loaders, or where a variant has its own, a line is a variant's
+    loader, and a column a metric. fastload's figure is bold if it beats every other loader.
+    """
+    measured = [row for group in report.groups(rows).values() for row in report.best_first(group)]
+    if not measured:
+        return []
+    loaders = dict.fromkeys(row["loader"] for row in measured)
+    tables = {(row["variant"], row["metric"]) for row in measured}
+    wide = len(loaders) > 2 and 2 * len(measured) > len(loaders) * len(tables)
+    cells: dict[str, dict[str, str]] = {}
+    headings: dict[str, None] = {}
+    for (_, variant, metric, unit), group in report.groups(measured).items():
+        name = unit if metric == "throughput" else f"{metric}, {unit}"
+        peer, ranked = report.best_peer(group), report.best_first(group)
+        first = next((row for row in ranked if row["loader"] != report.SEQUENTIAL), None)
+        for row in ranked:
+            loader = row["loader"].removeprefix("fastload, ")
+            line, heading = (loader, name) if wide else (f"{variant}: {loader}", name)
+            if wide and len(tables) > 1:
+                heading = f"{row['variant']}: {name}"
+            wins = row is first and (report.ratio(row, peer) or 0) > 1
+            figure = report.shown(row["median"])
+            cells.setdefault(line, {})[heading] = f"**{figure}**" if wins else figure
+            headings[heading] = None
+    lines = [f"**{rows[0]['suite']}**", "", f"| | {' | '.join(headings)} |"]
+    lines.append("|---|" + "---:|" * len(headings))
+    for line, of in cells.items():
+        lines.append(f"| {line} | {' | '.join(of.get(heading, '') for heading in headings)} |")
+    return [*lines, ""]
 
 
 def _charts(rows: Sequence[Row]) -> list[str]:
-    """The charts of the README's workloads."""
+    """The charts of the summary's workloads."""
     drawn = {row["suite"] for row in rows if row["median"]}
     return [
         line
@@ -439,18 +486,19 @@ def _slowest(rows: Sequence[Row]) -> list[str]:
 
 
 def _line(workload: str, group: Sequence[Row]) -> list[str]:
-    """The line of ``workload``; nothing if fastload has no figure. The best figure is bold."""
+    """The line of ``workload``; nothing if fastload has no figure. What wins is bold."""
     measured = report.best_first(group)
     ours = [row for row in measured if any(row["loader"] in form for form in _FORMS.values())]
     if not ours:
         return []
     peer = report.best_peer(measured)
     baseline = next((row for row in measured if row["loader"] == BASELINE), None)
+    times = report.ratio(ours[0], peer)
+    wins = times is None or times > 1
     cells = [workload]
     for form in _FORMS.values():
         found = next((row for row in ours if row["loader"] in form), None)
-        cells.append("" if found is None else _figure(found, best=found is ours[0]))
-    times = report.ratio(ours[0], peer)
+        cells.append("" if found is None else _figure(found, best=wins and found is ours[0]))
     cells += [
         "" if peer is None else f"{peer['loader']} {_figure(peer)}",
         "" if times is None else f"{times:.2f}",

@@ -7,7 +7,8 @@ stays text. ``picture`` is what a page shows: the one that its reader prefers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def figures(
 ) -> list[Path]:
     """Draw ``rows`` into ``folder``, and return the files.
 
-    A suite becomes SUITE.png on white, and SUITE.svg and SUITE-dark.svg without a background. The
+    A suite becomes SUITE.png on white, and SUITE.svg and SUITE-dark.svg without a background. What
+    imagenet-train has for the README becomes ``OVERVIEW``, in the same formats. The
     best bar comes first: fastload's are blue, the best peer's stands out among the gray ones. Each
     shows its median and its ratio to the best peer's; a line on it goes from the smallest to the
     largest round. Loaders without a figure are named below.
@@ -64,32 +66,97 @@ def figures(
     made = []
     for suite, of_suite in suites.items():
         charts = [group for group in report.groups(of_suite).values() if _measured(group)]
-        if not charts:
-            continue
-        for kind in formats:
-            for theme in (LIGHT, DARK) if kind == "svg" else (LIGHT,):
-                made.append(folder / f"{suite}{theme.suffix}.{kind}")
-                # No date and fixed ids, so that the same rows give the same file.
-                with matplotlib.rc_context({**_colours(theme), **_SVG}):
-                    _figure(charts, _conditions(of_suite[0]), theme).savefig(
-                        made[-1],
-                        dpi=130,
-                        transparent=kind == "svg",
-                        metadata={"Date": None} if kind == "svg" else None,
-                    )
+        drawn: dict[str, Callable[[Theme], Any]] = {}
+        if charts:
+            drawn[suite] = partial(_figure, charts, _conditions(of_suite[0]))
+        if few := overview(of_suite):
+            drawn[OVERVIEW] = partial(_overview, few)
+        for name, draw in drawn.items():
+            for kind in formats:
+                for theme in (LIGHT, DARK) if kind == "svg" else (LIGHT,):
+                    made.append(folder / f"{name}{theme.suffix}.{kind}")
+                    # No date and fixed ids, so that the same rows give the same file.
+                    with matplotlib.rc_context({**_colours(theme), **_SVG}):
+                        draw(theme).savefig(
+                            made[-1],
+                            dpi=130,
+                            transparent=kind == "svg",
+                            metadata={"Date": None} if kind == "svg" else None,
+                        )
     return made
 
 
-def picture(folder: str, suite: str) -> str:
-    """HTML of a page that shows the chart of ``suite`` in ``folder``: the dark one on dark pages.
+def overview(rows: Sequence[Row]) -> dict[str, Row]:
+    """The README's five bars, the fastest first; empty if ``rows`` lack one of them.
 
-    ``.ci/docs.py`` knows this form, because the site has a switch of its own.
+    They are torch's loader, DALI, the best other loader, and fastload on the folder and on a DCT
+    store, in the training recipe of photos.
+    """
+    known = {
+        row["loader"]: row
+        for row in rows
+        if (row["suite"], row["variant"], row["metric"]) == _OVERVIEW_ROWS and row["median"]
+    }
+    others = [row for name, row in known.items() if name not in _OVERVIEW_NAMES]
+    if not known.keys() >= _OVERVIEW_NAMES.keys() or not (best := report.best_peer(others)):
+        return {}
+    named = {label: known[loader] for loader, label in _OVERVIEW_NAMES.items()}
+    named[best["loader"]] = best
+    return dict(sorted(named.items(), key=lambda item: -float(item[1]["median"])))
+
+
+def picture(folder: str, name: str, alt: str = "") -> str:
+    """HTML of a page that shows the chart ``name`` in ``folder``: the dark one on dark pages.
+
+    ``alt`` is its text for who does not see it. ``.ci/docs.py`` knows this form, because the site
+    has a switch of its own.
     """
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" '
-        f'srcset="{folder}/{suite}{DARK.suffix}.svg">'
-        f'<img alt="{suite}: a bar for each loader" src="{folder}/{suite}.svg"></picture>'
+        f'srcset="{folder}/{name}{DARK.suffix}.svg">'
+        f'<img alt="{alt or f"{name}: a bar for each loader"}" src="{folder}/{name}.svg"></picture>'
     )
+
+
+OVERVIEW = "overview"
+_OVERVIEW_ROWS = ("imagenet-train", "float32", "throughput")
+_OVERVIEW_NAMES = {
+    "fastload-lmdb-dct": "FastLoader, DCT store",
+    "fastload-folder": "FastLoader, folder",
+    "dali": "DALI, on the CPU",
+    report.BASELINE: "torch's DataLoader",
+}
+
+
+def _overview(few: dict[str, Row], theme: Theme) -> Any:
+    """matplotlib's Figure: few bars, in letters that a phone shows large enough."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.8, 2.1), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    medians = [float(row["median"]) for row in few.values()]
+    peer = report.best_peer(few.values())
+    colours = [_colour(row, peer, theme) for row in few.values()]
+    axes.barh(range(len(few)), medians, color=colours)
+    axes.set_yticks(range(len(few)), list(few), fontsize=11)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(medians) * 1.2)
+    for place, (median, colour) in enumerate(zip(medians, colours, strict=True)):
+        axes.text(
+            median + max(medians) * 0.015,
+            place,
+            report.shown(median),
+            va="center",
+            fontsize=11,
+            fontweight="bold" if colour == theme.ours else "normal",
+        )
+    axes.set_xticks([])
+    axes.tick_params(axis="y", length=0)
+    for side in ("top", "right", "bottom"):
+        axes.spines[side].set_visible(False)
+    return figure
 
 
 _SVG = {"svg.fonttype": "none", "svg.hashsalt": "fastload"}

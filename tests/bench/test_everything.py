@@ -136,17 +136,48 @@ def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
     for _ in range(2):  # the second time the same
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, done.output
-        readme = (tmp_path / "README.md").read_text()
+        document = (tmp_path / "docs" / "benchmarks.md").read_text()
         line = (
             "| imagenet-train, float32: images/s |  | 800 / **1,350** |  | dali - / 900 | 1.50 "
             "| - / 400 |"
         )
-        assert line in readme
-        assert readme.count("a processor, 2 CPUs") == 1
-        document = (tmp_path / "docs" / "benchmarks.md").read_text()
-        assert "| **fastload-lmdb** | 1,350 | 1,350 - 1,350 | 3.38 | 1.50 | 800 |" in document
-        assert "| dali | 900 | 900 - 900 | 2.25 | 1.00 | - |" in document
-        assert "- `ffcv`, imagenet-train float32: not installed: ffcv" in document
+        assert line in document
+        assert document.count("a processor, 2 CPUs") == 1
+        assert "| fastload-lmdb | **1,350** |" in document
+        assert "| dali | 900 |" in document
+        assert "- `ffcv`, imagenet-train: not installed: ffcv" in document
+
+
+def test_a_figure_of_ours_is_bold_only_if_it_beats_every_other_loader(tmp_path: Path) -> None:
+    slower = [row("torch-pil", 400.0), row("dali", 900.0), row("fastload-lmdb", 800.0)]
+    document = documents.figures(slower)
+    assert "| imagenet-train, float32: images/s |  | - / 800 |" in document
+    assert "| fastload-lmdb | 800 |" in document and "| dali | 900 |" in document
+
+
+def test_a_suite_is_one_table_whose_variants_are_columns() -> None:
+    both = [
+        row("torch-pil", 400.0),
+        row("dali", 900.0, workers=0),  # a setting of its own, not another table
+        row("fastload-lmdb", 1350.0),
+        *({**row(name, 500.0), "variant": "uint8"} for name in ("torch-pil", "fastload-lmdb")),
+    ]
+    document = documents.figures(both)
+    assert document.count("**imagenet-train**") == 1
+    assert "| | float32: images/s | uint8: images/s |" in document
+    assert "| fastload-lmdb | **1,350** | 500 |" in document
+    assert "| dali | 900 |  |" in document
+
+
+def test_the_readme_has_five_bars_and_says_them_in_words(tmp_path: Path) -> None:
+    rows = [*ROWS, row("fastload-folder", 1300.0), row("fastload-lmdb-dct", 3000.0)]
+    assert documents.chart(rows) == ""  # no other loader but DALI
+    text = documents.chart([*rows, row("spdl", 950.0), row("grain", 940.0)])
+    assert (
+        'alt="images/s: FastLoader, DCT store 3,000; FastLoader, folder 1,300; spdl 950; '
+        "DALI, on the CPU 900; torch's DataLoader 400\"" in text
+    )
+    assert "`spdl` is the fastest of 4 loaders" in text and "a processor, 2 CPUs" in text
 
 
 _PAGES = ("benchmarks", "your-dataset", "remote", "performance", "buckets")
@@ -179,6 +210,7 @@ def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path)
         )
     ]
     assert documents.fill([*ROWS, *rows], tmp_path)[-1] == tmp_path / "docs" / "remote.md"
+    assert "fastload-remote" not in (tmp_path / "docs" / "benchmarks.md").read_text()
     page = (tmp_path / "docs" / "remote.md").read_text()
     assert "| fastload-remote | 450 |  |  |  |  | 0.980 |  | 0.500 |  |" in page
     assert "| litdata-remote | 300 |  |  |  |  |  |  |  |  |" in page
@@ -249,7 +281,9 @@ def test_numbers_of_workers_are_tables_apart() -> None:
 
 
 def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("nothing\n")
-    with pytest.raises(ValueError, match="expected one line <!-- benchmark:begin"):
+    page = tmp_path / "docs" / "benchmarks.md"
+    page.parent.mkdir()
+    page.write_text("nothing\n")
+    with pytest.raises(ValueError, match="expected one line <!-- figures: begin"):
         documents.fill(ROWS, tmp_path)
-    assert (tmp_path / "README.md").read_text() == "nothing\n"
+    assert page.read_text() == "nothing\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -87,8 +88,8 @@ def test_documents_show_charts_that_exist_for_both_kinds_of_pages() -> None:
         text = page.read_text(encoding="utf-8")
         shown = re.findall(r'(?:src|srcset)="([^"]+)"', text)
         assert shown and all((page.parent / path).is_file() for path in shown)
-        for path in shown[1::2]:
-            assert plot.picture(str(Path(path).parent), Path(path).stem) in text
+        for alt, path in re.findall(r'alt="([^"]+)" src="([^"]+)"', text):
+            assert plot.picture(str(Path(path).parent), Path(path).stem, alt) in text
 
 
 def test_the_site_shows_the_chart_that_its_switch_chooses() -> None:
@@ -103,13 +104,25 @@ def test_the_site_shows_the_chart_that_its_switch_chooses() -> None:
     ]
 
 
+def test_the_readme_has_its_chart_of_the_published_rows(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    rows = json.loads((root / "bench" / "results" / "imagenet-train.json").read_text())
+    plot.figures(rows, tmp_path, ("svg",))
+    for name in (f"{plot.OVERVIEW}.svg", f"{plot.OVERVIEW}-dark.svg"):
+        drawn, shown = ((folder / name).read_text() for folder in (tmp_path, root / "docs/charts"))
+        words = re.compile(r">([^<>]+)</text>")  # the rest may differ between matplotlibs
+        assert words.findall(drawn) == words.findall(shown), (
+            "run: python -m bench plot bench/results/imagenet-train.json --out docs/charts "
+            "--format svg"
+        )
+        assert len(words.findall(drawn)) == 10  # five bars and their figures
+
+
 def test_rows_without_any_figure_give_no_picture(tmp_path: Path) -> None:
     assert plot.figures([ROWS[3]], tmp_path) == []
 
 
 def test_the_command_names_the_files_it_made(tmp_path: Path) -> None:
-    import json
-
     from bench.__main__ import main
 
     (tmp_path / "rows.json").write_text(json.dumps(ROWS))
