@@ -33,7 +33,8 @@ def main() -> int:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
     for page in PAGES.glob("*.md"):
-        page.write_text(switched(page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = page.read_text(encoding="utf-8").replace("](../", "](")  # what lies beside docs/
+        page.write_text(switched(text), encoding="utf-8")
     for name in ("README.md", *BESIDE):
         text = (ROOT / name).read_text(encoding="utf-8")
         target = PAGES / ("index.md" if name == "README.md" else name)

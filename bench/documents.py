@@ -107,20 +107,34 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     return filled
 
 
+_SCRIPTS_SHOWN = 8
+
+
 def scripts(rows: Sequence[Row]) -> str:
-    """A table of public training scripts, the fastest first."""
+    """Public training scripts, the fastest first: a table of a few, evenly from first to last.
+
+    All others are named below it, each with its figure.
+    """
     measured = sorted(
         (row for row in rows if row["median"] is not None), key=lambda row: -float(row["median"])
     )
+    few = min(_SCRIPTS_SHOWN, len(measured))
+    shown = {round(place * (len(measured) - 1) / max(few - 1, 1)) for place in range(few)}
     lines = [_conditions(measured), ""] if measured else []
     lines += ["| script | what its Dataset does | times DataLoader |", "|---|---|---:|"]
-    for row in measured:
+    others = []
+    for place, row in enumerate(measured):
         name = row["script"]
-        link = f"[{name['repository']}](https://github.com/{name['repository']})"
-        between = f"{row['min']:.1f} to {row['max']:.1f}"
-        lines.append(
-            f"| {link}, `{name['file']}` | {row['does']} | **{row['median']:.1f}** ({between}) |"
-        )
+        if place in shown:
+            link = f"[{name['repository']}](https://github.com/{name['repository']})"
+            between = f"{row['min']:.1f} to {row['max']:.1f}"
+            figure = f"{row['median']:.1f}"
+            figure = f"**{figure}**" if row["median"] > 1 else figure
+            lines.append(f"| {link}, `{name['file']}` | {row['does']} | {figure} ({between}) |")
+        else:
+            others.append(f"{name['repository']} {row['median']:.1f}")
+    if others:
+        lines += ["", textwrap.fill(f"The others: {', '.join(others)}.", 100)]
     absent = [row for row in rows if row["median"] is None]
     if absent:
         names = ", ".join(row["script"]["repository"] for row in absent)

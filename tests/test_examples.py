@@ -44,11 +44,6 @@ NOT_RUN = {
     "apt ": "changes the system",
     "pip ": "installs packages",
     "git clone ": "fetches over the network",
-    "curl ": "fetches over the network",
-    "mkdir -p torchs ": "needs torch's tests, which curl fetches",
-    "sed ": "needs torch's tests, which curl fetches",
-    "for d in torchs ": "needs torch's tests, which curl fetches",
-    "python -m pytest ": "needs torchdata's tests, which git clone fetches",
     "make ": "sets up .venv, tests or measures for minutes",
     "python -m bench ": "measures for minutes; tests/bench runs it in small",
     "PYTHON=python3.12 sh bench/gpu.sh ": "is for a machine with a GPU",
@@ -65,7 +60,7 @@ LONG = {
 
 
 # Packages that blocks import and that need not be installed.
-OPTIONAL = ("accelerate", "albumentations", "datasets", "lance", "lightning")
+OPTIONAL = ("accelerate", "albumentations", "datasets", "lance", "lightning", "timm")
 
 
 class Block(NamedTuple):
@@ -239,7 +234,9 @@ READ = {
     "mixing.md": ["imgs", "photos.lmdb", "drawings.lmdb"],
     "packing.md": PACKING,
     "performance.md": ["imgs", "imgs.lmdb"],
+    "recipes.md": ["imgs", "imgs.lmdb"],
     "remote.md": ["imgs"],
+    "trainers.md": ["imgs", "imgs.lmdb"],
     "transforms.md": ["imgs", "imgs.lmdb", "train.py", "voc.lmdb", "coco.lmdb"],
     "tuning.md": ["imgs", "imgs.lmdb", "train.py"],
     "your-dataset.md": ["imgs"],
