@@ -332,7 +332,7 @@ def _own(rows: Sequence[Row], variants: dict[str, str]) -> str:
     measured = {
         (row["variant"], bool(row["setting"]["workers"])): row
         for row in rows
-        if row["variant"] in variants and row["metric"] == "times DataLoader" and row["median"]
+        if row["variant"] in variants and row["metric"] == _TIMES and row["median"]
     }
     if not measured:
         return ""
@@ -438,13 +438,18 @@ def figures(rows: Sequence[Row]) -> str:
     return "\n".join(lines).rstrip()
 
 
+_TIMES = "times DataLoader"
+
+
 def _table(rows: Sequence[Row]) -> list[str]:
     """The medians of one suite: a line for each loader, a column for each variant and metric.
 
     Where there are one or two loaders, or where a variant has its own, a line is a variant's
-    loader, and a column a metric. fastload's figure is bold if it beats every other loader.
+    loader, and a column a metric. fastload's figure is bold if it beats every other loader. Of a
+    suite that measures FastLoader against DataLoader, that quotient is enough.
     """
     measured = [row for group in report.groups(rows).values() for row in report.best_first(group)]
+    measured = [row for row in measured if row["metric"] == _TIMES] or measured
     if not measured:
         return []
     loaders = dict.fromkeys(row["loader"] for row in measured)
@@ -459,6 +464,8 @@ def _table(rows: Sequence[Row]) -> list[str]:
         for row in ranked:
             loader = row["loader"].removeprefix("fastload, ")
             line, heading = (loader, name) if wide else (f"{variant}: {loader}", name)
+            if len(loaders) == 1:
+                line = variant
             if wide and len(tables) > 1:
                 heading = f"{row['variant']}: {name}"
             wins = row is first and (report.ratio(row, peer) or 0) > 1
