@@ -20,6 +20,14 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def test_the_readme_is_short_and_its_code_narrow() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1200
+    for block in blocks(ROOT / "README.md", "python", "sh"):
+        for line in block.splitlines():
+            assert len(line) <= 76, f"cut off on a phone: {line}"
+
+
 def blocks(path: Path, *languages: str) -> Iterator[str]:
     for language, text in _BLOCK.findall(path.read_text(encoding="utf-8")):
         if language in languages:
@@ -46,6 +54,30 @@ def test_links_lead_to_files_and_headings_that_exist(path: Path) -> None:
         target = (path.parent / name).resolve() if name else path
         assert target.exists(), f"{path.name}: {link}"
         assert not heading or heading in headings(target), f"{path.name}: {link}"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "my own Dataset",
+        "timm",
+        "Lightning",
+        "HF Trainer",
+        "multi-GPU",
+        "resume",
+        "why is it not faster",
+        "weighted sampling",
+        "train/val split",
+        "16-bit",
+        "file names in the batch",
+        "masks",
+        "S3",
+    ],
+)
+def test_what_people_type_is_in_a_heading_which_the_search_prefers(typed: str) -> None:
+    words = anchor(typed)
+    found = [path.name for path in DOCUMENTS if any(words in one for one in headings(path))]
+    assert found, f"{typed}: in no heading"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
