@@ -62,6 +62,8 @@ _CHOICES = {
 }
 # Suites whose tables are in docs/performance.md, docs/buckets.md or docs/remote.md only.
 _EXPLAINED = {"cache", "entry-points", "scaled", "buckets", "remote"}
+# Suites whose figures a page tells in a sentence; bench/results has their rows.
+_TOLD = {"formats", "never-slower", "overhead", "scaling", "auto"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
@@ -421,7 +423,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 def figures(rows: Sequence[Row]) -> str:
     """The summary, charts, a table of each suite, and the reasons of loaders without a figure."""
     lines = [_conditions(rows), "", *summary(rows), *_slowest(rows), *_charts(rows)]
-    for suite in dict.fromkeys(row["suite"] for row in rows):
+    for suite in dict.fromkeys(row["suite"] for row in rows if row["suite"] not in _TOLD):
         lines += _table([row for row in rows if row["suite"] == suite])
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
