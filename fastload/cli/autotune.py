@@ -52,7 +52,7 @@ Examples:
 )  # fmt: skip
 @click.option(
     "--fix-batch-size", type=click.IntRange(min=1), metavar="N",
-    help="The same, but no other is tried: another batch size trains differently.",
+    help="Tune only for this batch size.",
 )  # fmt: skip
 @click.option(
     "--memory", "memory_limit", callback=size_of, metavar="SIZE",
