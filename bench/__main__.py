@@ -181,7 +181,8 @@ def table(files: tuple[str, ...], markdown: bool) -> None:
 def plot(files: tuple[str, ...], out: str, formats: str) -> None:
     """Draw a chart for each suite in FILES, which `run --json` wrote.
 
-    They are OUT/SUITE.png, OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones.
+    They are OUT/SUITE.png, OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones. Of
+    imagenet-train there is OUT/overview, too: the README's five bars.
     """
     rows = [found for path in files for found in json.loads(Path(path).read_text())]
     kinds = _split("format", formats, ("png", "svg", "pdf"))
