@@ -22,7 +22,7 @@ def fetched_again(error: _Error) -> _Error:
         record=error.record,
         offset=error.offset,
     )
-    found.__cause__ = error
+    found.__cause__ = error.__cause__
     return found
 
 

@@ -105,9 +105,10 @@ def test_a_shuffle_is_that_of_a_packed_store(
     path: Path, tmp_path: Path, window: int | None
 ) -> None:
     pack(path, tmp_path / "x.lmdb")
-    options: dict[str, Any] = {"batch_size": 6, "shuffle": True, "seed": 4, "fields": ("key",)}
-    loader = FastLoader(path, transform=TRAIN, shuffle_window=window, **options)
-    packed = FastLoader(tmp_path / "x.lmdb", transform=TRAIN, **options)
+    options: dict[str, Any] = {"batch_size": 6, "shuffle": True, "seed": 4}
+    rows, records = (PackedDataset(p, TRAIN, fields="key") for p in (path, tmp_path / "x.lmdb"))
+    loader = FastLoader(rows, shuffle_window=window, **options)
+    packed = FastLoader(records, **options)
     for _ in range(2):
         ours, theirs = list(loader), list(packed)
         keys = sorted(key for batch in ours for key in batch["key"])

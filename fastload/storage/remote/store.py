@@ -263,7 +263,7 @@ class RemoteStore(Store):
                     return read(attached)
                 except DataError as error:
                     if again:
-                        raise fetched_again(error) from error
+                        raise fetched_again(error) from error.__cause__
                     if not attached.lost and not attached.doubt():
                         raise
             attached.close()
@@ -302,7 +302,7 @@ class RemoteStore(Store):
             except LostFiles:
                 raise
             except DataError as error:
-                raise fetched_again(error) from error
+                raise fetched_again(error) from error.__cause__
 
     def _reopen(self, lost: _Attached) -> None:
         """Open the store anew, as files of the cache were lost; another thread may have done so."""

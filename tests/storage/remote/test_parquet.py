@@ -66,7 +66,7 @@ def groups() -> Iterator[RowGroups]:
 def batches(path: Any, **options: Any) -> list[dict[str, Any]]:
     data = {name: options.pop(name) for name in ("cache_dir",) if name in options}
     given = {"batch_size": 7, "shuffle": True, "seed": 2, "transform": TRANSFORM, **options}
-    return list(FastLoader(PackedDataset(path, **data), **given))
+    return list(FastLoader(PackedDataset(path, **data) if data else path, **given))
 
 
 @pytest.mark.parametrize("window", [None, 1])

@@ -24,6 +24,7 @@ import fastload
 import warm
 from fake_time import FakeTime, spends
 from fastload import FastLoader
+from fastload._base.torch_loader import PlainLoader
 from fastload._run.point import Point
 from fastload._tools.tuning import Tuning, page
 from fastload._tools.tuning.grid import Grid
@@ -146,7 +147,7 @@ class Fast:
     ) -> list[float]:
         self.clock.waits(seconds)
         self.measured.append((type(loader).__name__, point))
-        if type(loader) is DataLoader:
+        if isinstance(loader, PlainLoader):
             return [20.0 + len(self.measured) % 2] * 4
         return [100.0 * (256 / point.batch_size) * (100 if point.cache else 1)] * 4
 
