@@ -323,8 +323,8 @@ def test_links_in_the_place_of_temporary_files_are_replaced(tmp_path: Path) -> N
 def test_renames_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "precious").write_text("mine")
-    writer = open_writer(tmp_path / "a.tar")
-    writer.close()
+    (tmp_path / "a.tar.partial").mkdir()
+    (tmp_path / "a.tar.partial" / "settings.json").write_text("{}")
     renames = [["data-00000", str(tmp_path / "elsewhere" / "precious")]]
     for content in (json.dumps(renames), "[" * DEEP, "5"):
         (tmp_path / "a.tar.partial" / "renames.json").write_text(content)
