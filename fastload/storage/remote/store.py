@@ -340,11 +340,21 @@ class RemoteStore(WrappedStore):
         try:
             yield
         except DataError as error:
-            shown = self._shown_path(error.path)
-            if shown == error.path:
+            found = self._renamed(error)
+            if found is error:
                 raise
-            found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
-            raise found.with_traceback(error.__traceback__) from error.__cause__
+            raise found from found.__cause__
+
+    def _renamed(self, error: DataError) -> DataError:
+        """``error`` and its causes, with the object's name in the place of its cache file's."""
+        shown, cause = self._shown_path(error.path), error.__cause__
+        if isinstance(cause, DataError):
+            cause = self._renamed(cause)
+        if shown == error.path and cause is error.__cause__:
+            return error
+        found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
+        found.__cause__ = cause
+        return found.with_traceback(error.__traceback__)
 
     def _shown_path(self, path: str | None) -> str | None:
         attached = self._attached
