@@ -59,8 +59,6 @@ def command(
         click.echo(printable(report.columns))
     if not quiet:
         what = "checksums right" if report.checksums else "no checksum in this store; readable"
-        if report.checksums and report.columns == "no checksum":
-            what += ", no checksum of labels, names and fields"
         good = report.records - len(report.damaged)
         click.echo(
             f"{printable(report.path)}: {good:,} of {report.records:,} records: {what}"

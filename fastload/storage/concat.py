@@ -35,7 +35,7 @@ class ConcatStore(Store):
         self.remote = any(store.remote for store in self.stores)
         self.names = self.stores[0].names
         self.sample_fields = self.stores[0].sample_fields
-        self.left_out = [one for store in self.stores for one in store.left_out]
+        self.left_out = tuple(one for store in self.stores for one in store.left_out)
         self.indirect = next((s.indirect for s in self.stores if s.indirect is not None), None)
         self._given = labels
         self._labels: np.ndarray | None = None

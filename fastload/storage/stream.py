@@ -165,10 +165,7 @@ class StreamWriter(PartialWriter):
         try:
             self._number, self._at = 0, len(self.header())  # where the next record may start
             if self._partial.chunks:
-                places = self._partial.chunks[-1].places
-                assert places is not None  # written by this class
-                self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
-                self._check_data()
+                self._resume()
         except BaseException:
             self._partial.close()
             raise
@@ -230,10 +227,12 @@ class StreamWriter(PartialWriter):
     def _data(self, number: int) -> str:
         return self._partial.file(f"data-{number:05d}")
 
-    def _check_data(self) -> None:
-        """Raise StoreError unless the data files hold what the journal says."""
+    def _resume(self) -> None:
+        """Continue after the journal. Raise StoreError unless the data files hold what it says."""
         columns = join(self._partial.chunks)
-        assert columns.places is not None  # written by this class
+        if columns.places is None or columns.frames is None:
+            raise self._damaged("expected the places and checksums of records in the journal")
+        self._number, self._at = int(columns.places[-1, 0]), int(columns.places[-1, 3])
         for number in range(self._number + 1):
             path = self._data(number)
             start, stop = np.searchsorted(columns.places[:, 0], [number, number + 1]).tolist()
@@ -253,9 +252,10 @@ class StreamWriter(PartialWriter):
         header = self.header()
         if os.pread(file, len(header), 0) != header:
             raise self._damaged("a data file starts with other bytes", path, offset=0)
-        assert columns.places is not None  # as above
-        crcs = [None] * len(columns) if columns.frames is None else columns.frames.tolist()
-        places = zip(columns.places[:, 1:].tolist(), columns.nbytes.tolist(), crcs)
+        assert columns.places is not None and columns.frames is not None  # as above
+        places = zip(
+            columns.places[:, 1:].tolist(), columns.nbytes.tolist(), columns.frames.tolist()
+        )
         for i, ((begin, at, end), nbytes, crc) in enumerate(places):
             frame = memoryview(pread_all(file, end - begin, begin))
             if len(frame) < end - begin:
@@ -265,7 +265,7 @@ class StreamWriter(PartialWriter):
                 )  # fmt: skip
             data, after = frame[at - begin : at - begin + nbytes], frame[at - begin + nbytes :]
             found = _frame_sum(frame[: at - begin], crc32c(data), after)
-            if crc is not None and found != crc:  # older journals have none
+            if found != crc:
                 raise self._damaged(
                     f"expected CRC32C {crc:08x} of a record's frame, found {found:08x}",
                     path, record=first + i, offset=begin,

@@ -146,7 +146,7 @@ def test_every_byte_of_a_record_is_compared(tmp_path: Path, name: str) -> None:
     finished(tmp_path, name)
 
 
-def test_work_that_an_older_version_began_is_finished(
+def test_work_whose_journal_has_no_checksums_of_frames_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastload.storage import _columns
@@ -156,7 +156,8 @@ def test_work_that_an_older_version_began_is_finished(
     )
     interrupted(tmp_path, "a.tar")
     monkeypatch.undo()
-    finished(tmp_path, "a.tar")
+    with pytest.raises(StoreError, match=r"in the journal: .* delete the folder"):
+        begin(tmp_path, "a.tar")
 
 
 def test_frames_have_checksums_in_the_journal(tmp_path: Path) -> None:

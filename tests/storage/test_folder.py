@@ -96,7 +96,7 @@ def test_what_is_left_out_is_counted_by_the_reason(tmp_path: Path) -> None:
         f"2 files, such as {tmp_path}/a/1.json: Pillow, as installed, reads no image ending in "
         ".json"
     )
-    assert open_store([store, store]).left_out == [*store.left_out, *store.left_out]
+    assert open_store([store, store]).left_out == (*store.left_out, *store.left_out)
 
 
 def test_a_link_that_leads_nowhere_is_no_image_less(tmp_path: Path) -> None:

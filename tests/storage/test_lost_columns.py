@@ -165,31 +165,6 @@ def test_class_names_that_are_missing_are_an_error(tmp_path: Path, suffix: str) 
     refused(path, "classes")
 
 
-@pytest.mark.parametrize("suffix", ["h5", "n5", "zarr"])
-def test_an_older_store_without_a_list_of_columns_has_checksums_of_its_records(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fastload.storage.formats._array_writer import ArrayWriter
-
-    header = ArrayWriter.header
-
-    def older(self: ArrayWriter, columns: list[str]) -> dict[str, Any]:
-        made = header(self, columns)
-        del made["columns"]
-        for name in ("sizes", "kinds", "crc32c"):
-            del made["crc32c"][name]
-        return made
-
-    monkeypatch.setattr(ArrayWriter, "header", older)
-    path = packed(tmp_path, suffix)
-    assert verify(path).columns == "right"
-    for name in ("crc32c", "labels"):
-        other = tmp_path / f"{name}.{suffix}"
-        (shutil.copytree if path.is_dir() else shutil.copy)(path, other)
-        WAYS[suffix](other, name, None)
-        refused(other, name)
-
-
 # --- damaged descriptions -------------------------------------------------------------------------
 
 
@@ -399,6 +374,8 @@ def test_a_pattern_stands_for_files_without_their_sidecar(
     assert (report.checksums, report.columns, report.damaged) == (False, "no checksum", ())
     shown = CliRunner().invoke(main, ["info", pattern])
     assert "checksums   none" in shown.output
+    shown = CliRunner().invoke(main, ["verify", pattern])
+    assert "no checksum in this store" in shown.output
 
 
 @pytest.mark.parametrize("suffix", ["tfrecord", "rec", "tar"])

@@ -9,13 +9,15 @@ DCT record or pixels.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from typing import overload
 
 import numpy as np
 
 from ...storage.base import Located, Spans, Store
 from ...storage.held import Held
+from ...storage.wrapped import WrappedStore
 from . import memory
 from .prefix import Placed, Prefix
 from .share import CacheFile, fingerprint
@@ -44,11 +46,10 @@ class CacheFill:
         return CacheFill(wanted=self.wanted[which], placed=placed)
 
 
-class CachedStore(Store):
+class CachedStore(WrappedStore):
     """``inner`` with records in memory. See the module.
 
     Attributes:
-        inner: the store that is cached, which errors name.
         form: BYTES, DCT_RECORDS or PIXELS.
         prefix: with PIXELS, the operations that were applied to them.
         file: the memory file.
@@ -57,8 +58,6 @@ class CachedStore(Store):
     Args:
         asked: the limit that the user gave, if any: processes share only with the same one.
     """
-
-    format = "cache"
 
     def __init__(
         self,
@@ -70,10 +69,9 @@ class CachedStore(Store):
         limit: int,
         asked: int | None = None,
     ) -> None:
-        self.inner = inner
-        self.path, self.classes, self.metadata = inner.path, inner.classes, inner.metadata
-        self.mapped, self.indirect = inner.mapped, inner.indirect
-        self.remote = inner.remote
+        self._inner = inner
+        self._describe(inner)
+        self.format = "cache"
         self.kind, self.form, self.prefix = kind, form, prefix
         self.file = CacheFile(
             kind, len(inner), limit, lambda: fingerprint(parts, memory.flavour(), asked)
@@ -81,16 +79,23 @@ class CachedStore(Store):
         self.limit, self.arena = self.file.limit, self.file.arena
         self._number = len(inner.files)
 
-    def __len__(self) -> int:
-        return len(self.inner)
+    @property
+    def inner(self) -> Store:
+        """The store that is cached, which errors name."""
+        return self._inner
 
     @property
     def files(self) -> Sequence[str]:
         """Those of the inner store, and the memory file as this process can open it."""
         return _OneMore(self.inner.files, f"/proc/self/fd/{self.file.fd}")
 
-    def memory(self) -> Mapping[int, np.ndarray]:
-        return self.inner.memory()
+    def file_table(self) -> tuple[bytes, np.ndarray]:
+        paths, ends = self.inner.file_table()
+        paths += os.fsencode(self.files[self._number])
+        return paths, np.append(ends, len(paths))
+
+    def mapped_files(self) -> np.ndarray:
+        return np.append(self.inner.mapped_files(), np.uint8(self.mapped))
 
     def locate(self, indices: np.ndarray) -> Located:
         """As in the contract, at one moment: the whole answer agrees on which records are kept."""
@@ -157,9 +162,7 @@ class CachedStore(Store):
         """Of records that are not kept, as ``spans``; lengths of 0 for those that are."""
         missing = self._missing(indices)
         spans = self.inner.places(indices)
-        return Spans(
-            file=spans.file, offset=spans.offset, nbytes=np.where(missing, spans.nbytes, 0)
-        )
+        return dataclasses.replace(spans, nbytes=np.where(missing, spans.nbytes, 0))
 
     def shown(self, file: int) -> str:
         return self.files[file] if file == self._number else self.inner.shown(file)
@@ -168,14 +171,6 @@ class CachedStore(Store):
         """As in the contract, of records that are not kept."""
         missing = indices[self._missing(indices)]
         return self.inner.ahead(missing, urgency=urgency, blocks=blocks)
-
-    def expect(
-        self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
-    ) -> None:
-        self.inner.expect(indices, positions, length=length, blocks=blocks)
-
-    def passed(self, position: int) -> None:
-        self.inner.passed(position)
 
     def _missing(self, indices: np.ndarray) -> np.ndarray:
         """bool (n,): which records are not kept."""
@@ -194,22 +189,9 @@ class CachedStore(Store):
         """Those of the kept image, where there is one."""
         return self.locate(indices).sizes
 
-    @property
-    def labels(self) -> np.ndarray | None:
-        return self.inner.labels
-
-    def keys(self, indices: np.ndarray) -> list[str]:
-        return self.inner.keys(indices)
-
-    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        """Those of the inner store's bytes."""
-        return self.inner.checksums(indices)
-
-    def check_whole(self) -> None:
-        self.inner.check_whole()
-
-    def tables(self) -> Spans:
-        return self.inner.tables()
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """As in the contract, in the form that ``kinds`` says."""
+        return super().read(indices) if self.indirect is not None else Store.read(self, indices)
 
 
 class _OneMore(Sequence[str]):

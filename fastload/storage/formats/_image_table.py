@@ -155,7 +155,7 @@ class Header:
     Attributes:
         metadata: as in ``Store``.
         fields: of the records.
-        sums: checksums of the columns by name; None: the store has none.
+        sums: checksums of the columns by name; None: the store is another program's.
     """
 
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -195,16 +195,13 @@ class Header:
             if header["format"] != f"fastload-{name}":
                 raise ValueError(f"a format of {header['format']!r}")
             known = int(header["version"])
-            metadata, sums = header["metadata"], header.get("crc32c")
+            metadata, sums, listed = header["metadata"], header.get("crc32c"), header.get("columns")
             if not isinstance(metadata, dict):
                 raise ValueError("metadata that are not an object")
-            if not isinstance(sums, dict) and {"crc32c", "columns"} & set(header):
+            if not isinstance(sums, dict):
                 raise ValueError("no checksums")
-            # Older stores have no list of columns, but all have the checksums of their records.
-            older = ["crc32c", *(["labels"] if "labels" in (sums or ()) else [])]
-            listed = header.get("columns", older)
             if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-                raise ValueError("columns that are not a list of names")
+                raise ValueError("no list of columns")
             fields = [Field.from_json(field) for field in header["fields"]]
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise StoreError(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from types import ModuleType
 
-VERSIONS = (1, 2)  # 2: labels other than int64 (n,), or fields
+VERSION = 2
 LAYOUT = "fastload-lmdb"
 RECORDS = b"records"  # names of the sub-databases
 COLUMNS = b"columns"
@@ -137,16 +137,15 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
     values = _Values(pages, tree)
     reader = ColumnReader(path, count, values.get, prefix="/")
     format_ = values.json("format", dict)
-    if format_.get("format") != LAYOUT or format_.get("version") not in VERSIONS:
+    if format_.get("format") != LAYOUT or format_.get("version") != VERSION:
         raise StoreError(
-            f"expected format {LAYOUT} version 1 or 2, found {str(format_)[:200]}: "
-            "a newer fastload may know it",
+            f"expected format {LAYOUT} version {VERSION}, found {str(format_)[:200]}: pack it "
+            "again, or update fastload",
             path=path,
         )
-    sums = values.json("checksums", dict) if values.has("checksums") else None
-    listed = format_.get("columns", ["labels"] if "labels" in (sums or ()) else [])
+    sums, listed = values.json("checksums", dict), format_.get("columns")
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise StoreError(f"not a list of columns: {str(listed)[:200]}", path=path)
+        raise StoreError(f"not a list of columns: {str(listed)[:200]}; pack it again", path=path)
     demand(listed, values.names().__contains__, path)
     classes = values.json("classes", list)
     if not all(map(is_text, classes)):
@@ -157,7 +156,7 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
         raise StoreError(f"damaged fields: {error}", path=path) from error
     keys = reader.blobs("keys", "key_ends")
     if keys is None:
-        raise StoreError("the column 'keys' is missing", path=path)
+        raise StoreError("the column 'keys' is missing: pack it again", path=path)
     offset, nbytes = reader.column("offsets", "<i8"), reader.column("nbytes", "<i8")
     if not _table_fits(pages, records, values.json("fingerprint", dict), offset, nbytes):
         if not rebuild:
@@ -241,10 +240,6 @@ class _Values:
         names = (self._pages.bytes[at : at + nbytes].tobytes() for at, nbytes in places)
         return {name.decode("utf-8", "replace") for name in names}
 
-    def has(self, name: str) -> bool:
-        """Whether there is a column of this name."""
-        return self._pages.find(self._tree, name.encode()) is not None
-
     def get(self, name: str) -> np.ndarray | None:
         """uint8 (bytes,); None if there is no such column."""
         found = self._pages.find(self._tree, name.encode())
@@ -258,7 +253,9 @@ class _Values:
         """
         value = self.get(name)
         if value is None:
-            raise StoreError(f"the column {name!r} is missing", path=self._pages.path)
+            raise StoreError(
+                f"the column {name!r} is missing: pack it again", path=self._pages.path
+            )
         try:
             if len(value) > _MAX_JSON:
                 raise ValueError("too long")
@@ -284,7 +281,7 @@ class LmdbWriter(PartialWriter):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._lmdb = _library()
-        begun = {"format": LAYOUT, "version": VERSIONS[-1]}
+        begun = {"format": LAYOUT, "version": VERSION}
         super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
         self._pending: list[Batch] = []
         self._pending_nbytes = 0
@@ -479,14 +476,14 @@ class LmdbWriter(PartialWriter):
 
 
 def _described(columns: _columns.Columns) -> dict[str, Any]:
-    """The value of "format": version 1 if an older fastload can read the store."""
+    """The value of "format", without the names of all columns."""
     labels = columns.labels
-    extra: dict[str, Any] = {}
+    found: dict[str, Any] = {"format": LAYOUT, "version": VERSION}
     if labels is not None and (labels.dtype.str, labels.ndim) != ("<i8", 1):
-        extra["labels"] = [labels.dtype.str, labels.shape[1] if labels.ndim > 1 else None]
+        found["labels"] = [labels.dtype.str, labels.shape[1] if labels.ndim > 1 else None]
     if columns.fields:
-        extra["fields"] = [column.field.as_json() for column in columns.fields.values()]
-    return {"format": LAYOUT, "version": VERSIONS[1 if extra else 0], **extra}
+        found["fields"] = [column.field.as_json() for column in columns.fields.values()]
+    return found
 
 
 def _plain(value: bytes | np.ndarray) -> bytes | memoryview:

@@ -158,8 +158,7 @@ def _table(
         fields=reader.fields(header.fields),
         classes=checked_classes(content[classes], path) if classes else [],
         metadata=header.metadata,
-        # Older stores have only the checksums of the archive, which were compared.
-        sums=Sums(path, {} if own and header.sums is None else header.sums),
+        sums=Sums(path, header.sums),
         watch=file.mapped.watch,  # set once a column was left in the file
         indirect=indirect,
     )

@@ -15,11 +15,12 @@ from ..._base.fork_lock import ForkLock
 from ...errors import DataError, StoreError, UsageError
 from .._crc import crc32c
 from .._sidecar import SUFFIX, listed_in
-from ..base import BLOCK_NBYTES, Field, Located, Spans, Store
+from ..base import BLOCK_NBYTES, Located, Spans, Store
 from ..column_options import DEFAULT, ColumnOptions
 from ..held import CLEAR, Held, fetched_again
 from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
+from ..wrapped import WrappedStore
 from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
 from .cache import BlockCache, Hold, LostFiles, Ranges, Source, cache_for, let_go
@@ -177,7 +178,7 @@ class _Attached:
             let_go(self.cache)
 
 
-class RemoteStore(Store):
+class RemoteStore(WrappedStore):
     """A store at a URL. See the package.
 
     Args:
@@ -195,8 +196,7 @@ class RemoteStore(Store):
         UsageError: the options or the cache's folder cannot be used.
     """
 
-    remote = True
-    mapped = True
+    generation = 0
 
     def __init__(self, url: str, options: RemoteOptions, columns: ColumnOptions = DEFAULT) -> None:
         self._url, self._options, self._columns = RemoteUrl(url), options, columns
@@ -217,11 +217,9 @@ class RemoteStore(Store):
             self._objects |= finder.shards(self._url, names)
         self._inner: Store | None = None
         self._attach(service)
-        inner = self._store
-        self.format, self.classes, self.metadata = inner.format, inner.classes, inner.metadata
-        self.indirect, self.identity = inner.indirect, inner.identity
-        self.names, self.sample_fields = inner.names, inner.sample_fields
-        self._count = len(inner)
+        self._describe(self.inner)
+        self.path, self.remote, self.mapped = self._url.shown, True, True
+        self._count = len(self.inner)
         self._verified = np.zeros(self._count, bool)  # whose checksums ``read`` has compared
 
     def _listed(self, service: Service, manifest: str) -> list[str]:
@@ -279,6 +277,9 @@ class RemoteStore(Store):
         assert self._attached is not None
         return self._attached
 
+    def _ask(self, question: Callable[[Store], _T]) -> _T:
+        return self._healed(lambda: question(self.inner))
+
     def _healed(self, read: Callable[[], _T]) -> _T:
         """What ``read`` returns: called again where the first time found the cache wrong.
 
@@ -295,7 +296,7 @@ class RemoteStore(Store):
                 self._doubted.add(str(error))
                 if here.lost:
                     self._reopen(here)
-                elif known or not self._store.remote or not here.doubt():
+                elif known or not self.inner.remote or not here.doubt():
                     raise
             try:
                 return read()
@@ -317,7 +318,7 @@ class RemoteStore(Store):
         """As in the contract."""
         new = np.array([i for i in indices.tolist() if i not in self._doubted], np.int64)
         here = self._here
-        if not len(new) or self._store.remote:
+        if not len(new) or self.inner.remote:
             return False  # of a table that is decoded, rows have no bytes of their own
         self._doubted.update(new.tolist())
         if here.lost:
@@ -327,7 +328,8 @@ class RemoteStore(Store):
         return True
 
     @property
-    def _store(self) -> Store:
+    def inner(self) -> Store:
+        """The store over the sparse files."""
         _ = self._here
         assert self._inner is not None
         return self._inner
@@ -338,11 +340,21 @@ class RemoteStore(Store):
         try:
             yield
         except DataError as error:
-            shown = self._shown_path(error.path)
-            if shown == error.path:
+            found = self._renamed(error)
+            if found is error:
                 raise
-            found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
-            raise found.with_traceback(error.__traceback__) from error.__cause__
+            raise found from found.__cause__
+
+    def _renamed(self, error: DataError) -> DataError:
+        """``error`` and its causes, with the object's name in the place of its cache file's."""
+        shown, cause = self._shown_path(error.path), error.__cause__
+        if isinstance(cause, DataError):
+            cause = self._renamed(cause)
+        if shown == error.path and cause is error.__cause__:
+            return error
+        found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
+        found.__cause__ = cause
+        return found.with_traceback(error.__traceback__)
 
     def _shown_path(self, path: str | None) -> str | None:
         attached = self._attached
@@ -358,35 +370,17 @@ class RemoteStore(Store):
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def files(self) -> Sequence[str]:
-        """The sparse files; ``shown`` names the objects."""
-        return self._store.files
-
     def shown(self, file: int) -> str:
         """As in the contract: the URL, without credentials."""
         path = self.files[file]
         return self._shown_path(path) or path
 
-    def file_table(self) -> tuple[bytes, np.ndarray]:
-        return self._store.file_table()
-
-    def mapped_files(self) -> np.ndarray:
-        return self._store.mapped_files()
-
-    def memory(self) -> Mapping[int, np.ndarray]:
-        return self._store.memory()
-
-    def places(self, indices: np.ndarray) -> Spans:
-        """As in the contract."""
-        return self._healed(lambda: self._store.places(indices))
-
     def spans(self, indices: np.ndarray) -> Spans:
         """As in the contract: fetched, and there as long as the spans live."""
 
         def fetched() -> Spans:
-            if self._store.remote:
-                return self._store.spans(indices)
+            if self.inner.remote:
+                return self.inner.spans(indices)
             here, spans = self._here, self.places(indices)
             hold = here.cache.hold(self._ranges(spans), here.source)
             assert hold is not None, "only what is ahead may find no room"
@@ -399,8 +393,8 @@ class RemoteStore(Store):
         """As in the contract."""
 
         def begun() -> Held | None:
-            if self._store.remote:
-                return self._store.ahead(indices, urgency=urgency, blocks=blocks)
+            if self.inner.remote:
+                return self.inner.ahead(indices, urgency=urgency, blocks=blocks)
             here = self._here
             ranges = self._ranges(self.places(indices), blocks=blocks)
             return here.cache.hold(ranges, here.source, urgency=urgency, ahead=True)
@@ -455,8 +449,8 @@ class RemoteStore(Store):
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
         """As in the contract."""
-        if self._store.remote:
-            self._store.expect(indices, positions, length=length, blocks=blocks)
+        if self.inner.remote:
+            self.inner.expect(indices, positions, length=length, blocks=blocks)
         here = self._here
         if self.indirect is not None or here.cache.fits:
             return  # nothing is evicted
@@ -468,7 +462,7 @@ class RemoteStore(Store):
                 continue
             at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
             offset, nbytes = spans.offset[at], spans.nbytes[at]
-            if blocks and not self._store.remote:
+            if blocks and not self.inner.remote:
                 whole = Blocks(*self._blocks(number))
                 pieces, count = offset // BLOCK_NBYTES, len(whole)
                 position = positions[at]
@@ -485,25 +479,21 @@ class RemoteStore(Store):
 
     def passed(self, position: int) -> None:
         """As in the contract."""
-        if self._store.remote:
-            self._store.passed(position)
+        if self.inner.remote:
+            self.inner.passed(position)
         for file in self._here.opened:
             file.now = position
 
     def check_window(self, blocks: int) -> None:
         """As in the contract."""
-        if self._store.remote:
-            self._store.check_window(blocks)
+        if self.inner.remote:
+            self.inner.check_window(blocks)
         limit = self._here.cache.area.limit
         if blocks * BLOCK_NBYTES > limit // 2:
             raise UsageError(
                 f"shuffle_window: expected at most {limit // 2 // BLOCK_NBYTES} blocks of 8 MB, "
                 f"half of the {limit} bytes that are cached, got {blocks}: raise disk_limit"
             )
-
-    def hint(self, *, windowed: bool) -> str | None:
-        """As in the contract."""
-        return self._store.hint(windowed=windowed)
 
     def fetched(self) -> Mapping[str, float]:
         """As in the contract."""
@@ -524,7 +514,7 @@ class RemoteStore(Store):
     def check_whole(self) -> None:
         """As in the contract, also of columns from before files were opened anew."""
         try:
-            for store in [*self._inner_before, self._store]:
+            for store in [*self._inner_before, self.inner]:
                 store.check_whole()
         except StoreError as error:
             raise StoreError(
@@ -533,58 +523,32 @@ class RemoteStore(Store):
                 path=self.path,
             ) from error
 
-    def check_columns(self) -> bool:
-        return self._healed(lambda: self._store.check_columns())
-
-    def kinds(self, indices: np.ndarray) -> np.ndarray:
-        return self._healed(lambda: self._store.kinds(indices))
-
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         def read() -> np.ndarray:
             if self._sized:
-                return self._store.sizes(indices)
+                return self.inner.sizes(indices)
             parts = [np.empty((0, 2), np.int32)]
             for at in range(0, len(indices), _PROBED):
                 some = indices[at : at + _PROBED]
                 spans = self.spans(some)  # sizes are read from the images' headers
-                parts.append(self._store.sizes(some))
+                parts.append(self.inner.sizes(some))
                 del spans
             return np.concatenate(parts)
 
         return self._healed(read)
 
     def locate(self, indices: np.ndarray) -> Located:
-        if self._store.remote:
-            return self._healed(lambda: self._store.locate(indices))
+        if self.inner.remote:
+            return self._healed(lambda: self.inner.locate(indices))
         return Located(
             spans=self.spans(indices), kinds=self.kinds(indices), sizes=self.sizes(indices)
         )
 
-    @property
-    def labels(self) -> np.ndarray | None:
-        return self._healed(lambda: self._store.labels)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._store.fields
-
-    def column(self, name: str) -> np.ndarray:
-        return self._healed(lambda: self._store.column(name))
-
-    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        return self._healed(lambda: self._store.values(name, indices))
-
-    def keys(self, indices: np.ndarray) -> list[str]:
-        return self._healed(lambda: self._store.keys(indices))
-
-    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        return self._store.checksums(indices)
-
     def read(self, indices: np.ndarray) -> list[bytes]:
         """As in the contract; what does not match its checksum is fetched again."""
         if self.indirect is not None:
-            return self._healed(lambda: self._store.read(indices))
-        data = self._healed(lambda: super(RemoteStore, self).read(indices))
+            return super().read(indices)
+        data = self._healed(lambda: Store.read(self, indices))
         sums = self.checksums(indices)
         if sums is None:
             return data
@@ -594,12 +558,6 @@ class RemoteStore(Store):
         if wrong and self.doubt(indices[wrong]):  # else who uses them says so
             return self.read(indices)
         return data
-
-    def tables(self) -> Spans:
-        return self._store.tables()
-
-    def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
-        return self._healed(lambda: self._store.batch(name, indices))
 
     def close(self) -> None:
         if self._attached is not None:

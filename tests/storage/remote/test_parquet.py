@@ -64,7 +64,7 @@ def groups() -> Iterator[RowGroups]:
 
 
 def batches(path: Any, **options: Any) -> list[dict[str, Any]]:
-    data = {name: options.pop(name) for name in ("cache_dir",) if name in options}
+    data = {name: options.pop(name) for name in ("cache_dir", "disk_limit") if name in options}
     given = {"batch_size": 7, "shuffle": True, "seed": 2, "transform": TRANSFORM, **options}
     return list(FastLoader(PackedDataset(path, **data) if data else path, **given))
 
@@ -112,7 +112,7 @@ def test_a_server_that_fails_now_and_then_changes_nothing(
 
 def test_nothing_on_a_disk(server: ObjectServer, folder: Path, tmp_path: Path) -> None:
     url = f"{server.url}/part-0.parquet"
-    ours = batches(PackedDataset(url, TRANSFORM, seed=2, disk_limit=0), transform=None)
+    ours = batches(url, disk_limit=0)
     assert_same(ours, batches(folder / "part-0.parquet"))
 
 
