@@ -19,8 +19,8 @@ from .thread_state import THREAD
 def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
     """Deferred images of ``records`` (int64, in range), RGB.
 
-    None: this thread defers nothing; or the size of a record is not known, or is one that Pillow warns
-    of or refuses, so that only decoding it says what is wrong with it.
+    None: this thread defers nothing; or the size of a record is not known, or is one that Pillow
+    warns of or refuses, so that only decoding it says what is wrong with it.
     """
     if not THREAD.deferring:
         return None
