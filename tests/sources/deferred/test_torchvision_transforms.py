@@ -282,6 +282,8 @@ def test_a_hue_that_does_not_exist_is_torchvisions_error(kind: Any) -> None:
 
 
 def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch.install()
+    assert trial.left_out() == []
     taken = []
     for name in (
         "_cropped",
