@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import shutil
@@ -45,7 +46,7 @@ FILES = [
 
 def deleted(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        gone = Path(tempfile.mkdtemp(dir=THESES.parent)) / "gone"
+        gone = _place() / "gone"
         path.rename(gone)  # at once: a loader that runs makes files in it
         shutil.rmtree(gone)
     else:
@@ -54,8 +55,8 @@ def deleted(path: Path) -> None:
 
 def truncated(path: Path) -> None:
     if path.is_dir() or path.is_symlink():
-        deleted(path)
-        path.write_bytes(b"")
+        (other := _place() / "empty").write_bytes(b"")
+        exchanged(path, other)
     else:
         os.truncate(path, 100)
 
@@ -63,24 +64,37 @@ def truncated(path: Path) -> None:
 def garbage(path: Path) -> None:
     """Of the same size, as another file: what is mapped stays as it is."""
     nbytes = path.stat().st_size if path.is_file() else 5000
-    deleted(path)
-    path.write_bytes(np.random.default_rng(0).bytes(nbytes))
+    (other := _place() / "garbage").write_bytes(np.random.default_rng(0).bytes(nbytes))
+    exchanged(path, other)
 
 
 def folder(path: Path) -> None:
-    deleted(path)
-    path.mkdir()
-    (path / "somebody's").write_bytes(b"else")
+    (other := _place() / "folder").mkdir()
+    (other / "somebody's").write_bytes(b"else")
+    exchanged(path, other)
 
 
 def link(path: Path) -> None:
-    deleted(path)
-    path.symlink_to(THESIS)
+    (other := _place() / "link").symlink_to(THESIS)
+    exchanged(path, other)
 
 
 def linked_folder(path: Path) -> None:
-    deleted(path)
-    path.symlink_to(THESES)
+    (other := _place() / "link").symlink_to(THESES)
+    exchanged(path, other)
+
+
+def exchanged(path: Path, other: Path) -> None:
+    """Put ``other`` in the place of ``path`` at once: a running loader makes anew what is gone."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(here, os.fsencode(path), here, os.fsencode(other), exchange):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    deleted(other)
+
+
+def _place() -> Path:
+    return Path(tempfile.mkdtemp(dir=THESES.parent))
 
 
 THESIS, THESES = Path("thesis.tex"), Path("theses")
