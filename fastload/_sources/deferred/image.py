@@ -807,16 +807,11 @@ def _table(lut: Any, bands: int) -> tuple[int, ...] | None:
     """The levels that ``Image.point`` makes of each level: 256 for all bands, or for each."""
     if type(lut) not in (list, tuple) or len(lut) != 256 * bands:
         return None
-    if not _NUMBERS.issuperset(map(type, lut)):
+    if not _NUMBERS.issuperset(map(type, lut)) or not -_MOST < min(lut) <= max(lut) < _MOST:
         return None
-    try:
-        table = bytes(lut)
-    except (TypeError, ValueError):  # a float, or beyond a byte: Pillow rounds and clips
-        if not -_MOST < min(lut) <= max(lut) < _MOST:
-            return None
-        table = bytes([0 if v < 0 else 255 if v > 255 else round(v) for v in lut])
+    table = tuple([0 if level < 0 else 255 if level > 255 else round(level) for level in lut])
     first = table[:256]
-    return tuple(first if table == first * bands else table)
+    return first if table == first * bands else table
 
 
 _NUMBERS = frozenset({int, float, bool})  # ``level > 9 and 255`` is a bool or an int

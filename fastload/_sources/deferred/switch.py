@@ -9,14 +9,17 @@ OpenCV for this.
 from __future__ import annotations
 
 import sys
+import threading
 from types import TracebackType
 
-from ..._base.fork_lock import ForkLock
-from .patches import patch, pillow
-from .redirect import put_back
+import PIL.Image
+
+from .from_array import from_array
+from .openers import opener
+from .redirect import put_back, redirect
 from .thread_state import THREAD, forget
 
-_LOCK = ForkLock()
+_LOCK = threading.Lock()
 _INSTALLED: set[str] = set()
 
 
@@ -26,7 +29,7 @@ class deferring:
     def __enter__(self) -> None:
         install()
         self._before = THREAD.deferring
-        THREAD.deferring = not patch.MISSING
+        THREAD.deferring = True
 
     def __exit__(
         self,
@@ -58,29 +61,29 @@ def uninstall() -> None:
     with _LOCK:
         put_back()
         if "cv2" in _INSTALLED:
-            from .patches import opencv
+            from . import opencv
 
             opencv.put_back()
-        patch.MISSING.clear()
         _INSTALLED.clear()
 
 
 def _pillow() -> None:
-    patch.exchange(pillow.PATCHES)
+    redirect((PIL.Image.open, opener), (PIL.Image.fromarray, from_array))
 
 
 def _torchvision() -> None:
-    from .patches import torch, torchvision
+    from . import hooks, torchvision_io, torchvision_transforms
 
-    patch.exchange([*torchvision.PATCHES, *torch.PATCHES])
-    torchvision.add_kernels()
+    hooks.redirect_all()
+    torchvision_io.redirect_all()
+    torchvision_transforms.redirect_all()
 
 
 def _opencv() -> None:
-    from .patches import opencv
+    from . import opencv
 
-    opencv.replace_all()
+    opencv.redirect_all()
 
 
 _PARTS = {"PIL.Image": _pillow, "cv2": _opencv, "torchvision.transforms": _torchvision}
-"""By what the program has to have imported: exchanges its functions."""
+"""By what the program has to have imported: redirects its functions."""

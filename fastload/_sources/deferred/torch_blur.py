@@ -9,6 +9,7 @@ a size with kernels of a size, both blur the same noise.
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,6 @@ import PIL.Image
 import torch
 
 from ... import _native
-from ..._base.named import named
 from ..._transforms.pixels import operations as pixels
 from .operations import IMAGE_OPERATIONS
 from .thread_state import eagerly
@@ -46,7 +46,8 @@ def weights(v2: bool, size: int, sigma: float) -> Weights | None:
         sigma: of the Gaussian, in pixels.
     """
     name = "v2.functional._misc" if v2 else "_functional_tensor"
-    make = named(f"torchvision.transforms.{name}._get_gaussian_kernel1d")
+    module = importlib.import_module(f"torchvision.transforms.{name}")
+    make = getattr(module, "_get_gaussian_kernel1d", None)
     if make is None:
         return None
     made = make(size, sigma, torch.float32, torch.device("cpu"))
@@ -70,27 +71,20 @@ def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
     return known
 
 
-def in_core(
-    levels: np.ndarray, v2: bool, kernel: Kernel, sigma: tuple[float, float]
-) -> np.ndarray | None:
-    """An RGB image, uint8 (h, w, 3), as the core blurs it; None: it cannot."""
-    core = _native.load()
-    across, down = (weights(v2, *one) for one in zip(kernel, sigma, strict=True))
-    if core is None or across is None or down is None:
-        return None
-    made: np.ndarray = levels.copy()
-    core.pixels(made, np.array([pixels.TORCH_BLUR], np.int32), np.array([values(across, down)]))
-    return made
-
-
 def _compared(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
+    core = _native.load()
+    across, down = (weights(v2, taps, _SIGMA) for taps in kernel)
+    if core is None or across is None or down is None:
+        return False
+    given = np.array([values(across, down)])
+    codes = np.array([pixels.TORCH_BLUR], np.int32)
     rng = np.random.default_rng(0)
-    blur, sigma = IMAGE_OPERATIONS["kernel_blur"].replay, (_SIGMA, _SIGMA)
+    blur = IMAGE_OPERATIONS["kernel_blur"].replay
     with eagerly():
         for _ in range(-(-_COMPARED // (3 * size[0] * size[1]))):
             noise = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            theirs = np.asarray(blur(PIL.Image.fromarray(noise), v2, kernel, sigma))
-            made = in_core(noise, v2, kernel, sigma)
-            if made is None or not np.array_equal(made, theirs):
+            theirs = blur(PIL.Image.fromarray(noise), v2, kernel, (_SIGMA, _SIGMA))
+            core.pixels(noise, codes, given)
+            if not np.array_equal(noise, np.asarray(theirs)):
                 return False
     return True
