@@ -437,11 +437,6 @@ def has_url(path: object) -> bool:
     return is_url(path)
 
 
-def is_remote(dataset: object) -> bool:
-    """Whether ``dataset`` is a packed store at a URL."""
-    return isinstance(dataset, PackedDataset) and dataset.store.fetched() is not None
-
-
 def open_dataset(
     dataset: Any,
     *,
