@@ -294,14 +294,8 @@ def test_other_fields_come_beside_those_that_move(path: str) -> None:
     batch = next(iter(loader))
     assert list(batch) == ["image", "label", "key", "classes", "mask"]
     assert batch["classes"][3] == [30, 31, 32]
-    again = FastLoader(
-        PackedDataset(loader.dataset, fields=loader.fields, joint=loader.joint),
-        batch_size=4,
-        transform=FIXED,
-    )
+    again = FastLoader(loader.dataset, batch_size=4, transform=FIXED)
     assert torch.equal(next(iter(again))["mask"], batch["mask"])
-    with pytest.raises(UsageError, match="already has another joint"):
-        FastLoader(PackedDataset(loader.dataset, joint={"boxes": "xyxy"}))
 
 
 @pytest.mark.parametrize(
@@ -353,8 +347,8 @@ def test_masks_have_the_dtype_of_their_arrays_and_files(
 @pytest.mark.parametrize("cache", ["ram", "decoded"])
 def test_a_cache_changes_nothing(path: str, cache: str) -> None:
     chain = v2.Compose([v2.Resize(40), v2.RandomCrop(32), v2.ToImage()])
-    given = {"batch_size": 5, "transform": chain, "joint": JOINT, "seed": 3}
-    cached, plain = FastLoader(path, cache=cache, **given), FastLoader(path, **given)
+    dataset, given = PackedDataset(path, chain, joint=JOINT), {"batch_size": 5, "seed": 3}
+    cached, plain = FastLoader(dataset, cache=cache, **given), FastLoader(dataset, **given)
     for _ in range(3):
         for ours, theirs in zip(cached, plain, strict=True):
             assert torch.equal(ours["image"], theirs["image"])
@@ -424,7 +418,7 @@ def test_arguments_that_cannot_be_are_refused(path: str) -> None:
     ]
     for given, message in cases:
         with pytest.raises(UsageError, match=message):
-            FastLoader(path, **given)
+            PackedDataset(path, **given)
 
 
 def test_a_mask_that_cannot_be_is_an_error_of_its_record(path: str, tmp_path: Path) -> None:
@@ -447,7 +441,8 @@ def test_a_mask_that_cannot_be_is_an_error_of_its_record(path: str, tmp_path: Pa
         with pytest.raises(DataError, match=message) as caught:
             dataset[index]
         assert caught.value.record == index
-    loader = FastLoader(tmp_path / "a.lmdb", batch_size=5, on_error="skip", max_errors=3, **given)
+    dataset = PackedDataset(tmp_path / "a.lmdb", **given)
+    loader = FastLoader(dataset, batch_size=5, on_error="skip", max_errors=3)
     (batch,) = loader
     assert batch["label"].tolist() == [0, 4] and (batch["mask"] == 7).all()
     assert len(batch["mask"]) == len(batch["image"]) == 2
