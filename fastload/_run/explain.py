@@ -7,8 +7,8 @@ import numpy as np
 from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
 from .._engine.registry import chosen, is_torch
-from .._sources.deferred import redirect
 from .._sources.deferred.thread_state import OF_MODE
+from .._sources.deferred.trial import left_out
 from .._sources.mix import MixDataset
 from .._sources.source import Source
 from .._sources.streams import ImageStream
@@ -203,17 +203,19 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
     if route.eager:
         return [f"images: made where the dataset asks for them, because {route.eager}"]
     images = measured.images
+    slower = [f"slower: {line}" for line in left_out()]
     if not images.opened and not images.given and images.read:
-        return [f"images: {images.read} read by OpenCV's functions, and decoded in C++"]
+        return [f"images: {images.read} read by OpenCV's functions, and decoded in C++", *slower]
     if not images.opened and not images.given:
-        return ["images: deferred, and made in C++ for a whole batch, if the dataset opens any"]
+        deferred = "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
+        return [deferred, *slower]
     counts = [(images.opened, "opened"), (images.given, "made of arrays")]
     found = " and ".join(f"{count} {how}" for count, how in counts if count)
     lines = [
         f"images: {found} in the last epoch; {images.deferred} tensors stayed "
-        "deferred until their batch was made in C++"
+        "deferred until their batch was made in C++",
+        *slower,
     ]
-    lines += [f"slower: {line}" for line in redirect.LEFT_OUT]
     elapsed_ns = max(1.0, measured.stamps.snapshot().elapsed_s * 1e9)
     for (function, file, line), (count, ns) in _by_time(images)[:_MOST_CAUSES]:
         if OF_MODE in function:

@@ -40,15 +40,18 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
             or not is_within(obj.shape[1], obj.shape[0])
         ):
             return original(obj, mode)
-        data = obj.tobytes()
-        size = obj.shape[1], obj.shape[0]
-        stored = Stored(RAW, 0, len(data), mapped=False, checksum=None)
-        opened = Opened(None, data, None, size, "RGB", "", stored=stored)
         THREAD.batch.opened += 1
         THREAD.batch.given += 1
-        image = DeferredImage(Recording(opened, COPY, size, "RGB"))
-        image.info = {}
-        image._loaded = True  # there is nothing that could be damaged
-        return image
+        return deferred_pixels(obj.tobytes(), (obj.shape[1], obj.shape[0]))
 
     return fromarray
+
+
+def deferred_pixels(data: bytes, size: tuple[int, int]) -> DeferredImage:
+    """A deferred image of ``size`` (w, h) of its pixels: RGB, row by row."""
+    stored = Stored(RAW, 0, len(data), mapped=False, checksum=None)
+    opened = Opened(None, data, None, size, "RGB", "", stored=stored)
+    image = DeferredImage(Recording(opened, COPY, size, "RGB"))
+    image.info = {}
+    image._loaded = True  # there is nothing that could be damaged
+    return image

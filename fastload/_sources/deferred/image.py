@@ -807,11 +807,16 @@ def _table(lut: Any, bands: int) -> tuple[int, ...] | None:
     """The levels that ``Image.point`` makes of each level: 256 for all bands, or for each."""
     if type(lut) not in (list, tuple) or len(lut) != 256 * bands:
         return None
-    if not _NUMBERS.issuperset(map(type, lut)) or not -_MOST < min(lut) <= max(lut) < _MOST:
+    if not _NUMBERS.issuperset(map(type, lut)):
         return None
-    table = tuple([0 if level < 0 else 255 if level > 255 else round(level) for level in lut])
+    try:
+        table = bytes(lut)
+    except (TypeError, ValueError):  # a float, or beyond a byte: Pillow rounds and clips
+        if not -_MOST < min(lut) <= max(lut) < _MOST:
+            return None
+        table = bytes([0 if v < 0 else 255 if v > 255 else round(v) for v in lut])
     first = table[:256]
-    return first if table == first * bands else table
+    return tuple(first if table == first * bands else table)
 
 
 _NUMBERS = frozenset({int, float, bool})  # ``level > 9 and 255`` is a bool or an int

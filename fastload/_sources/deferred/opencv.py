@@ -12,18 +12,15 @@ One call of the core decodes the file, blue first. JPEGs take the way of deferre
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
 from stat import S_ISREG
 from typing import Any, Final
 
 import numpy as np
 
 from ... import _native
-from ..._base.rebind import rebind
-from . import agreement, headers, single, stamps
+from . import headers, single, stamps
 from .recording import Opened, Operation, Recording
 from .thread_state import THREAD
 
@@ -39,57 +36,7 @@ LEAST_PIXELS = 200 * 200
 _TO_RGB: Final[tuple[Operation, ...]] = (("convert", "RGB"),)
 
 
-class Redirected:
-    """A function of OpenCV's that asks the core first.
-
-    An object and not a function: as a class attribute it must not become a method, just as what it
-    stands for does not.
-    """
-
-    def __init__(self, original: Callable[..., Any], ours: Callable[..., Any]) -> None:
-        self._original = original
-        self._ours = ours
-        self.__name__ = self.__qualname__ = original.__name__
-        self.__doc__ = original.__doc__
-        self.__module__ = "cv2"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if THREAD.deferring:
-            found = self._ours(*args, **kwargs)
-            if found is not None:
-                return found
-        return self._original(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return repr(self._original)
-
-    def __reduce__(self) -> str:
-        return self.__name__  # the name in cv2, as of the original
-
-
-def redirect_all() -> None:
-    """Put ours into cv2, and wherever a module of the program has imported the functions from it.
-
-    A function that is not written in Python has no code that could be exchanged. References that
-    are not globals of a module, such as a default argument, stay OpenCV's own.
-    """
-    cv2 = sys.modules["cv2"]
-    ours = {"imread": _imread, "imdecode": _imdecode}
-    for name, function in ours.items():
-        original = getattr(cv2, name, None)
-        if original is not None and not isinstance(original, Redirected):
-            rebind(original, Redirected(original, function))
-
-
-def put_back() -> None:
-    """Undo ``redirect_all``, wherever a module refers to ours by now."""
-    for name in ("imread", "imdecode"):
-        redirected = getattr(sys.modules["cv2"], name, None)
-        if isinstance(redirected, Redirected):
-            rebind(redirected, redirected._original)
-
-
-def _imread(*args: Any, **kwargs: Any) -> np.ndarray | None:
+def imread(*args: Any, **kwargs: Any) -> np.ndarray | None:
     flags = _flags(args, kwargs, "filename")
     if flags is None:
         return None
@@ -99,7 +46,7 @@ def _imread(*args: Any, **kwargs: Any) -> np.ndarray | None:
     return _of_file(os.fspath(filename), flags)
 
 
-def _imdecode(*args: Any, **kwargs: Any) -> np.ndarray | None:
+def imdecode(*args: Any, **kwargs: Any) -> np.ndarray | None:
     flags = _flags(args, kwargs, "buf")
     if flags is None:
         return None
@@ -173,7 +120,7 @@ def _takes(header: headers.Header, flags: int) -> bool:
     if not header.plain and flags not in _IGNORES_EXIF:
         return False  # it may have to be turned
     # Of a colour image OpenCV takes the luminance that is in the file.
-    return (flags != _GRAYSCALE or header.mode == "L") and agrees()
+    return flags != _GRAYSCALE or header.mode == "L"
 
 
 def _is_gray(header: headers.Header, flags: int) -> bool:
@@ -225,17 +172,3 @@ def _array(opened: Opened, gray: bool) -> np.ndarray | None:
     cv2 = sys.modules["cv2"]
     found: np.ndarray = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     return found
-
-
-@functools.cache
-def agrees() -> bool:
-    """Whether this OpenCV decodes JPEGs as the core does. See agreement.py."""
-    imdecode = sys.modules["cv2"].imdecode
-    if isinstance(imdecode, Redirected):
-        imdecode = imdecode._original
-
-    def theirs(data: bytes) -> np.ndarray:
-        found: np.ndarray = imdecode(np.frombuffer(data, np.uint8), _UNCHANGED)
-        return found[..., ::-1] if found.ndim == 3 else found
-
-    return agreement.decodes_alike(theirs)

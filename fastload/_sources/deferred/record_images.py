@@ -19,9 +19,11 @@ from .thread_state import THREAD
 def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
     """Deferred images of ``records`` (int64, in range), RGB.
 
-    None: the size of a record is not known, or is one that Pillow warns of or refuses, so that only
-    decoding it says what is wrong with it.
+    None: this thread defers nothing; or the size of a record is not known, or is one that Pillow
+    warns of or refuses, so that only decoding it says what is wrong with it.
     """
+    if not THREAD.deferring:
+        return None
     found = store.locate(records)
     pixels = found.sizes.prod(axis=1, dtype=np.int64)
     if not ((pixels > 0) & (pixels <= most_pixels())).all():

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import types
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-Function: TypeAlias = "Callable[..., Any]"
+from .trial import Function, Trial, forget_all, leave_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,36 +31,48 @@ class _Exchange:
 
     Attributes:
         original, stub: its code before, and since.
+        trial: of what the stub calls.
     """
 
     original: types.CodeType
     stub: types.CodeType
+    trial: Trial
 
 
 _EXCHANGES: Final[dict[types.FunctionType, _Exchange]] = {}
+_NUMBERS: Final = itertools.count()
 
 
-LEFT_OUT: Final[list[str]] = []
-"""Why functions are not redirected, a line for each: those of a release with other parameters."""
-
-
-def redirect(*pairs: tuple[Function, Callable[[Function], Function]]) -> None:
-    """For each ``function, make``: calls of the function go to ``make(original)``.
+def redirect(
+    function: object,
+    make: Callable[[Function], Function],
+    proof: Callable[[Function, Function], str],
+    name: str,
+) -> Trial | None:
+    """Have calls of ``function`` go to ``make(original)``, if the proof holds; None: they cannot.
 
     ``original`` is what it did before. What is made gets all parameters by position, those with
-    defaults and those that are keyword-only too. After ``put_back`` what was made first is called
-    again. A function for which that cannot be stays as it is, with a line in ``LEFT_OUT``.
+    defaults and those that are keyword-only too. A function for which that cannot be stays as it
+    is, and so does one that fails the proof, at its first call (``trial.py``).
 
-    Raises:
-        TypeError: ``function`` is not a plain Python function, or has a closure.
+    Args:
+        function: a plain Python function, without a closure. Any other object is left out.
+        make: makes what is called.
+        proof: gets the original and what was made, and says what is wrong with that; "": nothing.
+        name: of the function, for the user.
     """
-    for function, make in pairs:
-        if not isinstance(function, types.FunctionType) or function.__code__.co_freevars:
-            raise TypeError(f"expected a plain Python function without a closure, not {function!r}")
-        exchange = _EXCHANGES.get(function) or _exchange(function, make)
-        if exchange is not None:
-            _EXCHANGES[function] = exchange
-            function.__code__ = exchange.stub
+    if not isinstance(function, types.FunctionType) or function.__code__.co_freevars:
+        leave_out(name, "it is not a plain Python function")
+        return None
+    exchange = _EXCHANGES.get(function)
+    if exchange is None or _of_others(function, exchange):
+        made = _exchange(function, make, proof, name)
+        if isinstance(made, str):
+            leave_out(name, made)
+            return None
+        exchange = _EXCHANGES[function] = made
+    function.__code__ = exchange.stub
+    return exchange.trial
 
 
 def redirected() -> list[types.FunctionType]:
@@ -71,12 +84,22 @@ def put_back() -> None:
     """Give every function its own code again, unless another program has exchanged it since."""
     # The stubs' globals stay: another thread may be in a stub, and has yet to look its global up.
     for function in redirected():
-        function.__code__ = _EXCHANGES[function].original
+        function.__code__ = _EXCHANGES.pop(function).original
+    forget_all()
+
+
+def _of_others(function: types.FunctionType, exchange: _Exchange) -> bool:
+    """Whether another program has given the function its code since."""
+    return function.__code__ is not exchange.original and function.__code__ is not exchange.stub
 
 
 def _exchange(
-    function: types.FunctionType, make: Callable[[Function], Function]
-) -> _Exchange | None:
+    function: types.FunctionType,
+    make: Callable[[Function], Function],
+    proof: Callable[[Function, Function], str],
+    name: str,
+) -> _Exchange | str:
+    """What to exchange; or why the function stays as it is."""
     code = function.__code__
     original = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, None
@@ -86,17 +109,39 @@ def _exchange(
     original.__qualname__ = function.__qualname__
     original.__module__ = function.__module__
     original.__dict__.update(function.__dict__)
-    called = f"fastload {len(_EXCHANGES)}: {function.__qualname__}"
-    ours, theirs = make(original), inspect.signature(original)
-    stub = _stub(code, called)
+    called = f"fastload {next(_NUMBERS)}: {function.__qualname__}"
+    try:
+        ours = make(original)
+    except AttributeError as error:  # of what it needs besides
+        return f"this release lacks what fastload needs for it ({error})"
+    theirs, stub = inspect.signature(original), _stub(code, called)
     if stub is None or not _takes(ours, theirs):
-        name = f"{function.__module__}.{function.__qualname__}"
-        why = f"{name} is left as it is: fastload does not know its parameters {theirs}"
-        if why not in LEFT_OUT:
-            LEFT_OUT.append(why)
-        return None
-    function.__globals__[called] = ours
-    return _Exchange(code, stub)
+        return f"fastload does not know its parameters {theirs}"
+
+    def settle(settled: Function) -> None:
+        function.__globals__[called] = settled
+        if settled is not ours:
+            _EXCHANGES.pop(function, None)
+            if function.__code__ is stub:
+                function.__code__ = code
+
+    trial = Trial(name, ours, _by_position(original), lambda: proof(original, ours), settle)
+    function.__globals__[called] = trial
+    return _Exchange(code, stub, trial)
+
+
+def _by_position(function: types.FunctionType) -> Function:
+    """The function, which gets those parameters by position, too, that it takes by keyword only."""
+    code = function.__code__
+    names = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    if not names:
+        return function
+
+    def by_position(*args: Any, **kwargs: Any) -> Any:
+        count = len(args) - len(names)
+        return function(*args[:count], **dict(zip(names, args[count:], strict=True)), **kwargs)
+
+    return by_position
 
 
 def _takes(ours: Function, theirs: inspect.Signature) -> bool:

@@ -133,9 +133,14 @@ def _read(path: str, stamp: Stamp | None) -> bytes | None:
         return None
 
 
-def tensor(recording: Recording, layout: Layout) -> torch.Tensor | None:
-    """The tensor of a recording that ends in one, laid out as ``layout``."""
-    memory = _filled(recording, layout, _kept(recording, whole=False))
+def tensor(
+    recording: Recording, layout: Layout, least_pixels: int | None = None
+) -> torch.Tensor | None:
+    """The tensor of a recording that ends in one, laid out as ``layout``.
+
+    ``least_pixels``: of the images that the core makes; None: where it gains.
+    """
+    memory = _filled(recording, layout, _kept(recording, whole=False), least_pixels)
     if memory is None:
         return None
     note_made(recording.opened)
@@ -177,15 +182,21 @@ def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
     return _made(Recording(opened, operations, opened.size, "RGB"), None, whole=True)
 
 
-def _filled(recording: Recording, layout: Layout, kept: np.ndarray | None) -> np.ndarray | None:
+def _filled(
+    recording: Recording,
+    layout: Layout,
+    kept: np.ndarray | None,
+    least_pixels: int | None = None,
+) -> np.ndarray | None:
     """The memory of the tensor of a recording: uint8, 1-D.
 
     Args:
         recording: ends in a tensor.
         layout: of the tensor.
         kept: the pixels of the whole image in mode "RGB", if they are known.
+        least_pixels: of the images that the core makes; None: ``LEAST_PIXELS``.
     """
-    begun = _begun(recording, layout, kept, threads=0)
+    begun = _begun(recording, layout, kept, 0, least_pixels)
     return None if begun is None else begun.result()
 
 
@@ -195,10 +206,14 @@ def begin(recording: Recording) -> Begun | None:
 
 
 def _begun(
-    recording: Recording, layout: Layout, kept: np.ndarray | None, threads: int
+    recording: Recording,
+    layout: Layout,
+    kept: np.ndarray | None,
+    threads: int,
+    least_pixels: int | None = None,
 ) -> Begun | None:
     width, height = recording.opened.size
-    if width * height < LEAST_PIXELS:
+    if width * height < (LEAST_PIXELS if least_pixels is None else least_pixels):
         THREAD.batch.small += 1
         return None
     lowered = lowering.lower(recording)

@@ -9,17 +9,14 @@ OpenCV for this.
 from __future__ import annotations
 
 import sys
-import threading
 from types import TracebackType
 
-import PIL.Image
-
-from .from_array import from_array
-from .openers import opener
-from .redirect import put_back, redirect
+from ..._base.fork_lock import ForkLock
+from .patches import patch, pillow
+from .redirect import put_back
 from .thread_state import THREAD, forget
 
-_LOCK = threading.Lock()
+_LOCK = ForkLock()
 _INSTALLED: set[str] = set()
 
 
@@ -29,7 +26,7 @@ class deferring:
     def __enter__(self) -> None:
         install()
         self._before = THREAD.deferring
-        THREAD.deferring = True
+        THREAD.deferring = not patch.MISSING
 
     def __exit__(
         self,
@@ -61,29 +58,29 @@ def uninstall() -> None:
     with _LOCK:
         put_back()
         if "cv2" in _INSTALLED:
-            from . import opencv
+            from .patches import opencv
 
             opencv.put_back()
+        patch.MISSING.clear()
         _INSTALLED.clear()
 
 
 def _pillow() -> None:
-    redirect((PIL.Image.open, opener), (PIL.Image.fromarray, from_array))
+    patch.exchange(pillow.PATCHES)
 
 
 def _torchvision() -> None:
-    from . import hooks, torchvision_io, torchvision_transforms
+    from .patches import torch, torchvision
 
-    hooks.redirect_all()
-    torchvision_io.redirect_all()
-    torchvision_transforms.redirect_all()
+    patch.exchange([*torchvision.PATCHES, *torch.PATCHES])
+    torchvision.add_kernels()
 
 
 def _opencv() -> None:
-    from . import opencv
+    from .patches import opencv
 
-    opencv.redirect_all()
+    opencv.replace_all()
 
 
 _PARTS = {"PIL.Image": _pillow, "cv2": _opencv, "torchvision.transforms": _torchvision}
-"""By what the program has to have imported: redirects its functions."""
+"""By what the program has to have imported: exchanges its functions."""

@@ -35,8 +35,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torchvision import tv_tensors
-from torchvision.tv_tensors._torch_function_helpers import _must_return_subclass
 
+from ..._base.named import named
 from . import single
 from .lowering import TABLED, border_level
 from .operations import (
@@ -64,9 +64,6 @@ _CAST = frozenset(
     getattr(torch, name)
     for name in ("float16", "bfloat16", "float32", "float64", "uint8", "int32", "int64")
 )
-
-
-_MADE: list[bool] = []  # not empty once there was a deferred tensor in this process
 
 
 class _Memory:
@@ -323,8 +320,6 @@ class DeferredTensor(_Deferred):
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
-        if not _MADE:
-            _MADE.append(True)
         layout = memory.layout
         shape, strides = shape_and_strides(memory.size, memory.mode, layout.contiguous)
         strides = memory.gaps or strides
@@ -382,6 +377,12 @@ class DeferredTensor(_Deferred):
         return self._memory.layout.dtype
 
 
+# Where a release has no such function, nobody knows, and torch gets the real image.
+_returns_subclass: Callable[[], bool] = named(
+    "torchvision.tv_tensors._torch_function_helpers._must_return_subclass"
+) or (lambda: True)
+
+
 class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
     """The same, as torchvision's v2 transforms mark an image."""
 
@@ -400,7 +401,7 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if _must_return_subclass():  # tv_tensors.set_return_type("TVTensor")
+        if _returns_subclass():  # tv_tensors.set_return_type("TVTensor")
             return _eagerly(func, args, kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -683,8 +684,8 @@ _KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredBatch, DeferredRow}
 
 
 def some_deferred(tensors: Sequence[object]) -> bool:
-    """Whether one of these is deferred. It takes no time where there has never been one."""
-    return bool(_MADE) and not _KINDS.isdisjoint(map(type, tensors))
+    """Whether one of these is deferred."""
+    return not _KINDS.isdisjoint(map(type, tensors))
 
 
 _CPU = torch.device("cpu")
@@ -1277,8 +1278,7 @@ def _constants(value: Any, dtype: torch.dtype, count: int | None) -> tuple[float
     """
     if type(value) is torch.Tensor:
         shapes = ((),) if count is None else ((), (1,), (1, 1, 1), (count, 1, 1))
-        kinds = (torch.float32, torch.uint8) if dtype.is_floating_point else (torch.uint8,)
-        if tuple(value.shape) not in shapes or value.dtype not in kinds:
+        if tuple(value.shape) not in shapes or value.dtype not in (torch.float32, torch.uint8):
             return None
         if value.device != _CPU or value.requires_grad or dtype not in _ASSIGNED:
             return None

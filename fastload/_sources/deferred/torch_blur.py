@@ -9,7 +9,6 @@ a size with kernels of a size, both blur the same noise.
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import PIL.Image
 import torch
 
 from ... import _native
+from ..._base.named import named
 from ..._transforms.pixels import operations as pixels
 from .operations import IMAGE_OPERATIONS
 from .thread_state import eagerly
@@ -46,8 +46,7 @@ def weights(v2: bool, size: int, sigma: float) -> Weights | None:
         sigma: of the Gaussian, in pixels.
     """
     name = "v2.functional._misc" if v2 else "_functional_tensor"
-    module = importlib.import_module(f"torchvision.transforms.{name}")
-    make = getattr(module, "_get_gaussian_kernel1d", None)
+    make = named(f"torchvision.transforms.{name}._get_gaussian_kernel1d")
     if make is None:
         return None
     made = make(size, sigma, torch.float32, torch.device("cpu"))
@@ -71,20 +70,27 @@ def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
     return known
 
 
-def _compared(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
+def in_core(
+    levels: np.ndarray, v2: bool, kernel: Kernel, sigma: tuple[float, float]
+) -> np.ndarray | None:
+    """An RGB image, uint8 (h, w, 3), as the core blurs it; None: it cannot."""
     core = _native.load()
-    across, down = (weights(v2, taps, _SIGMA) for taps in kernel)
+    across, down = (weights(v2, *one) for one in zip(kernel, sigma, strict=True))
     if core is None or across is None or down is None:
-        return False
-    given = np.array([values(across, down)])
-    codes = np.array([pixels.TORCH_BLUR], np.int32)
+        return None
+    made: np.ndarray = levels.copy()
+    core.pixels(made, np.array([pixels.TORCH_BLUR], np.int32), np.array([values(across, down)]))
+    return made
+
+
+def _compared(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
     rng = np.random.default_rng(0)
-    blur = IMAGE_OPERATIONS["kernel_blur"].replay
+    blur, sigma = IMAGE_OPERATIONS["kernel_blur"].replay, (_SIGMA, _SIGMA)
     with eagerly():
         for _ in range(-(-_COMPARED // (3 * size[0] * size[1]))):
             noise = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            theirs = blur(PIL.Image.fromarray(noise), v2, kernel, (_SIGMA, _SIGMA))
-            core.pixels(noise, codes, given)
-            if not np.array_equal(noise, np.asarray(theirs)):
+            theirs = np.asarray(blur(PIL.Image.fromarray(noise), v2, kernel, sigma))
+            made = in_core(noise, v2, kernel, sigma)
+            if made is None or not np.array_equal(made, theirs):
                 return False
     return True

@@ -15,10 +15,15 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torchvision.transforms import InterpolationMode, functional
-from torchvision.transforms.v2.functional import _geometry as theirs
+from torchvision.transforms.v2 import functional as functional_v2
 
 from ... import _native
+from ..._base.named import named
 from ..._transforms.reader import resizes_in_integers
+
+_output_size: Callable[..., tuple[int, int]] | None = named(
+    "torchvision.transforms.v2.functional._geometry._compute_resized_output_size"
+)
 
 _NAMES: Final = frozenset(("bilinear", "bicubic"))
 _SIDES: Final = (9, 11)  # height and width of the tensor that is looked at
@@ -35,16 +40,20 @@ def filter_of(interpolation: Any) -> str | None:
 
 @functools.cache
 def _in_core(name: str) -> bool:
-    return resizes_in_integers(name) and hasattr(theirs, "_compute_resized_output_size")
+    return resizes_in_integers(name)
 
 
-def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, int]:
+def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, int] | None:
     """Width and height of an image of ``size`` (w, h) after ``resize(image, wanted, max_size)``.
+
+    None: in this release nobody knows.
 
     Raises:
         What torchvision raises, for sizes that it does not take.
     """
-    height, width = theirs._compute_resized_output_size(size[::-1], size=wanted, max_size=max_size)
+    if _output_size is None:
+        return None
+    height, width = _output_size(size[::-1], size=wanted, max_size=max_size)
     return width, height
 
 
@@ -56,13 +65,13 @@ def contiguous_after(contiguous: bool, gaps: bool) -> bool | None:
         contiguous: whether the tensor is, or is made of rows of pixels.
         gaps: whether it is a part of a larger one.
     """
-    return _contiguous_after(theirs.resize_image, torch.uint8, contiguous, gaps)
+    return _contiguous_after(functional_v2.resize_image, torch.uint8, contiguous, gaps)
 
 
 @functools.cache
 def values_contiguous_after(v2: bool, contiguous: bool, gaps: bool) -> bool | None:
     """The same of a float32 tensor, after v2's resize or v1's."""
-    resize = theirs.resize_image if v2 else functional.resize
+    resize = functional_v2.resize_image if v2 else functional.resize
     return _contiguous_after(resize, torch.float32, contiguous, gaps)
 
 

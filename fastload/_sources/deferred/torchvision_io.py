@@ -6,38 +6,23 @@ else, errors included, is torchvision's own.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from stat import S_ISREG
 from typing import Any
 
-import numpy as np
 import torch
-import torchvision.io as tv_io
 
-from . import agreement, headers, stamps
+from . import headers, stamps
 from .operations import Layout
 from .recording import Opened, Operation
-from .redirect import redirect
 from .stamps import Stamp
 from .tensor import DeferredTensor, _Deferred, _Memory
 from .thread_state import THREAD
-
-Function = Callable[..., Any]
-
-
-def redirect_all() -> None:
-    """Redirect the functions, for ``switch.install``."""
-    # By how often torchvision's own warn that they are deprecated, where they do.
-    redirect(
-        (tv_io.read_image, _reader(warnings=3)),
-        (tv_io.decode_image, _reader(warnings=2)),
-        (tv_io.decode_jpeg, _decode_jpeg),
-    )
+from .trial import Function
 
 
-def _reader(warnings: int) -> Callable[[Function], Function]:
+def reader(warnings: int) -> Callable[[Function], Function]:
     """read_image or decode_image."""
 
     def make(original: Function) -> Function:
@@ -54,8 +39,10 @@ def _reader(warnings: int) -> Callable[[Function], Function]:
     return make
 
 
-def _decode_jpeg(original: Function) -> Function:
-    def decode_jpeg(
+def decode_jpeg(original: Function) -> Function:
+    """decode_jpeg."""
+
+    def decode(
         input: Any, mode: Any, device: Any = "cpu", apply_exif_orientation: Any = False
     ) -> Any:
         wanted = _wanted(mode)
@@ -65,7 +52,7 @@ def _decode_jpeg(original: Function) -> Function:
             return None
         return _of_bytes(input, wanted), 1
 
-    return _first(decode_jpeg, original)
+    return _first(decode, original)
 
 
 def _first(ours: Function, original: Function) -> Function:
@@ -142,7 +129,7 @@ def _deferred(
     stamp: Stamp | None,
     wanted: str,
 ) -> DeferredTensor | None:
-    if header is None or header.mode not in ("RGB", "L") or not agrees():
+    if header is None or header.mode not in ("RGB", "L"):
         return None
     operations: tuple[Operation, ...] = (("to_image",),)
     mode = wanted or header.mode
@@ -157,20 +144,3 @@ def _deferred(
         batch.asked[id(opened)] = opened
     layout = Layout(torch.uint8, contiguous=False)
     return DeferredTensor._of(_Memory(opened, operations, header.size, mode, layout))
-
-
-@functools.cache
-def agrees() -> bool:
-    """Whether this torchvision decodes JPEGs as the core does. See agreement.py."""
-
-    def theirs(data: bytes) -> np.ndarray:
-        tensor = torch.ops.image.decode_jpeg(
-            torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, False
-        )
-        values: np.ndarray = tensor.permute(1, 2, 0).numpy()
-        return values[:, :, 0] if values.shape[2] == 1 else values
-
-    try:
-        return agreement.decodes_alike(theirs)
-    except (AttributeError, RuntimeError, TypeError):
-        return False  # a torchvision without its image library, or with another signature

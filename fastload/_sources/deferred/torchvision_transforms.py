@@ -20,30 +20,32 @@ from typing import Any, Final, TypeAlias
 
 import PIL.Image
 import torch
-import torchvision.transforms._functional_pil as pil_functional
 import torchvision.transforms.functional as functional
-import torchvision.transforms.v2.functional as functional_v2
 from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
 
+from ..._base.named import named
 from ..._base.pixel_limit import is_within
+from . import torch_resize
 from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
 from .recording import Argument, Operation
-from .redirect import redirect
-from .tensor import DeferredTensor, DeferredTVImage
-
-Function = Callable[..., Any]
+from .tensor import (
+    LEAST_SIDE,
+    DeferredTensor,
+    DeferredTVImage,
+    holds_values,
+    pending,
+    record,
+)
+from .trial import Function
 
 _Border: TypeAlias = "tuple[tuple[int, int, int, int], Argument]"
 """Left, top, right and bottom, and the colour, as the operation "expand" has them."""
 
+functional_pil: Any = named("torchvision.transforms._functional_pil")
+
 _FLOATS: Final = struct.Struct("f")
-
-
-def redirect_all() -> None:
-    """Redirect the methods, for ``switch.install``."""
-    redirect(*_REDIRECTED)
 
 
 def _unchanged(*names: str, module: ModuleType = functional) -> Callable[[], bool]:
@@ -187,11 +189,11 @@ _RATIO: Final = (3 / 4, 4 / 3)
 
 
 @functools.cache
-def _draws_alike() -> bool:
+def draws_alike() -> bool:
     """Whether this version of torchvision draws its crops as they are drawn here."""
     before = torch.get_rng_state()
     try:
-        return all(_draw_alike(seed, *size) for seed in range(8) for size in _SIZES)
+        return all(_draw_alike(seed, *size) for seed in range(2) for size in _SIZES)
     finally:
         torch.set_rng_state(before)
 
@@ -231,11 +233,11 @@ _RANGES: Final[tuple[_Ranges, ...]] = (
 
 
 @functools.cache
-def _jitters_alike() -> bool:
+def jitters_alike() -> bool:
     """Whether this version of torchvision draws its colours as they are drawn here."""
     before = torch.get_rng_state()
     try:
-        return all(_jitter_alike(seed, ranges) for seed in range(8) for ranges in _RANGES)
+        return all(_jitter_alike(seed, ranges) for seed in range(2) for ranges in _RANGES)
     finally:
         torch.set_rng_state(before)
 
@@ -294,7 +296,7 @@ def _expansion(
     if sides is None:
         return None
     try:
-        given = pil_functional._parse_fill(fill, PIL.Image.new(mode, (1, 1)), name="fill")
+        given = functional_pil._parse_fill(fill, PIL.Image.new(mode, (1, 1)), name="fill")
     except ValueError:  # not one value for each channel
         return None
     color: Any = given["fill"]
@@ -304,9 +306,10 @@ def _expansion(
 # Functions of v1, which its transforms call, too, and programs by themselves.
 
 
-def _resize(original: Function) -> Function:
+def resize(original: Function) -> Function:
+    """``functional.resize``, of images and of tensors."""
     unchanged = _unchanged("get_dimensions", "_compute_resized_output_size")
-    on_images = _unchanged("resize", module=pil_functional)
+    on_images = _unchanged("resize", module=functional_pil)
 
     def resize(
         img: Any,
@@ -321,9 +324,32 @@ def _resize(original: Function) -> Function:
             wanted = _resized_to(img.size, size, max_size)
             if filter is not None and wanted is not None:
                 return img if wanted == img.size else img.resize(wanted, filter)
+        elif pending(img) and antialias is True and unchanged():
+            now = img._memory.size
+            wanted = _resized_to(now, size, max_size)
+            if wanted is not None and _filter(interpolation) == PIL.Image.Resampling.BILINEAR:
+                made = img if wanted == now else resized_values(img, *wanted, v2=False)
+                if made is not None:
+                    return made
         return original(img, size, interpolation, max_size, antialias)
 
     return resize
+
+
+def resized_values(image: DeferredTensor, w: int, h: int, v2: bool) -> DeferredTensor | None:
+    """A float32 tensor that is resized in floating point, as marked as before.
+
+    None: it is not recorded.
+    """
+    memory = image._memory
+    if min(w, h) < LEAST_SIDE or not holds_values(image) or torch_resize.sums() is None:
+        return None
+    contiguous = torch_resize.values_contiguous_after(
+        v2, memory.layout.contiguous, memory.gaps is not None
+    )
+    if contiguous is None:
+        return None
+    return record(image, ("resize_values", w, h, v2, contiguous), marked=v2)
 
 
 def _filter(interpolation: Any) -> int | None:
@@ -347,38 +373,10 @@ def _resized_to(now: tuple[int, int], size: Any, max_size: Any) -> tuple[int, in
     return None if both is None else both[::-1]
 
 
-def _crop(original: Function) -> Function:
-    on_images = _unchanged("crop", module=pil_functional)
-
-    def crop(img: Any, top: Any, left: Any, height: Any, width: Any) -> Any:
-        if waiting(img) and on_images():
-            return img.crop((left, top, left + width, top + height))
-        return original(img, top, left, height, width)
-
-    return crop
-
-
-def _center_crop(original: Function) -> Function:
-    unchanged = _unchanged("get_dimensions", "crop")
-    on_images = _unchanged("crop", module=pil_functional)
-
-    def center_crop(img: Any, output_size: Any) -> Any:
-        if waiting(img) and unchanged() and on_images():
-            whole = type(output_size) is int
-            size = _height_and_width((output_size, output_size) if whole else output_size)
-            w, h = img.size
-            if size is not None and size[0] <= h and size[1] <= w:
-                top, left = round((h - size[0]) / 2.0), round((w - size[1]) / 2.0)
-                return img.crop((left, top, left + size[1], top + size[0]))
-        return original(img, output_size)
-
-    return center_crop
-
-
 # Transforms of v1.
 
 
-def _random_crop(original: Function) -> Function:
+def random_crop(original: Function) -> Function:
     draws = transforms.RandomCrop.get_params
     unchanged = _unchanged("pad", "crop", "get_dimensions")
 
@@ -388,7 +386,6 @@ def _random_crop(original: Function) -> Function:
             and type(self) is transforms.RandomCrop
             and self.get_params is draws
             and unchanged()
-            and _draws_alike()
         ):
             cropped = _cropped(self, img)
             if cropped is not None:
@@ -420,7 +417,7 @@ def _cropped(transform: Any, image: DeferredImage) -> DeferredImage | None:
     return image._then(*operations)
 
 
-def _random_resized_crop(original: Function) -> Function:
+def random_resized_crop(original: Function) -> Function:
     draws = transforms.RandomResizedCrop.get_params
     unchanged = _unchanged("resized_crop", "crop", "resize", "get_dimensions")
 
@@ -430,7 +427,6 @@ def _random_resized_crop(original: Function) -> Function:
             and type(self) is transforms.RandomResizedCrop
             and self.get_params is draws
             and unchanged()
-            and _draws_alike()
         ):
             cropped = _resized_crop(self, img)
             if cropped is not None:
@@ -469,23 +465,19 @@ def _resized_crop(transform: Any, image: DeferredImage) -> DeferredImage | None:
     return image._then(*operations)
 
 
-def _random_flip(
-    kind: type[Any], name: str, operation: Operation
-) -> Callable[[Function], Function]:
-    def make(original: Function) -> Function:
-        unchanged = _unchanged(name)
+def random_flip(original: Function) -> Function:
+    """``RandomHorizontalFlip.forward``."""
+    unchanged = _unchanged("hflip")
 
-        def forward(self: Any, img: Any) -> Any:
-            if waiting(img) and type(self) is kind and unchanged():
-                return img._then(operation) if _happens(self.p) else img
-            return original(self, img)
+    def forward(self: Any, img: Any) -> Any:
+        if waiting(img) and type(self) is transforms.RandomHorizontalFlip and unchanged():
+            return img._then(("flip", False)) if _happens(self.p) else img
+        return original(self, img)
 
-        return forward
-
-    return make
+    return forward
 
 
-def _color_jitter(original: Function) -> Function:
+def color_jitter(original: Function) -> Function:
     draws = transforms.ColorJitter.get_params
     unchanged = _unchanged(*_ADJUSTMENTS)
 
@@ -496,7 +488,6 @@ def _color_jitter(original: Function) -> Function:
             and _keeps_mode(img)
             and self.get_params is draws
             and unchanged()
-            and _jitters_alike()
         ):
             ranges = _ranges(self)
             if ranges is not None:
@@ -538,7 +529,7 @@ def _jittered(
     return image._then(*operations) if operations else image
 
 
-def _random_grayscale(original: Function) -> Function:
+def random_grayscale(original: Function) -> Function:
     unchanged = _unchanged("get_dimensions", "rgb_to_grayscale")
 
     def forward(self: Any, img: Any) -> Any:
@@ -554,7 +545,7 @@ def _random_grayscale(original: Function) -> Function:
     return forward
 
 
-def _random_apply(original: Function) -> Function:
+def random_apply(original: Function) -> Function:
     def forward(self: Any, img: Any) -> Any:
         if type(img) not in _LEAVES or type(self) is not transforms.RandomApply:
             return original(self, img)
@@ -581,7 +572,7 @@ def _takes(transform: Any, value: object, needed: Function) -> bool:
     return False
 
 
-def _forward(original: Function) -> Function:
+def forward(original: Function) -> Function:
     needed = v2.Transform._needs_transform_list
 
     def forward(self: Any, *inputs: Any) -> Any:
@@ -593,7 +584,7 @@ def _forward(original: Function) -> Function:
     return forward
 
 
-def _forward_at_random(original: Function) -> Function:
+def forward_at_random(original: Function) -> Function:
     needed = v2.Transform._needs_transform_list
 
     def forward(self: Any, *inputs: Any) -> Any:
@@ -605,51 +596,3 @@ def _forward_at_random(original: Function) -> Function:
         return original(self, *inputs)
 
     return forward
-
-
-def _color_jitter_v2(original: Function) -> Function:
-    unchanged = _unchanged(*_ADJUSTMENTS, module=functional_v2)
-
-    def transform(self: Any, inpt: Any, params: Any) -> Any:
-        if (
-            waiting(inpt)
-            and type(self) is v2.ColorJitter
-            and _keeps_mode(inpt)
-            and type(params) is dict
-            and unchanged()
-        ):
-            factors = [params[f"{name}_factor"] for name in _COLORS]
-            hue = factors[3]
-            plain = all(factor is None or type(factor) is float for factor in factors)
-            if plain and (hue is None or -0.5 <= hue <= 0.5):
-                return _jittered(inpt, params["fn_idx"].tolist(), factors)
-        return original(self, inpt, params)
-
-    return transform
-
-
-_REDIRECTED: Final[list[tuple[Function, Callable[[Function], Function]]]] = [
-    (functional.resize, _resize),
-    (functional.crop, _crop),
-    (functional.center_crop, _center_crop),
-    (transforms.RandomCrop.forward, _random_crop),
-    (transforms.RandomResizedCrop.forward, _random_resized_crop),
-    (
-        transforms.RandomHorizontalFlip.forward,
-        _random_flip(transforms.RandomHorizontalFlip, "hflip", ("flip", False)),
-    ),
-    (
-        transforms.RandomVerticalFlip.forward,
-        _random_flip(transforms.RandomVerticalFlip, "vflip", ("flip", True)),
-    ),
-    (transforms.ColorJitter.forward, _color_jitter),
-    (transforms.RandomGrayscale.forward, _random_grayscale),
-    (transforms.RandomApply.forward, _random_apply),
-]
-
-# Before torchvision 0.21 its methods had other names.
-if {"_needs_transform_list", "check_inputs", "make_params", "transform"} <= set(dir(v2.Transform)):
-    _REDIRECTED.append((v2.Transform.forward, _forward))
-    # The forward of all transforms that have a ``p``.
-    _REDIRECTED.append((v2.RandomHorizontalFlip.forward, _forward_at_random))
-    _REDIRECTED.append((v2.ColorJitter.transform, _color_jitter_v2))

@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import to_tensor as to_tensor_imported_before
 
 import warm
-from fastload._sources.deferred import hooks
+from fastload._sources.deferred import switch, thread_state
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.tensor import DeferredTensor
 
@@ -43,23 +43,23 @@ def defers(path: Path) -> bool:
 
 def test_only_what_is_opened_within_the_block_is_deferred(photo: Path) -> None:
     assert not defers(photo)
-    with hooks.deferring():
+    with switch.deferring():
         assert defers(photo)
-        with hooks.deferring():
+        with switch.deferring():
             assert defers(photo)
         assert defers(photo)
     assert not defers(photo)
 
 
 def test_an_exception_ends_deferring(photo: Path) -> None:
-    with pytest.raises(RuntimeError), hooks.deferring():
+    with pytest.raises(RuntimeError), switch.deferring():
         raise RuntimeError
     assert not defers(photo)
 
 
 def test_a_generator_that_is_left_ends_deferring(photo: Path) -> None:
     def images() -> Generator[bool]:
-        with hooks.deferring():
+        with switch.deferring():
             yield defers(photo)
 
     left = images()
@@ -69,7 +69,7 @@ def test_a_generator_that_is_left_ends_deferring(photo: Path) -> None:
 
 
 def test_functions_imported_before_defer(photo: Path) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         image = open_imported_before(photo)
         assert is_deferred(image)
         assert is_deferred(to_tensor_imported_before(image))
@@ -77,7 +77,7 @@ def test_functions_imported_before_defer(photo: Path) -> None:
 
 def test_another_thread_sees_nothing_of_it(photo: Path) -> None:
     seen: list[bool] = []
-    with hooks.deferring():
+    with switch.deferring():
         thread = threading.Thread(target=lambda: seen.append(defers(photo)))
         thread.start()
         thread.join()
@@ -90,14 +90,14 @@ def test_two_threads_that_defer_do_not_end_each_others(photo: Path) -> None:
     seen: list[bool] = []
 
     def other() -> None:
-        with hooks.deferring():
+        with switch.deferring():
             inside.set()
             ended.wait(60)
             seen.append(defers(photo))
         seen.append(defers(photo))
 
     thread = threading.Thread(target=other)
-    with hooks.deferring():
+    with switch.deferring():
         thread.start()
         assert inside.wait(60)
     ended.set()
@@ -106,18 +106,18 @@ def test_two_threads_that_defer_do_not_end_each_others(photo: Path) -> None:
 
 
 def test_what_materialised_is_told_per_thread(photo: Path) -> None:
-    hooks.materialised()
-    told: list[list[hooks.Cause]] = []
+    thread_state.materialised()
+    told: list[list[thread_state.Cause]] = []
 
     def other() -> None:
-        with hooks.deferring():
+        with switch.deferring():
             Image.open(photo).convert("RGB").getpixel((0, 0))
-        told.append(hooks.materialised())
+        told.append(thread_state.materialised())
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert hooks.materialised() == []
+    assert thread_state.materialised() == []
     (cause,) = told[0]
     line = inspect.getsourcelines(other)[1] + 2
     assert (cause.function, cause.file, cause.line) == ("Image.getpixel", __file__, line)
@@ -126,7 +126,7 @@ def test_what_materialised_is_told_per_thread(photo: Path) -> None:
 
 
 def _child(path: Path, answers: multiprocessing.SimpleQueue[list[bool]]) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         inside = defers(path)
     answers.put([inside, defers(path)])
 
@@ -136,7 +136,7 @@ def _child(path: Path, answers: multiprocessing.SimpleQueue[list[bool]]) -> None
     ["fork", pytest.param("spawn", marks=pytest.mark.long)],  # imports torch again
 )
 def test_a_child_process_defers_when_it_asks_for_it(photo: Path, method: str) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         assert defers(photo)
     context = multiprocessing.get_context(method)
     answers = context.SimpleQueue()
@@ -151,11 +151,11 @@ def test_importing_and_asking_changes_nothing_until_something_is_deferred(photo:
     program = f"""
 import PIL.Image, torch
 before = PIL.Image.open.__code__
-from fastload._sources.deferred import hooks
+from fastload._sources.deferred import switch, thread_state
 assert PIL.Image.open.__code__ is before
-assert hooks.materialised() == []
+assert thread_state.materialised() == []
 assert PIL.Image.open.__code__ is before
-with hooks.deferring():
+with switch.deferring():
     pass
 assert PIL.Image.open.__code__ is not before
 with PIL.Image.open({str(photo)!r}) as image:
@@ -166,7 +166,7 @@ with PIL.Image.open({str(photo)!r}) as image:
 
 
 def test_redirected_functions_look_as_before(photo: Path) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         pass
     assert str(inspect.signature(Image.open)).startswith("(fp")
     assert inspect.getsource(F.normalize).startswith("def normalize(")
@@ -176,7 +176,7 @@ def test_redirected_functions_look_as_before(photo: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_torchscript_still_compiles_redirected_functions() -> None:
-    with hooks.deferring():
+    with switch.deferring():
         pass
     scripted = torch.jit.script(F.normalize)
     image = torch.rand(3, 4, 5)
@@ -190,14 +190,14 @@ def test_torchscript_still_compiles_redirected_functions() -> None:
 def test_plain_tensors_and_images_go_the_usual_way_within_the_block() -> None:
     image = Image.new("RGB", (6, 5), (1, 2, 3))
     expected = v2.functional.normalize(F.to_tensor(image), [0.5], [0.5])
-    with hooks.deferring():
+    with switch.deferring():
         found = v2.functional.normalize(F.to_tensor(image), [0.5], [0.5])
     assert type(found) is torch.Tensor
     assert torch.equal(found, expected)
 
 
 def test_a_wrong_call_has_the_same_error_as_before() -> None:
-    with hooks.deferring():
+    with switch.deferring():
         pass
     with pytest.raises(TypeError):
         F.to_tensor()

@@ -19,7 +19,7 @@ import deferred_datasets as shapes
 from deferred_datasets import opened
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
-from fastload._sources.deferred import hooks
+from fastload._sources.deferred import switch, thread_state
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.lowering import lower
@@ -198,11 +198,11 @@ def test_a_call_is_recorded_and_has_torchs_bits(
     for path in photos[:3]:
         torch.manual_seed(1)
         expected = call(make(opened(path)))
-        hooks.materialised()
+        thread_state.materialised()
         torch.manual_seed(1)
-        with hooks.deferring():
+        with switch.deferring():
             found = call(make(opened(path)))
-        assert hooks.materialised() == []
+        assert thread_state.materialised() == []
         assert isinstance(found, DeferredTensor)
         assert isinstance(found, tv_tensors.Image) == isinstance(expected, tv_tensors.Image)
         assert found.recording is not None
@@ -223,7 +223,7 @@ BYTES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", BYTES)
 def test_levels_are_assigned_to(photos: list[Path], name: str) -> None:
     expected = BYTES[name](F.pil_to_tensor(opened(photos[0])))
-    with hooks.deferring():
+    with switch.deferring():
         found = BYTES[name](F.pil_to_tensor(opened(photos[0])))
     assert isinstance(found, DeferredTensor)
     decoder = BatchDecoder(0, SlabRing(1))
@@ -282,7 +282,7 @@ def outcome(call: Callable[[Any], Any], path: Path, mode: str) -> Any:
 def test_whatever_makes_it_has_torchs_bits(photos: list[Path], name: str, mode: str) -> None:
     call = {**TORCHS, **RECORDED}[name]
     expected = outcome(call, photos[0], mode)
-    with hooks.deferring():
+    with switch.deferring():
         found = outcome(call, photos[0], mode)
     if isinstance(expected, str):
         assert found == expected
@@ -293,7 +293,7 @@ def test_whatever_makes_it_has_torchs_bits(photos: list[Path], name: str, mode: 
 @pytest.mark.parametrize("value", [1e39, 10**400, "x", None, 1 + 2j, torch.ones(4)])
 def test_what_torch_refuses_it_refuses_here(photos: list[Path], value: Any) -> None:
     outcomes = []
-    for context in (hooks.deferring(), None):
+    for context in (switch.deferring(), None):
         image = None
         with pytest.raises((RuntimeError, TypeError, OverflowError, ValueError)) as caught:
             if context is None:

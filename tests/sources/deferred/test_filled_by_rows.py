@@ -14,7 +14,7 @@ from torchvision import transforms
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._sources.deferred.hooks import deferring
+from fastload._sources.deferred.switch import deferring
 from fastload._sources.deferred.tensor import DeferredRow, filling_rows, pending
 from sides import side_by_side
 

@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 
 from fastload._sources.deferred import header_table as tables
-from fastload._sources.deferred import headers, hooks
+from fastload._sources.deferred import headers, switch
 from fastload._sources.deferred.header_table import HeaderTable
 from fastload._sources.deferred.headers import Header
 
@@ -78,7 +78,7 @@ def test_the_second_time_a_header_is_not_read(
     monkeypatch.setattr(headers, "jpeg", lambda *given: reads.append(1) or read(*given))
     seen = []
     for _ in range(2):
-        with hooks.deferring(), open(path, "rb") as file:
+        with switch.deferring(), open(path, "rb") as file:
             image = PIL.Image.open(file if as_file else path)
             seen.append((image.size, image.mode, image.format, file.tell()))
     assert seen[0] == seen[1] and seen[0][:3] == ((30, 20), "L", "JPEG")

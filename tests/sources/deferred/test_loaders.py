@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 import deferred_datasets as shapes
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
-from fastload._sources.deferred import hooks, single
+from fastload._sources.deferred import single, switch
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.image import DeferredImage
@@ -189,7 +189,7 @@ def test_rows_are_copied_to_their_batch_without_torchs_threads(
         return [make(ImageOps.expand(one, 2, (7 * (i % 2),) * 3)) for i, one in enumerate(small)]
 
     expected = torch.stack(tensors())
-    with hooks.deferring():
+    with switch.deferring():
         rows = tensors()
         for place in (0, 4):
             rows[place].sum()

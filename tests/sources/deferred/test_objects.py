@@ -18,7 +18,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-from fastload._sources.deferred import hooks, tensor
+from fastload._sources.deferred import switch, tensor, thread_state
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.replay import replay
 from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
@@ -36,7 +36,7 @@ def photo(tmp_path: Path) -> Path:
 
 
 def opened(path: Path) -> DeferredImage:
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(path)
     assert type(image) is DeferredImage
     return image
@@ -60,13 +60,13 @@ V2 = v2.Compose(
 def test_training_transforms_stay_recorded_and_draw_the_same_numbers(
     photo: Path, transform: Callable[[Any], torch.Tensor]
 ) -> None:
-    hooks.materialised()
+    thread_state.materialised()
     for seed in range(20):
         torch.manual_seed(seed)
         expected = transform(Image.open(photo).convert("RGB"))
         after = torch.rand(3)
         torch.manual_seed(seed)
-        with hooks.deferring():
+        with switch.deferring():
             found = transform(Image.open(photo).convert("RGB"))
         assert torch.equal(torch.rand(3), after)
         assert isinstance(found, DeferredTensor)
@@ -75,7 +75,7 @@ def test_training_transforms_stay_recorded_and_draw_the_same_numbers(
             expected.shape, expected.dtype, expected.stride()
         )  # fmt: skip
         assert found.recording is not None
-        assert hooks.materialised() == []
+        assert thread_state.materialised() == []
         assert torch.equal(found.materialise(), expected)
         assert found.recording is None
 
@@ -158,11 +158,11 @@ def test_an_operation_is_recorded_and_gives_pillows_pixels(photo: Path, number: 
     torch.manual_seed(number)
     expected = operation(Image.open(photo).convert("RGB"))
     torch.manual_seed(number)
-    hooks.materialised()
+    thread_state.materialised()
     image = opened(photo).convert("RGB")
     assert type(image) is DeferredImage
     found = operation(image)
-    assert hooks.materialised() == []
+    assert thread_state.materialised() == []
     assert type(found) is DeferredImage
     assert found.recording is not None
     assert (found.size, found.mode) == (expected.size, expected.mode)
@@ -195,9 +195,9 @@ def test_a_tensor_is_recorded_and_gives_torchs_values(photo: Path, number: int) 
     torch.manual_seed(number)
     expected = operation(Image.open(photo).convert("RGB"))
     torch.manual_seed(number)
-    hooks.materialised()
+    thread_state.materialised()
     found = operation(opened(photo).convert("RGB"))
-    assert hooks.materialised() == []
+    assert thread_state.materialised() == []
     assert isinstance(found, DeferredTensor)
     assert found.recording is not None
     assert isinstance(found, tv_tensors.Image) == isinstance(expected, tv_tensors.Image)
@@ -214,7 +214,7 @@ def test_a_thumbnail_is_pillows_however_it_is_made(photo: Path) -> None:
     for size in ((3, 9), (20, 20), (39, 80), (80, 60), (33, 1), (0, 5), (-1, 5)):
         for gap in (2.0, 1.0, None, 0.5):
             outcomes: list[Any] = []
-            for context in (contextlib.nullcontext(), hooks.deferring()):
+            for context in (contextlib.nullcontext(), switch.deferring()):
                 for convert in (False, True):
                     with context, open(photo, "rb") as file:
                         image = Image.open(file)
@@ -250,7 +250,7 @@ def test_views_that_are_replayed_decode_their_image_once(
     monkeypatch.setattr(
         JpegImageFile, "load_prepare", lambda self: (decoded.append(1), load(self))[1]
     )
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(photo).convert("RGB")
         views = [np.asarray(image.crop((k, 0, 20, 20))) for k in range(4)]
     assert len(decoded) == 1
@@ -281,7 +281,7 @@ def test_info_that_comes_with_the_pixels_is_there_after_them(tmp_path: Path) -> 
     path = tmp_path / "one.webp"
     Image.new("RGB", (5, 4)).save(path)
     found = []
-    for context in (contextlib.nullcontext(), hooks.deferring()):
+    for context in (contextlib.nullcontext(), switch.deferring()):
         with context:
             image = Image.open(path)
             F.to_tensor(image)
@@ -294,7 +294,7 @@ def test_what_is_written_to_exif_stays_when_the_image_is_decoded(tmp_path: Path)
     for name in ("a.jpg", "a.png", "a.webp"):
         Image.new("RGB", (20, 10), "red").save(tmp_path / name)
         found = []
-        for context in (contextlib.nullcontext(), hooks.deferring()):
+        for context in (contextlib.nullcontext(), switch.deferring()):
             with context:
                 image = Image.open(tmp_path / name)
                 image.getexif()[0x0112] = 6
@@ -326,7 +326,7 @@ def test_tensors_in_a_named_tuple_are_taken_as_torch_takes_them(photo: Path) -> 
         return [torch.cat(views), torch.stack(views, 1), torch.cat(several), torch.vstack(views)]
 
     expected = program(photo)
-    with hooks.deferring():
+    with switch.deferring():
         found = program(photo)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
@@ -337,9 +337,9 @@ def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
     exif[0x0112] = 6
     Image.open(photo).save(tmp_path / "turned.jpg", exif=exif)
     expected = ImageOps.exif_transpose(Image.open(tmp_path / "turned.jpg"))
-    hooks.materialised()
+    thread_state.materialised()
     found = ImageOps.exif_transpose(opened(tmp_path / "turned.jpg"))
-    assert hooks.materialised() == []
+    assert thread_state.materialised() == []
     assert isinstance(found, DeferredImage)
     assert found.recording is not None
     assert found.recording.operations == (("rot90", 3),)
@@ -348,7 +348,7 @@ def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
 
 
 def test_a_type_that_is_compared_is_that_of_a_tensor(photo: Path) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         value = F.to_tensor(Image.open(photo))
         marked = v2.functional.to_image(Image.open(photo))
         batch = torch.stack([value, value])
@@ -366,7 +366,7 @@ def test_a_type_that_is_compared_is_that_of_a_tensor(photo: Path) -> None:
 
 def test_a_closed_image_has_pillows_errors(photo: Path) -> None:
     errors = []
-    for context in (contextlib.nullcontext(), hooks.deferring()):
+    for context in (contextlib.nullcontext(), switch.deferring()):
         with context:
             image = Image.open(photo).convert("RGB")
             image.close()
@@ -421,7 +421,7 @@ def test_a_batch_has_the_strides_of_torchs(photo: Path, kind: str) -> None:
 
 def test_default_collate_defers(photo: Path) -> None:
     samples = [(F.to_tensor(opened(photo)), {"label": k}) for k in range(2)]
-    with hooks.deferring():
+    with switch.deferring():
         images, labels = torch.utils.data.default_collate(samples)
     assert isinstance(images, DeferredBatch)
     elsewhere, _ = torch.utils.data.default_collate(samples)
@@ -450,22 +450,22 @@ def test_a_batch_is_made_by_whom_the_context_names(photo: Path) -> None:
 
 
 def test_what_materialises_is_told_with_its_line(photo: Path) -> None:
-    hooks.materialised()
+    thread_state.materialised()
     for _ in range(3):
         np.asarray(opened(photo).convert("RGB"))  # this line
     F.to_tensor(opened(photo)).numpy()
-    causes = {cause.function: cause for cause in hooks.materialised()}
+    causes = {cause.function: cause for cause in thread_state.materialised()}
     lines = Path(__file__).read_text().splitlines()
     array = causes["Image.__array_interface__"]
     assert (array.count, array.file) == (3, __file__)
     assert lines[array.line - 1].endswith("# this" + " line")
     assert causes["Tensor.numpy"].count == 1
-    assert hooks.materialised() == []
+    assert thread_state.materialised() == []
 
 
 def test_a_stack_says_whether_one_of_its_tensors_is_deferred(photo: Path) -> None:
     plain = torch.zeros(3, 8, 8)
-    with hooks.deferring():
+    with switch.deferring():
         deferred = F.to_tensor(Image.open(photo).resize((8, 8)))
     assert not tensor.some_deferred([plain, plain])
     assert not tensor.some_deferred([])
@@ -494,7 +494,7 @@ def test_a_fill_by_type_is_that_of_what_a_deferred_object_stands_for(
         if file:
             FILLS[JpegImageFile] = (4, 5, 6)
         made: list[list[Any]] = []
-        for context in (contextlib.nullcontext(), hooks.deferring()):
+        for context in (contextlib.nullcontext(), switch.deferring()):
             torch.manual_seed(number)
             transform = FILLED[number]()
             with context, open(photo, "rb") as opened:
@@ -517,16 +517,16 @@ def test_a_dtype_by_type_is_that_of_what_a_deferred_object_stands_for(photo: Pat
         v2.ToDtype({torch.Tensor: torch.float16, "others": None}),
         v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}),
     ]
-    hooks.materialised()
+    thread_state.materialised()
     for transform in transforms:
         for make in (v2.functional.to_image, F.pil_to_tensor):
             expected = transform(make(Image.open(photo).convert("RGB")))
-            with hooks.deferring():
+            with switch.deferring():
                 found = transform(make(Image.open(photo).convert("RGB")))
             assert found.dtype == expected.dtype
-            assert hooks.materialised() == []
+            assert thread_state.materialised() == []
             assert torch.equal(found.materialise(), expected)
-    with hooks.deferring(), pytest.raises(ValueError, match="No dtype was specified for type"):
+    with switch.deferring(), pytest.raises(ValueError, match="No dtype was specified for type"):
         v2.ToDtype({tv_tensors.Mask: torch.int64})(
             v2.functional.to_image(Image.open(photo).convert("RGB"))
         )
@@ -535,7 +535,7 @@ def test_a_dtype_by_type_is_that_of_what_a_deferred_object_stands_for(photo: Pat
 @pytest.mark.parametrize("kind", [DeferredTensor, DeferredTVImage])
 def test_gradients_that_a_tensor_requires_stay_required(photo: Path, kind: type) -> None:
     made = F.to_tensor if kind is DeferredTensor else v2.functional.to_image
-    with hooks.deferring():
+    with switch.deferring():
         values = v2.functional.to_dtype(made(opened(photo)), torch.float32, scale=True)
         assert type(values) is kind
         assert values.requires_grad_() is values

@@ -15,7 +15,8 @@ from PIL import Image, PngImagePlugin
 from torch.utils.data import DataLoader, Dataset
 
 from fastload import FastLoader, _native
-from fastload._sources.deferred import opencv, switch
+from fastload._sources.deferred import switch, trial
+from fastload._sources.deferred.patches import opencv as exchanged
 from fastload._sources.deferred.thread_state import THREAD
 from sides import assert_same, side_by_side
 from sides import outcome as outcome_of
@@ -188,7 +189,7 @@ def test_outside_of_deferring_nothing_is_asked_of_the_core(
 
 def test_a_name_that_was_imported_before_is_redirected_too() -> None:
     switch.install()
-    assert isinstance(_IMREAD, opencv.Redirected)
+    assert isinstance(_IMREAD, exchanged.Redirected)
     assert _IMREAD is cv2.imread
 
 
@@ -205,26 +206,35 @@ def test_the_function_passes_for_opencvs() -> None:
     assert Reader().read("there is no such file.jpg") is None
 
 
-def test_where_opencv_decodes_otherwise_it_is_left_alone(
-    files: list[Path], by_core: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    switch.install()
-    decode = cv2.imdecode._original
+@pytest.fixture
+def exchanged_anew() -> Iterator[None]:
+    switch.uninstall()
+    yield
+    switch.uninstall()
 
-    def other(data: np.ndarray, flags: int) -> np.ndarray:
-        image: np.ndarray = decode(data, flags).copy()
+
+@pytest.mark.usefixtures("exchanged_anew")
+@pytest.mark.parametrize("name", ["imread", "imdecode"])
+def test_where_opencv_decodes_otherwise_it_is_left_alone(
+    files: list[Path], by_core: Callable[[], int], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    decode = getattr(cv2, name)
+
+    def other(given: Any, flags: int = 1) -> np.ndarray:
+        image: np.ndarray = decode(given, flags).copy()
         image[0, 0] ^= 1
         return image
 
-    monkeypatch.setattr(cv2.imdecode, "_original", other)
-    opencv.agrees.cache_clear()
-    try:
-        assert not opencv.agrees()
-        with switch.deferring():
-            cv2.imread(str(files[0]))
-        assert by_core() == 0
-    finally:
-        opencv.agrees.cache_clear()
+    other.__name__ = name
+    monkeypatch.setattr(cv2, name, other)
+    given = str(files[0]) if name == "imread" else np.fromfile(files[0], np.uint8)
+    with switch.deferring():
+        assert isinstance(getattr(cv2, name), exchanged.Redirected)
+        assert np.array_equal(getattr(cv2, name)(given), other(given))
+    assert by_core() == 0
+    assert getattr(cv2, name) is other
+    (line,) = trial.left_out()
+    assert line.startswith(f"cv2.{name} is left as it is: it decodes JPEGs in another way")
 
 
 class Read(Dataset[Any]):
@@ -265,7 +275,6 @@ def test_explain_counts_what_the_core_read(files: list[Path]) -> None:
 
 def test_what_opencv_reads_comes_from_the_cache_in_later_epochs(files: list[Path]) -> None:
     paths = [path for path in files if path.name in ("420.jpg", "444.jpg")]
-    opencv.agrees.cache_clear()  # its examples are not counted
     loader = FastLoader(Read(paths), 2, cache="decoded", cache_limit="64MB")
     for hits, misses in ((0, 2), (2, 0)):
         for _ in loader:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageFile, ImageOps
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from fastload._sources.deferred import headers, hooks
+from fastload._sources.deferred import headers, switch, thread_state
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.replay import FileChanged
 
@@ -35,7 +35,7 @@ def photo(tmp_path: Path) -> Path:
 
 
 def deferred(path: Any) -> DeferredImage:
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(path)
     assert type(image) is DeferredImage
     assert image.recording is not None
@@ -65,7 +65,7 @@ def test_a_relative_path_survives_a_change_of_directory(
 
 
 def test_an_open_file_is_remembered_by_its_path(photo: Path) -> None:
-    with open(photo, "rb") as file, hooks.deferring():
+    with open(photo, "rb") as file, switch.deferring():
         image = Image.open(file).convert("RGB")
     assert type(image) is DeferredImage
     assert image.recording is not None
@@ -76,7 +76,7 @@ def test_an_open_file_is_remembered_by_its_path(photo: Path) -> None:
 def test_an_open_file_whose_name_is_taken_by_another_is_remembered_by_its_bytes(
     photo: Path, tmp_path: Path
 ) -> None:
-    with open(photo, "rb") as file, hooks.deferring():
+    with open(photo, "rb") as file, switch.deferring():
         picture(1).save(tmp_path / "other.jpg")
         os.replace(tmp_path / "other.jpg", photo)
         image = Image.open(file).convert("RGB")
@@ -116,7 +116,7 @@ def test_members_of_archives_are_read_at_once(
 @pytest.mark.parametrize("loader", [default_loader, pil_loader])
 def test_torchvisions_loaders_defer(photo: Path, loader: Callable[[str], Any]) -> None:
     expected = loader(str(photo)).tobytes()
-    with hooks.deferring():
+    with switch.deferring():
         image = loader(str(photo))
     assert image.recording.opened.path == str(photo)
     assert image.recording.operations == (("convert", "RGB"),)
@@ -128,7 +128,7 @@ def test_hugging_faces_image_feature_defers(photo: Path) -> None:
     feature = datasets.Image(mode="RGB")
     row = {"path": None, "bytes": photo.read_bytes()}
     expected = feature.decode_example(row)
-    with hooks.deferring():
+    with switch.deferring():
         image = feature.decode_example(row)
     assert type(image) is DeferredImage
     assert image.recording is not None
@@ -139,12 +139,12 @@ def test_hugging_faces_image_feature_defers(photo: Path) -> None:
 def test_asking_for_exif_that_is_not_there_decodes_nothing(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x.{suffix}"
     picture().save(path)
-    hooks.materialised()
+    thread_state.materialised()
     image = deferred(path)
     image.load()
     assert dict(image.getexif()) == {}
     assert dict(image.convert("L").getexif()) == {}
-    assert hooks.materialised() == []
+    assert thread_state.materialised() == []
     assert image.recording is not None
 
 
@@ -171,7 +171,7 @@ def test_a_file_is_left_where_pillow_leaves_it(photo: Path, kind: str, loads: bo
             return file.tell()
 
     expected = position()
-    with hooks.deferring():
+    with switch.deferring():
         assert position() == expected
 
 
@@ -245,13 +245,13 @@ def test_errors_of_headers_come_from_open(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("large.jpg", "text.jpg", "empty.jpg", "folder", "cut.jpg", "missing.jpg"):
         expected = _outcome(tmp_path / name)
         assert expected[0] != "opened"
-        with hooks.deferring():
+        with switch.deferring():
             assert _outcome(tmp_path / name) == expected
 
 
 def test_a_large_image_warns_at_open(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with hooks.deferring(), pytest.warns(Image.DecompressionBombWarning):
+    with switch.deferring(), pytest.warns(Image.DecompressionBombWarning):
         image = Image.open(photo)
     with image:
         assert type(image) is not DeferredImage
@@ -265,7 +265,7 @@ def test_a_header_of_which_pillow_warns_is_opened_by_pillow(tmp_path: Path) -> N
     broken[20] = 0xFF  # the count of its characters
     picture().save(tmp_path / "x.jpg", exif=bytes(broken))
 
-    with hooks.deferring(), warnings.catch_warnings(record=True) as caught:
+    with switch.deferring(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         image = Image.open(tmp_path / "x.jpg")
     with image:
@@ -317,7 +317,7 @@ def test_formats_that_the_core_does_not_know_are_decoded_where_the_users_code_ru
 ) -> None:
     path = tmp_path / f"x.{suffix}"
     picture().save(path)
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(path)
     with image, Image.open(path) as expected:
         assert (type(image) is DeferredImage) == is_deferred
@@ -329,7 +329,7 @@ def test_somebody_elses_jpeg_plugin_stays_in_charge(
 ) -> None:
     factory, accept = Image.OPEN["JPEG"]
     monkeypatch.setitem(Image.OPEN, "JPEG", (lambda *args: factory(*args), accept))
-    with hooks.deferring(), Image.open(photo) as image:
+    with switch.deferring(), Image.open(photo) as image:
         assert type(image) is not DeferredImage
 
 
@@ -337,7 +337,7 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     picture().save(tmp_path / "x.png")
     picture().save(tmp_path / "x.jpg")
     before = len(os.listdir("/proc/self/fd"))
-    with hooks.deferring(), warnings.catch_warnings():
+    with switch.deferring(), warnings.catch_warnings():
         warnings.simplefilter("error")
         images = [Image.open(tmp_path / name) for name in ("x.png", "x.jpg") for _ in range(5)]
         assert len(os.listdir("/proc/self/fd")) == before

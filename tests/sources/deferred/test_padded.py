@@ -23,8 +23,8 @@ from fastload._base.slabs import SlabRing
 from fastload._sources.deferred import lowering
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import Found, fill, replaced
-from fastload._sources.deferred.hooks import deferring
 from fastload._sources.deferred.recording import Opened, Recording
+from fastload._sources.deferred.switch import deferring
 from fastload._sources.deferred.tensor import BATCHES, DeferredRow, filling_rows, pending
 from sides import side_by_side
 

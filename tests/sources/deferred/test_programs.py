@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 import deferred_programs
-from fastload._sources.deferred import hooks, single
+from fastload._sources.deferred import single, switch
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_a_program_gives_the_same_with_deferred_images(
     @hypothesis.given(deferred_programs.programs(sources))
     def same(program: deferred_programs.Program) -> None:
         eager = deferred_programs.run(program, contextlib.nullcontext())
-        deferred = deferred_programs.run(program, hooks.deferring())
+        deferred = deferred_programs.run(program, switch.deferring())
         if program.path.name == deferred_programs.DAMAGED and eager[0][0] == "error":
             return  # only who asks for the pixels learns of it: see image.py, Errors of the body
         assert deferred == eager

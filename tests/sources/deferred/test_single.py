@@ -17,7 +17,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
-from fastload._sources.deferred import hooks, image, single, stamps, tensor
+from fastload._sources.deferred import image, single, stamps, switch, tensor, thread_state
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.recording import Opened
 from fastload._sources.deferred.replay import FileChanged
@@ -108,7 +108,7 @@ def test_what_asks_for_pixels_is_made_by_the_core(
     photo: Path, program: Callable[[Any], Any], mode: str, progressive: bool, no_replay: None
 ) -> None:
     picture().convert(mode).save(photo, progressive=progressive)
-    with hooks.deferring():
+    with switch.deferring():
         found = program(Image.open(photo))
     same(found, program(Image.open(photo)))
 
@@ -119,14 +119,14 @@ def test_arrays_of_other_formats_are_pillows(tmp_path: Path, suffix: str, mode: 
     path = tmp_path / f"a.{suffix}"
     picture().convert(mode).save(path, lossless=True)
     for program in PROGRAMS.values():
-        with hooks.deferring():
+        with switch.deferring():
             found = program(Image.open(path).convert("RGB"))
         same(found, program(Image.open(path).convert("RGB")))
 
 
 def test_an_image_from_memory_is_made_by_the_core(photo: Path, no_replay: None) -> None:
     expected = np.asarray(Image.open(photo))
-    with hooks.deferring(), open(photo, "rb") as file:
+    with switch.deferring(), open(photo, "rb") as file:
         same(np.asarray(Image.open(file)), expected)
 
 
@@ -142,7 +142,7 @@ def test_a_materialised_image_has_the_info_and_the_exif_that_pillow_gives(
         lambda image: ImageOps.expand(image, 3),
     ]
     for program in programs:
-        with hooks.deferring():
+        with switch.deferring():
             made = program(Image.open(photo))
             assert type(made) is DeferredImage
         found, expected = made.materialise(), program(Image.open(photo))
@@ -158,7 +158,7 @@ def test_a_materialised_image_has_the_info_and_the_exif_that_pillow_gives(
 def test_an_image_that_is_asked_for_twice_is_decoded_once(
     photo: Path, decoded: list[bool], no_replay: None
 ) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(photo)
         array = np.asarray(image)
         same(np.asarray(image), array)
@@ -172,7 +172,7 @@ def test_a_whole_photo_takes_one_call_of_the_core(
 ) -> None:
     expected = np.asarray(Image.open(photo))
     monkeypatch.setattr(single, "_filled", None)  # which prepares a batch of one
-    with hooks.deferring():
+    with switch.deferring():
         same(np.asarray(Image.open(photo)), expected)
         same(np.asarray(Image.open(io.BytesIO(photo.read_bytes()))), expected)
 
@@ -189,7 +189,7 @@ def test_views_of_an_image_are_cut_out_of_the_pixels_that_are_known(
     photo: Path, decoded: list[bool]
 ) -> None:
     boxes = [(k, 0, 80 + k, 90) for k in range(4)]
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(photo).convert("RGB")
         views = [np.asarray(image.crop(box).resize((40, 40))) for box in boxes]
     assert decoded == [True, True, False, False, False]  # the first view, the whole, three views
@@ -197,7 +197,7 @@ def test_views_of_an_image_are_cut_out_of_the_pixels_that_are_known(
     for view, box in zip(views, boxes, strict=True):
         same(view, np.asarray(real.crop(box).resize((40, 40))))
     THREAD.times_asked = 0
-    with hooks.deferring():
+    with switch.deferring():
         np.asarray(image.crop(boxes[0]))
     assert decoded[5:] == [True]  # nothing is kept after the block
 
@@ -213,7 +213,7 @@ def test_an_image_is_decoded_as_a_whole_where_the_one_before_was_asked_for_again
     made = []
     for count in (2, 2, 1, 1, 1):
         decoded.clear()
-        with hooks.deferring():
+        with switch.deferring():
             found = views(count)
         made.append(decoded.copy())
         for view, real in zip(found, expected, strict=False):
@@ -230,7 +230,7 @@ def test_an_image_is_decoded_as_a_whole_where_the_one_before_was_asked_for_again
 def test_colours_of_one_crop_are_no_second_view_of_the_image(
     photo: Path, decoded: list[bool], no_replay: None
 ) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         crop = Image.open(photo).convert("RGB").crop((0, 0, 80, 90))
         bright = ImageEnhance.Brightness(crop).enhance(1.2)
         np.asarray(ImageEnhance.Color(bright).enhance(0.7).resize((70, 70)))
@@ -238,7 +238,7 @@ def test_colours_of_one_crop_are_no_second_view_of_the_image(
 
 
 def test_what_is_written_to_a_copy_does_not_show_in_another_view(photo: Path) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(photo).convert("RGB")
         own = np.array(image)
         own[:] = 0
@@ -252,7 +252,7 @@ def test_what_is_written_to_a_copy_does_not_show_in_another_view(photo: Path) ->
 def test_what_torch_writes_to_an_array_does_not_show_in_another(photo: Path) -> None:
     for box in ((0, 0, 150, 110), (3, 4, 90, 80)):
         expected = np.asarray(Image.open(photo).convert("RGB").crop(box))
-        with hooks.deferring():
+        with switch.deferring():
             image = Image.open(photo).convert("RGB")
             view = image.crop(box)
             torch.from_numpy(np.asarray(view)).zero_()
@@ -263,7 +263,7 @@ def test_what_torch_writes_to_an_array_does_not_show_in_another(photo: Path) -> 
 
 def test_small_images_are_left_to_pillow(photo: Path, decoded: list[bool]) -> None:
     picture((63, 64)).save(photo)
-    with hooks.deferring():
+    with switch.deferring():
         same(np.asarray(Image.open(photo)), np.asarray(Image.open(photo)))
     assert not decoded
 
@@ -273,13 +273,13 @@ def test_a_damaged_image_raises_where_its_pixels_are_asked_for(photo: Path) -> N
     whole = io.BytesIO(photo.read_bytes())  # of a path, Pillow would leave the file open
     with pytest.raises(OSError, match="truncated") as expected:
         np.asarray(Image.open(whole))
-    with hooks.deferring(), pytest.raises(OSError, match="truncated") as found:
+    with switch.deferring(), pytest.raises(OSError, match="truncated") as found:
         np.asarray(Image.open(photo))
     assert str(found.value) == str(expected.value)
 
 
 def test_an_image_whose_file_was_closed_raises_as_ever(photo: Path) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         with open(photo, "rb") as file:
             image = Image.open(file)
         with pytest.raises(ValueError, match="closed file"):
@@ -287,7 +287,7 @@ def test_an_image_whose_file_was_closed_raises_as_ever(photo: Path) -> None:
 
 
 def test_a_file_that_changed_since_it_was_opened_is_not_read(photo: Path) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         image = Image.open(photo)
         picture((150, 111)).save(photo)
         with pytest.raises(FileChanged):
@@ -306,7 +306,7 @@ def test_the_interpreter_runs_on_while_an_image_is_decoded(photo: Path, no_repla
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        with hooks.deferring():
+        with switch.deferring():
             image = Image.open(photo).resize((4000, 3000))
             before = ticks[0]
             np.asarray(image)
@@ -318,13 +318,13 @@ def test_the_interpreter_runs_on_while_an_image_is_decoded(photo: Path, no_repla
 
 
 def test_what_materialised_is_reported_once_for_an_image(photo: Path) -> None:
-    hooks.materialised()
-    with hooks.deferring():
+    thread_state.materialised()
+    with switch.deferring():
         image = Image.open(photo)
         np.asarray(image)
         np.asarray(image)
         image.tobytes()
-    (cause,) = hooks.materialised()
+    (cause,) = thread_state.materialised()
     assert (cause.function, cause.file, cause.count) == ("Image.__array_interface__", __file__, 1)
 
 
@@ -332,5 +332,5 @@ def test_nothing_warns(photo: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for program in PROGRAMS.values():
-            with hooks.deferring():
+            with switch.deferring():
                 program(Image.open(photo))

@@ -19,7 +19,7 @@ import deferred_datasets as shapes
 from deferred_datasets import opened
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
-from fastload._sources.deferred import hooks, torch_resize
+from fastload._sources.deferred import switch, thread_state, torch_resize
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.lowering import lower
@@ -150,10 +150,10 @@ def test_a_call_is_recorded_and_has_torchs_values_and_strides(
     call, make = CALLS[name], getattr(F2, mode)
     for path in photos[:4]:
         expected = call(make(opened(path)))
-        hooks.materialised()
-        with hooks.deferring():
+        thread_state.materialised()
+        with switch.deferring():
             found = call(make(opened(path)))
-        assert hooks.materialised() == []
+        assert thread_state.materialised() == []
         assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
         assert isinstance(found, tv_tensors.Image) == isinstance(expected, tv_tensors.Image)
         if isinstance(found, DeferredTensor):
@@ -170,7 +170,7 @@ def test_a_call_is_recorded_and_has_torchs_values_and_strides(
 @pytest.mark.parametrize("name", ["crop", "centre", "indices", "a part of a part"])
 def test_a_part_that_is_asked_for_values_is_torchs(photos: list[Path], name: str) -> None:
     expected = CALLS[name](F.pil_to_tensor(opened(photos[0])))
-    with hooks.deferring():
+    with switch.deferring():
         found = CALLS[name](F.pil_to_tensor(opened(photos[0])))
     real = found.materialise()
     assert real.stride() == expected.stride()
@@ -209,14 +209,14 @@ def test_a_part_and_the_whole_share_their_memory(photos: list[Path], name: str) 
         return [whole, part, inner, doubled, part * 3, torch.stack([inner, inner])]
 
     expected = program()
-    with hooks.deferring():
+    with switch.deferring():
         found = program()
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(made(one) if type(one) is not torch.Tensor else one, other)
 
 
 def test_a_second_part_makes_the_whole(photos: list[Path]) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         whole = F.to_tensor(opened(photos[0]))
         first = whole[:, :9, :9]
         assert isinstance(first, DeferredTensor)
@@ -270,7 +270,7 @@ def test_what_only_torch_computes_stays_torchs(photos: list[Path]) -> None:
     ]
     for call in calls:
         expected = call(F.pil_to_tensor(opened(photos[0])))
-        with hooks.deferring():
+        with switch.deferring():
             found = call(F.pil_to_tensor(opened(photos[0])))
         found = found if type(found) is torch.Tensor else found.materialise()
         assert found.stride() == expected.stride()
@@ -280,7 +280,7 @@ def test_what_only_torch_computes_stays_torchs(photos: list[Path]) -> None:
 def test_a_gray_image_is_torchs(photos: list[Path]) -> None:
     for call in CALLS.values():
         expected = call(F.to_tensor(opened(photos[0]).convert("L")))
-        with hooks.deferring():
+        with switch.deferring():
             found = call(F.to_tensor(opened(photos[0]).convert("L")))
         result = found if type(found) is torch.Tensor else found.materialise()
         assert result.stride() == expected.stride()
@@ -289,7 +289,7 @@ def test_a_gray_image_is_torchs(photos: list[Path]) -> None:
 
 @needs_integers
 def test_a_marked_image_stays_marked(photos: list[Path]) -> None:
-    with hooks.deferring():
+    with switch.deferring():
         image = F2.to_image(opened(photos[0]))
         for transform in (v2.Resize(20), v2.RandomCrop(10), v2.RandomHorizontalFlip(1.0)):
             image = transform(image)
@@ -303,7 +303,7 @@ def test_wrong_sizes_are_torchvisions_errors(photos: list[Path]) -> None:
     for size, most in (([20, 20], 30), (20, 10)):
         outcomes = []
         for deferring in (False, True):
-            image = hooks.deferring() if deferring else None
+            image = switch.deferring() if deferring else None
             with pytest.raises(ValueError) as caught:
                 if image is None:
                     F2.resize(F.pil_to_tensor(opened(photos[0])), size, max_size=most)

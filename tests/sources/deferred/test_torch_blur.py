@@ -18,7 +18,7 @@ from fastload._base.slabs import SlabRing
 from fastload._engine.pixels import apply
 from fastload._sources.deferred import lowering, torch_blur
 from fastload._sources.deferred.batch import BatchDecoder
-from fastload._sources.deferred.hooks import deferring
+from fastload._sources.deferred.switch import deferring
 from fastload._sources.deferred.tensor import DeferredTensor
 from fastload._transforms.pixels import operations as pixels
 from native_core import core

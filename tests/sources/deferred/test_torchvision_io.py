@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._sources.deferred import switch, torchvision_io
+from fastload._sources.deferred import switch
 from fastload._sources.deferred.tensor import DeferredTensor
 from sides import side_by_side
 
@@ -94,14 +94,6 @@ def test_jpegs_stay_deferred(files: list[Path], name: str) -> None:
         for call in ("read_image", "by name", "decode_image of bytes", "decode_jpeg"):
             assert type(CALLS[call](path)) is DeferredTensor
     assert type(CALLS["read_image"](path)) is torch.Tensor
-
-
-def test_where_torchvision_decodes_otherwise_it_is_left_alone(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torchvision_io, "agrees", lambda: False)
-    with switch.deferring():
-        assert type(io.read_image(str(files[0]))) is torch.Tensor
 
 
 class Read(Dataset[Any]):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import io
 import random
 import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
-from fastload._sources.deferred import torchvision_transforms
+from fastload._sources.deferred import switch, torchvision_transforms, trial
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.switch import deferring
 from fastload._sources.deferred.tensor import DeferredTensor
@@ -216,43 +218,45 @@ def test_functions_record_what_torchvision_records(
         assert short == long, call
 
 
-def test_a_version_that_draws_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchvision_transforms, "_two_below", lambda first, second: (0, 0))
-    transform = transforms.RandomResizedCrop(24)
-    inherited = type("Inherited", (transforms.RandomResizedCrop,), {})(24)
-    before = torch.get_rng_state()
-    torchvision_transforms._draws_alike.cache_clear()
-    try:
-        assert not torchvision_transforms._draws_alike()
-        assert torch.equal(torch.get_rng_state(), before)
-        with deferring():
-            image = opened()
-            for seed in range(12):
-                assert same(made(transform, image, seed), made(inherited, image, seed)), seed
-    finally:
-        torchvision_transforms._draws_alike.cache_clear()
+@pytest.fixture
+def exchanged_anew() -> Iterator[None]:
+    caches = torchvision_transforms.draws_alike, torchvision_transforms.jitters_alike
+    for proven in (False, True):
+        switch.uninstall()
+        for cache in caches:
+            cache.cache_clear()
+        if not proven:
+            yield
 
 
-def test_a_version_that_draws_other_colours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = torchvision_transforms._random_factors
-    monkeypatch.setattr(
-        torchvision_transforms,
-        "_random_factors",
-        lambda ranges: (ours(ranges)[0][::-1], ours(ranges)[1]),
-    )
-    transform = transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)
-    inherited = type("Inherited", (transforms.ColorJitter,), {})(0.4, 0.4, 0.4, 0.1)
+@pytest.mark.usefixtures("exchanged_anew")
+@pytest.mark.parametrize(
+    ("name", "wrong", "transform"),
+    [
+        ("_two_below", lambda first, second: (0, 0), transforms.RandomCrop(24)),
+        ("_two_below", lambda first, second: (0, 0), transforms.RandomResizedCrop(24)),
+        (
+            "_random_factors",
+            lambda ranges: ([3, 2, 1, 0], [1.0, 1.0, 1.0, 0.1]),
+            transforms.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        ),
+    ],
+)
+def test_a_version_that_draws_otherwise_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any], transform: Any
+) -> None:
+    monkeypatch.setattr(torchvision_transforms, name, wrong)
+    inherited = copy.copy(transform)
+    inherited.__class__ = type("Inherited", (type(transform),), {})
     before = torch.get_rng_state()
-    torchvision_transforms._jitters_alike.cache_clear()
-    try:
-        assert not torchvision_transforms._jitters_alike()
+    with deferring():
+        kind = type(transform).__name__
+        lines = [line for line in trial.left_out() if f".{kind}.forward is left" in line]
+        assert len(lines) == 1, trial.left_out()
         assert torch.equal(torch.get_rng_state(), before)
-        with deferring():
-            image = opened()
-            for seed in range(4):
-                assert same(made(transform, image, seed), made(inherited, image, seed)), seed
-    finally:
-        torchvision_transforms._jitters_alike.cache_clear()
+        image = opened()
+        for seed in range(12):
+            assert same(made(transform, image, seed), made(inherited, image, seed)), seed
 
 
 @pytest.mark.parametrize("kind", [transforms.ColorJitter, v2.ColorJitter])
@@ -278,6 +282,8 @@ def test_a_hue_that_does_not_exist_is_torchvisions_error(kind: Any) -> None:
 
 
 def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch.install()
+    assert trial.left_out() == []
     taken = []
     for name in (
         "_cropped",
@@ -310,7 +316,7 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     with deferring():
         chain(opened())
     names = ["_cropped", "_resized_crop", "_happens", "_applies", "_jittered", "_happens"]
-    names += ["_takes", "_happens", "_takes", "_jittered", "_takes"]
+    names += ["_takes", "_happens", "_takes", "_takes"]
     assert taken == [(name, True) for name in names]
 
 

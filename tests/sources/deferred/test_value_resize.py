@@ -19,7 +19,7 @@ import deferred_datasets as shapes
 from deferred_datasets import opened
 from fastload import FastLoader, _native
 from fastload._base.slabs import SlabRing
-from fastload._sources.deferred import batch, hooks, torch_resize
+from fastload._sources.deferred import batch, switch, thread_state, torch_resize
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.lowering import lower
@@ -139,10 +139,10 @@ def test_a_call_is_made_by_the_core_with_torchs_values_and_strides(
     call = CALLS[name]
     for path in photos[:4]:
         expected = call(_values(opened(path), v))
-        hooks.materialised()
-        with hooks.deferring():
+        thread_state.materialised()
+        with switch.deferring():
             found = call(_values(opened(path), v))
-        assert hooks.materialised() == []
+        assert thread_state.materialised() == []
         assert found.recording is not None
         assert lower(found.recording) is not None
         assert found.stride() == expected.stride()
@@ -161,7 +161,7 @@ def test_other_calls_have_torchs_values(photos: list[Path], name: str, v: int) -
     call = OTHERS[name]
     for path in photos[:2]:
         expected = call(_values(opened(path), v))
-        with hooks.deferring():
+        with switch.deferring():
             found = call(_values(opened(path), v))
         result = _result(found)
         assert torch.equal(result, expected)
@@ -170,7 +170,7 @@ def test_other_calls_have_torchs_values(photos: list[Path], name: str, v: int) -
 
 def test_gray_images_are_torchs(photos: list[Path]) -> None:
     expected = F.resize(F.to_tensor(opened(photos[0], "L")), [20, 33])
-    with hooks.deferring():
+    with switch.deferring():
         found = F.resize(F.to_tensor(opened(photos[0], "L")), [20, 33])
     assert torch.equal(_result(found), expected)
 
@@ -181,7 +181,7 @@ def test_where_torch_rounds_otherwise_it_resizes(
     monkeypatch.setattr(torch_resize, "sums", lambda: None)
     batch.kernel_of.cache_clear()
     expected = F.resize(F.to_tensor(opened(photos[0])), [20, 33])
-    with hooks.deferring():
+    with switch.deferring():
         found = F.resize(F.to_tensor(opened(photos[0])), [20, 33])
     assert type(found) is torch.Tensor
     assert torch.equal(found, expected)

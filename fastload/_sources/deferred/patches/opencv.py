@@ -1,0 +1,127 @@
+"""What fastload exchanges in OpenCV, where it is imported.
+
+Its functions are not written in Python, so they have no code that could be exchanged. They are
+replaced by name instead, in cv2 and wherever a module of the program has imported them from it.
+References that are not globals of a module, such as a default argument, stay OpenCV's own.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from ...._base.rebind import rebind
+from .. import agreement, opencv
+from ..thread_state import THREAD
+from ..trial import Function, Trial, leave_out
+from .patch import Patch
+from .proof import Proof
+
+
+class Redirected:
+    """A function of OpenCV's that asks the core first.
+
+    An object and not a function: as a class attribute it must not become a method, just as what it
+    stands for does not.
+    """
+
+    def __init__(self, name: str, original: Function, ours: Function, proof: Proof) -> None:
+        self._original = original
+        self._ours: Function = Trial(
+            name, ours, _declined, lambda: proof(original, ours), self._settle
+        )
+        self.__name__ = self.__qualname__ = original.__name__
+        self.__doc__ = original.__doc__
+        self.__module__ = "cv2"
+
+    def _settle(self, called: Function) -> None:
+        self._ours = called
+        if called is _declined:
+            rebind(self, self._original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if THREAD.deferring:
+            found = self._ours(*args, **kwargs)
+            if found is not None:
+                return found
+        return self._original(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __reduce__(self) -> str:
+        return self.__name__  # the name in cv2, as of the original
+
+
+def _declined(*args: Any, **kwargs: Any) -> None:
+    """What the core makes of an image, if it must make none."""
+
+
+def _decodes(call: Callable[[Function, bytes], Any]) -> Proof:
+    """The proof that ``call(original, data)`` gives the core's pixels of a JPEG."""
+
+    def theirs(original: Function, data: bytes) -> np.ndarray:
+        found: np.ndarray = call(original, data)
+        return found[..., ::-1] if found.ndim == 3 else found
+
+    return lambda original, ours: agreement.fault(lambda data: theirs(original, data))
+
+
+_UNCHANGED: Final = -1
+
+
+def _of_file(imread: Function, data: bytes) -> Any:
+    with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
+        file.write(data)
+        file.flush()
+        return imread(file.name, _UNCHANGED)
+
+
+def _of_bytes(imdecode: Function, data: bytes) -> Any:
+    return imdecode(np.frombuffer(data, np.uint8), _UNCHANGED)
+
+
+_WHY: Final = "the core decodes JPEGs faster, and without the interpreter's lock"
+_KEPT_BY: Final = "Albumentations over cv2.imread (any-dataset, albumentations)"
+
+PATCHES: Final = [
+    Patch(
+        names=("cv2.imread",),
+        ours=lambda original: opencv.imread,
+        why=_WHY,
+        kept_by=_KEPT_BY,
+        proof=_decodes(_of_file),
+    ),
+    Patch(
+        names=("cv2.imdecode",),
+        ours=lambda original: opencv.imdecode,
+        why=_WHY,
+        kept_by=_KEPT_BY,
+        proof=_decodes(_of_bytes),
+    ),
+]
+"""OpenCV's functions that are replaced."""
+
+
+def replace_all() -> None:
+    """Replace them, until one of them fails its proof."""
+    cv2 = sys.modules["cv2"]
+    for patch in PATCHES:
+        (name,) = patch.names
+        original = getattr(cv2, name.partition(".")[2], None)
+        if original is None:
+            leave_out(name, "this release has no such function")
+        elif not isinstance(original, Redirected):
+            rebind(original, Redirected(name, original, patch.ours(original), patch.proof))
+
+
+def put_back() -> None:
+    """Undo ``replace_all``, wherever a module refers to ours by now."""
+    for patch in PATCHES:
+        redirected = getattr(sys.modules["cv2"], patch.names[0].partition(".")[2], None)
+        if isinstance(redirected, Redirected):
+            rebind(redirected, redirected._original)

@@ -1,0 +1,184 @@
+"""What fastload exchanges in Pillow.
+
+``PIL.Image.open`` and ``fromarray`` look at the flag of their thread. The others look at what they
+are given: a deferred image, or anything else, which goes to the original at once.
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+import PIL.ImageEnhance
+
+from ...._base.pixel_limit import is_within
+from ..from_array import from_array
+from ..image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
+from ..openers import opener
+from ..recording import Operation
+from ..trial import Function
+from .patch import Patch
+from .proof import Given, Same, jpeg
+
+# Each gets the original function and gives the new one.
+
+
+def _blend(original: Function) -> Function:
+    def blend(im1: Any, im2: Any, alpha: Any) -> Any:
+        if waiting(im1) and waiting(im2) and type(alpha) in (int, float):
+            name = _enhancement(im1, im2)
+            if name is not None:
+                new = im2._then((name, alpha))
+                new._info = None if im1._info is None else im1._copy_info()
+                return new
+        return original(im1, im2, alpha)
+
+    return blend
+
+
+_DEGENERATE: dict[tuple[Operation, ...], str] = {
+    (("black",),): "brightness",
+    (("mean_gray",),): "contrast",
+    (("convert", "L"), ("convert", "RGB")): "saturation",
+    (("filter", "SMOOTH"),): "sharpness",
+}
+
+
+def _enhancement(degenerate: DeferredImage, image: DeferredImage) -> str | None:
+    """Which of ImageEnhance's four blends these two; None: none of them."""
+    count = len(image._operations)
+    if degenerate._opened is not image._opened or image._mode not in PLAIN:
+        return None
+    if degenerate._mode != image._mode:
+        return None
+    if degenerate._operations[:count] != image._operations:
+        return None
+    tail = degenerate._operations[count:]
+    if not tail:
+        return "saturation" if image._mode == "L" else None
+    return _DEGENERATE.get(tail)
+
+
+def _enhancer(name: str) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        def init(self: Any, image: Any) -> None:
+            if waiting(image) and image._mode in PLAIN:
+                self.image = image
+                self.degenerate = image._then((name,))
+            else:
+                original(self, image)
+
+        return init
+
+    return make
+
+
+def _expand(original: Function) -> Function:
+    def expand(image: Any, border: Any = 0, fill: Any = 0) -> Any:
+        if waiting(image) and image._mode in PLAIN:
+            sides = sides_of(border)
+            if sides is not None and fits(image._mode, fill) and keeps_no_color(image):
+                w, h = image._size
+                if is_within(w + sides[0] + sides[2], h + sides[1] + sides[3]):
+                    return image._then(("expand", *sides, fill))
+        return original(image, border, fill)
+
+    return expand
+
+
+def _whole_image(name: str) -> Callable[[Function], Function]:
+    """A function of ImageOps that is recorded where only the image is given."""
+
+    def make(original: Function) -> Function:
+        defaults: tuple[Any, ...] = original.__defaults__ or ()
+
+        def function(image: Any, *others: Any) -> Any:
+            if waiting(image) and image._mode in PLAIN and all(map(operator.is_, others, defaults)):
+                return image._then((name,))
+            return original(image, *others)
+
+        return function
+
+    return make
+
+
+def _enhanced(enhancer: type[Any]) -> Callable[[Function, Given], Any]:
+    """What an enhancer makes, since the core has no image that it blends with."""
+
+    def call(init: Function, given: Given) -> Any:
+        made = object.__new__(enhancer)
+        init(made, given.image)
+        return made.enhance(0.4)
+
+    return call
+
+
+_PASSED_OVER: Final = "it asks for the pixels, which makes the image then and there, one at a time"
+_DECODED: Final = "photos: 9.9 times DataLoader with 0 workers, 6.3 with 2 (any-dataset, train)"
+_AUGMENTED: Final = "the scripts with RandAugment (deit, ConvNeXt, Swin): 6 to 7 times DataLoader"
+
+PATCHES: Final = [
+    Patch(
+        names=("PIL.Image.open",),
+        ours=opener,
+        why="it gives deferred images, on a thread that defers",
+        kept_by=_DECODED,
+        proof=Same(lambda open, given: open(io.BytesIO(jpeg())).convert("RGB")),
+    ),
+    Patch(
+        names=("PIL.Image.fromarray",),
+        ours=from_array,
+        why="datasets in memory open their images with it",
+        kept_by="CIFAR10 in memory: 22 times DataLoader (scripts, pytorch-cifar)",
+        proof=Same(lambda fromarray, given: fromarray(given.array)),
+    ),
+    Patch(
+        names=("PIL.Image.blend",),
+        ours=_blend,
+        why="ImageEnhance ends in it: " + _PASSED_OVER,
+        kept_by=_AUGMENTED,
+        proof=Same(lambda blend, given: blend(given.after(("black",)), given.image, 0.4)),
+    ),
+    Patch(
+        names=("PIL.ImageEnhance.Brightness.__init__",),
+        ours=_enhancer("black"),
+        why="it makes a black image, of which nobody could tell that the core need not have it",
+        kept_by=_AUGMENTED,
+        proof=Same(_enhanced(PIL.ImageEnhance.Brightness)),
+    ),
+    Patch(
+        names=("PIL.ImageEnhance.Contrast.__init__",),
+        ours=_enhancer("mean_gray"),
+        why=_PASSED_OVER,
+        kept_by=_AUGMENTED,
+        proof=Same(_enhanced(PIL.ImageEnhance.Contrast)),
+    ),
+    Patch(
+        names=("PIL.ImageOps.expand",),
+        ours=_expand,
+        why="torchvision pads with it: " + _PASSED_OVER,
+        kept_by="32x32 JPEGs, padded crop and flip: 4.2 times DataLoader (any-dataset)",
+        proof=Same(lambda expand, given: expand(given.image, (1, 2, 3, 4), (5, 6, 7))),
+    ),
+    Patch(
+        names=("PIL.ImageOps.equalize",),
+        ours=_whole_image("equalize"),
+        why=_PASSED_OVER,
+        kept_by=_AUGMENTED,
+        proof=Same(lambda equalize, given: equalize(given.image)),
+    ),
+    Patch(
+        names=("PIL.ImageOps.autocontrast",),
+        ours=_whole_image("autocontrast"),
+        why=_PASSED_OVER,
+        kept_by=_AUGMENTED,
+        proof=Same(lambda autocontrast, given: autocontrast(given.image)),
+    ),
+]
+"""Pillow's functions that are exchanged.
+
+``invert``, ``solarize`` and ``posterize`` are not among them: they end in ``Image.point`` with a
+table that Pillow has made, and that is recorded.
+"""

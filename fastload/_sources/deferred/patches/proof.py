@@ -1,0 +1,168 @@
+"""Proofs: before ours is called for the first time, it and the original are asked for the same.
+
+The original gets a tiny real image, ours a deferred one of the same pixels. What comes of the
+deferred one is made by the core, as for a batch, and has to be the original's, bit for bit. So has
+what both leave of torch's generator, if they draw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import PIL.Image
+import torch
+
+from .. import single
+from ..from_array import deferred_pixels
+from ..image import waiting
+from ..operations import IMAGE_OPERATIONS, Layout
+from ..recording import Operation, Recording
+from ..thread_state import THREAD
+from ..trial import Function
+
+Proof: TypeAlias = "Callable[[Function, Function], str]"
+"""``proof(original, ours)`` says what is wrong with ours; "": nothing."""
+
+_SIZE: Final = (11, 9)
+_PIXELS: Final[np.ndarray] = np.random.default_rng(0).integers(0, 256, (*_SIZE[::-1], 3), np.uint8)
+OTHER: Final = "it gives other values than fastload's"
+
+
+class Given:
+    """What a function is tried on: real, or deferred, with the same values."""
+
+    def __init__(self, deferred: bool, marks: bool = False) -> None:
+        self._deferred = deferred
+        self._marks = marks
+
+    def marked(self) -> Given:
+        """The same, with tensors as v2 marks an image."""
+        return Given(self._deferred, marks=True)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The pixels, uint8 (h, w, 3)."""
+        pixels: np.ndarray = _PIXELS.copy()
+        return pixels
+
+    @functools.cached_property
+    def image(self) -> Any:
+        """A PIL image, RGB: the same at every call, since some functions are given two of it."""
+        if self._deferred:
+            return deferred_pixels(_PIXELS.tobytes(), _SIZE)
+        return PIL.Image.frombytes("RGB", _SIZE, _PIXELS.tobytes())
+
+    def after(self, operation: Operation) -> Any:
+        """The image after one of ``IMAGE_OPERATIONS``."""
+        if self._deferred:
+            return self.image._then(operation)
+        return IMAGE_OPERATIONS[operation[0]].replay(self.image, *operation[1:])
+
+    @property
+    def tensor(self) -> Any:
+        """Its tensor, float32 (3, h, w) in [0, 1]."""
+        if self._deferred:
+            return self._tensor("to_tensor")
+        levels = torch.from_numpy(self.array).permute(2, 0, 1)
+        return self._mark(levels.contiguous().to(torch.float32).div(255))
+
+    @property
+    def levels(self) -> Any:
+        """Its tensor, uint8 (3, h, w)."""
+        if self._deferred:
+            return self._tensor("to_image")
+        return self._mark(torch.from_numpy(self.array).permute(2, 0, 1))
+
+    def _tensor(self, name: str) -> Any:
+        from ..tensor import of_image
+
+        image = self.image
+        return self._mark(
+            of_image(image._opened, image._operations, image._size, image._mode, name)
+        )
+
+    def _mark(self, tensor: torch.Tensor) -> Any:
+        if not self._marks:
+            return tensor
+        from torchvision import tv_tensors
+
+        return tensor.as_subclass(tv_tensors.Image)
+
+
+@functools.cache
+def jpeg() -> bytes:
+    """The image as a file."""
+    file = io.BytesIO()
+    PIL.Image.frombytes("RGB", _SIZE, _PIXELS.tobytes()).save(file, "JPEG")
+    return file.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class Same:
+    """The proof that ``call(function, given)`` gives the same for both.
+
+    Attributes:
+        call: the call.
+        seeds: how many states of torch's generator it is tried from.
+        marked: tensors are marked as v2 does.
+    """
+
+    call: Callable[[Function, Given], Any]
+    seeds: int = 1
+    marked: bool = False
+
+    def __call__(self, original: Function, ours: Function) -> str:
+        """What is wrong with ours."""
+        for seed in range(self.seeds):
+            if self._made(original, seed, False) != self._made(ours, seed, True):
+                return OTHER
+        return ""
+
+    def _made(self, function: Function, seed: int, deferred: bool) -> tuple[Any, ...]:
+        if self.seeds > 1:
+            torch.default_generator.manual_seed(seed)
+        THREAD.deferring = deferred
+        try:
+            made = self.call(function, Given(deferred, self.marked))
+        finally:
+            THREAD.deferring = False
+        state = torch.default_generator.get_state() if self.seeds > 1 else torch.empty(0)
+        return (*values(made), state.numpy().tobytes())
+
+
+def values(made: Any) -> tuple[Any, ...]:
+    """What can be compared of an image or a tensor."""
+    if waiting(made):
+        layout = Layout(torch.uint8, contiguous=False)
+        ended = Recording(made._opened, (*made._operations, ("to_image",)), made._size, made._mode)
+        pixels = single.tensor(ended, layout, least_pixels=0)
+        if pixels is not None:
+            levels = pixels.permute(1, 2, 0).numpy()
+            return "image", made._mode, made._size, levels.tobytes()
+        made = made.materialise()
+    if isinstance(made, PIL.Image.Image):
+        return "image", made.mode, made.size, made.tobytes()
+    if isinstance(made, torch.Tensor):
+        kind = getattr(type(made), "stands_for", type(made))
+        made = _in_core(made)
+        return kind, made.dtype, made.shape, made.stride(), made.contiguous().numpy().tobytes()
+    return (made,)
+
+
+def _in_core(tensor: Any) -> torch.Tensor:
+    """The real tensor, made by the core where that can make it."""
+    memory, rows = getattr(tensor, "_memory", None), getattr(tensor, "rows", ())
+    if rows:
+        from ..tensor import DeferredTensor
+
+        return torch.stack([_in_core(DeferredTensor(row)) for row in rows])
+    if memory is not None and memory.real is None:
+        made = single.tensor(memory.recording(), memory.layout, least_pixels=0)
+        tensor = tensor.materialise() if made is None else made
+    real: torch.Tensor = tensor.as_subclass(torch.Tensor)
+    return real
