@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 import PIL.Image
 import torch
 import torchvision.transforms.functional as functional
+import torchvision.transforms.v2.functional as functional_v2
 from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
@@ -596,3 +597,24 @@ def forward_at_random(original: Function) -> Function:
         return original(self, *inputs)
 
     return forward
+
+
+def color_jitter_v2(original: Function) -> Function:
+    unchanged = _unchanged(*_ADJUSTMENTS, module=functional_v2)
+
+    def transform(self: Any, inpt: Any, params: Any) -> Any:
+        if (
+            waiting(inpt)
+            and type(self) is v2.ColorJitter
+            and _keeps_mode(inpt)
+            and type(params) is dict
+            and unchanged()
+        ):
+            factors = [params[f"{name}_factor"] for name in _COLORS]
+            hue = factors[3]
+            plain = all(factor is None or type(factor) is float for factor in factors)
+            if plain and (hue is None or -0.5 <= hue <= 0.5):
+                return _jittered(inpt, params["fn_idx"].tolist(), factors)
+        return original(self, inpt, params)
+
+    return transform

@@ -456,6 +456,13 @@ def _dtype_by_type(transform: Function, given: Given) -> Any:
     return transform(chosen, given.marked().levels, {})
 
 
+def _jitter_v2(transform: Function, given: Given) -> Any:
+    jitter = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    factors = {"brightness": 1.2, "contrast": 0.8, "saturation": 1.4, "hue": 0.05}
+    params = {f"{name}_factor": factor for name, factor in factors.items()}
+    return transform(jitter, given.image, {"fn_idx": torch.tensor([2, 0, 3, 1]), **params})
+
+
 _PIXELS: Final = "it asks for the pixels, which makes the image then and there, one at a time"
 _VALUES: Final = "torch's own functions would need the values, one image at a time"
 _STEPS: Final = "it draws and records the same in fewer steps"
@@ -615,6 +622,13 @@ PATCHES: Final = [
         why=_STEPS,
         kept_by=_CPU,
         proof=_drawn(v2.RandomHorizontalFlip),
+    ),
+    Patch(
+        names=("torchvision.transforms.v2.ColorJitter.transform",),
+        ours=fewer_steps.color_jitter_v2,
+        why=_STEPS,
+        kept_by="CPU per image without it: 1.25 on photos of 320x240",
+        proof=Same(_jitter_v2),
     ),
     Patch(
         names=("torchvision.io.read_image",),
