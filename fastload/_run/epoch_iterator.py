@@ -31,7 +31,7 @@ from .resources import Resources
 from .route import EngineRoute, TorchRoute
 from .setup import Setup, decide
 from .skipped import skipped
-from .stream import BatchStream
+from .stream import BatchStream, ClosedStream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
 
     def __init__(self, context: EpochContext) -> None:
         self._persistent = PersistentWorkers()
-        self._wrapped: BatchStream = _ClosedStream()
+        self._wrapped: BatchStream = ClosedStream()
         self._closed = True
         self._start(context)
 
@@ -151,22 +151,6 @@ class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
         self._wrapped.close()
 
 
-class _ClosedStream(BatchStream):
-    """The stream of an epoch that was closed: it has no more batches."""
-
-    def __next__(self) -> Any:
-        raise StopIteration
-
-    def __len__(self) -> int:
-        return 0
-
-    def ready(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
-
-
 def _stream(context: EpochContext, workers: PersistentWorkers) -> BatchStream:
     """Start the next epoch."""
     config, resources, cursor = context.config, context.resources, context.cursor
@@ -208,7 +192,7 @@ def _host_batches(
     if isinstance(plan.route, TorchRoute):
         loader = context.loader()
         if loader is None:
-            return _ClosedStream()
+            return ClosedStream()
         found = loader._torch_iterator(workers.holder)
         if config.persistent:
             workers.holder = found

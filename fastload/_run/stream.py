@@ -26,6 +26,22 @@ class BatchStream(Iterator[Any], Protocol):
         """End the epoch now: no thread fills another batch. May be called again."""
 
 
+class ClosedStream(BatchStream):
+    """The stream of an epoch that was closed: it has no more batches."""
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return 0
+
+    def ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
 def check_process(made_in: int) -> None:
     """Raise UsageError in a forked child that asks for a batch of an iterator of its parent.
 

@@ -11,6 +11,7 @@ import time
 import pytest
 from torch.utils.data import Dataset, get_worker_info
 
+import deferred_datasets as shapes
 from batches import EVAL
 from fastload import FastLoader
 from fastload._engine import native
@@ -200,3 +201,44 @@ def test_a_batch_that_is_filled_up_too_late_is_the_next_one_still(tmp_path, work
     again = FastLoader(Partly(armed), 5, **given)
     again.load_state_dict(state)
     assert [batch.tolist() for batch in again] == expected[4:]
+
+
+class Recovered(shapes.Recovering):
+    """Sample 12 is late as long as ``armed`` is there."""
+
+    def __init__(self, paths, armed):
+        super().__init__(paths)
+        self.armed = armed
+
+    def __getitem__(self, i):
+        while i == 12 and self.armed.exists():
+            time.sleep(0.01)
+        return super().__getitem__(i)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_a_batch_that_is_made_again_too_late_is_the_next_one_still(tmp_path):
+    """An image of it turns out to be damaged in this process, while another batch is late."""
+    armed = tmp_path / "armed"
+    paths = shapes.write_photos(tmp_path, 20)
+    shapes.truncate(paths[9])
+    given = {"num_workers": 2, "seed": 4}
+    expected = list(FastLoader(Recovered(paths, armed), 5, engine="torch", **given))
+    loader = FastLoader(Recovered(paths, armed), 5, timeout=1, **given)
+    armed.touch()
+    got, iterator = [], iter(loader)
+    while not got:
+        with contextlib.suppress(RuntimeError):  # on a busy machine this one is late too
+            got.append(next(iterator))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="timed out"):
+            next(iterator)
+    state = loader.state_dict()
+    armed.unlink()
+    while len(got) < len(expected):
+        with contextlib.suppress(RuntimeError):
+            got.append(next(iterator))
+    assert_same(got, expected)
+    again = FastLoader(Recovered(paths, armed), 5, **given)
+    again.load_state_dict(state)
+    assert_same(list(again), expected[1:])

@@ -27,6 +27,7 @@ from .local_iterator import LocalIterator
 from .queues import with_direct_queues
 from .resumable import Resumable
 from .tasks import Outcome, OutcomeLoader, Tasks, identity
+from .torch_iterator import processes
 from .worker_init import WorkerInit
 from .worker_iterator import WorkerIterator
 
@@ -95,9 +96,9 @@ def _local(
 
 def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
     """Whether there are as many workers, all alive; torch would wait for a dead one."""
-    processes = getattr(outcomes.loader._iterator, "_workers", ())
-    same = config.persistent and outcomes.loader.num_workers == config.num_workers
-    return same and all(process.is_alive() for process in processes)
+    loader = outcomes.loader
+    same = config.persistent and loader.num_workers == config.num_workers
+    return same and all(process.is_alive() for process in processes(loader._iterator))
 
 
 def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
@@ -112,6 +113,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
         config.index_sampler,
         resources.ring if count else None,
         repeats=plan.repeats,
+        workers=max(1, count),
         keep=plan.refill is not None,
         decoder=_decoder(config, resources, plan) if count else None,
     )

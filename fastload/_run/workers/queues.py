@@ -1,4 +1,4 @@
-"""DirectQueue: multiprocessing's Queue, whose ``put`` writes a short message into the pipe itself.
+"""DirectQueue: a Queue whose ``put`` writes a short message itself, and that shows what arrived.
 
 multiprocessing's ``put`` hands each message to a thread of the queue, which waits for the
 interpreter's lock, and its ``get`` makes a selector for each wait. With batches of one image that
@@ -10,6 +10,8 @@ How ``put`` sends
                 the first message: when a long one comes, there may be no memory for a new thread.
 Messages arrive in the order of ``put``. What cannot be pickled raises in ``put``, where
 multiprocessing's thread would print the error and lose the message.
+
+``arrived`` shows what is here already, so that work on it can begin; ``get`` still returns it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _ONE_WRITE_NBYTES = 16384
 
 
 class DirectQueue(_Queue):
-    """As multiprocessing's Queue, for Linux."""
+    """As multiprocessing's Queue; its messages are sent directly on Linux."""
 
     # multiprocessing's own, from Python 3.10 to 3.14. Without one of them it is as its Queue.
     _reader: Connection
@@ -65,8 +67,10 @@ class DirectQueue(_Queue):
 
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)  # type: ignore[misc] # not among the published types
+        self._taken: collections.deque[Any] = collections.deque()  # out of the pipe
+        self._shown: list[Any] | None = None  # None: nobody asks for what arrived
         known = all(hasattr(self, name) for name in DirectQueue.__annotations__)
-        if known and hasattr(self._notempty, "_waiters"):
+        if sys.platform == "linux" and known and hasattr(self._notempty, "_waiters"):
             self._direct = True
             self._poll = functools.partial(_readable, self._reader.fileno())
 
@@ -86,6 +90,30 @@ class DirectQueue(_Queue):
                     return
                 self._sem.release()
         super().put(_Pickled(bytes(data)), block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next message, as from multiprocessing's Queue."""
+        if self._taken:
+            return self._taken.popleft()
+        message = super().get(block, timeout)
+        if self._shown is not None:
+            self._shown.append(message)
+        return message
+
+    def empty(self) -> bool:
+        """Whether ``get`` would wait."""
+        return not self._taken and super().empty()
+
+    def arrived(self) -> list[Any]:
+        """What has arrived since the last call, in this process; nothing before the first one."""
+        if self._shown is None:
+            self._shown = []
+        while not super().empty():
+            message = super().get()
+            self._taken.append(message)
+            self._shown.append(message)
+        shown, self._shown = self._shown, []
+        return shown
 
     def _sent(self, data: memoryview) -> bool:
         """Whether ``data`` could be written without waiting; then it is."""
@@ -136,14 +164,12 @@ def _readable(descriptor: int, timeout: float | None = 0.0) -> bool:
     return bool(waiting.poll(None if timeout is None else 1000 * max(0.0, timeout)))
 
 
-def with_direct_queues(wanted: str | BaseContext | None) -> str | BaseContext | None:
-    """A multiprocessing context as ``wanted``, whose queues are direct ones where that works.
+def with_direct_queues(wanted: str | BaseContext | None) -> BaseContext:
+    """A multiprocessing context as ``wanted``, whose queues are direct ones.
 
     Args:
         wanted: DataLoader's ``multiprocessing_context``.
     """
-    if sys.platform != "linux":
-        return wanted
     base = wanted if isinstance(wanted, BaseContext) else multiprocessing.get_context(wanted)
     context = copy.copy(base)
     context.Queue = functools.partial(DirectQueue, ctx=base)  # type: ignore[method-assign]

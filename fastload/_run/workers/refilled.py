@@ -15,8 +15,8 @@ import dataclasses
 from ..._base.wrapped_iterator import WrappedIterator
 from ..bad_samples.policy import BadSample
 from ..bad_samples.refill import Refill
-from .tasks import Outcome, OutcomeIterator, Task, TaskIterator
-from .torch_iterator import has_workers
+from .filled import Filled
+from .tasks import Outcome, Task
 
 
 @dataclasses.dataclass
@@ -46,22 +46,19 @@ class Refilled(WrappedIterator[Outcome]):
     """The outcomes of ``wrapped`` in order, with every batch refilled to its full size.
 
     Args:
-        wrapped: torch's iterator over outcomes.
-        tasks: the tasks that ``wrapped`` takes; it keeps those that were handed out.
+        wrapped: torch's outcomes.
         refill: gives further samples.
         number: number of the first batch, counted from the start of the order.
 
     Attributes:
-        number: number of the next batch.
+        consumed: number of the next batch.
     """
 
-    def __init__(
-        self, wrapped: OutcomeIterator, tasks: TaskIterator, refill: Refill, number: int
-    ) -> None:
-        self._wrapped: OutcomeIterator = wrapped
-        self._tasks = tasks
+    def __init__(self, wrapped: Filled, refill: Refill, number: int) -> None:
+        self._wrapped: Filled = wrapped
+        self._tasks = wrapped.tasks
         self._refill = refill
-        self.number = number
+        self.consumed = number
         self._early: collections.deque[Outcome] = collections.deque()
         self._incomplete: _IncompleteBatch | None = None
 
@@ -73,16 +70,20 @@ class Refilled(WrappedIterator[Outcome]):
         if outcome.idle:
             return outcome
         self._incomplete = None
-        self.number += 1
+        self.consumed += 1
         return outcome
+
+    def ready(self) -> bool:
+        """As in OutcomeIterator."""
+        return bool(self._early) or self._wrapped.ready()
 
     def _next_complete(self) -> Outcome | None:
         """The next outcome if it is complete; else None, and it becomes ``_incomplete``."""
         outcome = self._early.popleft() if self._early else next(self._wrapped)
         if outcome.idle:
             return outcome
-        task = self._tasks.kept.pop(outcome.task)
-        positions = self._refill.own(self.number)
+        _, task = self._tasks.given[outcome.task]
+        positions = self._refill.own(self.consumed)
         # Samples that refilled earlier batches no longer belong to this one.
         lost = [i for i in outcome.missing if i < len(positions)]
         whole = len(positions) == len(task.indices)
@@ -98,7 +99,7 @@ class Refilled(WrappedIterator[Outcome]):
             if batch.awaited is None:
                 places, outcome = set(batch.lost), batch.outcome
                 batch.bad += [one for one, i in zip(outcome.bad, outcome.missing) if i in places]
-                batch.positions = self._refill.instead(self.number, batch.positions, batch.lost)
+                batch.positions = self._refill.instead(self.consumed, batch.positions, batch.lost)
                 self._tasks.discard(outcome)
                 whole = self._refill.complete(batch.positions)
                 if self._refill.hopeless(len(batch.bad)) or not whole:
@@ -120,12 +121,7 @@ class Refilled(WrappedIterator[Outcome]):
         """Insert a task for the samples at these positions; return its number."""
         indices = [self._refill.index(position) for position in positions]
         number = self._tasks.insert(indices, repeats if any(repeats) else None)
-        wrapped = self._wrapped
-        # torch takes a task whenever it returns an outcome, but there may have been none left then.
-        if has_workers(wrapped):
-            most = wrapped._prefetch_factor * wrapped._num_workers
-            if wrapped._send_idx - wrapped._rcvd_idx < most:
-                wrapped._try_put_index()
+        self._wrapped.take_inserted()
         return number
 
     def _wait(self, number: int) -> Outcome:
@@ -133,6 +129,5 @@ class Refilled(WrappedIterator[Outcome]):
         while True:
             outcome = next(self._wrapped)
             if outcome.task == number:
-                self._tasks.kept.pop(number)
                 return outcome
             self._early.append(outcome)

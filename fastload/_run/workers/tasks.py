@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -118,14 +118,17 @@ class Outcome:
         return dataclasses.replace(self, message=None, batch=batch)
 
 
-class OutcomeIterator(Protocol):
-    """An iterator over outcomes with a length, such as torch's."""
+class OutcomeIterator(Iterator[Outcome], Protocol):
+    """An iterator over outcomes, with a length."""
 
-    def __iter__(self) -> Iterator[Outcome]: ...
-
-    def __next__(self) -> Outcome: ...
+    @property
+    def consumed(self) -> int:
+        """Grows with each outcome, or error in its place; not with an error for being late."""
 
     def __len__(self) -> int: ...
+
+    def ready(self) -> bool:
+        """Whether ``next`` would probably not wait: an outcome has arrived, or is made in it."""
 
 
 class Tasks:
@@ -135,7 +138,8 @@ class Tasks:
         sized: has the length.
         ring: slabs for the batches, or None.
         repeats: whether to count how often each index occurs in an epoch.
-        keep: keep the tasks in ``TaskIterator.kept`` until they are taken out.
+        workers: that torch gives tasks to, in turn.
+        keep: keep the tasks in ``TaskIterator.given``, as is done with a decoder.
         decoder: fills tensors that workers recorded; None: they record nothing.
     """
 
@@ -145,13 +149,15 @@ class Tasks:
         ring: SharedRing | None,
         *,
         repeats: bool,
+        workers: int,
         keep: bool = False,
         decoder: BatchDecoder | None = None,
     ) -> None:
         self._sized = sized
         self._ring = ring
         self._repeats = repeats
-        self._keep = keep
+        self._workers = workers
+        self._keep = keep or decoder is not None
         self._decoder = decoder
         self._order: Callable[[], Iterable[Any]] = tuple
         self._epoch = self._skip = self._idle = 0
@@ -188,6 +194,7 @@ class Tasks:
             idle=self._idle,
             ring=self._ring,
             repeats=IndexCounter(self._times) if self._repeats else None,
+            workers=self._workers,
             keep=self._keep,
             decoder=self._decoder,
         )
@@ -227,6 +234,7 @@ class TaskIterator(Iterator[Task]):
         idle: int,
         ring: SharedRing | None,
         repeats: IndexCounter | None,
+        workers: int,
         keep: bool,
         decoder: BatchDecoder | None,
     ) -> None:
@@ -237,18 +245,18 @@ class TaskIterator(Iterator[Task]):
         self._ring = ring
         self._reserved: dict[int, np.ndarray] = {}  # slabs by task number
         self._repeats = repeats
+        self._workers = workers
         self._stopped = False
         self._keep = keep
         self._inserted: collections.deque[Task] = collections.deque()
-        self.kept: dict[int, Task] = {}
-        """Tasks by number, if they are to be kept."""
         self._decoder = decoder
         self._begun: dict[int, _Begun] = {}
-        self.given: dict[int, Task] = {}
-        """Where workers record: tasks by their place in the order, until their batch is given."""
-        self._count_given = 0
-        self.paused = False
-        """Whether to give no task for the moment."""
+        self.given: dict[int, tuple[int, Task]] = {}
+        """(worker, task) by the task's number, until its batch is taken; only if they are kept."""
+        self.asked = 0
+        """How often torch has asked for a task."""
+        self.count = 0
+        """Tasks that torch was given."""
 
     @property
     def counts(self) -> bool:
@@ -273,16 +281,25 @@ class TaskIterator(Iterator[Task]):
         self._stopped = True
 
     def __next__(self) -> Task:
+        self.asked += 1
         self._skip_items()
-        if self._stopped or self.paused:
+        if self._stopped:
             raise StopIteration
         if self._idle:
             self._idle -= 1
-            return self._give(Task(next(_numbers), None, self._epoch, idle=True))
-        if self._inserted:
-            return self._give(self._inserted.popleft())
-        indices = next(self._order)
-        return self._give(self._task(indices, self._count(indices)))
+            task = self._idle_task()
+        elif self._inserted:
+            task = self._inserted.popleft()
+        else:
+            indices = next(self._order)
+            task = self._task(indices, self._count(indices))
+        if self._keep:
+            self.given[task.number] = self.count % self._workers, task
+        self.count += 1
+        return task
+
+    def _idle_task(self) -> Task:
+        return Task(next(_numbers), None, self._epoch, idle=True)
 
     @property
     def records(self) -> bool:
@@ -294,22 +311,25 @@ class TaskIterator(Iterator[Task]):
         """Whether workers have recorded an image, in this epoch or one before."""
         return self._decoder is not None and self._decoder.habits.opened
 
-    def _give(self, task: Task) -> Task:
-        if self._decoder is not None:
-            self.given[self._count_given] = task
-            self._count_given += 1
-        return task
+    def insert_again(self, number: int) -> int:
+        """Have the worker of task ``number`` make it again, and its later ones.
 
-    def request_again(self, tasks: Sequence[Task]) -> tuple[int, Task]:
-        """A task that has ``tasks`` made again, and its place in the order of tasks."""
+        Returns the number of the task that does this. The others get an idle task each, so that
+        all later batches are made by the worker that makes them with torch's DataLoader.
+        """
+        worker, _ = self.given[number]
+        tasks = [task for n, (its, task) in self.given.items() if its == worker and n >= number]
         for task in tasks:
             self._begun.pop(task.number, None)
             _open_tasks[task.number] = self
         # Without slabs: their first outcomes may still be written there.
         again = tuple(dataclasses.replace(task, slot=None) for task in tasks)
-        task = self._give(Task(next(_numbers), None, self._epoch, again=again))
-        _open_tasks[task.number] = self
-        return self._count_given - 1, task
+        request = Task(next(_numbers), None, self._epoch, again=again)
+        begin = self.count + len(self._inserted)
+        for place in range(begin, begin + self._workers):
+            mine = place % self._workers == worker
+            self._inserted.append(request if mine else self._idle_task())
+        return request.number
 
     def insert(self, indices: list[Any], repeats: list[int] | None) -> int:
         """Make this the next task; return its number."""
@@ -328,6 +348,7 @@ class TaskIterator(Iterator[Task]):
         _open_tasks.pop(number, None)
         self._reserved.pop(number, None)
         self._begun.pop(number, None)
+        self.given.pop(number, None)
 
     def _task(self, indices: Any, repeats: list[int] | None) -> Task:
         number = next(_numbers)
@@ -336,10 +357,7 @@ class TaskIterator(Iterator[Task]):
         if lease is not None:
             slot, self._reserved[number] = lease
         _open_tasks[number] = self
-        task = Task(number, indices, self._epoch, repeats, slot)
-        if self._keep:
-            self.kept[number] = task
-        return task
+        return Task(number, indices, self._epoch, repeats, slot)
 
     def open(self, outcome: Outcome) -> Any:
         """The batch of ``outcome``. Its slab is free when nothing refers to the batch any more.

@@ -1,39 +1,49 @@
-"""torch's iterator over worker processes, as far as fastload uses its private attributes."""
+"""torch's iterators, as far as fastload uses their private attributes: all of these are here."""
 
 from __future__ import annotations
 
+import os
 import queue
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 
-class TorchWorkersIterator(Protocol):
-    """``torch.utils.data.dataloader._MultiProcessingDataLoaderIter``, or a wrapper around it."""
+class TorchIterator(Protocol):
+    """``torch.utils.data.dataloader._BaseDataLoaderIter``."""
+
+    _base_seed: int
+    _num_yielded: int
+
+
+class TorchLocalIterator(TorchIterator, Protocol):
+    """``_SingleProcessDataLoaderIter``, of which ``LocalIterator`` is a subclass."""
+
+    _dataset: object
+    _dataset_kind: int
+    _IterableDataset_len_called: int | None
+    _pin_memory: bool
+    _pin_memory_device: str | None
+    _sampler_iter: Iterator[Any]
+
+
+class TorchWorkersIterator(TorchIterator, Protocol):
+    """``_MultiProcessingDataLoaderIter``. fastload writes to it only in a forked child."""
 
     _workers: Sequence[BaseProcess]
-    _num_workers: int
-    _prefetch_factor: int
-    _send_idx: int  # number of the next task
     _rcvd_idx: int  # number of the task whose result is returned next
     _task_info: dict[int, tuple[Any, ...]]  # (worker,), or (worker, data) if it came early
     _data_queue: queue.Queue[Any]
-    _index_queues: Sequence[queue.Queue[Any]]
-    _tasks_outstanding: int
-    _workers_num_tasks: list[int]  # from torch 2.6 on
-    _pin_memory: bool
     _shutdown: bool
 
     def _try_put_index(self) -> None:
         """Give the next task to a worker."""
 
-    def _try_get_data(self, timeout: float) -> tuple[bool, Any]:
-        """Whether a result is there, and (number of its task, result). Raises for dead workers."""
 
-
-def has_workers(iterator: object) -> TypeGuard[TorchWorkersIterator]:
-    """Whether ``iterator`` is torch's over worker processes, or wraps it."""
-    return hasattr(iterator, "_workers")
+def processes(iterator: object) -> Sequence[BaseProcess]:
+    """The worker processes of torch's ``iterator``, or of the one that it wraps."""
+    return getattr(iterator, "_workers", ())
 
 
 def has_result(iterator: TorchWorkersIterator) -> bool:
@@ -41,3 +51,18 @@ def has_result(iterator: TorchWorkersIterator) -> bool:
     # torch keeps a result that came before its turn as (worker, data) instead of (worker,).
     known = iterator._task_info.get(iterator._rcvd_idx, ())
     return len(known) == 2 or not iterator._data_queue.empty()
+
+
+alive: weakref.WeakSet[TorchWorkersIterator] = weakref.WeakSet()
+"""torch's iterators with workers that belong to this process."""
+
+
+def _abandon() -> None:
+    """Prevent a forked child from ending the parent's workers when it drops their iterator."""
+    # Marked as shut down: shutting down would use events and queues that the parent shares. There
+    # is no public way to leave workers alone.
+    for iterator in list(alive):
+        iterator._shutdown = True
+
+
+os.register_at_fork(after_in_child=_abandon)

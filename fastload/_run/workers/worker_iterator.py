@@ -16,9 +16,9 @@ import os
 import sys
 import time
 import warnings
-import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 from ..._base import callers
 from ..._base.torch_loader import DataLoader
@@ -26,12 +26,12 @@ from ..._base.wrapped_iterator import WrappedIterator
 from ...errors import type_next
 from ..epoch_plan import EpochPlan
 from ..progress import Position
-from ..stream import check_process
+from ..stream import ClosedStream, check_process
 from .fetch import Fetcher
 from .filled import Filled
 from .refilled import Refilled
-from .tasks import Outcome, OutcomeIterator, TaskIterator, Tasks
-from .torch_iterator import TorchWorkersIterator, has_result, has_workers
+from .tasks import Outcome, OutcomeIterator, Tasks
+from .torch_iterator import processes
 
 MAIN = 'if __name__ == "__main__":'
 
@@ -54,31 +54,24 @@ class WorkerIterator(WrappedIterator[Any]):
         *,
         reported: int | None,
     ) -> None:
-        iterator = cast(OutcomeIterator, iter(inner))
-        self._wrapped: OutcomeIterator = iterator
-        self._pid = None
-        if has_workers(iterator):
-            _alive.add(iterator)  # a forked child must not end them
-            self._pid = os.getpid()
-        assert tasks.current is not None, "torch's iterator has called iter(tasks)"
-        self._tasks: TaskIterator = tasks.current
+        filled = Filled(inner, tasks)
+        self._wrapped: OutcomeIterator = filled
+        self._tasks = filled.tasks
+        self._num_workers = inner.num_workers
+        self._pid = os.getpid() if inner.num_workers else None
         assert isinstance(inner.dataset, Fetcher)
         self._fetcher = inner.dataset
-        if self._tasks.records:
-            self._wrapped = Filled(self._wrapped, self._tasks)
         if plan.refill is not None:
-            self._wrapped = Refilled(self._wrapped, self._tasks, plan.refill, plan.skip)
+            self._wrapped = Refilled(filled, plan.refill, plan.skip)
         self._refill = plan.refill
-        self._received = _counter(self._wrapped)
         self._progress = progress = plan.progress
         self._bad = plan.bad
         self._images = plan.images
         self._stamps = plan.stamps
         self._reported = reported
         self._yielded = self._samples = 0
-        workers = max(1, inner.num_workers)
         if self._fetcher.resumable is not None and not progress.workers:
-            progress.workers = [Position() for _ in range(workers)]
+            progress.workers = [Position() for _ in range(max(1, inner.num_workers))]
 
     def __next__(self) -> Any:
         begin = time.perf_counter_ns()
@@ -94,22 +87,16 @@ class WorkerIterator(WrappedIterator[Any]):
                 break
         self._yielded += 1
         if self._reported is not None and self._yielded > self._reported:
-            workers = getattr(self._wrapped, "_num_workers", 0)
-            warn_of_length(self._fetcher.dataset, self._reported, self._yielded, workers)
+            warn_of_length(self._fetcher.dataset, self._reported, self._yielded, self._num_workers)
         self._stamps.batch(outcome.samples, begin)
         return batch
 
     def ready(self) -> bool:
         """As in BatchStream. With workers it may be True too early: another batch has arrived."""
-        wrapped = self._wrapped
-        if isinstance(wrapped, Filled):
-            return wrapped.ready()
-        return not has_workers(wrapped) or has_result(wrapped)
+        return self._wrapped.ready()
 
     def close(self) -> None:
         """End this epoch. Worker processes end with torch's iterator, unless they persist."""
-        if isinstance(self._wrapped, Filled):
-            self._wrapped.close()
         self._wrapped = _NoOutcomes()
 
     def start(self) -> None:
@@ -118,6 +105,7 @@ class WorkerIterator(WrappedIterator[Any]):
 
     def _open(self, outcome: Outcome) -> Any:
         """The batch of ``outcome``. RuntimeError, as from torch, if its tensors got lost."""
+        self._tasks.given.pop(outcome.task, None)
         if outcome.message is None:
             return self._tasks.open(outcome)
         try:
@@ -139,7 +127,7 @@ class WorkerIterator(WrappedIterator[Any]):
     def _outcome(self, begin: int) -> Outcome:
         if self._pid is not None:
             check_process(self._pid)
-        received = self._received()
+        consumed = self._wrapped.consumed
         try:
             outcome = next(self._wrapped)
         except StopIteration:
@@ -149,10 +137,10 @@ class WorkerIterator(WrappedIterator[Any]):
         except Exception as error:
             # As in torch, a batch that failed counts as consumed. A batch that was not received,
             # because its worker is late or has died, remains the next one.
-            late = received is not None and received == self._received()
+            late = consumed == self._wrapped.consumed
             if not (late or self._fetcher.iterable):
                 self._progress.batch()
-            if self._yielded == 0 and _runs_script_again(self._wrapped):
+            if self._yielded == 0 and _runs_script_again(processes(self._wrapped)):
                 raise RuntimeError(
                     f"{error}: this way of starting workers runs your script again in each of "
                     "them, and it would start a loader there too. Put what should run once below "
@@ -186,37 +174,10 @@ class WorkerIterator(WrappedIterator[Any]):
             self._bad.report(self._progress.epoch, self._samples)
 
 
-class _NoOutcomes(Iterator[Outcome]):
+class _NoOutcomes(ClosedStream):
     """Takes the place of torch's iterator when the epoch is closed."""
 
-    def __next__(self) -> Outcome:
-        raise StopIteration
-
-    def __len__(self) -> int:
-        return 0
-
-
-def _counter(wrapped: OutcomeIterator) -> Callable[[], int | None]:
-    """A function that counts the batches received; None: they are made in ``next``."""
-    if isinstance(wrapped, Refilled):
-        return lambda: wrapped.number
-    if has_workers(wrapped):
-        return lambda: wrapped._rcvd_idx
-    return lambda: None
-
-
-# torch's iterators with workers that belong to this process.
-_alive: weakref.WeakSet[TorchWorkersIterator] = weakref.WeakSet()
-
-
-def _abandon() -> None:
-    """Prevent a forked child from ending the parent's workers when it drops their iterator."""
-    # Marked as shut down: shutting down would use events and queues that the parent shares.
-    for iterator in list(_alive):
-        iterator._shutdown = True
-
-
-os.register_at_fork(after_in_child=_abandon)
+    consumed = 0
 
 
 def warn_of_length(dataset: object, reported: int, yielded: int, workers: int = 0) -> None:
@@ -234,15 +195,15 @@ def warn_of_length(dataset: object, reported: int, yielded: int, workers: int = 
     )
 
 
-def _runs_script_again(iterator: object) -> bool:
-    """Whether workers of ``iterator`` import a script that has no part only for the main process.
+def _runs_script_again(workers: Sequence[BaseProcess]) -> bool:
+    """Whether they import a script that has no part only for the main process.
 
     They do where they are spawned (macOS, Windows) or come from a server (Python 3.14).
     """
-    if not has_workers(iterator):
+    if not workers:
         return False
     # None where the process is of the default kind.
-    given: str | None = getattr(iterator._workers[0], "_start_method", None)
+    given: str | None = getattr(workers[0], "_start_method", None)
     method = given or multiprocessing.get_start_method()
     script = getattr(sys.modules["__main__"], "__file__", None)
     if method == "fork" or script is None or not os.path.isfile(script):

@@ -48,6 +48,22 @@ def test_a_short_message_is_there_when_put_returns():
     assert messages.empty()
 
 
+def test_what_has_arrived_is_shown_once_and_still_comes_in_order():
+    messages = new_queue()
+    assert messages.arrived() == []
+    for i in range(5):
+        messages.put(i)
+    assert received(messages, 1) == [0]
+    assert messages.arrived() == [0, 1, 2, 3, 4]
+    messages.put(5)
+    assert not messages.empty()
+    assert received(messages, 2) == [1, 2]
+    assert messages.arrived() == [5]
+    assert received(messages, 3) == [3, 4, 5]
+    assert messages.empty()
+    assert messages.arrived() == []
+
+
 def test_put_never_waits_and_all_messages_come_in_order():
     messages = new_queue()
     sizes = [10, 5000, 3 * PIPE_NBYTES, 10, 30_000, *[3000] * 60, 0, 100]

@@ -248,6 +248,22 @@ def test_the_users_own_except_sees_a_damaged_image(damaged: list[Path], workers:
     )
 
 
+@pytest.mark.parametrize(("workers", "persistent"), [(1, False), (3, False), (2, True)])
+def test_a_batch_is_made_again_wherever_it_is_in_the_order(
+    tmp_path: Path, workers: int, persistent: bool
+) -> None:
+    paths = shapes.write_photos(tmp_path, 31)
+    for i in (0, 6, 7, 12, 29, 30):
+        shapes.truncate(paths[i])
+    side_by_side(
+        shapes.Recovering(paths),
+        batch_size=6,
+        num_workers=workers,
+        worker_init_fn=shapes.seed_numpy,
+        persistent_workers=persistent,
+    )
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_is_raised_at_its_batch_and_the_others_follow(
     damaged: list[Path], workers: int
