@@ -304,8 +304,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("webp_version", &webp_version, "Version of libwebp; None: WebP files are left to Pillow.");
   m.def("decode", &decode, "data"_a, "out"_a, py::kw_only(), "reversed"_a = false,
         "Decode a whole image on this thread; see _core.pyi.");
-  m.def("sound", &sound, "data"_a, "width"_a, "height"_a,
-        "Whether a whole image is decoded; see _core.pyi.");
+  m.def("sound", &sound, "data"_a, "width"_a, "height"_a, "Whether a whole image is decoded; see _core.pyi.");
   m.def("png_levels", &png_levels, "png"_a, "Indices or gray levels of a PNG; see _core.pyi.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder decodes this file; for the tests.");

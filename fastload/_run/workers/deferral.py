@@ -26,10 +26,10 @@ Note [Few images]
     all CPUs have a worker: otherwise the training process's threads have the other CPUs.
 
 Note [Only once]
-    What a stream gave is gone, so its batches cannot be made again. There every image is checked where
-    Pillow would decode it, and what Pillow raises is raised there. For a JPEG that takes a fiftieth
-    of the time of decoding it (0.03 ms for 500 x 375), since its codes need not be read: whatever they
-    are, libjpeg gives pixels. Other formats are decoded twice.
+    What a stream gave is gone, so its batches cannot be made again. There every image is checked
+    where Pillow would decode it, and what Pillow raises is raised there. For a JPEG that takes a
+    twentieth of the time of decoding it (0.03 ms for 500 x 375), since its codes need not be read:
+    whatever they are, libjpeg gives pixels. Other formats are decoded twice.
 """
 
 from __future__ import annotations
@@ -202,9 +202,7 @@ class Deferral:
         state.restore()
         return None
 
-    def _run_once(
-        self, make: Callable[[], Any], complete: Callable[[Any], Any]
-    ) -> tuple[Any, Any]:
+    def _run_once(self, make: Callable[[], Any], complete: Callable[[Any], Any]) -> tuple[Any, Any]:
         """The same for a batch that cannot be made again: what is raised is the caller's."""
         from ..._sources.deferred import switch, thread_state
         from ..._sources.deferred.batch import damage_raised

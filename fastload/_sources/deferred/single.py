@@ -41,6 +41,8 @@ _CHECKED: Final[dict[str, tuple[Operation, ...]]] = {
     "torchvision": (_PIXELS,),
 }
 """By library: a recording that has it decode the whole image."""
+_QUICKLY_CHECKED: Final = frozenset(("JPEG", "PNG"))
+"""Of other formats the core makes no more than it was asked for, and sees no damage elsewhere."""
 _MODES: Final = frozenset(("RGB", "L"))
 
 # Images with fewer pixels are replayed: measured, Pillow decodes 64 x 64 as fast as the core is
@@ -73,12 +75,7 @@ def check(opened: Opened) -> None:
         FileChanged: its file changed since it was opened.
         What the library that opened it raises for a damaged body.
     """
-    known = _data(opened)
-    if known is not None and _is_sound(opened, known):
-        return
-    if pixels(Recording(opened, (), opened.size, opened.mode)) is None:
-        replay(Recording(opened, _CHECKED[opened.library], opened.size, opened.mode))
-    forget()
+    checked(opened)
 
 
 def checked(opened: Opened) -> Opened:
@@ -87,10 +84,13 @@ def checked(opened: Opened) -> Opened:
     Raises:
         As ``check``.
     """
-    known = _data(opened)
-    if known is not None and _is_sound(opened, known):
-        return opened._replace(path=None, stamp=None, data=known)
-    check(opened)
+    data = _data(opened)
+    if data is not None:
+        opened = opened._replace(path=None, stamp=None, data=data)
+    if data is None or not _is_sound(opened, data):
+        if pixels(Recording(opened, (), opened.size, opened.mode)) is None:
+            replay(Recording(opened, _CHECKED[opened.library], opened.size, opened.mode))
+        forget()
     return opened
 
 
@@ -106,7 +106,10 @@ def _data(opened: Opened) -> bytes | None:
 def _is_sound(opened: Opened, data: bytes) -> bool:
     """Whether a file can be decoded, as far as the core says without making its pixels."""
     core = _native.load()
-    return core is not None and core.sound(data, *opened.size)
+    if core is None or opened.format not in _QUICKLY_CHECKED:
+        return False
+    sound: bool = core.sound(data, *opened.size)
+    return sound
 
 
 def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndarray | None:

@@ -62,8 +62,8 @@ class BatchContext:
     Attributes:
         cache: of the images that ``single.py`` decodes; None: there is none.
         arrays: whether images made of arrays are deferred, too.
-        checks: whether images are checked where their pixels are needed first, because the batch cannot
-            be made again.
+        checks: whether images are checked where their pixels are needed first, because the batch
+            cannot be made again.
         asked: images whose pixels somebody asked for and nobody has made, by ``id``. What is not in
             the batch in the end is decoded then, as the user's code would have seen what is wrong
             with it. None: nobody will look.
