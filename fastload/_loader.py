@@ -46,7 +46,7 @@ from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import open_dataset
-from ._sources.streams import ImageStream
+from ._sources.streams import ImageStream, collate_rows
 from .errors import UsageError, advise
 from .hints import (
     CacheKind,
@@ -310,7 +310,7 @@ class FastLoader(DataLoader[Sample]):
         if isinstance(opened, ImageStream):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
-            config = dataclasses.replace(config, collate_fn=opened.collating(config.collate_fn))
+            config = dataclasses.replace(config, collate_fn=config.collate_fn or collate_rows)
         config = dataclasses.replace(
             config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
         )

@@ -17,6 +17,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +323,12 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     step(
         _enhance,
         kind=st.sampled_from(["Brightness", "Contrast", "Color", "Sharpness"]),
-        f=factor,
+        f=factor
+        | st.builds(
+            lambda kind, f: kind(f),
+            st.sampled_from([torch.tensor, np.float32, np.array, Fraction, str, bool]),
+            st.sampled_from([0.0, 0.75, 1.5]),
+        ),
     ),
     step(
         lambda x, b, f: ImageOps.expand(x, b, f), b=sides, f=fills.filter(lambda f: f is not None)

@@ -425,6 +425,12 @@ def decode(data: Buffer, out: npt.NDArray[np.uint8], *, reversed: bool = False) 
         False: it has another size, is damaged, or is left to Pillow; ``out`` may be partly written.
     """
 
+def sound(data: Buffer, width: int, height: int) -> bool:
+    """Whether ``decode`` would decode this image file, of which it makes one pixel.
+
+    Of a JPEG with a single scan the Huffman codes are not read: libjpeg gives pixels for any.
+    """
+
 def png_levels(png: Buffer) -> tuple[bytes, int, int] | None:
     """Indices of a palette or gray levels, as ``np.asarray(PIL.Image.open(...))`` has them.
 

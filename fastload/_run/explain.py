@@ -11,7 +11,6 @@ from .._sources.deferred.thread_state import OF_MODE
 from .._sources.deferred.trial import left_out
 from .._sources.mix import MixDataset
 from .._sources.source import Source
-from .._sources.streams import ImageStream
 from .._transforms.plan import Plan
 from .._transforms.sample_params import coverage
 from ..hints import Engine, Stats
@@ -162,14 +161,7 @@ def _workers(
         f"engine: torch (torch's DataLoader machinery, {where})",
         f"because: {route.reason}",
     ]
-    if isinstance(config.dataset, ImageStream):
-        lines.append(
-            "images: decoded by the dataset, as it has map or filter: put these after the loader, "
-            "or read the Parquet files themselves"
-            if config.dataset.decoded
-            else "images: decoded in C++, a batch at a time, where it is collated"
-        )
-    elif isinstance(route, WorkersRoute):
+    if isinstance(route, WorkersRoute):
         lines += _images(route, resources.measurements)
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))

@@ -16,7 +16,6 @@ from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
 from .config import LoaderConfig
 from .row_order import check_rows
-from .stateful import is_stateful
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +112,6 @@ def _eager(config: LoaderConfig) -> str:
         return "FASTLOAD_DEFER is 0"
     if is_torch(config.engine):
         return "engine='torch' was asked for"
-    if config.iterable:
-        return "an IterableDataset cannot make a batch again, if an image in it is damaged"
-    if is_stateful(config.dataset):
-        return "a dataset with a state_dict cannot make a batch again, if an image in it is damaged"
     if _native.load() is None:
         return "the C++ core is missing"
     return ""

@@ -221,6 +221,23 @@ bool decode(const py::object& data, const py::object& out, bool reversed) {
   return status == Status::kOk;
 }
 
+// Whether the core decodes the whole image file `data`, as it is documented in _core.pyi. Of its pixels only
+// one is made: Huffman codes and the like take most of the work, and nothing else can be damaged.
+bool sound(const py::object& data, int width, int height) {
+  const Bytes bytes(data);
+  uint8_t pixel[3];
+  Placement placement{};
+  placement.source_w = width;
+  placement.source_h = height;
+  placement.resize = Resize{1, 1, 1, 1, 0, 0, 1, 1, Filter{}, PassOrder{}};
+  placement.target.data = pixel;
+  placement.target.row_stride = placement.target.pixel_stride = 3;
+  placement.target.channel_stride = 1;
+  const WithoutGil released;
+  const Span span{bytes.data(), bytes.size(), bytes.size()};
+  return decode_span(span, Kind::kEncoded, placement, &thread_state()) == Status::kOk;
+}
+
 py::object png_version() {
   const char* version = png_library();
   return version == nullptr ? py::object(py::none()) : py::str(version);
@@ -287,6 +304,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("webp_version", &webp_version, "Version of libwebp; None: WebP files are left to Pillow.");
   m.def("decode", &decode, "data"_a, "out"_a, py::kw_only(), "reversed"_a = false,
         "Decode a whole image on this thread; see _core.pyi.");
+  m.def("sound", &sound, "data"_a, "width"_a, "height"_a, "Whether a whole image is decoded; see _core.pyi.");
   m.def("png_levels", &png_levels, "png"_a, "Indices or gray levels of a PNG; see _core.pyi.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder decodes this file; for the tests.");

@@ -170,13 +170,15 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         seed=config.seed,
         warm=None if count else resources.warm,
         waiting=resources.waiting,
-        deferral=_deferral(config, resources, plan),
+        deferral=_deferral(config, resources, plan, once=resumable is not None),
         eager=is_torch(config.engine),
     )
 
 
-def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Deferral | None:
-    """What runs the dataset over deferred images; None: nothing does."""
+def _deferral(
+    config: LoaderConfig, resources: Resources, plan: EpochPlan, *, once: bool
+) -> Deferral | None:
+    """What runs the dataset over deferred images; None: nothing does. ``once``: as there."""
     assert isinstance(plan.route, WorkersRoute)
     if not (plan.route.defers and loaded()):
         return None
@@ -187,11 +189,13 @@ def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> De
             decoder,
             cache=_cache(config, resources),
             ahead=_ahead(resources, decoder),
+            once=once,
         )
     # a batch can be asked for again while those after it are in flight
     keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
     cache = _cache(config, resources)
-    return Deferral(None, keep=keep, cache=cache, few=_few(config) if cache is None else None)
+    few = _few(config) if cache is None else None
+    return Deferral(None, keep=keep, cache=cache, few=few, once=once)
 
 
 def _few(config: LoaderConfig) -> BatchDecoder | None:

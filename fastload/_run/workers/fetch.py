@@ -109,8 +109,7 @@ class Fetcher(Dataset[Outcome]):
         warm: for batches made in this process: slabs that large ones are collated into; they
             outlive the epoch. None in a worker.
         waiting: measures how long the dataset's code waits.
-        deferral: runs the dataset over deferred images; None: it never does. Not with
-            ``resumable``: a batch may have to be made again.
+        deferral: runs the dataset over deferred images; None: it never does.
         eager: whether no part of the dataset may defer images, either.
     """
 

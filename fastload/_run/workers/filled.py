@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from ..._base.torch_loader import DataLoader
 from ..._base.wrapped_iterator import WrappedIterator
+from .fetch import Fetcher
 from .queues import DirectQueue
 from .tasks import Outcome, Tasks
 from .torch_iterator import TorchWorkersIterator, alive, has_result
@@ -49,6 +50,8 @@ class Filled(WrappedIterator[Outcome]):
         self._awaited: Outcome | None = None
         self._requested: int | None = None  # number of the task that has batches made again
         self._records = self.tasks.records
+        assert isinstance(inner.dataset, Fetcher)
+        self._once = inner.dataset.resumable is not None
         if self.tasks.recorded:
             self._arrived()
 
@@ -61,7 +64,7 @@ class Filled(WrappedIterator[Outcome]):
             if self.tasks.recorded:  # else nothing is there to be filled
                 for arrived in self._arrived():
                     self.tasks.begin(arrived)
-            if self.tasks.complete(outcome):
+            if self._once or self.tasks.complete(outcome):
                 break
             outcome = self._made_again(outcome)
         self._awaited = None

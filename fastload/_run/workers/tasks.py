@@ -363,7 +363,7 @@ class TaskIterator(Iterator[Task]):
         """The batch of ``outcome``. Its slab is free when nothing refers to the batch any more.
 
         Raises:
-            Damaged: an image that a worker recorded cannot be made.
+            What Pillow raises: an image that a worker recorded cannot be made.
         """
         _open_tasks.pop(outcome.task, None)
         if outcome.error is not None:
@@ -378,8 +378,12 @@ class TaskIterator(Iterator[Task]):
             return outcome.batch
         self.begin(outcome)
         begun = self._begun[outcome.task]
-        for filler in begun.fillers:
-            filler.result()
+        if begun.fillers:
+            from ..._sources.deferred.batch import damage_raised
+
+            with damage_raised():
+                for filler in begun.fillers:
+                    filler.result()
         del self._begun[outcome.task]
         return begun.batch
 

@@ -76,6 +76,15 @@ class Damaged(Exception):
         self.place = place
 
 
+@contextlib.contextmanager
+def damage_raised() -> Iterator[None]:
+    """In here damage is raised as what the library that opened the image raises for it."""
+    try:
+        yield
+    except Damaged as damaged:
+        raise damaged.__cause__ or damaged from None
+
+
 @dataclasses.dataclass(frozen=True)
 class Places:
     """Where images are in the table.

@@ -209,6 +209,8 @@ class DeferredImage(Image):
                 self.materialise().load()  # which raises
             elif file is not None:
                 file.seek(0, io.SEEK_END)  # Pillow reads blocks, to the end of all but odd files
+        if self._batch.checks:
+            self._opened = single.checked(self._opened)
         self._loaded = True
         asked = self._batch.asked
         if asked is not None:

@@ -41,6 +41,8 @@ _CHECKED: Final[dict[str, tuple[Operation, ...]]] = {
     "torchvision": (_PIXELS,),
 }
 """By library: a recording that has it decode the whole image."""
+_QUICKLY_CHECKED: Final = frozenset(("JPEG", "PNG"))
+"""Of other formats the core makes no more than it was asked for, and sees no damage elsewhere."""
 _MODES: Final = frozenset(("RGB", "L"))
 
 # Images with fewer pixels are replayed: measured, Pillow decodes 64 x 64 as fast as the core is
@@ -67,15 +69,47 @@ def pixels(recording: Recording) -> np.ndarray | None:
 
 
 def check(opened: Opened) -> None:
-    """Decode an image of which nobody needs the pixels.
+    """See whether an image can be decoded whose pixels nobody needs, or nobody yet.
 
     Raises:
         FileChanged: its file changed since it was opened.
         What the library that opened it raises for a damaged body.
     """
-    if pixels(Recording(opened, (), opened.size, opened.mode)) is None:
-        replay(Recording(opened, _CHECKED[opened.library], opened.size, opened.mode))
-    forget()
+    checked(opened)
+
+
+def checked(opened: Opened) -> Opened:
+    """The same image with the bytes of its file, which may be gone when its pixels are made.
+
+    Raises:
+        As ``check``.
+    """
+    data = _data(opened)
+    if data is not None:
+        opened = opened._replace(path=None, stamp=None, data=data)
+    if data is None or not _is_sound(opened, data):
+        if pixels(Recording(opened, (), opened.size, opened.mode)) is None:
+            replay(Recording(opened, _CHECKED[opened.library], opened.size, opened.mode))
+        forget()
+    return opened
+
+
+def _data(opened: Opened) -> bytes | None:
+    """The bytes of the file; None: it is a store's record, or has changed."""
+    if opened.stored is not None:
+        return None
+    if opened.data is None and opened.path is not None:
+        return _read(opened.path, opened.stamp)
+    return opened.data
+
+
+def _is_sound(opened: Opened, data: bytes) -> bool:
+    """Whether a file can be decoded, as far as the core says without making its pixels."""
+    core = _native.load()
+    if core is None or opened.format not in _QUICKLY_CHECKED:
+        return False
+    sound: bool = core.sound(data, *opened.size)
+    return sound
 
 
 def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndarray | None:
@@ -113,9 +147,7 @@ def _whole(opened: Opened) -> np.ndarray | None:
     width, height = opened.size
     if core is None or width * height < LEAST_PIXELS:
         return None
-    data = opened.data
-    if data is None and opened.path is not None:
-        data = _read(opened.path, opened.stamp)
+    data = _data(opened)
     pixels = np.empty((height, width, 3), np.uint8)
     if data is None or not core.decode(data, pixels):
         return None

@@ -62,6 +62,8 @@ class BatchContext:
     Attributes:
         cache: of the images that ``single.py`` decodes; None: there is none.
         arrays: whether images made of arrays are deferred, too.
+        checks: whether images are checked where their pixels are needed first, because the batch
+            cannot be made again.
         asked: images whose pixels somebody asked for and nobody has made, by ``id``. What is not in
             the batch in the end is decoded then, as the user's code would have seen what is wrong
             with it. None: nobody will look.
@@ -75,6 +77,7 @@ class BatchContext:
 
     cache: OpenedCache | None = None
     arrays: bool = True
+    checks: bool = False
     asked: dict[int, Opened] | None = None
     opened: int = 0
     given: int = 0
@@ -118,12 +121,12 @@ _OPENED: list[bool] = []  # not empty once a dataset has, in this process or one
 
 
 @contextlib.contextmanager
-def batch(cache: OpenedCache | None, arrays: bool) -> Iterator[BatchContext]:
+def batch(cache: OpenedCache | None, arrays: bool, checks: bool = False) -> Iterator[BatchContext]:
     """In here this thread makes a batch, which has a context of its own.
 
     It may be within another one, whose dataset iterates over a loader of its own.
     """
-    before, context = THREAD.batch, BatchContext(cache, arrays, {})
+    before, context = THREAD.batch, BatchContext(cache, arrays, checks, None if checks else {})
     THREAD.batch = context
     try:
         yield context

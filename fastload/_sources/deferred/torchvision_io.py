@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import headers, stamps
+from . import headers, single, stamps
 from .operations import Layout
 from .recording import Opened, Operation
 from .stamps import Stamp
@@ -140,6 +140,8 @@ def _deferred(
     opened = Opened(path, data, stamp, header.size, header.mode, "JPEG", "torchvision")
     batch = THREAD.batch
     batch.opened += 1
+    if batch.checks:
+        opened = single.checked(opened)
     if batch.asked is not None:
         batch.asked[id(opened)] = opened
     layout = Layout(torch.uint8, contiguous=False)

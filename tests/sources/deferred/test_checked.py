@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision.io
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
@@ -105,9 +105,22 @@ class Checked(Dataset[Any]):
         return 1
 
 
+class CheckedStream(IterableDataset[int]):
+    """The same, of a stream, whose batches cannot be made again."""
+
+    def __init__(self, files: list[Path], check: str) -> None:
+        self.checked = Checked(files, check)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self.checked.__getitem__, range(len(self.checked)))
+
+
+@pytest.mark.parametrize("kind", [Checked, CheckedStream])
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_check_of_files_says_what_it_says_in_torchs_loader(files: list[Path], check: str) -> None:
-    side_by_side(Checked(files, check), batch_size=3)
+def test_a_check_of_files_says_what_it_says_in_torchs_loader(
+    files: list[Path], check: str, kind: Callable[[list[Path], str], Any]
+) -> None:
+    side_by_side(kind(files, check), batch_size=3)
 
 
 @pytest.mark.parametrize("check", ["load", "resize", "torchvision.io"])

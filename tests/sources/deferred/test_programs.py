@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 import deferred_programs
-from fastload._sources.deferred import single, switch
+from fastload._sources.deferred import single, switch, thread_state
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return deferred_programs.write_sources(tmp_path_factory.mktemp("sources"))
+
+
+@contextlib.contextmanager
+def _checking() -> Iterator[None]:
+    """Deferring as for a stream, whose batches cannot be made again."""
+    with thread_state.batch(None, arrays=True, checks=True), switch.deferring():
+        yield
 
 
 # A program that fails before it loads leaves its file open, without deferred images too.
@@ -31,6 +38,7 @@ def test_a_program_gives_the_same_with_deferred_images(
     def same(program: deferred_programs.Program) -> None:
         eager = deferred_programs.run(program, contextlib.nullcontext())
         deferred = deferred_programs.run(program, switch.deferring())
+        assert deferred_programs.run(program, _checking()) == eager
         if program.path.name == deferred_programs.DAMAGED and eager[0][0] == "error":
             return  # only who asks for the pixels learns of it: see image.py, Errors of the body
         assert deferred == eager

@@ -27,15 +27,27 @@ from .proof import Given, Same, jpeg
 
 def _blend(original: Function) -> Function:
     def blend(im1: Any, im2: Any, alpha: Any) -> Any:
-        if waiting(im1) and waiting(im2) and type(alpha) in (int, float):
-            name = _enhancement(im1, im2)
-            if name is not None:
-                new = im2._then((name, alpha))
+        if waiting(im1) and waiting(im2):
+            name, factor = _enhancement(im1, im2), _float(alpha)
+            if name is not None and factor is not None:
+                new = im2._then((name, factor))
                 new._info = None if im1._info is None else im1._copy_info()
                 return new
         return original(im1, im2, alpha)
 
     return blend
+
+
+def _float(number: Any) -> float | None:
+    """What Pillow takes a number for: a tensor of one element, a Fraction ...; None: it is none."""
+    if type(number) in (int, float):
+        return number  # type: ignore[no-any-return]
+    if not (hasattr(number, "__float__") or hasattr(number, "__index__")):
+        return None  # a str, for example
+    try:
+        return float(number)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
 
 
 _DEGENERATE: dict[tuple[Operation, ...], str] = {
