@@ -63,7 +63,7 @@ _CHOICES = {
 # Suites whose tables are in docs/performance.md, docs/buckets.md or docs/remote.md only.
 _EXPLAINED = {"cache", "entry-points", "scaled", "buckets", "remote"}
 # Suites whose figures a page tells in a sentence; bench/results has their rows.
-_TOLD = {"formats", "never-slower", "overhead", "scaling", "auto"}
+_TOLD = {"formats", "never-slower", "scaling", "auto"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
