@@ -10,8 +10,8 @@ leaves only whole objects, which the next writer of the shard replaces. In ``com
 store copies the shards to their names; then the manifest is uploaded, which makes the store exist.
 Of each shard, only the table travels through the process that commits.
 
-One process at a time commits to a URL (``_turn.py``). Folders of tasks that were killed are deleted
-by the next task of the same URL on that machine.
+One process of a machine at a time commits to a URL (``_turn.py``). Folders of killed tasks are
+deleted by the next task of the same URL on that machine.
 """
 
 from __future__ import annotations
@@ -161,8 +161,7 @@ class UrlShardSet:
         self._folder = f"{path}.partial"
         self._system, _ = file_system(path, options)
         self._system.invalidate_cache()
-        about = functools.partial(_asking, self._system, path)
-        self._turn = Turn(path, self._system, self._inside(path), about)
+        self._turn = Turn(path)
         self._open = True
         try:
             self._begin(settings)
