@@ -393,8 +393,7 @@ def _uploaded(folder: str) -> list[Any] | None:
 def in_order(folder: str) -> list[str]:
     """The files of the finished stores below ``folder``, what makes a store exist last.
 
-    That is the manifest of shards, and the metadata of a folder; the sidecar of a single file comes
-    before it.
+    That is the manifest of shards, the metadata of a folder, and a single file that has a sidecar.
     """
     found = [
         os.path.relpath(os.path.join(root, name), folder)
@@ -409,7 +408,7 @@ def in_order(folder: str) -> list[str]:
         if name.count("/") == 1 and os.path.basename(name) in _METADATA:
             return 3
         if not name.endswith(SIDECAR):
-            return 1
+            return 2 if os.path.lexists(os.path.join(folder, name + SIDECAR)) else 1
         return 0 if os.path.lexists(os.path.join(folder, name[: -len(SIDECAR)])) else 2
 
     return sorted(found, key=lambda name: (turn(name), name))
