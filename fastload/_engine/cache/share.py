@@ -18,6 +18,11 @@ Note [Finding the memory file]
     thread that listens in every process.
 
 The memory is freed when the last process that holds the file has ended or closed it.
+
+When it pays: for many small loose files, and in memory, which holds one copy instead of one for
+each rank. Two ranks on 6,000 loose 32x32 JPEGs took 1.7 times as much CPU time with "ram" as with
+"shm" in the second epoch (1.5 to 2.1 in five rounds), and 1.3 times in the fourth, when each rank
+had found most of them itself. Of photos, decoding takes the time: 1.1 and 1.0.
 """
 
 from __future__ import annotations
