@@ -63,7 +63,7 @@ _CHOICES = {
 # Suites whose tables are in docs/performance.md, docs/buckets.md or docs/remote.md only.
 _EXPLAINED = {"cache", "entry-points", "scaled", "buckets", "remote"}
 # Suites whose figures a page tells in a sentence; bench/results has their rows.
-_TOLD = {"formats", "never-slower", "overhead", "scaling", "auto"}
+_TOLD = {"formats", "never-slower", "scaling", "auto"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
@@ -72,8 +72,8 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
     Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
     of remote to docs/remote.md, those of cache, entry-points and scaled to docs/performance.md, all
-    others to docs/benchmarks.md. README.md has a chart of few of them. Augment's large photos, the
-    encodings, and any-dataset's own Datasets have a table in docs/performance.md and
+    others to docs/benchmarks.md. README.md has a chart of few of them. The
+    encodings, and any-dataset's own Datasets, have a table in docs/performance.md and
     docs/your-dataset.md, too.
     A table for which there are no rows stays as it is.
 
@@ -85,7 +85,6 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     others = [
         row for suite in sorted(suites.keys() - _EXPLAINED - {"scripts"}) for row in suites[suite]
     ]
-    photos = [row for row in suites.get("augment", ()) if row["variant"] == "large"]
     own = [row for row in suites.get("any-dataset", ()) if row["variant"] in {*_DEFERRED, *_ARRAYS}]
     filled = []
     for name, markers, table, its_rows in (
@@ -95,7 +94,6 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
         ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
         ("docs/performance.md", _ENCODINGS, encodings, others),
         ("docs/performance.md", _markers("entry-points"), entry_points, suites.get("entry-points")),
-        ("docs/performance.md", _markers("augment"), large_photos, photos),
         ("docs/performance.md", _markers("scaled"), scaled, suites.get("scaled")),
         ("docs/performance.md", _markers("cache"), caches, suites.get("cache")),
         ("docs/buckets.md", _markers("buckets"), buckets, suites.get("buckets")),
@@ -244,24 +242,6 @@ def entry_points(rows: Sequence[Row]) -> str:
         lines.append(
             f"| {images} | {without} | {remembering} | {_spread(gain)} "
             f"| {gain['setting']['first_epoch']:.2f} x | {gain['setting']['bytes_an_image']:,} |"
-        )
-    return "\n".join(lines)
-
-
-def large_photos(rows: Sequence[Row]) -> str:
-    """One line per loader of photos of 12 megapixels: images/s, and times DataLoader."""
-    baseline = next((row for row in rows if row["loader"] == BASELINE), None)
-    lines = [
-        _conditions(rows),
-        "",
-        "| loader | first epoch, images/s | later epochs, images/s | times DataLoader |",
-        "|---|---:|---:|---:|",
-    ]
-    for row in reversed(report.best_first(rows)):
-        times = report.ratio(row, baseline)
-        lines.append(
-            f"| {row['loader']} | {report.first_epoch(row)} | {report.shown(row['median'])} "
-            f"| {'' if times is None else f'{times:.1f}'} |"
         )
     return "\n".join(lines)
 

@@ -493,12 +493,6 @@ def set_simd(name: str) -> bool:
     tests.
     """
 
-def set_stamps(on: bool) -> None:
-    """Whether batches read the clock from now on; if not, ``Job.nanoseconds`` stays 0.
-
-    On by default. For the benchmark of the clock's cost.
-    """
-
 def dct_encode(jpeg: Buffer, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:
     """DCT record of a JPEG file; column_block and keep_metadata as in dct/record.h.
 

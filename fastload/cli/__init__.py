@@ -41,7 +41,6 @@ COMMANDS = {
     "autotune": ("fastload.cli.autotune", "Find the fastest settings on this machine."),
     "doctor": ("fastload.cli.doctor", "Find what slows a training script down."),
     "cache": ("fastload.cli.cache", "Show or delete what was fetched from URLs."),
-    "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),
 }
 
 

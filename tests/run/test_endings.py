@@ -17,9 +17,9 @@ import pytest
 from torchvision import transforms as v1
 
 import warm
+from bench import synthetic
 from fastload import FastLoader, pack
 from fastload._sources.collate import annotations_of
-from fastload._tools import synthetic
 from fastload.errors import StoreError
 from fastload.storage import open_store
 

@@ -34,7 +34,7 @@ def test_one_batch_is_prefetched_where_batches_are_large(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from fastload._tools.synthetic import PHOTO, make_images
+    from bench.synthetic import PHOTO, make_images
 
     folder = tmp_path_factory.mktemp("prefetch") / "images"
     make_images(folder, 96, kind=PHOTO)

@@ -313,7 +313,6 @@ PYBIND11_MODULE(_core, m) {
       "set_simd",
       [](const std::string& name) { return set_simd(name.c_str()) && dct_set_simd(name.c_str()); }, "name"_a,
       "Choose the instruction set; False if this machine lacks it.");
-  m.def("set_stamps", &set_stamps, "on"_a, "Whether batches read the clock; see _core.pyi.");
   m.def(
       "dct_encode",
       [](const py::object& jpeg, int column_block, bool keep_metadata) {

@@ -1,4 +1,4 @@
-"""The memory file of a cache, in the core and in Python: the same table, the same rules."""
+"""The memory file of a cache, which the core reads and fills."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ import pytest
 
 from fastload import _native
 from fastload._base.machine import memory
-from fastload._engine.cache.memory import Arena, PythonArena, create, fits
+from fastload._engine.cache.memory import Arena, create, fits, open_arena
 
 RECORDS = 50
 
 
-@pytest.fixture(params=[pytest.param("native", marks=pytest.mark.native), "python"])
-def make(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Arenas of 64 KiB or as given, of one kind."""
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    """Arenas of 64 KiB or as given."""
     opened: list[int] = []
 
     def arena(nbytes: int = 1 << 16, fd: int | None = None) -> Arena:
         if fd is None:
             opened.append(create(RECORDS, nbytes))
-        core = _native.load()
-        fd = opened[-1]
-        return PythonArena(fd) if request.param == "python" else core.Arena(fd, lock=False)  # type: ignore[union-attr]
+        return open_arena(opened[-1], lock=False)
 
     arena.fds = opened  # type: ignore[attr-defined]
     yield arena
@@ -154,7 +155,6 @@ def test_memory_is_taken_when_it_is_written() -> None:
         os.close(fd)
 
 
-@pytest.mark.native
 def test_a_header_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     core = _native.load()
     path = tmp_path / "file"
@@ -164,7 +164,6 @@ def test_a_header_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             core.Arena(file.fileno(), lock=False)  # type: ignore[union-attr]
 
 
-@pytest.mark.native
 def test_the_core_checks_what_it_is_to_keep() -> None:
     core: Any = _native.load()
     fd = create(RECORDS, 1 << 16)
