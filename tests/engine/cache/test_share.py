@@ -95,10 +95,9 @@ def names() -> list[str]:
 
 def nothing_left(store: Path) -> bool:
     """Whether nobody announces the store any more; other tests may run beside this one."""
-    from fastload._engine.cache.memory import flavour
 
     with open_store(store) as opened:
-        name = fingerprint([opened], flavour(), None)
+        name = fingerprint([opened], None)
     deadline = time.monotonic() + 100
     while any(name in entry for entry in names()):
         if time.monotonic() > deadline:
