@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastload._engine.pixels import apply
 from PIL import Image, ImageFilter
 
 from fastload._base.slabs import SlabRing
-from fastload._engine.pixels import apply
 from fastload._sources.deferred import lowering
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.recording import Opened, Operation, Recording

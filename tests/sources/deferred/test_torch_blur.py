@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastload._engine.pixels import apply
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from fastload._base.slabs import SlabRing
-from fastload._engine.pixels import apply
 from fastload._sources.deferred import lowering, torch_blur
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.switch import deferring
