@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastload._engine.pixels import apply
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F
@@ -62,7 +61,6 @@ def test_the_core_blurs_as_torchvision(
             made = image.copy()
             core().pixels(made, np.array([pixels.TORCH_BLUR], np.int32), np.array([values], float))
             assert np.array_equal(made, theirs), (sigma, is_v2)
-            assert np.array_equal(made, apply(Image.fromarray(image), pixels.TORCH_BLUR, values))
 
 
 def opened(data: bytes, blur: Any) -> torch.Tensor:
