@@ -303,7 +303,7 @@ def test_any_chain_is_equal_or_declined(
         return
     for index in range(3):
         theirs = torchvision_oracle.sample(chain, image, index, seed)
-        assert torch.equal(fused(found, image, index, seed), theirs)
+        assert torch.equal(made(found, image, index, seed), theirs)
 
 
 def test_a_padding_mode_without_padding_does_not_matter() -> None:
