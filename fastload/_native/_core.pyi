@@ -283,7 +283,10 @@ def resample(
 def pixels(
     image: npt.NDArray[np.uint8], codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
 ) -> None:
-    """Apply operations (k,) with values (k, v), as numbered in pixels.h, to an image (h, w, 3)."""
+    """Apply operations (k,) with values (k, v), as numbered in pixels.h, to an image (h, w, 3).
+
+    They must keep its size.
+    """
 
 value_sums: int
 """How many kinds of ``Sums`` resample/values.h numbers."""

@@ -21,6 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from .. import _native
 from .._base.machine import cpu
 from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
@@ -196,6 +197,8 @@ class LoaderConfig(TorchArguments):
     def _check_engine(self) -> None:
         """Raise UsageError for an engine that does not go with another argument, or is missing."""
         engine = self.engine
+        if self.seed is not None and _native.load() is None:
+            raise _native.missing("seed= needs the native core, which draws the random numbers")
         if self.cache is not None and (registry.on_device(engine) or registry.on_ray(engine)):
             raise UsageError(
                 f"cache={self.cache!r} keeps images that this process decodes, and "

@@ -78,7 +78,7 @@ class PythonSamples:
             if completed is not None:
                 return completed
             randomness.put(state)
-        from .._engine.python import decode_record
+        from .._engine.pillow import decode_record
 
         return [
             make(decode_record(store, record, check=check), i)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _PIXELS, _ERASING = 4096, 8192
-_MAX_TURNED = 65535  # pixels of a side of a rotated image, in both engines; pixels/pixels.cpp
+_MAX_TURNED = 65535  # pixels of a side of a rotated image; pixels/pixels.cpp
 
 
 @dataclasses.dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
     core = _native.load()
     click.echo(f"fastload {__version__}")
     if core is None:
-        click.echo("native core: not built; the slower Python engine is used")
+        click.echo("native core: not built; FastLoader does what torch's DataLoader does")
     else:
         click.echo(f"native core: built ({_native.libraries()})")
         for format, library, version in (

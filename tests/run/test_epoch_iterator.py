@@ -123,7 +123,7 @@ def test_a_repeated_sample_is_augmented_anew_alike_for_any_threads(store, seed):
     reference = images(num_workers=0)
     fives = [image.numpy().tobytes() for image in reference[[0, 1, 2, 4]]]
     assert len(set(fives)) == 4
-    for arguments in ({"num_workers": 2}, {"num_workers": 4}, {"engine": "python"}):
+    for arguments in ({"num_workers": 2}, {"num_workers": 4}):
         assert torch.equal(images(**arguments), reference)
 
 
@@ -231,20 +231,17 @@ def test_an_iterator_that_ended_or_was_closed_stays_at_its_end(store, threads):
         assert next(iterator, None) is None
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_leaving_cancels_the_batch_that_is_being_made(photos, engine):
+@pytest.mark.native
+def test_leaving_cancels_the_batch_that_is_being_made(photos):
     """Two batches of 4,800 images, ten seconds of work or more, are under way."""
     dataset = ConcatDataset([ImageFolder(photos, TRAIN)] * 400)
-    loader = FastLoader(dataset, batch_size=4800, engine=engine, num_workers=2)
+    loader = FastLoader(dataset, batch_size=4800, num_workers=2)
     iterator = iter(loader)
     while not iterator._pipeline._filling:
         time.sleep(0.001)
     ticket = iterator._pipeline._filling[0].ticket
     iterator.close()
-    if engine == "native":
-        assert (ticket._status == _native.PENDING).any()
-    else:
-        assert any(task.cancelled() for task in ticket._tasks)
+    assert (ticket._status == _native.PENDING).any()
     with pytest.raises(concurrent.futures.CancelledError):
         ticket.result()
 

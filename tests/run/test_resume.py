@@ -73,7 +73,7 @@ def test_a_dataset_of_the_users_with_random_samples_and_a_seed(steps, saved, use
     assert_same(got, expected)
 
 
-@pytest.mark.parametrize("engine", ["native", "python", "torch"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_packed_store_with_random_transforms(store, engine, steps):
     def make():

@@ -1,7 +1,7 @@
 """The memory file of a cache: a header, a table of the records kept, and their bytes.
 
-``_native/io/arena.h`` says who may write what, and why no lock is needed there. This module makes
-the files, and opens them with the core.
+This module makes the files; the core reads and fills them. ``_native/io/arena.h`` says who may
+write what, and why no lock is needed.
 
 All numbers are little-endian. The header's, 8 bytes each: magic, number of records, where data
 begins, size of the file; at 64, 128 and 192: where free room begins, whether a record found none,
@@ -16,58 +16,18 @@ import fcntl
 import mmap
 import os
 import struct
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ... import _native
 from ...errors import UsageError
 
+if TYPE_CHECKING:
+    from ..._native import _core
+
 _MAGIC = b"FLARENA1"
 _HEADER = 4096
-_USED, _FULL = 8, 16  # positions in the header, in words
 _ENTRY_NBYTES = 16
-
-
-class Arena(Protocol):
-    """The core's class for the records in a memory file."""
-
-    @property
-    def full(self) -> bool:
-        """Whether a record found no room. After that nothing more is kept."""
-
-    @property
-    def used(self) -> int:
-        """Bytes of data."""
-
-    @property
-    def count(self) -> int:
-        """Records kept."""
-
-    @property
-    def locked(self) -> int:
-        """Bytes that this process has locked in memory."""
-
-    def find(
-        self,
-        records: np.ndarray,
-        offset: np.ndarray,
-        nbytes: np.ndarray,
-        kind: np.ndarray,
-        size: np.ndarray,
-        converted: np.ndarray,
-    ) -> int:
-        """Look up ``records`` (int64 (n,)); returns how many are kept.
-
-        Writes ``offset`` (int64, -1 where a record is not kept); where it is, also ``nbytes``
-        (int64), ``kind`` (uint8), ``size`` (int32 (n, 2), width and height) and ``converted``
-        (uint8: the bytes are not the store's own).
-        """
-
-    def put(
-        self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
-    ) -> bool:
-        """Keep a record if there is room and it is not kept yet. Returns whether it was stored."""
+_USED, _FULL = 8, 16  # positions in the header, in words
 
 
 def create(records: int, limit: int, keys_nbytes: int = 0) -> int:
@@ -127,11 +87,9 @@ def fits(fd: int, records: int, keys_nbytes: int = 0) -> bool:
     )
 
 
-def open_arena(fd: int, *, lock: bool) -> Arena:
+def open_arena(fd: int, *, lock: bool) -> _core.Arena:
     """The arena in a memory file. ``lock``: lock what is put there in memory."""
-    core = _native.load()
-    assert core is not None, "Cache.serves nothing without the core"
-    arena: Arena = core.Arena(fd, lock=lock)
+    arena: _core.Arena = _native.required("cache= needs the native core").Arena(fd, lock=lock)
     return arena
 
 

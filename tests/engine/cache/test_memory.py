@@ -1,4 +1,4 @@
-"""The memory file of a cache, which the core reads and fills."""
+"""The memory file of a cache: the table in it and its rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from fastload import _native
 from fastload._base.machine import memory
-from fastload._engine.cache.memory import Arena, create, fits, open_arena
+from fastload._engine.cache.memory import create, fits
 
 RECORDS = 50
 
@@ -29,10 +29,9 @@ def make() -> Iterator[Any]:
     """Arenas of 64 KiB or as given."""
     opened: list[int] = []
 
-    def arena(nbytes: int = 1 << 16, fd: int | None = None) -> Arena:
-        if fd is None:
-            opened.append(create(RECORDS, nbytes))
-        return open_arena(opened[-1], lock=False)
+    def arena(nbytes: int = 1 << 16) -> Any:
+        opened.append(create(RECORDS, nbytes))
+        return _native.required().Arena(opened[-1], lock=False)
 
     arena.fds = opened  # type: ignore[attr-defined]
     yield arena
@@ -40,7 +39,7 @@ def make() -> Iterator[Any]:
         os.close(fd)
 
 
-def find(arena: Arena, records: list[int]) -> list[dict[str, Any]]:
+def find(arena: Any, records: list[int]) -> list[dict[str, Any]]:
     n = len(records)
     columns = {
         "offset": np.empty(n, np.int64),
@@ -127,7 +126,7 @@ def test_forked_processes_fill_it_together(make: Any) -> None:
     check(arena, make.fds[-1])
 
 
-def check(arena: Arena, fd: int) -> None:
+def check(arena: Any, fd: int) -> None:
     """That every record is kept whole, and none lies over another."""
     assert arena.count == RECORDS
     places = []

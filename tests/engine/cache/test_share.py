@@ -94,6 +94,7 @@ def names() -> list[str]:
 
 def nothing_left(store: Path) -> bool:
     """Whether nobody announces the store any more; other tests may run beside this one."""
+
     with open_store(store) as opened:
         name = fingerprint([opened], None)
     deadline = time.monotonic() + 100

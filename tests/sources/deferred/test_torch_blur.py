@@ -15,7 +15,6 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from fastload._base.slabs import SlabRing
-from fastload._engine.pixels import apply
 from fastload._sources.deferred import lowering, torch_blur
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.switch import deferring
@@ -62,7 +61,6 @@ def test_the_core_blurs_as_torchvision(
             made = image.copy()
             core().pixels(made, np.array([pixels.TORCH_BLUR], np.int32), np.array([values], float))
             assert np.array_equal(made, theirs), (sigma, is_v2)
-            assert np.array_equal(made, apply(Image.fromarray(image), pixels.TORCH_BLUR, values))
 
 
 def opened(data: bytes, blur: Any) -> torch.Tensor:
