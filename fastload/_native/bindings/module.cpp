@@ -216,7 +216,7 @@ bool decode(const py::object& data, const py::object& out, bool reversed) {
   const WithoutGil released;
   const Span span{bytes.data(), bytes.size(), bytes.size()};
   const Status status = decode_span(span, Kind::kEncoded, placement, &thread_state());
-  // See Note [Past the cache] in resample/avx512_store.cpp.
+  // See Note [Past the cache] in resample/kernels.h.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return status == Status::kOk;
 }
