@@ -146,7 +146,7 @@ FASTLOAD_AVX2 bool skip(DctCursor* cursor, const int* component, int count) {
 }  // namespace
 
 const DctExpander* dct_expander_avx2() {
-  static const DctExpander kAvx2 = {"avx2", expand, skip};
+  static const DctExpander kAvx2 = {expand, skip};
   return &kAvx2;
 }
 

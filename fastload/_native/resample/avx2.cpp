@@ -263,9 +263,17 @@ void vertical(const uint8_t* const* groups, int count, const int32_t* words, int
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2",           kRows,           kLaneBytes,          2,
-                              encode,           make_horizontal, horizontal_to_group, horizontal_to_planes,
-                              interleave,       vertical,        avx2_deinterleave,   avx2_store_for,
+const Kernels kAvx2Kernels = {kRows,
+                              kLaneBytes,
+                              2,
+                              encode,
+                              make_horizontal,
+                              horizontal_to_group,
+                              horizontal_to_planes,
+                              interleave,
+                              vertical,
+                              avx2_deinterleave,
+                              avx2_store_for,
                               horizontal_to_two};
 
 }  // namespace fastload::resampling

@@ -63,7 +63,6 @@ struct RowOutput {
 using StoreRow = void (*)(const RowOutput& output, const uint8_t* const* planes, void* row);
 
 struct Kernels {
-  const char* name;
   int rows;        // source rows in a group
   int lane_bytes;  // bytes of one lane of a group
   int words;       // int32 words that hold the vertical weights of a group
@@ -101,7 +100,7 @@ struct Kernels {
                             uint8_t* const* groups, int plane) = nullptr;
 };
 
-// The kernels for images begun from now on. The first call reads FASTLOAD_SIMD.
+// The kernels for images begun from now on: those of simd_in_use().
 const Kernels& kernels_in_use();
 
 extern const Kernels kScalarKernels;
@@ -113,6 +112,9 @@ StoreRow scalar_store_for(RowOutput* output);
 #define FASTLOAD_X86 1
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define FASTLOAD_ARM 1
+extern const Kernels kNeonKernels;
 #endif
 
 }  // namespace fastload::resampling
