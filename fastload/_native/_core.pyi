@@ -402,7 +402,7 @@ def crc32c_of_file(
     """
 
 def simd() -> str:
-    """Instruction set of the resampler: "avx512", "avx2" or "scalar"."""
+    """Instruction set in use: "avx512", "avx2", "neon" or "scalar"."""
 
 def png_version() -> str | None:
     """Version of libdeflate that the core was compiled against.
@@ -491,9 +491,7 @@ def pool_size() -> int:
 def set_simd(name: str) -> bool:
     """Choose the instruction set for images begun from now on ("": the best one here).
 
-    False, and nothing changed, if this machine lacks it. DCT records take the next lower one if
-    they need instructions that the resampler does not; Huffman codes follow that choice. For the
-    tests.
+    False, and nothing changed, if this machine lacks it. For the tests.
     """
 
 def dct_encode(jpeg: Buffer, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:
@@ -519,9 +517,6 @@ def dct_usable() -> bool:
     If not (or with FASTLOAD_NO_DCT_HOOK in the environment), records are decoded through a rebuilt
     JPEG, and JPEG files by libjpeg's own Huffman decoder: the same pixels, slower.
     """
-
-def dct_simd() -> str:
-    """Instruction set that expands DCT records now: "avx512", "avx2", "neon" or "scalar"."""
 
 def find_features(
     data: Buffer,

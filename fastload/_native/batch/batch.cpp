@@ -275,7 +275,7 @@ Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind
   if (status == Status::kOk && !erasing_.fills.empty()) {
     erase(erasing_, item, target, output_.channels, static_cast<int>(dtype_nbytes(output_.dtype)));
   }
-  // See Note [Past the cache] in resample/avx512_store.cpp.
+  // See Note [Past the cache] in resample/kernels.h.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (status == Status::kIo) *error = ENOMEM;  // decoders fail by themselves only when memory runs out
   const int64_t end = clock.now();
