@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .image_counts import ImageCounts
 from .mix_sampler import MixSampler
-from .order import SEQUENTIAL, Batches, EpochSampler, SeededSampler
+from .order import SEQUENTIAL, Batches, EpochSampler, IndexCounter, SeededSampler
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
 from .shard import Shard
@@ -74,6 +74,8 @@ class EpochPlan:
     def order(self, config: LoaderConfig) -> Callable[[], Iterable[Any]]:
         """A function that gives the epoch's indices in the form that the sampler has."""
         known, refill = self.known, self.refill
+        if refill is not None and self.repeats:
+            refill.times = functools.partial(self._times_of, refill)
         if known is None and refill is not None:
             assert config.batch_size is not None and config.sampler is not None
             return functools.partial(_all_drawn, config.sampler, config.batch_size, refill)
@@ -84,6 +86,13 @@ class EpochPlan:
         if config.batch_sampler is None:
             return lambda: (int(batch[0]) for batch in known)
         return lambda: map(np.ndarray.tolist, known)
+
+    def _times_of(self, refill: Refill) -> Sequence[int] | np.ndarray:
+        """How often each index of the order that is refilled came before."""
+        if self.times is not None:
+            return self.times
+        order = refill.order()
+        return IndexCounter().count(list(order)) or [0] * len(order)
 
     def seeding(self, config: LoaderConfig) -> torch.Generator | None:
         """The generator that torch draws the workers' seed from; None: its default generator.
@@ -169,7 +178,7 @@ def plan(
             drop_last=config.drop_last,
             limit=config.max_errors,
             spent=progress.refilled,
-            times=times,
+            number=skip,
         )
     return EpochPlan(
         route=route,

@@ -7,9 +7,10 @@ user's code and is iterated as it is, on the thread of the training loop.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Hashable, Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -424,6 +425,35 @@ class Repeats:
         # If a record occurs several times, the last assignment wins, and it has the full count.
         self._times[records] = before + 1
         return before
+
+
+class IndexCounter:
+    """Counts how often each index occurs in an epoch.
+
+    Args:
+        known: how often each came before, if that is known, in the order of the calls of ``count``.
+    """
+
+    def __init__(self, known: np.ndarray | None = None) -> None:
+        self._times: collections.Counter[Hashable] = collections.Counter()
+        self._known = None if known is None else iter(known.tolist())
+
+    def count(self, indices: Any) -> list[int] | None:
+        """Count ``indices`` (a list or one); how often each occurred before, None if none did."""
+        before = []
+        if self._known is not None:
+            before = list(itertools.islice(self._known, len(_as_list(indices))))
+            return before if any(before) else None
+        for index in _as_list(indices):
+            key = index if isinstance(index, Hashable) else repr(index)
+            before.append(self._times[key])
+            self._times[key] += 1
+        return before if any(before) else None
+
+
+def _as_list(indices: Any) -> list[Any]:
+    """The indices of a task: a list, or one index where there are no batches."""
+    return indices if isinstance(indices, list) else [indices]
 
 
 def _all_batches(sampler: Iterable[Any], known: Batches) -> Iterator[np.ndarray]:

@@ -19,6 +19,7 @@ import torch
 
 from .._sources.augmentation_checks import epoch_number
 from ..errors import UsageError
+from .outcome import Outcome
 
 
 class Position(NamedTuple):
@@ -44,7 +45,9 @@ class Position(NamedTuple):
 
     def applied_to(self, last: Position) -> Position:
         """The full position that this delta describes, given the one before it."""
-        return self._replace(state=last.state) if self.since_state else self
+        if not self.since_state or self.state is last.state:
+            return self
+        return self._replace(state=last.state)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +133,17 @@ class Progress:
         """Note that the order has been drawn."""
         self.order_drawn, self._fixed = True, None
 
-    def batch(self) -> None:
-        """Count one more consumed index batch."""
-        self.batches += 1
-        self.since_start += 1
+    def count(self, outcome: Outcome) -> None:
+        """Count an outcome that the consumer gets."""
+        self.batches += outcome.taken
+        self.since_start += outcome.taken
+        if outcome.refilled:
+            self.refilled = outcome.refilled
+        workers, worker = self.workers, outcome.worker
+        if workers:
+            self.next_worker = (worker + 1) % len(workers)
+            if outcome.position is not None:
+                workers[worker] = outcome.position.applied_to(workers[worker])
 
     def samples(self) -> int | None:
         """Samples of the order that all ranks have consumed; None for a user's order.

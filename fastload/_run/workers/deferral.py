@@ -38,7 +38,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.habits import Habits
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from ..._sources.deferred.thread_state import BatchContext
     from .own_generators import Before
     from .transport import Packer
+
+_Made = TypeVar("_Made")
 
 # Batches without an image before deferring pauses, and how many later it looks again.
 _PATIENCE = 3
@@ -162,10 +164,10 @@ class Deferral:
         self,
         number: int | None,
         owners: Sequence[object],
-        make: Callable[[], Any],
-        complete: Callable[[Any], Any],
-    ) -> tuple[Any, Any] | None:
-        """``made = make()`` over deferred images, and ``complete(made)``.
+        make: Callable[[], _Made],
+        complete: Callable[[_Made], _Made],
+    ) -> _Made | None:
+        """``complete(make())``, where ``make`` runs over deferred images.
 
         Args:
             number: of the task, to find the states of the generators before it again.
@@ -174,7 +176,7 @@ class Deferral:
             complete: finishes the batch, still deferring nothing.
 
         Returns:
-            Both results; None: the generators have their states from before, and the caller makes
+            The result; None: the generators have their states from before, and the caller makes
             the batch without deferring.
         """
         from ..._sources.deferred import switch, thread_state
@@ -194,7 +196,7 @@ class Deferral:
                 if not batch.has_failed():
                     completed = complete(made)
                     self._note(batch)
-                    return made, completed
+                    return completed
             except Exception:
                 if not (batch.opened or self._habits.opened or batch.has_failed()):
                     raise
@@ -202,7 +204,7 @@ class Deferral:
         state.restore()
         return None
 
-    def _run_once(self, make: Callable[[], Any], complete: Callable[[Any], Any]) -> tuple[Any, Any]:
+    def _run_once(self, make: Callable[[], _Made], complete: Callable[[_Made], _Made]) -> _Made:
         """The same for a batch that cannot be made again: what is raised is the caller's."""
         from ..._sources.deferred import switch, thread_state
         from ..._sources.deferred.batch import damage_raised
@@ -212,7 +214,7 @@ class Deferral:
             try:
                 with switch.deferring(), self._filling():
                     made = make()
-                return made, complete(made)
+                return complete(made)
             finally:
                 self._note(batch)
 
