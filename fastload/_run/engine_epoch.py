@@ -24,20 +24,21 @@ from .._sources.source import Source
 from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..storage.base import Store
-from . import epoch_plan, pillow_share
-from . import order as _order
+from . import drawing, pillow_share
 from .bad_samples.batch_filler import Filled, Filler
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
+from .drawing import IndexBatches
 from .engine_maker import EngineMaker
 from .epoch_plan import EpochPlan
-from .order import SEQUENTIAL, Batches, Order
+from .index_batches import Batches
 from .point import PREFETCH
 from .producer import Pipeline
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
 from .setup import Setup
+from .shard import Shard
 
 
 def maker(
@@ -59,17 +60,17 @@ def maker(
     # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
     # is drawn, and only then the sampler's iterator draws.
     if plan.known is not None:
-        order = Order(iter(plan.known), plan.known)
+        order = IndexBatches(iter(plan.known), plan.known)
     else:
         assert config.batch_sampler is not None, "engines make batches"
-        order = _order.index_batches(config.batch_sampler, whole=plan.refill is not None)
+        order = drawing.index_batches(config.batch_sampler, whole=plan.refill is not None)
     seed, number = _augmentation(config, cursor, source, progress)
     refill, whole = plan.refill, order.known
     if refill is not None:
         refill.order = lambda: whole.indices
         if source.plan.random:
             refill.times = lambda: _times(source, plan, whole)
-    left_out = _order.skip_batches(order, plan.skip) if plan.resumed else None
+    left_out = drawing.skip_batches(order, plan.skip) if plan.resumed else None
     known = order.known
     filler = Filler(
         _engine(config, resources, source, setup),
@@ -88,12 +89,9 @@ def maker(
         config.timeout,
         plan.stamps,
         following=functools.partial(
-            epoch_plan.following,
-            config.epoch_sampler,
-            number=progress.epoch + 1,
-            shard=config.part(),
+            config.epochs.following, progress.epoch + 1, config.part() or Shard()
         ),
-        blocks=config.shuffle_window is not None or isinstance(config.epoch_sampler, SEQUENTIAL),
+        blocks=config.epochs.blocks,
     )
     return EngineMaker(
         order,

@@ -34,8 +34,8 @@ import numpy as np
 
 from .._base.trace import Stamps
 from .bad_samples.batch_filler import Filled
+from .drawing import IndexBatches
 from .maker import Maker
-from .order import Order
 from .outcome import Outcome
 from .point import PREFETCH
 from .producer import Pipeline, below
@@ -90,7 +90,7 @@ class EngineMaker(Maker):
 
     def __init__(
         self,
-        order: Order,
+        order: IndexBatches,
         pipeline: Pipeline,
         *,
         sized: Sized,

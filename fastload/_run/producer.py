@@ -21,8 +21,8 @@ from .._base.trace import Stamps
 from ..errors import DataError, UsageError
 from .bad_samples.batch_filler import Filler, Filling
 from .fetch_ahead import FetchAhead
+from .index_batches import Batches
 from .maker import check_process
-from .order import Batches
 from .outcome import Outcome
 from .readahead import ReadAhead
 

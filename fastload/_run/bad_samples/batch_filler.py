@@ -17,7 +17,7 @@ from ..._transforms.plan import Plan
 from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
 from ...storage._decoded import decoded
-from ..order import Repeats
+from ..drawing import Repeats
 from ..outcome import Outcome
 from . import policy
 from .refill import Refill, Refilling

@@ -22,9 +22,9 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 from ..._base import randomness
 from ..._base.trace import Clock
 from ..config import LoaderConfig
+from ..drawing import IndexCounter
 from ..epoch_plan import EpochPlan
 from ..maker import Maker
-from ..order import IndexCounter
 from ..outcome import Outcome
 from ..producer import below
 from ..progress import Position

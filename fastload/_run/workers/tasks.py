@@ -22,7 +22,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..._base.shared_slabs import SharedRing, Slot
 from ..._base.torch_loader import DataLoader
-from ..order import IndexCounter
+from ..drawing import IndexCounter
 from ..outcome import Outcome
 from .transport import Message, unpack
 
