@@ -18,7 +18,8 @@ from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from .config import LoaderConfig
 from .order import order_of, set_epoch_of
-from .progress import Position, Progress
+from .positions import Position, Positions
+from .progress import Facts, Progress
 from .shard import Shard
 from .stateful import Stateful, is_stateful
 
@@ -125,7 +126,7 @@ class EpochCursor:
             start = self.at_start(config, epoch, config.part())
             start.order_drawn = False
             samples = dataclasses.replace(start, since_start=batches).samples()
-            start.batches, start.first = batches, min(samples or 0, start.total or 0)
+            start.batches, start.first = batches, min(samples or 0, start.facts.total or 0)
             self.resume = start
 
     def running(self) -> Progress | None:
@@ -153,18 +154,20 @@ class EpochCursor:
         stateful = stateful_sampler(config)
         return Progress(
             epoch=epoch,
+            facts=Facts(
+                total=total,
+                seed=config.seed,
+                order=order.words(),
+                grouping=order.grouping(),
+                batch_size=config.batch_size,
+                world_size=shard.world_size if shard else replicas(config),
+            ),
             length=total,
-            total=total,
-            batch_size=config.batch_size,
-            world_size=shard.world_size if shard else replicas(config),
-            seed=config.seed,
-            order=order.words(),
             generators=[generator.get_state() for generator in generators(config)],
             sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
             sampler_epoch=known_sampler_epoch(config),
             base_seed=self.base_seed if config.persistent else None,
-            before=self._surviving_positions(config),
-            grouping=order.grouping(),
+            positions=Positions(before=self._surviving_positions(config)),
         )
 
     def _surviving_positions(self, config: LoaderConfig) -> list[Position]:
@@ -175,7 +178,7 @@ class EpochCursor:
         last, count = self.progress, config.num_workers
         if last is None or (count and not config.persistent_workers):
             return []
-        known = last.workers if last.ended else last.before
+        known = last.positions.workers if last.ended else last.positions.before
         stateful = len(known) == max(count, 1) and any(position.state for position in known)
         return list(known) if stateful else []
 

@@ -149,7 +149,8 @@ def plan(
     known: Batches | None = None
     times, padding, skip = None, 0, 0
     if resume is not None:
-        _check_same(resume, progress, iterable=config.iterable)
+        divided = progress.length is None and resume.order_drawn and not config.iterable
+        resume.facts.check(progress.facts, divided=divided)
         _restore(config, progress, resume)
         if not config.iterable and progress.length is None:
             skip = resume.batches
@@ -174,7 +175,7 @@ def plan(
         taken = accelerate.places(config.batch_sampler, len(order))
         times = None if taken is None else repeats_within(_records(route, order))[taken]
     samples = progress.length
-    if progress.grouping is not None and known is not None:
+    if progress.facts.grouping is not None and known is not None:
         samples = len(known.indices)
     refill = None
     if on_error == "refill" and not config.iterable:
@@ -226,8 +227,7 @@ def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None
     progress.generators = resume.generators or progress.generators
     progress.base_seed = resume.base_seed
     progress.order_drawn = resume.order_drawn
-    progress.workers, progress.before = list(resume.workers), list(resume.before)
-    progress.next_worker = resume.next_worker
+    progress.positions = resume.positions.copied()
     progress.sampler = resume.sampler
     sampler = stateful_sampler(config)
     if resume.sampler is not None and sampler is not None:
@@ -242,27 +242,6 @@ def _may_repeat(config: LoaderConfig) -> bool:
 def _records(route: Route, order: np.ndarray) -> np.ndarray:
     """What ``order`` may repeat: records where an engine reads them, else indices."""
     return route.source.lookup(order) if isinstance(route, EngineRoute) else order
-
-
-def _check_same(resume: Progress, now: Progress, *, iterable: bool) -> None:
-    """Raise UsageError if an iteration like ``now`` cannot resume ``resume``."""
-    facts: dict[str, tuple[object, object]] = {
-        "batch_by, batch_size or set of images": (resume.grouping, now.grouping),
-        "seed": (resume.seed, now.seed),
-        "number of samples": (resume.total, now.total),
-    }
-    if resume.order is not None:
-        facts["order"] = resume.order, now.order
-    if now.length is None and resume.order_drawn and not iterable:
-        # Only the sampler knows its order, so what it gave is counted in batches.
-        facts["batch_size"] = resume.batch_size, now.batch_size
-        facts["world_size"] = resume.world_size, now.world_size
-    for name, (then, here) in facts.items():
-        if then != here:
-            raise UsageError(
-                f"the state was saved with another {name}: expected {then}, got {here}; make the "
-                "loader with the same arguments, or restart the epoch with set_epoch"
-            )
 
 
 def _effective_on_error(config: LoaderConfig, shard: Shard | None) -> OnError:

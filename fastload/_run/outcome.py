@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .._base.trace import Clock
     from .bad_samples.policy import BadSample
     from .image_counts import Report
-    from .progress import Position
+    from .positions import Position
 
 
 @dataclasses.dataclass(slots=True, eq=False)

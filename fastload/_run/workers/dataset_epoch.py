@@ -19,7 +19,7 @@ from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
 from ..maker import Maker
 from ..persistent_workers import PersistentWorkers
-from ..progress import Position, positions
+from ..positions import Position
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from ..stateful import is_stateful
@@ -90,15 +90,16 @@ def _workers(
     if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
         outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
-    idle = progress.next_worker if plan.resumed else 0
+    idle = progress.positions.turn if plan.resumed else 0
     outcomes.tasks.begin(
         progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times
     )
     fetcher = outcomes.loader.dataset
     assert isinstance(fetcher, Fetcher)
-    if fetcher.resumable is not None and not progress.workers:
-        progress.workers = [Position() for _ in range(config.num_workers)]
-    maker = WorkerMaker(outcomes, iterable=config.iterable, positions=progress.workers)
+    workers = progress.positions.workers
+    if fetcher.resumable is not None and not workers:
+        workers += [Position() for _ in range(config.num_workers)]
+    maker = WorkerMaker(outcomes, iterable=config.iterable, positions=workers)
     if config.persistent:
         kept.holder = outcomes
         if cursor.base_seed is None:
@@ -155,6 +156,10 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
     dataset = runnable(config.dataset)
     resumable = None
     if config.iterable or is_stateful(dataset):
+        resume = None
+        if plan.resumed:
+            plan.progress.positions.check(count)
+            resume = plan.progress.epoch, plan.progress.positions.copied()
         resumable = Resumable(
             dataset,
             size=config.batch_size,
@@ -162,7 +167,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
             on_error=plan.on_error,
             limit=config.max_errors,
             seed=config.seed,
-            resume=positions(plan.progress, count) if plan.resumed else None,
+            resume=resume,
             every=config.snapshot_every_n_steps or 0,
         )
     return Fetcher(

@@ -32,7 +32,7 @@ from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..image_counts import Report
 from ..outcome import Outcome
-from ..progress import Position
+from ..positions import Position
 from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing
 from .resumable import Resumable

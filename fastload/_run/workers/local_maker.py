@@ -26,8 +26,8 @@ from ..drawing import IndexCounter
 from ..epoch_plan import EpochPlan
 from ..maker import Maker
 from ..outcome import Outcome
+from ..positions import Position
 from ..producer import below
-from ..progress import Position
 from .fetch import Fetcher, Wanted
 from .tasks import ENDED
 
@@ -66,7 +66,8 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         self._drawn = self._given = 0  # index batches, and those in outcomes
         self._ended = self._closed = False
         if fetcher.resumable is not None:
-            workers = plan.progress.workers = plan.progress.workers or [Position()]
+            workers = plan.progress.positions.workers
+            workers += [] if workers else [Position()]
             # As in torch; a seed applies from the first batch.
             if not plan.resumed and not fetcher.seeds:
                 fetcher.resumable.begin(self._epoch, 0)
