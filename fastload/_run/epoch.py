@@ -132,6 +132,6 @@ class Epoch:
 
     def _end(self, begin_ns: int) -> None:
         if not self.progress.ended:
-            self.progress.ended = True
+            self.progress.ended = not self.progress.unordered  # that never has a state
             self._bad.report(self.progress.epoch, self._samples)
         self._stamps.ended(begin_ns)

@@ -37,6 +37,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -179,7 +180,8 @@ class Deferral:
             The result; None: the generators have their states from before, and the caller makes
             the batch without deferring.
         """
-        from ..._sources.deferred import switch, thread_state
+        from ..._sources.deferred.attempt import attempt
+        from ..._sources.deferred.thread_state import BatchContext
 
         if self._once:
             return self._run_once(make, complete)
@@ -189,20 +191,16 @@ class Deferral:
             while len(self._states) > self._keep:
                 self._states.popitem(last=False)
         self.report = Report()
-        with thread_state.batch(self._cache, self._arrays) as batch:
-            try:
-                with switch.deferring(), self._filling():
-                    made = make()
-                if not batch.has_failed():
-                    completed = complete(made)
-                    self._note(batch)
-                    return completed
-            except Exception:
-                if not (batch.opened or self._habits.opened or batch.has_failed()):
-                    raise
-            self._note(batch)
-        state.restore()
-        return None
+        context = BatchContext(self._cache, self._arrays, asked={})
+        made = attempt(
+            context,
+            functools.partial(self._filling, make),
+            complete,
+            state.restore,
+            kept=self._habits.opened,
+        )
+        self._note(context)
+        return made
 
     def _run_once(self, make: Callable[[], _Made], complete: Callable[[_Made], _Made]) -> _Made:
         """The same for a batch that cannot be made again: what is raised is the caller's."""
@@ -210,13 +208,14 @@ class Deferral:
         from ..._sources.deferred.batch import damage_raised
 
         self.report = Report()
-        with damage_raised(), thread_state.batch(self._cache, self._arrays, checks=True) as batch:
-            try:
-                with switch.deferring(), self._filling():
-                    made = make()
+        context = thread_state.BatchContext(self._cache, self._arrays, checks=True)
+        try:
+            with damage_raised(), thread_state.batch(context):
+                with switch.deferring():
+                    made = self._filling(make)
                 return complete(made)
-            finally:
-                self._note(batch)
+        finally:
+            self._note(context)
 
     def state_before(self, number: int) -> Before | None:
         """The states of the generators before a task of this process; None: no longer known."""
@@ -308,17 +307,15 @@ class Deferral:
             known.opened = True
             thread_state.note_opened()
 
-    @contextlib.contextmanager
-    def _filling(self) -> Iterator[None]:
-        """Within it, deferred batches that the user's code looks into are filled by the core."""
+    def _filling(self, make: Callable[[], _Made]) -> _Made:
+        """``make()``, in which batches that the user's code looks into are filled by the core."""
         if not has_tensors():
-            yield
-            return
+            return make()
         from ..._sources.deferred import tensor
         from ..._sources.deferred.completion import fill
 
         token = tensor.BATCHES.set(lambda batch: fill(self.decoder, batch).result())
         try:
-            yield
+            return make()
         finally:
             tensor.BATCHES.reset(token)
