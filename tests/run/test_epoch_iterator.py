@@ -50,12 +50,11 @@ def test_one_iterator_shared_by_threads_mixes_up_nothing_and_ends(store):
         while True:
             with lock:  # the sampler is no more than a Python iterator
                 iterator._order_one()
-            filled = iterator._pipeline.next()
-            if filled is None:
+            outcome = iterator._pipeline.next()
+            if outcome is None:
                 iterator.close()
                 return
-            parts = filled.images, filled.records, filled.moved, filled.drawn
-            got.append(iterator._assemble(*parts))
+            got.append(iterator._assemble(outcome.batch))
 
     threads = [threading.Thread(target=pull) for _ in range(4)]
     for thread in threads:
