@@ -21,7 +21,7 @@ from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from ..stateful import is_stateful
-from .deferral import Deferral, install
+from .deferral import Deferral, begin_epoch
 from .fetch import Fetcher
 from .local_iterator import LocalIterator
 from .queues import with_direct_queues
@@ -63,7 +63,7 @@ def stream(
     """
     decoder = _decoder(config, resources, plan)
     if decoder is not None:
-        install()
+        begin_epoch()
         decoder.counts = plan.images.made
         decoder.stamps = plan.stamps
         decoder.cache = _cache(config, resources)
