@@ -23,7 +23,7 @@ from ..positions import Position
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from ..stateful import is_stateful
-from .deferral import Deferral, install
+from .deferral import Deferral, begin_epoch
 from .fetch import Fetcher
 from .local_maker import LocalMaker
 from .queues import with_direct_queues
@@ -65,7 +65,7 @@ def maker(
     """
     decoder = _decoder(config, resources, plan)
     if decoder is not None:
-        install()
+        begin_epoch()
         decoder.counts = plan.images.made
         decoder.stamps = plan.stamps
         decoder.cache = _cache(config, resources)

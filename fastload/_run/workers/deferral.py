@@ -74,6 +74,14 @@ def install() -> None:
     switch.install()
 
 
+def begin_epoch() -> None:
+    """The same, when an epoch begins: what has been left out may prove itself."""
+    install()
+    from ..._sources.deferred import switch
+
+    switch.try_again()
+
+
 class Deferral:
     """Runs batches over deferred images. Each process that makes batches has its own.
 

@@ -257,6 +257,15 @@ def _cast(before: Layout, name: str, scale: bool = False) -> Layout:
     return Layout(dtype_named(name), before.contiguous)
 
 
+def _to_dtype(tensor: torch.Tensor, name: str, scale: bool) -> torch.Tensor:
+    dtype = dtype_named(name)
+    return (
+        cast(torch.Tensor, functional_v2.to_dtype(tensor, dtype, True))
+        if scale
+        else tensor.to(dtype)
+    )
+
+
 def _quotient(before: Layout, by: float) -> Layout:
     return before if before.dtype.is_floating_point else Layout(torch.float32, before.contiguous)
 
@@ -317,9 +326,7 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         lambda image: functional.pil_to_tensor(image),
         lambda before: Layout(torch.uint8, contiguous=False),
     ),
-    "to_dtype": TensorOperation(  # dtype, scale: v2's
-        lambda tensor, name, scale: functional_v2.to_dtype(tensor, dtype_named(name), scale), _cast
-    ),
+    "to_dtype": TensorOperation(_to_dtype, _cast),  # dtype, scale: v2's
     "convert_dtype": TensorOperation(  # dtype: v1's convert_image_dtype
         lambda tensor, name: functional.convert_image_dtype(tensor, dtype_named(name)), _cast
     ),
