@@ -110,11 +110,11 @@ def recording() -> Any:
 
 
 def test_a_torch_that_sums_otherwise_blurs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lowering.lower(recording()) is not None
+    assert lowering.lower([recording()], SIZE)
     monkeypatch.setattr(torch_blur, "_alike", {})
     other = torch_blur.weights(False, 5, 1.2)
     monkeypatch.setattr(torch_blur, "weights", lambda v2, size, sigma: other)
-    assert lowering.lower(recording()) is None
+    assert not lowering.lower([recording()], SIZE)
 
 
 def test_images_of_many_sizes_are_not_compared() -> None:
@@ -136,4 +136,4 @@ def test_tiny_images_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_torchvision_without_these_weights_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_blur, "weights", lambda v2, size, sigma: None)
-    assert lowering.lower(recording()) is None
+    assert not lowering.lower([recording()], SIZE)
