@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import plot, report
 from bench.report import BASELINE, Row
@@ -380,8 +381,8 @@ def chart(rows: Sequence[Row]) -> str:
     others = sum(report.is_peer(row["loader"]) for row in peers)
     machine, threads = peer["machine"], peer["threads"]
     text = (
-        f"Images per second: photos, cropped to 224x224 and flipped at random. {machine['cpu']}, "
-        f"{machine['cpus']} CPUs, {threads} threads or workers each; later epochs. For the folder, "
+        f"Images per second: photos, cropped to 224x224 and flipped at random. "
+        f"{_processor(machine)}, {threads} threads or workers each; later epochs. For the folder, "
         "only the import changes; the DCT store is packed once, without loss. "
         f"`{peer['loader']}` is the fastest of {others} loaders that are not ours. "
         "[All figures, and how they were measured](docs/benchmarks.md)."
@@ -534,11 +535,18 @@ def _conditions(rows: Sequence[Row], *, figures: str = "Medians of interleaved r
         last = f"{', '.join(most)} or {last}"
     threads = "1 thread or worker" if last == "1" else f"{last} threads or workers"
     text = (
-        f"{machine['cpu']}, {machine['cpus']} CPUs, {threads} for each loader; "
+        f"{_processor(machine)}, {threads} for each loader; "
         f"torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
         f"{figures}"
     )
     return textwrap.fill(text, 100)
+
+
+def _processor(machine: Mapping[str, Any]) -> str:
+    """The processor, how much of it, and the instruction set that the core used, if noted."""
+    cpus = f"{machine['cpu']}, {machine['cpus']} CPUs"
+    used = machine.get("instruction_set")
+    return f"{cpus}, {used}" if used else cpus
 
 
 def _between(path: Path, begin: str, end: str, text: str) -> None:

@@ -29,7 +29,7 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
         assert row["median"] is not None, row["reason"]
         assert row["min"] <= row["median"] <= row["max"]
         assert row["rounds"] == 1 or row["loader"] == "sequential-read"  # one for each loader
-        assert row["machine"]["cpu"]
+        assert row["machine"]["cpu"] and row["machine"]["instruction_set"]
         assert row["shared_versions"]["torch"]
         assert row["threads"] >= 1
         assert row["warmup_s"] > 0

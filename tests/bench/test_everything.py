@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 FACTS: dict[str, Any] = {
     "threads": 2,
     "images": 1200,
-    "machine": {"cpu": "a processor", "cpus": 2, "commit": "abc"},
+    "machine": {"cpu": "a processor", "cpus": 2, "instruction_set": "avx2", "commit": "abc"},
     "shared_versions": {"torch": "2.4", "pillow": "12.0"},
 }
 
@@ -142,7 +142,7 @@ def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
             "| - / 400 |"
         )
         assert line in document
-        assert document.count("a processor, 2 CPUs") == 1
+        assert document.count("a processor, 2 CPUs, avx2") == 1
         assert "| fastload-lmdb | **1,350** |" in document
         assert "| dali | 900 |" in document
         assert "- `ffcv`, imagenet-train: not installed: ffcv" in document
@@ -177,7 +177,7 @@ def test_the_readme_has_five_bars_and_says_them_in_words(tmp_path: Path) -> None
         'alt="images/s: FastLoader, DCT store 3,000; FastLoader, folder 1,300; spdl 950; '
         "DALI, on the CPU 900; torch's DataLoader 400\"" in text
     )
-    assert "`spdl` is the fastest of 4 loaders" in text and "a processor, 2 CPUs" in text
+    assert "`spdl` is the fastest of 4 loaders" in text and "a processor, 2 CPUs, avx2" in text
 
 
 _PAGES = ("benchmarks", "your-dataset", "remote", "performance", "buckets")

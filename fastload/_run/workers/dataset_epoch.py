@@ -26,7 +26,7 @@ from ..stateful import is_stateful
 from .deferral import Deferral, begin_epoch
 from .fetch import Fetcher
 from .local_maker import LocalMaker
-from .queues import with_direct_queues
+from .queues import with_arrivals
 from .resumable import Resumable
 from .tasks import OutcomeLoader, SentOutcome, Tasks, identity
 from .torch_iterator import processes
@@ -142,7 +142,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
             generator=plan.seeding(config),
             prefetch_factor=config.prefetch_factor,
             persistent_workers=config.persistent_workers,
-            multiprocessing_context=with_direct_queues(config.multiprocessing_context),
+            multiprocessing_context=with_arrivals(config.multiprocessing_context),
             worker_init_fn=WorkerInit(config.worker_init_fn),
         )
     return OutcomeLoader(loader, tasks)

@@ -34,7 +34,7 @@ from torch._utils import ExceptionWrapper
 from ...errors import InternalError, type_next
 from ..maker import Maker, NoMaker, check_process
 from ..positions import Position
-from .queues import DirectQueue
+from .queues import ArrivalQueue
 from .tasks import OutcomeLoader, SentOutcome
 from .torch_iterator import TorchWorkersIterator, alive, has_result, processes
 
@@ -198,7 +198,7 @@ class WorkerMaker(Maker):
         """What arrived since the last call and is not replaced, in whatever order."""
         # With pinned memory, torch's thread takes it out of the queue, and completes it.
         queue = self._torch._data_queue
-        arrived: list[Any] = queue.arrived() if isinstance(queue, DirectQueue) else []
+        arrived: list[Any] = queue.arrived() if isinstance(queue, ArrivalQueue) else []
         return [
             outcome
             for _, outcome in arrived
