@@ -54,10 +54,6 @@ class EngineKind(abc.ABC):
     def preload(self, store: Store) -> None:  # noqa: B027 - most have nothing to share
         """Import it, and make what forked processes share of ``store``, before they are forked."""
 
-    def left_to_pillow(self, store: Store, records: np.ndarray, threads: int) -> np.ndarray:
-        """Which of ``records`` (int64) it has Pillow decode: bool (n,). By default all."""
-        return np.ones(len(records), bool)
-
     def no_dct_cache(self) -> str | None:
         """Why its cache cannot hold DCT records, in words, or None."""
         return "only the native engine makes these"
@@ -86,11 +82,6 @@ class _Native(EngineKind):
         from . import native
 
         native.preload(store)
-
-    def left_to_pillow(self, store: Store, records: np.ndarray, threads: int) -> np.ndarray:
-        from . import native
-
-        return native.left_to_pillow(store, records, threads)
 
     def no_dct_cache(self) -> str | None:
         if not _native.required().dct_usable():

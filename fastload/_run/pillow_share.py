@@ -100,8 +100,9 @@ def pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> 
 
 
 def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
-    engine = registry.chosen("auto", store)
-    left: np.ndarray = records[engine.left_to_pillow(store, records, threads)]
+    from .._engine.native import left_to_pillow
+
+    left: np.ndarray = records[left_to_pillow(store, records, threads)]
     return left
 
 

@@ -235,16 +235,16 @@ def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
     batch, _ = decoder.prepare(records, Draws(seed=1, epoch=0))
     fewer, _ = decoder.prepare(records[:3], Draws(seed=1, epoch=0))
     whole = np.concatenate([np.zeros((4, 2), np.int32), batch.sizes], axis=1)
-    begun = decoder._begin(batch)
+    begun = decoder._begin(batch, {})
     with pytest.raises(ValueError, match="begin=False"):
-        decoder._begin(batch, views=([begun.job], whole))
+        decoder._begin(batch, {}, views=([begun.job], whole))
     begun.result()
     with pytest.raises(ValueError, match="as many samples"):
-        decoder._begin(batch, views=([decoder._begin(fewer, begin=False).job], whole))
-    later = decoder._begin(batch, begin=False)
+        decoder._begin(batch, {}, views=([decoder._begin(fewer, {}, begin=False).job], whole))
+    later = decoder._begin(batch, {}, begin=False)
     for region in (whole + [1, 0, 0, 0], whole // 9):
         with pytest.raises(ValueError, match="a region"):
-            decoder._begin(batch, views=([later.job], np.ascontiguousarray(region, np.int32)))
+            decoder._begin(batch, {}, views=([later.job], np.ascontiguousarray(region, np.int32)))
 
 
 def test_views_of_different_sizes_have_all_their_slabs_named(store: Path) -> None:

@@ -264,6 +264,8 @@ def test_a_warning_that_is_an_error_is_one_of_the_sample(tmp_path: Path) -> None
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error")
         patch.setattr(Image.Image, "convert", convert)
-        loader = FastLoader(ImageFolder(tmp_path, CHAIN), 2, on_error="skip", max_errors=2)
+        loader = FastLoader(
+            ImageFolder(tmp_path, CHAIN), 2, num_workers=0, on_error="skip", max_errors=2
+        )
         assert list(loader) == []
         assert "corrupt EXIF data" in loader.stats()["errors"][0]["error"]
