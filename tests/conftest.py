@@ -4,6 +4,7 @@
     store        the same, packed
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
+    simd         each instruction set of the core in turn, chosen for the test
     no_leaks     the test leaves no thread, process, shared memory or file descriptor behind
     short_farewell   torch's DataLoader waits 1 s for workers whose sample raised, instead of 5
     ray          the module, connected to a cluster of two CPUs on this machine
@@ -26,6 +27,7 @@ import hypothesis
 import pytest
 
 import leaks
+from instruction_sets import SIMD, chosen
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG_TIMEOUT_S = 1800
@@ -162,6 +164,13 @@ def compared() -> str:
 
     jpeg = features.version("libjpeg_turbo")
     return f"core ({_native.libraries()}), Pillow {PIL.__version__} (libjpeg-turbo {jpeg})"
+
+
+@pytest.fixture(params=SIMD)
+def simd(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set of the core in turn; skipped where this machine lacks it."""
+    with chosen(request.param) as simd:
+        yield simd
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 // Packs and expands blocks of DCT records, sound and damaged ones, with every instruction set of this
 // machine, and compares each with the portable code: the same bytes, results and coefficients, and no read
 // outside the data. A program without Python and libjpeg, so that code for another processor can be tested in
-// an emulator (CONTRIBUTING.md, "Other processors"). tests/native/test_expand.py compiles and runs it.
+// an emulator (CONTRIBUTING.md, "Other processors"). tests/native/test_instruction_sets.py compiles and runs
+// it.
 //
 //   expand [rounds [seed]]
 #include <sys/mman.h>

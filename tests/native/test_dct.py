@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,7 +37,6 @@ SAMPLINGS = {
     "4:4:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
     "4:1:1": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
 }
-SIMD = ("avx512", "avx2", "scalar")
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +44,6 @@ def core() -> ModuleType:
     module = _native.load()
     assert module is not None
     return module
-
-
-@pytest.fixture(params=SIMD)
-def simd(core: ModuleType, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set of this machine in turn."""
-    try:
-        if not core.set_simd(request.param):
-            pytest.skip(f"this machine has no {request.param}")
-        yield request.param
-    finally:
-        core.set_simd("")
 
 
 def texture(width: int, height: int, *, seed: int = 0, roughness: float = 12.0) -> Pixels:

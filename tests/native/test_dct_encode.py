@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -22,14 +22,6 @@ COMMENT = b"\xff\xfe\x00\x02"
 @pytest.fixture
 def core() -> ModuleType:
     return native_core.core()
-
-
-@pytest.fixture(params=["", "avx2", "scalar"], ids=["best", "avx2", "scalar"])
-def simd(request: pytest.FixtureRequest, core: ModuleType) -> Iterator[None]:
-    if not core.set_simd(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield
-    core.set_simd("")
 
 
 def outcome(core: ModuleType, data: bytes) -> bytes | str:

@@ -14,6 +14,7 @@ import jpeg_blocks
 import native_core
 from dct_reference import ZIGZAG
 from fastload import _native
+from instruction_sets import SIMD, chosen
 
 pytestmark = pytest.mark.native
 
@@ -22,16 +23,11 @@ SAMPLINGS = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:4:0": (1, 2), "4:2:0": (2, 2),
 Coefficients = npt.NDArray[np.int16]
 
 
-@pytest.fixture(params=["avx512", "avx2"])
+@pytest.fixture(params=SIMD[1:])
 def simd(request: pytest.FixtureRequest) -> Iterator[str]:
-    core = native_core.core()
-    try:
-        if not core.set_simd(request.param):
-            pytest.skip(f"this machine has no {request.param}")
-        assert core.planes_usable()
-        yield request.param
-    finally:
-        core.set_simd("")
+    with chosen(request.param) as simd:
+        assert native_core.core().planes_usable()
+        yield simd
 
 
 def test_libjpeg_decodes_on_processors_without_avx2() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastload import _native
+import native_core
 from native_core import HORIZONTAL_FIRST, PASS_ORDER, PILLOW_12_2, PILLOW_13
 
 pytestmark = pytest.mark.native
@@ -41,15 +41,9 @@ FORMULAS = ("ToTensor", "Normalize", "of levels", "by a factor", "one value diff
 GUARD = 64  # bytes on both sides of the output that must not change
 
 
-@pytest.fixture(params=["scalar", "avx2", "avx512"])
-def core(request: pytest.FixtureRequest) -> Iterator[Any]:
-    module = _native.load()
-    assert module is not None
-    if not module.set_simd(request.param):
-        pytest.skip(f"this machine has no {request.param}")
-    assert module.simd() == request.param
-    yield module
-    module.set_simd("")
+@pytest.fixture
+def core(simd: str) -> Any:
+    return native_core.core()
 
 
 @dataclasses.dataclass(frozen=True)

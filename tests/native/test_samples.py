@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +19,6 @@ SAMPLINGS = {1: (1, 1), 2: (2, 1), 3: (1, 2), 4: (2, 2)}
 BESIDE = 64
 
 Samples = npt.NDArray[np.uint8]
-
-
-@pytest.fixture(params=["avx512", "avx2", "scalar"])
-def simd(request: pytest.FixtureRequest) -> Iterator[None]:
-    if not native_core.core().set_simd(request.param):
-        pytest.skip(f"this processor lacks {request.param}")
-    yield
-    native_core.core().set_simd("")
 
 
 def plane(blocks: npt.NDArray[np.int16], quant: npt.NDArray[np.uint16]) -> Samples:

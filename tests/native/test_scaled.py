@@ -100,24 +100,19 @@ def test_the_box_keeps_its_fractions(
     np.testing.assert_array_equal(got, expected(data, box, size, filter)[0])
 
 
-@pytest.mark.parametrize("simd", ["scalar", "avx2", ""])
-def test_shapes_near_the_limit_of_pass_order_equal_pillow(simd: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("simd")
+def test_shapes_near_the_limit_of_pass_order_equal_pillow(tmp_path: Path) -> None:
     """Shapes near the limit from which Pillow resizes vertically first."""
-    if not native_core.core().set_simd(simd):
-        pytest.skip(f"this machine has no {simd}")
-    try:
-        data = make("4:4:4", 120, 640, seed=3)
-        (tmp_path / "image.jpg").write_bytes(data)
-        size = 12, 20
-        for w in range(50, 64, 3):
-            for h in range(2 * w - 14, 2 * w):
-                box = (w % 5, h % 7, w, h)
-                got = ours(tmp_path / "image.jpg", [box], size, Image.Resampling.BICUBIC)[0]
-                np.testing.assert_array_equal(
-                    got, expected(data, box, size, Image.Resampling.BICUBIC)[0], err_msg=str(box)
-                )
-    finally:
-        native_core.core().set_simd("")
+    data = make("4:4:4", 120, 640, seed=3)
+    (tmp_path / "image.jpg").write_bytes(data)
+    size = 12, 20
+    for w in range(50, 64, 3):
+        for h in range(2 * w - 14, 2 * w):
+            box = (w % 5, h % 7, w, h)
+            got = ours(tmp_path / "image.jpg", [box], size, Image.Resampling.BICUBIC)[0]
+            np.testing.assert_array_equal(
+                got, expected(data, box, size, Image.Resampling.BICUBIC)[0], err_msg=str(box)
+            )
 
 
 def test_dct_records_are_scaled_like_their_files(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@
 //   thread safety  functions may run on any thread; a DctSource belongs to one thread
 //   ownership      the caller keeps a record in memory while a DctSource has it open
 //
-// Tests: tests/native/test_dct.py, test_dct_encode.py, test_expand.py (expand.cpp), test_fuzz.py (fuzz.cpp),
-// tests/engine/test_dct.py. tests/dct_reference.py is an independent reader; tests/native/records/ holds
-// records that must stay readable.
+// Tests: tests/native/test_dct.py, test_dct_encode.py, test_instruction_sets.py (expand.cpp), test_fuzz.py
+// (fuzz.cpp), tests/engine/test_dct.py. tests/dct_reference.py is an independent reader;
+// tests/native/records/ holds records that must stay readable.
 //
 // To decode:
 //   open() -> frame_header() -> read()

@@ -1,4 +1,9 @@
 // The inverse DCT with NEON, one block at a time, a row of eight words per register.
+//
+// Note [Beyond range]
+// libjpeg-turbo's code for ARM (simd/arm/jidctint-neon.c) wraps where its code for x86-64 saturates, after
+// the first pass. No image has such coefficients, but a damaged file may: each kernel does what the libjpeg
+// beside it does. Compared with that libjpeg in an emulator, with coefficients and steps of up to 16 bits.
 #include "jpeg/idct.h"
 
 #if defined(__aarch64__)
@@ -38,19 +43,15 @@ inline Wide subtract(Wide a, Wide b) {
   return {vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)};
 }
 
-// The words times 2^13 with the rounding of the result's shift.
-template <int kShift>
 inline Wide scaled(int16x8_t words) {
-  const int32x4_t half = vdupq_n_s32(1 << (kShift - 1));
-  return {vaddq_s32(vshll_n_s16(vget_low_s16(words), idct::kConstBits), half),
-          vaddq_s32(vshll_high_n_s16(words, idct::kConstBits), half)};
+  return {vshll_n_s16(vget_low_s16(words), idct::kConstBits), vshll_high_n_s16(words, idct::kConstBits)};
 }
 
-// Pass 1: saturated. Pass 2: without the last two bits of its shift, and so never out of range.
+// Pass 1: rounded. Pass 2: without the last two bits of its shift.
 template <int kShift>
 inline int16x8_t narrowed(Wide sums) {
   if constexpr (kShift == idct::kShift1) {
-    return vqshrn_high_n_s32(vqshrn_n_s32(sums.low, kShift), sums.high, kShift);
+    return vrshrn_high_n_s32(vrshrn_n_s32(sums.low, kShift), sums.high, kShift);
   } else {
     return vshrn_high_n_s32(vshrn_n_s32(sums.low, 16), sums.high, 16);
   }
@@ -58,8 +59,8 @@ inline int16x8_t narrowed(Wide sums) {
 
 template <int kShift>
 inline void transform(int16x8_t* words) {
-  const Wide even0 = scaled<kShift>(vaddq_s16(words[0], words[4]));
-  const Wide even1 = scaled<kShift>(vsubq_s16(words[0], words[4]));
+  const Wide even0 = scaled(vaddq_s16(words[0], words[4]));
+  const Wide even1 = scaled(vsubq_s16(words[0], words[4]));
   const Wide even2 = sum(idct::kEven2, words[2], words[6]), even3 = sum(idct::kEven3, words[2], words[6]);
   const Wide even[4] = {add(even0, even3), add(even1, even2), subtract(even1, even2), subtract(even0, even3)};
   const int16x8_t sum3 = vaddq_s16(words[7], words[3]), sum4 = vaddq_s16(words[5], words[1]);
@@ -96,8 +97,8 @@ inline void transpose(int16x8_t* words) {
 inline void store(const int16x8_t* columns, uint8_t* samples, ptrdiff_t stride) {
   int16x8_t pairs[4];  // columns k and k + 1, sample by sample
   for (int k = 0; k < 4; k++) {
-    const int8x8_t first = vqshrn_n_s16(columns[2 * k], 2);
-    const int8x8_t second = vqshrn_n_s16(columns[2 * k + 1], 2);
+    const int8x8_t first = vqrshrn_n_s16(columns[2 * k], 2);
+    const int8x8_t second = vqrshrn_n_s16(columns[2 * k + 1], 2);
     pairs[k] = vreinterpretq_s16_s8(vcombine_s8(vzip1_s8(first, second), vzip2_s8(first, second)));
   }
   const uint8x16_t middle = vdupq_n_u8(0x80);
@@ -123,12 +124,6 @@ void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_
   for (; count > 0; count--, blocks += 64, samples += 8) {
     int16x8_t words[8];
     for (int k = 0; k < 8; k++) words[k] = vmulq_s16(vld1q_s16(blocks + 8 * k), factors[k]);
-    // Below 2^13, libjpeg's shortcut for a block with zeros in rows 1 to 7 gives the same result as this.
-    const uint16x8_t above = vreinterpretq_u16_s16(vaddq_s16(words[0], vdupq_n_s16(1 << 13)));
-    if (vmaxvq_u16(above) >= 1 << 14) {
-      inverse_dct_scalar()(blocks, 1, quant, samples, stride);
-      continue;
-    }
     transform<idct::kShift1>(words);
     transpose(words);
     transform<idct::kShift2>(words);

@@ -80,7 +80,9 @@ void compute_planar(const RowOutput& output, const uint8_t* const* planes, void*
       if (x + 16 <= width) {
         for (int i = 0; i < 4; ++i) vst1q_f32(to + x + 4 * i, values.part[i]);
       } else {
-        std::memcpy(to + x, &values, static_cast<size_t>(width - x) * sizeof(float));
+        float last[16];
+        for (int i = 0; i < 4; ++i) vst1q_f32(last + 4 * i, values.part[i]);
+        std::memcpy(to + x, last, static_cast<size_t>(width - x) * sizeof(float));
       }
     }
   }

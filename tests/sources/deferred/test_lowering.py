@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -486,14 +485,6 @@ def test_a_perspective_of_no_number_is_pillows(filter: int) -> None:
         core().pixels(made, np.array([pixels.PERSPECTIVE], np.int32), np.array([values], float))
         pillows = mapped(noise, pixels.PERSPECTIVE, values)
         assert np.array_equal(made, np.asarray(pillows)), eight
-
-
-@pytest.fixture(params=["avx512", "avx2", "scalar"])
-def simd(request: pytest.FixtureRequest) -> Iterator[None]:
-    if not core().set_simd(request.param):
-        pytest.skip(f"this processor lacks {request.param}")
-    yield
-    core().set_simd("")
 
 
 WARPED = [(1, 1), (2, 1), (3, 40), (63, 5), (64, 3), (65, 4), (130, 20), (200, 150)]

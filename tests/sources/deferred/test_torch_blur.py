@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,6 @@ from native_core import core
 pytestmark = pytest.mark.native
 
 SIZE = (40, 33)
-
-
-@pytest.fixture(params=["avx512", "avx2", "scalar"])
-def simd(request: pytest.FixtureRequest) -> Iterator[None]:
-    if not core().set_simd(request.param):
-        pytest.skip(f"this processor lacks {request.param}")
-    yield
-    core().set_simd("")
 
 
 @pytest.fixture(autouse=True)

@@ -187,27 +187,22 @@ def test_where_torch_rounds_otherwise_it_resizes(
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("simd", ["scalar", "avx2", "avx512"])
-def test_the_core_has_torchs_values_for_every_size(simd: str) -> None:
+@pytest.mark.usefixtures("simd")
+def test_the_core_has_torchs_values_for_every_size() -> None:
     core, sums = _native.load(), torch_resize.sums()
     assert core is not None
     assert sums is not None
-    if not core.set_simd(simd):
-        pytest.skip(f"this processor has no {simd}")
-    try:
-        rng = np.random.default_rng(3)
-        for _ in range(60):
-            h, w = rng.integers(1, 300, 2).tolist()
-            to_h, to_w = rng.integers(2, 120, 2).tolist()
-            image = rng.integers(0, 256, (h, w, 3), dtype=np.uint8)
-            table = rng.normal(size=(3, 256)).astype(np.float32)
-            made = np.empty((3, to_h, to_w), np.float32)
-            core.resize_values(image, table, made, sums)
-            values = torch.from_numpy(np.stack([table[c][image[..., c]] for c in range(3)]))
-            expected = F.resize(values, [to_h, to_w], antialias=True)
-            assert torch.equal(torch.from_numpy(made), expected), (h, w, to_h, to_w)
-    finally:
-        core.set_simd("")
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        h, w = rng.integers(1, 300, 2).tolist()
+        to_h, to_w = rng.integers(2, 120, 2).tolist()
+        image = rng.integers(0, 256, (h, w, 3), dtype=np.uint8)
+        table = rng.normal(size=(3, 256)).astype(np.float32)
+        made = np.empty((3, to_h, to_w), np.float32)
+        core.resize_values(image, table, made, sums)
+        values = torch.from_numpy(np.stack([table[c][image[..., c]] for c in range(3)]))
+        expected = F.resize(values, [to_h, to_w], antialias=True)
+        assert torch.equal(torch.from_numpy(made), expected), (h, w, to_h, to_w)
 
 
 def test_the_core_refuses_what_it_cannot_resize() -> None:
