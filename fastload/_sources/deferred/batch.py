@@ -120,11 +120,13 @@ class EntryPoints:
 
     def places(self, opened: Sequence[Opened | None]) -> Places:
         """The places of images; None has none."""
-        hashes = [0 if one is None else _hash(one) for one in opened]
-        return Places(
-            np.array([self._number(found) if found else -1 for found in hashes], np.int64),
-            np.array([found or 1 for found in hashes], np.uint64),
-        )
+        hashes = np.array([0 if one is None else _hash(one) for one in opened], np.int64)
+        found = hashes.view(np.uint64)
+        numbers = (found & np.uint64(_REMEMBERED - 1)).astype(np.int64)
+        for i in np.flatnonzero(self._tags[numbers] != _tags(found)).tolist():
+            numbers[i] = self._number(int(found[i]))
+        numbers[hashes == 0] = -1
+        return Places(numbers, np.maximum(found, np.uint64(1)))
 
     def verified(self, places: Places) -> np.ndarray:
         """uint8 (n,), 1 where this process has found the checksum of the image to be right."""
@@ -139,6 +141,8 @@ class EntryPoints:
 
     def _number(self, found: int) -> int:
         """The place of the image with this hash; -1: there is none left for it."""
+        if not found:
+            return -1
         tag = (found >> 32) | 1
         for probe in range(_PROBES):
             place = (found + probe) & (_REMEMBERED - 1)
@@ -151,8 +155,17 @@ class EntryPoints:
         return -1
 
 
+def _tags(hashes: np.ndarray) -> np.ndarray:
+    """What is kept of uint64 hashes to tell them apart: uint32, never 0."""
+    tags: np.ndarray = (hashes >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+    return tags
+
+
 def _hash(opened: Opened) -> int:
-    """What identifies an image in this process and those forked from it; 0: it has no place."""
+    """What identifies an image in this process and those forked from it; 0: it has no place.
+
+    64 bits, with a sign.
+    """
     if opened.data is None:
         found = hash((opened.path, opened.stamp, opened.stored))
     elif opened.stored is not None and opened.stored.kind == RAW:
@@ -161,7 +174,7 @@ def _hash(opened: Opened) -> int:
         core = _native.load()
         assert core is not None, "entry points are the core's"
         found = hash((len(opened.data), core.crc32c(opened.data), opened.stored))
-    return found & 0xFFFFFFFFFFFFFFFF or 1
+    return found or 1
 
 
 @functools.cache

@@ -115,6 +115,9 @@ class Found:
 
         One image after the other, so that each is decoded once.
         """
+        opened = [id(one) for tensor in self.tensors.values() for one in _opened_in(tensor)]
+        if len(set(opened)) == len(opened):
+            return
         wanted: dict[int, list[tuple[DeferredTensor | DeferredBatch | DeferredRow, int]]] = {}
         for tensor in self.tensors.values():
             rows: Sequence[object] = getattr(tensor, "rows", None) or (

@@ -83,13 +83,13 @@ class Composed:
     """Some images, while what was recorded of them is read in order.
 
     Args:
+        places: their positions among those that are lowered.
         w, h: their size.
-        n: how many there are.
         mode: Pillow's mode of them: "RGB" or "L".
 
     Attributes:
-        n, mode: as above; the mode as it is now. The core has three channels, which are equal in a
-            gray image.
+        places, mode: as above; the mode as it is now. The core has three channels, which are equal
+            in a gray image.
         frames: one after the other.
         slots: operations on pixels: before each frame but the first.
         filters: of each frame; None: it resizes nothing.
@@ -101,10 +101,10 @@ class Composed:
         bands: of the last rectangle that are filled, one after the other, where more follow; or 0.
     """
 
-    def __init__(self, w: Lengths, h: Lengths, n: int, mode: str) -> None:
-        self.n = n
+    def __init__(self, places: list[int], w: Lengths, h: Lengths, mode: str) -> None:
+        self.places = places
         self.mode = mode
-        self.frames = [Frame(w, h, range(n))]
+        self.frames = [Frame(w, h, places)]
         self.slots: list[list[pixels.Slots]] = []
         self.filters: list[int | None] = [None]
         self.fills: list[Fill | None] = [None]
@@ -132,7 +132,7 @@ class Composed:
         w, h = self.frame.w, self.frame.h
         if some(w * h > _MOST_PIXELS):
             raise Unsupported
-        self.frames.append(Frame(w, h, range(self.n)))
+        self.frames.append(Frame(w, h, self.places))
         self.slots.append([])
         self.filters.append(None)
         self.fills.append(None)
@@ -174,22 +174,19 @@ class Composed:
             if not (before.resampled or before.outside):
                 before.narrow()  # nothing else needs to be decoded
         elif _are(slots[k - 1], (pixels.CONTRAST, pixels.CONTRAST_CROP)):
-            slots[k - 1] = self._cropped(*slots[k - 1], (x, y, w, h))
+            codes, values = pixels.empty(len(self.places), 1, 5)
+            codes[:] = pixels.CONTRAST_CROP
+            known = slots[k - 1][1]  # the factor, and what a crop before this one keeps
+            values[:, :, : known.shape[2]] = known
+            values[:, 0, 1] += x
+            values[:, 0, 2] += y
+            values[:, 0, 3], values[:, 0, 4] = w, h
+            slots[k - 1] = codes, values
         else:
             return False
-        self.frames[-1] = Frame(w, h, frame.indices)
+        self.frames[-1] = Frame(w, h, self.places)
         self.frames[-1].flipped = frame.flipped
         return True
-
-    def _cropped(self, codes: Array, values: Array, box: tuple[Lengths, ...]) -> pixels.Slots:
-        """Contrasts, each alone, of what a crop keeps."""
-        made = pixels.empty(self.n, 1, 5)
-        made[0][:] = pixels.CONTRAST_CROP
-        made[1][:, :, : values.shape[2]] = values
-        for k, side in enumerate(box, 1):
-            place = k < 3
-            made[1][:, 0, k] = made[1][:, 0, k] * place + side
-        return made
 
     def resize(self, w: Lengths, h: Lengths, filter: int) -> None:
         """As Pillow, which copies an image that has the size already."""
@@ -278,7 +275,7 @@ class Composed:
 
     def resized_to(self, w: Lengths, h: Lengths) -> None:
         """Note the size that operations on pixels have given the images."""
-        self.frames[-1] = Frame(w, h, self.frame.indices)
+        self.frames[-1] = Frame(w, h, self.places)
 
     # Erased rectangles.
 

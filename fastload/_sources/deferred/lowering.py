@@ -14,7 +14,6 @@ Note [Calls]
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import io
 import operator
@@ -95,9 +94,8 @@ def _converts(recording: Recording) -> bool:
 
 _RUN: Final = "operations on single pixels"
 _LAST: Final = "operations on pixels, without geometry after them"
-_MOVING: Final = _COMPOSED.keys() & TENSOR_OPERATIONS.keys() - _ERASING
+_MOVING: Final = _COMPOSED.keys() & _FOLLOWING
 _BY_PIXEL: Final = frozenset(name for name, row in IMAGE_OPERATIONS.items() if row.by_pixel)
-
 
 _Steps: TypeAlias = "tuple[str, ...]"
 _Cuts: TypeAlias = "tuple[int | slice, ...]"
@@ -105,10 +103,10 @@ _Cuts: TypeAlias = "tuple[int | slice, ...]"
 
 @functools.lru_cache(4096)
 def _shape(names: tuple[str, ...]) -> tuple[_Steps, _Cuts]:
-    """What is composed one after the other, and which of the operations each is.
+    """The steps that are composed one after the other, and which of the operations each is.
 
-    It is the name of an operation. Where it does not matter for the geometry which operations on
-    pixels there are, it is a run of them.
+    A step is the name of an operation. Or it is a run of operations on pixels, where geometry does
+    not depend on which they are: recordings that differ in these are composed together, too.
     """
     end = next((k for k, name in enumerate(names) if name in TENSOR_OPERATIONS), len(names))
     last = end
@@ -135,25 +133,12 @@ Column: TypeAlias = "list[Any]"
 """An operation, or a run of them, of each image."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Lot:
-    """Samples that were composed together.
-
-    Attributes:
-        places: their positions among those that were given, in order.
-        images: what was recorded of them.
-    """
-
-    places: list[int]
-    images: Composed
-
-
-def _lots(
+def _parts(
     recordings: Sequence[Recording],
     named: list[tuple[list[int], _Cuts]],
     shape: _Steps,
     size: tuple[int, int],
-) -> Iterator[_Lot]:
+) -> Iterator[Composed]:
     """Samples of one shape, without those that the core cannot make.
 
     ``named``: the places of those with the same names of operations, and how these are cut.
@@ -177,35 +162,36 @@ def _lots(
             if settings.count(settings[0]) < len(some):
                 differing.append(settings)
     if not differing:
-        yield from _lot(some, places, shape, columns, size)
+        yield from _part(some, places, shape, columns, size)
         return
     alike: dict[tuple[object, ...], list[int]] = {}
     for k, key in enumerate(zip(*differing, strict=True)):
         alike.setdefault(key, []).append(k)
     for group in alike.values():
         part = [[column[k] for k in group] for column in columns]
-        yield from _lot([some[k] for k in group], [places[k] for k in group], shape, part, size)
+        yield from _part([some[k] for k in group], [places[k] for k in group], shape, part, size)
 
 
-def _lot(
+def _part(
     some: Sequence[Recording],
     places: list[int],
     shape: _Steps,
     columns: list[Column],
     size: tuple[int, int],
-) -> Iterator[_Lot]:
+) -> Iterator[Composed]:
     """These samples, whose settings are the same; one by one, if only some can be composed."""
     try:
-        yield _Lot(places, _composed(some, shape, columns, size))
-    except (Unsupported, KeyError, TypeError, ValueError):
+        yield _composed(some, places, shape, columns, size)
+    except (Unsupported, KeyError, OverflowError, TypeError, ValueError):
         # An operation or an argument that is not known here.
         if len(places) > 1:
             for k, place in enumerate(places):
-                yield from _lot([some[k]], [place], shape, [[one[k]] for one in columns], size)
+                yield from _part([some[k]], [place], shape, [[one[k]] for one in columns], size)
 
 
 def _composed(
     some: Sequence[Recording],
+    places: list[int],
     shape: _Steps,
     columns: list[Column],
     size: tuple[int, int],
@@ -213,7 +199,7 @@ def _composed(
     first = some[0]
     mode = "RGB" if _converts(first) else first.opened.mode
     w, h = _numbers([one.opened.size for one in some])
-    images = Composed(w, h, len(some), mode)
+    images = Composed(places, w, h, mode)
     last = max((k for k, name in enumerate(shape) if name in _FOLLOWING), default=0)
     erased = False
     for k, (name, column) in enumerate(zip(shape, columns, strict=True)):
@@ -324,7 +310,7 @@ class Call:
     """Samples that one call of the core fills. See Note [Calls].
 
     Args:
-        lot: the first of them.
+        images: the first of them.
         size: width and height of the results.
 
     Attributes:
@@ -334,9 +320,8 @@ class Call:
         values: of the erased rectangles.
     """
 
-    def __init__(self, lot: _Lot, size: tuple[int, int]) -> None:
-        images = lot.images
-        self._lots = [lot]
+    def __init__(self, images: Composed, size: tuple[int, int]) -> None:
+        self._parts = [images]
         self._size = size
         self.mode = images.mode
         self.table = tuple(images.table)
@@ -358,7 +343,7 @@ class Call:
     @functools.cached_property
     def places(self) -> list[int]:
         """The positions of the samples among those that were given, in order."""
-        return sorted(place for lot in self._lots for place in lot.places)
+        return sorted(place for images in self._parts for place in images.places)
 
     def join(self, other: Call) -> bool:
         """Add the samples of ``other``, if one call can fill them too."""
@@ -373,7 +358,7 @@ class Call:
         if filters is None or fills is None or values is None:
             return False
         self.filters, self.fills, self.values = filters, fills, values
-        self._lots += other._lots
+        self._parts += other._parts
         return True
 
     def parameters(self) -> tuple[Geometry, SampleParams | None, np.ndarray]:
@@ -385,13 +370,12 @@ class Call:
         firsts = np.zeros(n, np.uint8)
         boxes = np.zeros((n, len(self.values), 4), np.int32)
         parts = []
-        for lot in self._lots:
-            images = lot.images
+        for images in self._parts:
             which: int | slice | np.ndarray = slice(None)
-            if images.n == 1:
-                which = ranks[lot.places[0]]
-            elif lot.places != places:
-                which = np.array([ranks[place] for place in lot.places])
+            if len(images.places) == 1:
+                which = ranks[images.places[0]]
+            elif images.places != places:
+                which = np.array([ranks[place] for place in images.places])
             parts.append(Part(which, images.frames, images.slots))
             firsts[which] = images.filters[0] or 0
             for e, box in enumerate(images.boxes):
@@ -438,8 +422,8 @@ def lower(recordings: Sequence[Recording], size: tuple[int, int]) -> list[Call]:
             alike[key].append((places, cuts))
     calls: list[Call] = []
     for (*_, shape), some in alike.items():
-        for lot in _lots(recordings, some, shape, size):
-            call = Call(lot, size)
+        for images in _parts(recordings, some, shape, size):
+            call = Call(images, size)
             if not any(known.join(call) for known in calls):
                 calls.append(call)
     return calls

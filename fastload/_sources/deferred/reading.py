@@ -88,6 +88,7 @@ class Reader:
     def __call__(self, opened: Sequence[Opened], cache: OpenedCache | None = None) -> Reading:
         """How to read these images, from ``cache`` where it has them."""
         stored = [one.stored for one in opened]
+        records = stored.count(None) < len(stored)
         lasting = cache is None and all(
             one is not None and one.mapped and source.path is not None
             for one, source in zip(stored, opened)
@@ -96,19 +97,23 @@ class Reader:
             files, numbers = self._lasting([one.path or "" for one in opened])
         else:
             files, numbers = _files(opened, cache), np.arange(len(opened), dtype=np.int32)
-        crcs = [None if one is None else one.checksum for one in stored]
         summed = checksums = None
-        if self._check_crc != "never" and any(crc is not None for crc in crcs):
-            summed = np.array([crc is not None for crc in crcs], np.uint8)
-            checksums = np.array([crc or 0 for crc in crcs], np.uint32)
+        offsets, kinds = np.zeros(len(opened), np.int64), np.full(len(opened), ENCODED, np.uint8)
+        if records:
+            offsets[:] = [0 if one is None else one.offset for one in stored]
+            kinds[:] = [ENCODED if one is None else one.kind for one in stored]
+            crcs = [None if one is None else one.checksum for one in stored]
+            if self._check_crc != "never" and any(crc is not None for crc in crcs):
+                summed = np.array([crc is not None for crc in crcs], np.uint8)
+                checksums = np.array([crc or 0 for crc in crcs], np.uint32)
         found = Reading(
             files,
             Spans(
                 file=numbers,
-                offset=np.array([0 if one is None else one.offset for one in stored], np.int64),
+                offset=offsets,
                 nbytes=np.array(list(map(_nbytes, opened)), np.int64),
             ),
-            np.array([ENCODED if one is None else one.kind for one in stored], np.uint8),
+            kinds,
             np.array([one.size for one in opened], np.int32),
             checksums,
             summed,
@@ -179,10 +184,13 @@ def _of_paths(
 ) -> _core.Files:
     core = _native.load()
     assert core is not None, "only the core reads"
-    encoded = [os.fsencode(path) for path in paths]
+    encoded: Sequence[str | bytes] = paths
+    joined = "".join(paths)
+    if not joined.isascii():
+        encoded = [os.fsencode(path) for path in paths]
     files: _core.Files = core.Files(
-        b"".join(encoded),
-        np.cumsum([len(path) for path in encoded], dtype=np.int64),
+        os.fsencode(joined),
+        np.cumsum(list(map(len, encoded)), dtype=np.int64),
         mapped,
         None if cache is None else cache.arena,
         in_memory,

@@ -74,7 +74,7 @@ class Program:
         )  # fmt: skip
         operation: Any
         if kind == "crop":
-            cw, ch = rng.randint(8, w), rng.randint(8, h)
+            cw, ch = rng.choice([(w, h), (rng.randint(8, w), rng.randint(8, h))])
             operation = "crop", rng.randint(0, w - cw), rng.randint(0, h - ch), cw, ch
             self.size = cw, ch
         elif kind == "window":

@@ -21,7 +21,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @contextlib.contextmanager
 def _checking() -> Iterator[None]:
     """Deferring as for a stream, whose batches cannot be made again."""
-    with thread_state.batch(None, arrays=True, checks=True), switch.deferring():
+    with thread_state.batch(thread_state.BatchContext(checks=True)), switch.deferring():
         yield
 
 
