@@ -22,13 +22,14 @@ SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 test test-long check-coverage: export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check check-coverage format wheel ci clean distclean
+.PHONY: help setup demo test test-long test-versions check check-coverage format wheel ci clean distclean
 .PHONY: docs bench bench-peers bench-publish sanitize
 
 help:
 	@echo 'make demo [IMAGES=DIR]    pack images and train from them, against torch'"'"'s DataLoader'
 	@echo 'make test [ARGS=...]      the test suite (ARGS go to pytest)'
 	@echo 'make test-long [PEERS=VENV]   the same with full counts, and the long tests'
+	@echo 'make test-versions        exactness with older and newer releases of torch and others'
 	@echo 'make check                ruff, mypy, clang-format, C++ warnings as errors'
 	@echo 'make sanitize [ARGS=...]  tests with the core compiled with AddressSanitizer and UBSan'
 	@echo 'make check-coverage       the tests, and which lines and branches they run'
@@ -56,6 +57,10 @@ test: setup
 
 test-long: setup
 	@PEERS="$(PEERS)" $(PY) -m pytest --long -o timeout=900 -o faulthandler_timeout=2400 $(ARGS)
+
+# Makes environments of its own.
+test-versions:
+	@python3 .ci/versions.py $(ARGS)
 
 check: setup
 	@sh .ci/check

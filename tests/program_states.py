@@ -1,15 +1,13 @@
 """States in which a program may be when it first calls a function that fastload exchanges.
 
-As a script it goes through those that are named, each in a process forked of one that has imported
-the libraries and exchanged nothing, and prints a line of JSON for each: what is left out while the
-program is in the state, and after the next epoch, when it no longer is.
+As a script, given the name of one, it prints as JSON what is left out while the program is in that
+state, and after the next epoch has begun, when it no longer is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -130,15 +128,5 @@ def _look(name: str) -> dict[str, Any]:
     return {"meanwhile": meanwhile, "afterwards": afterwards + patch.MISSING + trial._OPEN}
 
 
-def main(names: list[str]) -> None:
-    """Print what comes of each state."""
-    for name in names:
-        child = os.fork()
-        if not child:
-            print(json.dumps({"state": name, **_look(name)}, default=repr), flush=True)
-            os._exit(0)
-        os.waitpid(child, 0)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(STATES))
+    print(json.dumps(_look(sys.argv[1]), default=repr))

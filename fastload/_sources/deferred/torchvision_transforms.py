@@ -514,22 +514,6 @@ def _jittered(
     return image._then(*operations) if operations else image
 
 
-def random_grayscale(original: Function) -> Function:
-    unchanged = _unchanged("get_dimensions", "rgb_to_grayscale")
-
-    def forward(self: Any, img: Any) -> Any:
-        if (
-            waiting(img)
-            and type(self) is transforms.RandomGrayscale
-            and img.mode == "RGB"
-            and unchanged()
-        ):
-            return img._then(("grayscale",)) if _happens(self.p) else img
-        return original(self, img)
-
-    return forward
-
-
 # v2. Its transforms take any structure. That a single image is none need not be found out.
 
 _LEAVES: Final = frozenset((DeferredImage, DeferredTensor, DeferredTVImage))

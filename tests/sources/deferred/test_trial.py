@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,34 +14,23 @@ import torch
 
 import fastload
 import program_states
+import warm
 from fastload._sources.deferred import switch, trial
 from fastload._sources.deferred.thread_state import THREAD
 from fastload._sources.deferred.trial import Trial
 from program_states import REPLACING, STATES, WITHOUT_THREADS
 
-SCRIPT = program_states.__file__
-
-
-@pytest.fixture(scope="module")
-def of_states() -> dict[str, dict[str, list[str]]]:
-    """What was left out in each state, and after it."""
-    said = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    lines = map(json.loads, said.stdout.splitlines())
-    return {line.pop("state"): line for line in lines}
-
 
 @pytest.mark.native
 @pytest.mark.parametrize("state", STATES)
-def test_a_programs_state_leaves_nothing_out(
-    of_states: dict[str, dict[str, list[str]]], state: str
-) -> None:
-    found = of_states[state]
+def test_a_programs_state_leaves_nothing_out(state: str) -> None:
+    words = [program_states.__file__, state]
+    found = json.loads(warm.run(words, finalize=False, check=True).stdout)
     assert found["afterwards"] == []
-    if state not in (*REPLACING, WITHOUT_THREADS):
-        assert found["meanwhile"] == []
-    elif state in REPLACING:
+    if state in REPLACING:
         assert len(found["meanwhile"]) == 1  # the transform whose function it is
+    elif state != WITHOUT_THREADS:
+        assert found["meanwhile"] == []
 
 
 @pytest.fixture
