@@ -3,7 +3,7 @@
     python -m bench.ray_scale 400000
 
 Records are small, because their bytes are not what is measured. Prints a line of JSON for each way
-of dividing a store into shards. docs/scale.md extrapolates them.
+of dividing a store into shards. docs/distributed.md extrapolates them.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def pack(
         encode: "keep": the files' own bytes, without decoding: only the header is read, and for a
             JPEG whether it has an end. Damage in between is stored too; ``check`` finds it now,
             ``verify(..., decode=True)`` later. "jpeg", "png": encode again. "bmp": uncompressed.
-            "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/dct.md): the same
+            "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/formats.md): the same
             pixels, about 1.3 times the size, decoded several times faster; files that are not
             JPEGs, or JPEGs that this form cannot hold, keep their bytes. With ``resize``, the image
             is first encoded as a JPEG of this quality. None: "keep", or "jpeg" with ``resize``;

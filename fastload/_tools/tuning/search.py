@@ -66,7 +66,7 @@ def autotune(
         fix_batch_size: as ``batch_size``, and no other batch size is tried.
         budget_s: seconds that the search may take.
         memory_limit: bytes that a setting may use; None: half of the available memory.
-        approximate: also try decode="scaled", whose pixels differ slightly (docs/transforms.md).
+        approximate: also try decode="scaled", whose pixels differ slightly (docs/performance.md).
         progress: called with (seconds spent, budget, the setting being measured).
 
     Returns:
