@@ -122,8 +122,11 @@ def test_info_as_json_and_contact_sheet(images: Path, tmp_path: Path) -> None:
     assert summary["width"] == {"min": 30, "median": 40, "max": 49}
     assert summary["checksums"] is True
     with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.size == (960, 192)
+        assert sheet.size == (960, 240)
         assert len(np.unique(np.asarray(sheet))) > 100
+        below = [np.asarray(sheet.convert("L"))[96:120, x : x + 96] for x in range(0, 960, 96)]
+        assert all((one < 128).any() for one in below)  # index, class and file
+        assert len({one.tobytes() for one in below}) == 10
     assert sorted(os.listdir(tmp_path)) == ["imgs", "sheet.png", "x.lmdb"]
 
 
