@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from .._base.keywords import names_nearest
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
 from ..errors import DecodeError, StoreError, UsageError
@@ -40,6 +41,7 @@ from ._run import Run
 from ._source import Source
 
 
+@names_nearest
 def pack(
     source: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store] | Any,
     destination: str | os.PathLike[str],

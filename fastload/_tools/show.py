@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from .._base.import_object import one_line
+from .._base.keywords import names_nearest
 from .._base.torch_loader import DataLoader
 from .._sources.packed import PackedDataset, copy_with, open_dataset
 from .._sources.source import nested, resolve
@@ -83,6 +84,7 @@ class Shown:
     levels: str
 
 
+@names_nearest
 def show(
     dataset: _Dataset,
     transform: Callable[[Any], Any] | None = None,

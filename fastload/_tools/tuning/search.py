@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..._base.keywords import names_nearest
 from ..._base.machine import cpu
 from ..._base.machine.load import Others
 from ..._run.point import Point
@@ -35,6 +36,7 @@ _FILLING = 0.03  # share of the budget: a dataset that can be read in this time 
 _COMPUTE = 0.95  # share of the step's own rate from which the loop is bound by the step
 
 
+@names_nearest
 def autotune(
     source: object,
     *,
