@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 from torchvision import transforms as T
 
 from fastload._tools.doctor.comparison import compare
+from fastload._tools.doctor.examine import Diagnosis
 from fastload._tools.doctor.observation import FastSeen, FunctionSeen, LoaderSeen, Observation
 from fastload._tools.doctor.places import Places
 from fastload._tools.doctor.profiler import Profiler, attributed, functions
@@ -24,7 +25,7 @@ from fastload._tools.doctor.sampler import growth
 from fastload._tools.doctor.sources import cuda_only
 from fastload._tools.doctor.trial import trial
 from fastload._tools.doctor.watch import Watch
-from fastload.cli.doctor import _show_findings
+from fastload.cli.doctor import _show, _show_findings, _status
 
 MB = 1 << 20
 
@@ -232,6 +233,37 @@ def test_hints_for_gpus_are_one_line_and_fixes_are_whole_at_80_columns(
     assert "1. one, at train.py:3" in printed and "2.5 x" in printed
     assert printed.count("GPU") == 1
     assert all(f"hint-{n} (a.py:{n})" in " ".join(printed.split()) for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "verdict"),
+    [
+        (0.0003, "the training step is the bottleneck: a faster loader gains at most 3%"),
+        (0.01, "the loop waits for data 50% of its time: a faster loader gains at most 2.0 x"),
+        (0.09, "the loop waits for data 90% of its time: a faster loader gains at most 10.0 x"),
+    ],
+)
+def test_doctor_begins_with_a_verdict_in_one_sentence(
+    wait_s: float, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = Observation(loaders=[training(wait_s)])
+    _show(Diagnosis(seen=seen, findings=()))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith(f"{verdict} 10 steps at ")
+    assert printed.endswith("found nothing to change")
+
+
+def test_what_only_a_gpu_could_show_is_no_finding_for_the_exit_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hint = Finding(name="hint", what="x", change="y", verified=False)
+    fix = Finding(name="fix", what="x", change="y")
+    seen = Observation(loaders=[training()])
+    assert _status(Diagnosis(seen=seen, findings=())) == 0
+    assert _status(Diagnosis(seen=seen, findings=(hint,))) == 0
+    assert _status(Diagnosis(seen=seen, findings=(fix, hint))) == 3
+    _show(Diagnosis(seen=seen, findings=(hint,)))
+    assert "found nothing to change" in capsys.readouterr().out
 
 
 # --- order and slow functions ---------------------------------------------------------------------
