@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import PIL
 import PIL.features
@@ -474,3 +475,24 @@ def test_dry_run_names_the_fastest_and_writes_nothing(images: Path, tmp_path: Pa
     as_json = run("pack", images, tmp_path / "a.lmdb", "--dry-run", "--json", "--encode", "png")
     assert [one["encode"] for one in json.loads(as_json.stdout)] == ["png"]
     assert os.listdir(tmp_path) == ["imgs"]
+
+
+@pytest.mark.parametrize("wanted", [None, "", "1"])
+def test_the_word_that_matters_and_the_line_to_type_have_a_colour_on_a_terminal(
+    wanted: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("NO_COLOR", wanted)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imgs.lmdb").mkdir()
+    words = ["info", "imgz.lmdb"]
+    plain, terminal = (CliRunner().invoke(main, words, color=color) for color in (False, True))
+    assert plain.stderr.startswith("fastload: error: ") and "\ntype next: " in plain.stderr
+    assert click.unstyle(terminal.stderr) == plain.stderr
+    if wanted:
+        assert terminal.stderr == plain.stderr
+    else:
+        assert click.style("error", fg="red", bold=True) in terminal.stderr
+        line = plain.stderr.partition("type next: ")[2].strip()
+        assert click.style(line, fg="cyan") in terminal.stderr
