@@ -177,6 +177,12 @@ def test_what_takes_the_datasets_time_is_found_with_the_gain(
     assert name not in names(Observation(loaders=[idle], **seen))
 
 
+def test_ordinary_photos_are_not_to_be_shrunk() -> None:
+    """A crop of 8 % of 640x480 has fewer pixels than the 224x224 that it becomes."""
+    seen = {**BUSY, "loads": 320, "load_pixels": 320 * 640 * 480, "load_s": 0.6}
+    assert "large-photos" not in names(Observation(loaders=[training()], **seen))
+
+
 # --- settings for CUDA only -----------------------------------------------------------------------
 
 CONDITIONAL = """
