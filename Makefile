@@ -49,7 +49,7 @@ setup:
 	@sh .ci/setup
 
 demo: setup
-	@$(PY) -m fastload demo $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
+	@$(PY) -m bench.demo $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
 test: setup
 	@$(PY) -m pytest $(SPREAD) $(ARGS)

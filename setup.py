@@ -228,7 +228,6 @@ EXTRAS = {
     # cv2, for Datasets that read with it. Another build (opencv-python, conda's) does as well, and
     # two builds overwrite each other's files: so none is required.
     "opencv": ["opencv-python-headless>=4.5.4"],
-    "plot": ["matplotlib"],
     "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
     "parquet": ["pyarrow"],
     "lance": ["pylance"],

@@ -12,6 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 import torchvision
 from PIL import Image
@@ -19,7 +20,6 @@ from torchvision import transforms
 
 import fastload
 from fastload import _native
-from fastload._tools.synthetic import make_images
 from fastload.cli import main
 
 
@@ -30,7 +30,12 @@ def use() -> None:
     assert core.png_version(), "the core has no libdeflate"
     assert core.webp_version(), "the core has no libwebp"
 
-    make_images(Path("photos"), 20, classes=2)
+    random = np.random.default_rng(0)
+    for number in range(20):
+        path = Path("photos", f"class{number % 2}", f"{number:02}.jpg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        levels = random.integers(0, 256, (12, 16, 3), np.uint8)
+        Image.fromarray(levels).resize((160 + number, 120)).save(path, quality=90)
     for number, path in enumerate(sorted(Path("photos").rglob("*.jpg"))[:6]):
         format = ("png", "webp")[number % 2]
         with Image.open(path) as image:

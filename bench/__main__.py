@@ -197,17 +197,6 @@ def _say(line: str) -> None:
     _console.print(line, style="dim", markup=False, highlight=False)
 
 
-@main.command()
-@click.argument("trace", type=click.Path(exists=True, dir_okay=False))
-@click.option("--out", type=click.Path(dir_okay=False), required=True, help="PNG or SVG.")
-@click.option("--batches", type=click.IntRange(1), default=4, show_default=True)
-def timeline(trace: str, out: str, batches: int) -> None:
-    """Draw some batches of TRACE, a file of fastload.trace."""
-    from bench.timeline import draw
-
-    draw(trace, Path(out), batches=batches)
-
-
 def _show(rows: list[report.Row]) -> None:
     out = Console() if Console().is_terminal else Console(width=160)
     for one in report.tables(rows):

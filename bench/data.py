@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from fastload._tools.synthetic import LARGE, PHOTO, SMALL, make_images
+from bench.synthetic import LARGE, PHOTO, SMALL, make_images
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 Say = Callable[[str], None]

@@ -65,7 +65,7 @@ _EXPLAINED = {"cache", "entry-points", "scaled", "buckets", "remote"}
 # Suites whose figures are in the summary and a chart, and those that a page tells in a sentence;
 # bench/results has their rows.
 _DRAWN = {suite for suite, _ in _SHORT}
-_TOLD = {"formats", "never-slower", "overhead", "scaling", "auto"}
+_TOLD = {"formats", "never-slower", "scaling", "auto"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
@@ -74,9 +74,8 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
     Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
     of remote to docs/remote.md, those of cache, entry-points and scaled to docs/performance.md, all
-    others to docs/benchmarks.md. README.md has a chart of few of them. Augment's large photos and
-    any-dataset's own Datasets have their table in docs/performance.md and docs/your-dataset.md, and
-    the encodings a table in docs/performance.md, too.
+    others to docs/benchmarks.md. README.md has a chart of few of them. Of any-dataset, own Datasets
+    have their tables in docs/your-dataset.md; the encodings have one in docs/performance.md, too.
     A table for which there are no rows stays as it is.
 
     Raises ValueError if a document has no markers.
@@ -87,7 +86,6 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     others = [
         row for suite in sorted(suites.keys() - _EXPLAINED - {"scripts"}) for row in suites[suite]
     ]
-    photos = [row for row in suites.get("augment", ()) if _on_a_page(row)]
     own = [row for row in suites.get("any-dataset", ()) if _on_a_page(row)]
     filled = []
     for name, markers, table, its_rows in (
@@ -97,7 +95,6 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
         ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
         ("docs/performance.md", _ENCODINGS, encodings, others),
         ("docs/performance.md", _markers("entry-points"), entry_points, suites.get("entry-points")),
-        ("docs/performance.md", _markers("augment"), large_photos, photos),
         ("docs/performance.md", _markers("scaled"), scaled, suites.get("scaled")),
         ("docs/performance.md", _markers("cache"), caches, suites.get("cache")),
         ("docs/buckets.md", _markers("buckets"), buckets, suites.get("buckets")),
@@ -251,24 +248,6 @@ def entry_points(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def large_photos(rows: Sequence[Row]) -> str:
-    """One line per loader of photos of 12 megapixels: images/s, and times DataLoader."""
-    baseline = next((row for row in rows if row["loader"] == BASELINE), None)
-    lines = [
-        _conditions(rows),
-        "",
-        "| loader | first epoch, images/s | later epochs, images/s | times DataLoader |",
-        "|---|---:|---:|---:|",
-    ]
-    for row in reversed(report.best_first(rows)):
-        times = report.ratio(row, baseline)
-        lines.append(
-            f"| {row['loader']} | {report.first_epoch(row)} | {report.shown(row['median'])} "
-            f"| {'' if times is None else f'{times:.1f}'} |"
-        )
-    return "\n".join(lines)
-
-
 def scaled(rows: Sequence[Row]) -> str:
     """How far scaled pixels are from exact ones, over all sizes."""
     measured = [row for row in rows if row["median"] is not None]
@@ -319,9 +298,8 @@ _ARRAYS = {
 
 
 def _on_a_page(row: Row) -> bool:
-    """Whether a row of augment or any-dataset has its table where its subject is explained."""
-    own = {*_DEFERRED, *_ARRAYS}
-    return row["variant"] in {"augment": {"large"}, "any-dataset": own}.get(row["suite"], ())
+    """Whether a row of any-dataset has its table where its subject is explained."""
+    return row["suite"] == "any-dataset" and row["variant"] in {*_DEFERRED, *_ARRAYS}
 
 
 def deferred(rows: Sequence[Row]) -> str:

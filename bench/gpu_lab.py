@@ -18,9 +18,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -28,7 +29,6 @@ from torchvision import transforms as v1
 from torchvision.models import resnet50
 
 from bench import data
-from bench.suites import gpu_transfer
 from bench.workload import MEAN, STD
 from fastload import FastLoader, PackedDataset, pack
 
@@ -47,6 +47,16 @@ TRAIN = v1.Compose(
     ]
 )
 KINDS = ("jpeg", "dct", "raw")
+
+_UNTIMED = 8
+"""Steps before each measurement. While a step runs without the loader, the loader fills what it
+may keep ahead: two batches on the device, one in flight, and two of the engine's. Fed with those
+alone, a slow loader would look as fast as the step."""
+
+_WARM_UP = 50
+
+Batch = list[torch.Tensor]
+Step = Callable[[Batch], object]
 
 _lines: list[str] = []
 
@@ -102,16 +112,93 @@ def rate(loader: FastLoader[Any], seconds: float) -> dict[str, float]:
     batches, images = iter(loader), 0
     for _ in range(6):
         next(batches)
-    gpu_transfer._synchronize(DEVICE)
+    _synchronize(DEVICE)
     cpu, begin = time.process_time(), time.perf_counter()
     while time.perf_counter() - begin < (0.3 if TOY else seconds):
         images += len(next(batches)[0])
-    gpu_transfer._synchronize(DEVICE)
+    _synchronize(DEVICE)
     took, spent = time.perf_counter() - begin, time.process_time() - cpu
     return {
         "images_per_s": round(images / took, 1),
         "cpu_s_per_1000": round(1e3 * spent / images, 3),
     }
+
+
+# --- a step on batches of a loader, and on one that is there ------------------------------------
+
+
+class Speeds(NamedTuple):
+    """What ``measured`` found.
+
+    Attributes:
+        shares: by round, the speed of a fed step as a share of that of a step on a batch there.
+        alone: by round, seconds of a step without a loader.
+        explain: what the loader says of itself, line by line.
+    """
+
+    shares: list[float]
+    alone: list[float]
+    explain: list[str]
+
+
+def measured(
+    loader: FastLoader[Batch],
+    network: torch.nn.Module,
+    device: torch.device,
+    *,
+    steps: int,
+    rounds: int,
+) -> Speeds:
+    """By round: the speed of a fed step as a share of that of a step on a batch that is there.
+
+    In each round both are measured in turn, so that both meet the same clocks. The first
+    ``_UNTIMED`` steps of each measurement are not timed.
+    """
+    step = _step(network, device)
+    fed = iter(loader)
+    there = repeat(next(fed))
+    # Warm up: clocks, kernels, memory, and what the core remembers of each JPEG.
+    _seconds(step, there, min(steps, _WARM_UP), device)
+    _seconds(step, fed, min(steps, _WARM_UP), device)
+    shares, alone = list[float](), list[float]()
+    for _ in range(rounds):
+        alone.append(_seconds(step, there, steps, device))
+        shares.append(alone[-1] / _seconds(step, fed, steps, device))
+    stats = loader.stats()
+    told = [f"{name}: {stats[name]}" for name in ("bound", "why", "wait_share", "stages_s")]
+    return Speeds(shares, alone, [*loader.explain().splitlines(), *told])
+
+
+def _step(network: torch.nn.Module, device: torch.device) -> Step:
+    """A training step on [images, labels]."""
+    model = network.to(device=device, memory_format=torch.channels_last)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(batch: Batch) -> None:
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+
+    return step
+
+
+def _seconds(step: Step, batches: Iterator[Batch], steps: int, device: torch.device) -> float:
+    """Seconds of a step, after those that are not timed."""
+    for _ in range(_UNTIMED):
+        step(next(batches))
+    _synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step(next(batches))
+    _synchronize(device)
+    return (time.perf_counter() - begin) / steps
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -172,11 +259,11 @@ def link() -> None:
         "record_stream": lambda: target.record_stream(side),
     }
     for name, call in calls.items():
-        times = [_seconds(call) for _ in range(200)]
+        times = [_took(call) for _ in range(200)]
         say(call=name, us=round(1e6 * statistics.median(times), 2))
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _took(call: Callable[[], object]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
@@ -210,7 +297,7 @@ def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
     """Say the speed of a step that is fed by a loader, as a share of that on a batch there."""
     steps, rounds = (2, 2) if TOY else (30 if batch == BATCH else 100, 3)
     loader = loader_of(kind, batch, **on_device(**given))
-    found = gpu_transfer.measured(loader, model, DEVICE, steps=steps, rounds=rounds)
+    found = measured(loader, model, DEVICE, steps=steps, rounds=rounds)
     say(
         store=kind,
         batch=batch,
@@ -223,11 +310,11 @@ def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
 
 def warm() -> None:
     """Compile what ``fed_compiled`` needs into torch's cache on disk, while tests run."""
-    step = gpu_transfer._step(network(True), DEVICE)
+    step = _step(network(True), DEVICE)
     images = torch.randn(BATCH, 3, SIZE, SIZE, device=DEVICE, dtype=torch.bfloat16)
     batch = [images.contiguous(memory_format=torch.channels_last)]
     batch.append(torch.zeros(BATCH, dtype=torch.int64, device=DEVICE))
-    say(seconds=[round(_seconds(lambda: step(batch)), 1) for _ in range(2)])
+    say(seconds=[round(_took(lambda: step(batch)), 1) for _ in range(2)])
 
 
 def fed_compiled() -> None:
@@ -261,14 +348,14 @@ def overlap() -> None:
     from torch.profiler import ProfilerActivity, profile
 
     batches = iter(loader_of("jpeg", **on_device()))
-    step = gpu_transfer._step(network(False), DEVICE)
+    step = _step(network(False), DEVICE)
     for _ in range(12):
         step(next(batches))
-    gpu_transfer._synchronize(DEVICE)
+    _synchronize(DEVICE)
     with profile(activities=[ProfilerActivity.CUDA if CUDA else ProfilerActivity.CPU]) as found:
         for _ in range(8):
             step(next(batches))
-        gpu_transfer._synchronize(DEVICE)
+        _synchronize(DEVICE)
     path = RESULTS / "overlap.trace.gz"
     found.export_chrome_trace(str(path))
     with gzip.open(path) as trace:

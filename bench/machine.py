@@ -9,15 +9,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from fastload import _native
 from fastload._version import __version__
 
 _PACKAGES = ("torch", "torchvision", "pillow", "numpy", "lmdb")
 
 
 def describe() -> dict[str, Any]:
-    """CPU, memory, system and commit, as plain values."""
+    """CPU, instruction set in use, memory, system and commit, as plain values."""
+    core = _native.load()
     return {
         "cpu": _cpu_model(),
+        "instruction_set": "none: Python code" if core is None else core.simd(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench import report
 from bench.report import Row
-from fastload.errors import MissingDependencyError, install
+from fastload.errors import MissingDependencyError
 
 # Inches: a figure, a bar with its gap, a chart's title and axis.
 _WIDTH, _BAR, _REST = 9.0, 0.26, 0.9
@@ -58,7 +58,7 @@ def figures(
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingDependencyError(f"plots need matplotlib: {install('plot')}") from error
+        raise MissingDependencyError("plots need matplotlib: pip install matplotlib") from error
     folder.mkdir(parents=True, exist_ok=True)
     suites: dict[str, list[Row]] = {}
     for row in rows:

@@ -2,8 +2,8 @@
 
     python -m bench.ray_scale 400000
 
-Records are small, because their bytes are not what is measured. Prints a line of JSON for each way
-of dividing a store into shards. docs/distributed.md extrapolates them.
+Records are small, because their bytes are not what is measured. Prints a line of JSON, which
+docs/distributed.md extrapolates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -30,8 +29,8 @@ _CLASSES = 1000
 _SHARDS = 20
 
 
-def make(path: Path, count: int) -> int:
-    """A store of ``count`` equal records with keys as ImageNet has them; bytes of each."""
+def make(path: Path, count: int) -> None:
+    """A store of ``count`` equal records with keys as ImageNet has them."""
     buffer = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 255, (24, 24, 3), np.uint8)
     Image.fromarray(pixels).save(buffer, "JPEG")
@@ -51,7 +50,6 @@ def make(path: Path, count: int) -> int:
                     crc32c=np.full(n, crc32c(data), np.uint32),
                 )
             )
-    return len(data)
 
 
 def peak() -> int:
@@ -64,26 +62,20 @@ def main(count: int) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        nbytes = make(folder / "source.tfrecord", count)
+        make(folder / "source.tfrecord", count)
         ray.init(include_dashboard=False, log_to_driver=False)
-        ways: list[dict[str, Any]] = [
-            {"shards": _SHARDS},
-            {"shard_nbytes": (nbytes + 200) * count // _SHARDS},
-        ]
-        for way in ways:
-            before, begin = peak(), time.monotonic()
-            report = pack(folder / "source.tfrecord", folder / "out.tfrecord", ray="local", **way)
-            found = {
-                **way,
-                "records": report.records,
-                "seconds": round(time.monotonic() - begin, 1),
-                "manifest_nbytes": os.path.getsize(folder / "out.tfrecord.fastload"),
-                "peak_nbytes_before": before,
-                "peak_nbytes": peak(),
-            }
-            print(json.dumps(found), flush=True)
-            for file in folder.glob("out*"):
-                file.unlink()
+        before, begin = peak(), time.monotonic()
+        out = folder / "out.tfrecord"
+        report = pack(folder / "source.tfrecord", out, ray="local", shards=_SHARDS)
+        found = {
+            "shards": _SHARDS,
+            "records": report.records,
+            "seconds": round(time.monotonic() - begin, 1),
+            "manifest_nbytes": os.path.getsize(folder / "out.tfrecord.fastload"),
+            "peak_nbytes_before": before,
+            "peak_nbytes": peak(),
+        }
+        print(json.dumps(found), flush=True)
         ray.shutdown()
 
 

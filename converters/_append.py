@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,17 +14,15 @@ from .._base.progress_bar import Progress
 from ..errors import StoreError, UsageError
 from ..storage import Store, format_of, open_store
 from ..storage._local import local_path
-from ..storage._partial import sync_folder
-from ..storage._sidecar import next_sidecar_of, read_sidecar, sidecar_of, write_sidecar
-from ..storage._writer import KEPT, write_failed
+from ..storage._writer import KEPT
 from ..storage.concat import ConcatStore, shortly
-from ._alone import alone
+from . import _overwrite
 from ._pack import pack
 from ._report import PackReport
 from ._store_source import StoreSource
 from ._workplace import Workplace, companions_of
 
-_WAITING = "sidecar"  # in the folder of the new store, before it waits beside the old one
+_WHAT = "appending"
 
 
 def concat(
@@ -105,26 +104,22 @@ def append(
                 f"expected no {name} when appending to a store of one file, got "
                 f"{options[name]!r}: pack the new images into another store with it"
             )
-    with alone([path]):
-        return _append(path, source, progress, options)
+    run = functools.partial(_append, path, source, progress, options)
+    return _overwrite.replacing(path, [path], run, _WHAT)
 
 
 def _append(
-    path: str, source: Any, progress: Progress | bool | None, options: dict[str, Any]
+    path: str,
+    source: Any,
+    progress: Progress | bool | None,
+    options: dict[str, Any],
+    staged: str,
 ) -> PackReport:
+    """Pack the records of ``path`` and of ``source`` to ``staged``, or leave nothing there."""
+    work = Workplace(path, _WHAT)
+    more = work.file(f"added{os.path.splitext(path)[1]}")
+    _clear(work, staged, more)  # of a run that was killed
     store = open_store(path)
-    work = Workplace(path, "appending")
-    new, more = work.staged, work.file(f"added{os.path.splitext(path)[1]}")
-    try:
-        work.begin()
-    except OSError as error:
-        raise write_failed(error, work.folder) from error
-    try:
-        _settle(path, work, store.format)  # after a run that was killed
-    except StoreError:
-        work.end()
-        raise
-    _clear(work, new, more)
     try:
         # A function is only called for the copy: both steps count from 0.
         shown = False if callable(progress) else progress
@@ -136,25 +131,20 @@ def _append(
             raise UsageError(f"{path!r} already has a record called {min(twice)!r}")
         records = StoreSource(both)
         records.noted = _noted(both.stores)
-        report = pack(records, new, progress=progress)
+        report = pack(records, staged, progress=progress)
         both.close()
-        _replace(work, path, store.format)
-    except StoreError as error:
-        if KEPT not in error.message:
-            raise
-        # Not true here: the unfinished work is deleted below.
-        raise StoreError(
-            error.message.replace(KEPT, "; the store is as it was"), path=path
-        ) from error
-    except KeyboardInterrupt as stop:
-        stop.args = ("the store is as it was",)
+    except BaseException as error:
+        _clear(work, staged)
+        if isinstance(error, KeyboardInterrupt):
+            error.args = ("the store is as it was",)
+        if isinstance(error, StoreError) and KEPT in error.message:  # not true here
+            said = error.message.replace(KEPT, "; the store is as it was")
+            raise StoreError(said, path=path) from error
         raise
     finally:
-        _clear(work, new, more)
-        work.end()
-    (part,) = report.parts
-    return PackReport(
-        parts=(dataclasses.replace(part, path=path),),
+        _clear(work, more)
+    return dataclasses.replace(
+        report,
         skipped=added.skipped,
         left_out=added.left_out,
         kept=added.kept,
@@ -196,51 +186,9 @@ def _noted(stores: Sequence[Store]) -> dict[str, Any]:
     return found
 
 
-def _replace(work: Workplace, path: str, format: str) -> None:
-    """Rename the files of the new store in ``work`` to those of ``path``.
-
-    The rename of the data file switches the stores. Until then the new sidecar waits beside the old
-    one, and readers use the one that fits.
-    """
-    new = work.staged
-    table = read_sidecar(new, format) if os.path.exists(sidecar_of(new)) else None
-    if table is not None:
-        names = [os.path.basename(path)]
-        write_sidecar(path, table, names=names, target=work.file(_WAITING))
-        os.replace(work.file(_WAITING), next_sidecar_of(path))
-        sync_folder(os.path.dirname(path))
-    os.replace(new, path)
-    sync_folder(os.path.dirname(path))
-    _settle(path, work, format)
-
-
-def _settle(path: str, work: Workplace, format: str) -> None:
-    """Rename index files and the sidecar, once the data file is renamed.
-
-    A waiting sidecar is deleted if its data file was never renamed.
-    """
-    waiting = next_sidecar_of(path)
-    if not os.path.exists(waiting):
-        return
-    try:
-        fits = read_sidecar(path, format, place=waiting) is not None
-    except StoreError:  # damaged or of another store; not needed if the store's own fits
-        if read_sidecar(path, format, place=sidecar_of(path)) is None:
-            raise
-        fits = False
-    if not fits:
-        os.remove(waiting)
-        return
-    for made, place in zip(companions_of(work.staged), companions_of(path), strict=True):
-        if place != sidecar_of(path) and os.path.lexists(made):
-            os.replace(made, place)
-    os.replace(waiting, sidecar_of(path))
-    sync_folder(os.path.dirname(path))
-
-
 def _clear(work: Workplace, *stores: str) -> None:
-    """Delete the files of ``stores`` in ``work`` that were not renamed."""
+    """Delete the files of ``stores`` in ``work``."""
     names = [
         file for store in stores for file in (store, f"{store}.partial", *companions_of(store))
     ]
-    work.remove([_WAITING, *map(os.path.basename, names)])
+    work.remove(map(os.path.basename, names))

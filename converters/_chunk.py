@@ -189,7 +189,7 @@ def _pixels(data: bytes, size: tuple[int, int] | None) -> Image.Image:
 
 
 def _jpeg(record: bytes) -> bytes:
-    from .._engine.jpeg import dct_to_jpeg
+    from .._engine.pillow import dct_to_jpeg
 
     try:
         return dct_to_jpeg(record)

@@ -38,9 +38,7 @@ def dct_encoder(encode: Callable[[_T], Encoded]) -> Callable[[_T], Encoded]:
 
 
 def _writing_core() -> ModuleType:
-    core = _native.load()
-    if core is None:
-        raise _native.missing()
+    core = _native.required("encode='dct' needs the native core")
     if not core.dct_usable():
         raise MissingDependencyError(
             f"encode='dct' needs a libjpeg-turbo whose entropy decoder can be replaced, found "

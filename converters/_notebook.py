@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from .._base.notebook import Row, bar, table
-from .._engine.python import decode_record
+from .._engine.pillow import decode_record
 from ..errors import FastloadError, StoreError
 from ..storage import Store, open_store
 from ..storage._local import is_url

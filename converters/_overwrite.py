@@ -1,8 +1,9 @@
-"""``overwrite=True``: a new store is written beside the old one, and replaces it when it is
-complete.
+"""A new store is written beside an old one, and replaces it when it is complete: ``overwrite=True``
+and ``append``.
 
 Until then it lies in a folder beside it (``_workplace.py``), where the next run finds and resumes
-it. One file replaces another atomically. A store of several files is incomplete while they are
+it. One file replaces another atomically, also if it has a sidecar: that waits beside the old one
+meanwhile, and readers use the one that fits. A store of several files is incomplete while they are
 renamed. If a run is killed meanwhile, the next one moves those files back, finds the store
 finished, and starts the renames again. The list of renames also names the files of the old store:
 after the first rename they may look like no store any more.
@@ -20,6 +21,7 @@ from ..errors import StoreError, UsageError
 from ..storage import open_store
 from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX as SIDECAR
+from ..storage._sidecar import next_sidecar_of
 from ..storage._writer import write_failed
 from ._alone import alone
 from ._remote import in_order
@@ -29,9 +31,9 @@ from ._workplace import Workplace, companions_of
 _RENAMES = "renames.json"  # which files are being moved to their places
 
 
-def workplace(path: str) -> Workplace:
+def workplace(path: str, what: str = "overwriting") -> Workplace:
     """Where the store that will replace ``path`` is written."""
-    return Workplace(path, "overwriting")
+    return Workplace(path, what)
 
 
 def needed(path: str, parts: Sequence[str]) -> bool:
@@ -71,24 +73,27 @@ def _files_of(path: str) -> list[str]:
     return [one for one in dict.fromkeys(found) if os.path.lexists(one)]
 
 
-def replacing(path: str, parts: Sequence[str], run: Callable[[str], PackReport]) -> PackReport:
+def replacing(
+    path: str, parts: Sequence[str], run: Callable[[str], PackReport], what: str = "overwriting"
+) -> PackReport:
     """Call ``run`` with another path, and move the stores that it writes there to their places.
 
     Args:
         path: of the store.
         parts: the paths of its parts, as of a split.
         run: packs to a path.
+        what: is done to it, for the name of the folder.
 
     Raises:
         UsageError: a folder in the way is not a store, or another process replaces a part.
     """
     with alone(parts):
-        return _replacing(path, run)
+        return _replacing(path, run, workplace(path, what))
 
 
-def _replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
+def _replacing(path: str, run: Callable[[str], PackReport], place: Workplace) -> PackReport:
     """``replacing`` while no other process does."""
-    place, parent = workplace(path), os.path.dirname(path)
+    parent = os.path.dirname(path)
     with _errors_of(place.folder):
         place.begin()
         known = _take_back(place.folder, parent)
@@ -144,8 +149,10 @@ def _move(
         if os.path.isdir(place) and not os.path.islink(place):  # a rename cannot replace it
             work.remove([aside[name]])  # of a run that was killed
             os.rename(place, work.file(aside[name]))
-        os.replace(work.file(name), place)
+        of_one_file = name.endswith(SIDECAR) and name.removesuffix(SIDECAR) in new
+        os.replace(work.file(name), _waiting(place) if of_one_file else place)
     sync_folder(parent)
+    _settle(parent, names)
     for left in old - {os.path.join(parent, name) for name in names}:
         os.remove(left)
     work.remove([_RENAMES, *aside.values(), *(f"{name}.partial" for name in aside)])
@@ -190,18 +197,38 @@ def _take_back(folder: str, parent: str) -> list[str]:
             path=journal,
         ) from error
     there = set(os.listdir(folder))
+    moved = not any(name in there for name, _ in new)
+    if moved:
+        waited = [name for name, inode in new if _inode(_waiting(f"{parent}/{name}")) == inode]
+        _settle(parent, waited)
     left = [place for name, inode in old if _inode(place := os.path.join(parent, name)) == inode]
-    if any(name in there for name, _ in new):  # else all are in their places
+    if not moved:
         for name, inode in new:
             place = os.path.join(parent, name)
-            if name not in there and _inode(place) == inode:
-                os.rename(place, os.path.join(folder, name))
+            for one in (place, _waiting(place)) if name not in there else ():
+                if _inode(one) == inode:
+                    os.rename(one, os.path.join(folder, name))
         sync_folder(parent)
         return left
     for place in left:
         os.remove(place)
     os.remove(journal)
     return []
+
+
+def _waiting(place: str) -> str:
+    """Where the sidecar ``place`` waits for its data file."""
+    return next_sidecar_of(place.removesuffix(SIDECAR))
+
+
+def _settle(parent: str, names: Iterable[str]) -> None:
+    """Give the sidecars among ``names``, whose data files are there, their places."""
+    for name in names:
+        place = os.path.join(parent, name)
+        ours = name.endswith(SIDECAR) and os.path.lexists(place.removesuffix(SIDECAR))
+        if ours and os.path.lexists(_waiting(place)):
+            os.replace(_waiting(place), place)
+    sync_folder(parent)
 
 
 def _inode(path: str) -> int | None:

@@ -129,7 +129,7 @@ def pack(
             for them, unless they are given here (docs/remote.md).
         ray: have tasks on a Ray cluster write the shards of a store of several files: "auto" joins
             the cluster of this machine, "local" starts one here, anything else is the address of
-            one. Needs ``shards`` or ``shard_nbytes``, a format whose shards can be written apart
+            one. Needs ``shards``, a format whose shards can be written apart
             (.tfrecord, .rec, .tar, .h5, .pth), and folders that all machines share, or URLs. The
             bytes are those that one machine writes; the same call resumes (docs/distributed.md).
             ``workers`` are then the threads and CPUs of a task; None: 1.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -45,7 +44,7 @@ from ._open import open_source
 from ._report import PackReport
 from ._source import Annotations, Sample, Source
 from ._store_source import FolderSource
-from ._turn import OWNER, Turn, scratch
+from ._turn import Turn, scratch
 
 if TYPE_CHECKING:
     import fsspec
@@ -291,8 +290,8 @@ def pack_to(
     parts = list(zip(_split.paths(url, split), _split.paths(path, split), strict=True))
     with contextlib.ExitStack() as ends:
         turns = {}
-        for one, place in sorted(parts):  # of two processes, one gets the first that both want
-            turns[one] = Turn(one, system, place, functools.partial(asking, one, options=options))
+        for one, _ in sorted(parts):  # of two processes, one gets the first that both want
+            turns[one] = Turn(one)
             ends.callback(turns[one].end)
         report = _pack_and_upload(url, parts, run, options, system, path, turns[url].folder)
     remote = os.path.dirname(url)
@@ -313,16 +312,8 @@ def _pack_and_upload(
     folder: str,
 ) -> PackReport:
     uploaded = _uploaded(folder)
-    for one, place in parts if uploaded is None else ():
-        with asking(one, "it cannot be written", options):
-            exists = system.exists(place) or system.exists(place + SIDECAR)
-        if exists and _unfinished(one, system, place, options):
-            raise UsageError(
-                f"{one!r} is what an upload left that did not finish, and the store that it "
-                f"uploaded is not on this machine: delete {one!r} and run again"
-            )
-        if exists:
-            raise UsageError(f"{one!r} exists: delete it or choose another name")
+    if uploaded is None:
+        _refuse_existing(parts, system, options)
     staged = os.path.join(folder, os.path.basename(path))
     try:
         report = run(staged)
@@ -335,6 +326,8 @@ def _pack_and_upload(
             f"a store whose upload did not finish: use the same to resume, or delete {folder!r}"
             f"{also} to start again"
         ) from error
+    if uploaded is None:  # another machine may have packed to it meanwhile
+        _refuse_existing(parts, system, options)
     parent = os.path.dirname(path)
     with asking(url, f"the finished store lies in {folder!r} and cannot be uploaded", options):
         with open(os.path.join(folder, _JOURNAL), "a", encoding="utf-8") as journal:
@@ -347,10 +340,27 @@ def _pack_and_upload(
                 journal.write(json.dumps(entry) + "\n")
                 journal.flush()
     os.unlink(os.path.join(folder, _JOURNAL))  # first: it says that the store is not all there
-    for name in set(os.listdir(folder)) - {OWNER}:  # which is needed until the turn ends
+    for name in os.listdir(folder):
         done = os.path.join(folder, name)
         shutil.rmtree(done) if os.path.isdir(done) else os.unlink(done)
     return report
+
+
+def _refuse_existing(
+    parts: Sequence[tuple[str, str]], system: fsspec.AbstractFileSystem, options: RemoteOptions
+) -> None:
+    """Raise UsageError if something is at one of ``parts``: (URL, path in ``system``)."""
+    for url, path in parts:
+        with asking(url, "it cannot be written", options):
+            system.invalidate_cache()
+            exists = system.exists(path) or system.exists(path + SIDECAR)
+        if exists and _unfinished(url, system, path, options):
+            raise UsageError(
+                f"{url!r} is what an upload left that did not finish, and the store that it "
+                f"uploaded is not on this machine: delete {url!r} and run again"
+            )
+        if exists:
+            raise UsageError(f"{url!r} exists: delete it or choose another name")
 
 
 def _unfinished(
@@ -383,14 +393,13 @@ def _uploaded(folder: str) -> list[Any] | None:
 def in_order(folder: str) -> list[str]:
     """The files of the finished stores below ``folder``, what makes a store exist last.
 
-    That is the manifest of shards, and the metadata of a folder; the sidecar of a single file comes
-    before it.
+    That is the manifest of shards, the metadata of a folder, and a single file that has a sidecar.
     """
     found = [
         os.path.relpath(os.path.join(root, name), folder)
         for root, _, names in os.walk(folder)
         for name in names
-        if name not in (_JOURNAL, OWNER)
+        if name != _JOURNAL
     ]
     # A run may have been killed between the last rename of a store and the end of its partial.
     found = [name for name in found if not name.split(os.sep)[0].endswith(".partial")]
@@ -399,7 +408,7 @@ def in_order(folder: str) -> list[str]:
         if name.count("/") == 1 and os.path.basename(name) in _METADATA:
             return 3
         if not name.endswith(SIDECAR):
-            return 1
+            return 2 if os.path.lexists(os.path.join(folder, name + SIDECAR)) else 1
         return 0 if os.path.lexists(os.path.join(folder, name[: -len(SIDECAR)])) else 2
 
     return sorted(found, key=lambda name: (turn(name), name))

@@ -180,7 +180,7 @@ class TableSource(StoreSource):
             try:
                 if int(self.store.kinds(one)[0]) == TURNED:
                     # imports torch, which takes 1 s, and few images have an orientation
-                    from .._engine.python import decode_record
+                    from .._engine.pillow import decode_record
 
                     yield Sample(decode_record(self.store, index))
                 else:

@@ -1,7 +1,7 @@
 """Shards of one store at a URL that several machines write, each apart from the others.
 
     NAME.partial/settings.json       of the first run; a run that resumes must have equal ones
-    NAME.partial/made-.../00007/     a shard: its files, a table of its records, and what its writer
+    NAME.partial/made/00007/         a shard: its files, a table of its records, and what its writer
                                      says about it (report.json)
 
 A writer makes its shard in a folder on its own machine and uploads it, the report last: a shard
@@ -10,8 +10,8 @@ leaves only whole objects, which the next writer of the shard replaces. In ``com
 store copies the shards to their names; then the manifest is uploaded, which makes the store exist.
 Of each shard, only the table travels through the process that commits.
 
-One process at a time commits to a URL (``_turn.py``). Folders of tasks that were killed are deleted
-by the next task of the same URL on that machine.
+One process of a machine at a time commits to a URL (``_turn.py``). Folders of killed tasks are
+deleted by the next task of the same URL on that machine.
 """
 
 from __future__ import annotations
@@ -21,21 +21,17 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from ..errors import StoreError, StoreNotFoundError, UsageError
-from ..storage import Store, open_store
 from ..storage._partial import refuse_others
 from ..storage._shards import Shard
 from ..storage._sidecar import read_manifest, sidecar_of, write_sidecar
 from ..storage._writer import PartialWriter
 from ..storage.remote.options import RemoteOptions
 from ..storage.shard_set import (
-    LENGTHS,
     REPORT,
     Made,
     ShardPlace,
@@ -61,25 +57,6 @@ _R = TypeVar("_R")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UrlMade(Made):
-    """A finished shard; ``path`` is a URL.
-
-    Attributes:
-        system: the file system that has it.
-    """
-
-    system: fsspec.AbstractFileSystem
-
-    def lengths(self) -> np.ndarray:
-        """As in ``Made``."""
-        with scratch(self.path) as folder:
-            place = os.path.join(folder, LENGTHS)
-            _fetch(self.system, f"{os.path.dirname(self.path)}/{LENGTHS}", place)
-            found: np.ndarray = np.load(place)
-        return found
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class UrlShardPlace(ShardPlace):
     """Where one shard of a set is uploaded; ``store`` and ``folder`` are URLs.
 
@@ -89,13 +66,12 @@ class UrlShardPlace(ShardPlace):
 
     system: fsspec.AbstractFileSystem
 
-    def found(self) -> UrlMade | None:
+    def found(self) -> Made | None:
         """As in ``ShardPlace``."""
         about = _content(self.system, f"{self.finished}/{REPORT}")
         if about is None:
             return None
-        path = f"{self.finished}/{self.name}"
-        return UrlMade(path=path, system=self.system, **self.parsed(about))
+        return Made(path=f"{self.finished}/{self.name}", **self.parsed(about))
 
     def discard(self) -> None:
         """As in ``ShardPlace``: first what says that it is finished."""
@@ -119,23 +95,6 @@ class UrlShardPlace(ShardPlace):
             for name in [*others, REPORT]:
                 _send(self.system, os.path.join(folder, name), f"{self.finished}/{name}")
         return self.surely_found()
-
-    @contextlib.contextmanager
-    def opened(self, pieces: Sequence[str]) -> Iterator[Store]:
-        """As in ``ShardPlace``; the pieces are fetched whole."""
-        with scratch(self.store) as folder:
-            places = []
-            for number, piece in enumerate(pieces):
-                inside = os.path.join(folder, str(number))
-                os.mkdir(inside)
-                place = os.path.join(inside, os.path.basename(piece))
-                for one in with_companions(format_apart(self.store), piece):
-                    _fetch(self.system, one, os.path.join(inside, os.path.basename(one)))
-                with contextlib.suppress(StoreNotFoundError):  # of formats that have one
-                    _fetch(self.system, sidecar_of(piece), sidecar_of(place))
-                places.append(place)
-            with open_store(places) as store:
-                yield store
 
 
 class UrlShardSet:
@@ -161,8 +120,7 @@ class UrlShardSet:
         self._folder = f"{path}.partial"
         self._system, _ = file_system(path, options)
         self._system.invalidate_cache()
-        about = functools.partial(_asking, self._system, path)
-        self._turn = Turn(path, self._system, self._inside(path), about)
+        self._turn = Turn(path)
         self._open = True
         try:
             self._begin(settings)
@@ -198,11 +156,11 @@ class UrlShardSet:
             ) from error
         refuse_others(self._folder, first, now)
 
-    def place(self, kind: str, number: int, count: int, shard: Shard) -> ShardPlace:
+    def place(self, number: int, count: int, shard: Shard) -> ShardPlace:
         """As in ``ShardSet``."""
         return UrlShardPlace(
             store=self.path,
-            folder=f"{self._folder}/made-{kind}",
+            folder=f"{self._folder}/made",
             number=number,
             count=count,
             shard=shard,
@@ -272,7 +230,7 @@ class UrlShardSet:
     def _inside(self, url: str) -> str:
         return _inside(self._system, url)
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = True) -> None:
         """As in ``ShardSet``."""
         if not self._open:
             return
@@ -281,7 +239,7 @@ class UrlShardSet:
             self._system.invalidate_cache()
             with _asking(self._system, self._folder, "it cannot be listed"):
                 there = self._system.find(self._inside(self._folder))
-            if not any("/made-" in one for one in there):
+            if there and not (keep and any("/made/" in one for one in there)):
                 self._delete()
         finally:
             self._turn.end()

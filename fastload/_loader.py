@@ -103,13 +103,12 @@ class FastLoader(DataLoader[Sample]):
         transform, target_transform: For a path, or for a PackedDataset that has none, also inside
             of a Subset or ConcatDataset. A list of transforms makes several views of each image; a
             batch is then ``[[images of view 0, images of view 1, ...], labels]``.
-        engine: Who makes batches. "auto" chooses. "native". "python" gives the same results with
-            Pillow. "dali": NVIDIA DALI decodes JPEGs on ``device``, with slightly different pixels,
-            or its CPU backend does (docs/gpu.md). "ray": processes on the Ray cluster that this
-            process is connected to, each one batch at a time on one CPU; ``num_workers`` is how
-            many at a time, ``prefetch_factor`` how many for each of them are ahead
-            (docs/distributed.md). "torch": the dataset's own code in torch's workers, and nothing
-            of fastload's.
+        engine: Who makes batches. "auto" chooses. "native": the C++ core. "dali": NVIDIA DALI
+            decodes JPEGs on ``device``, with slightly different pixels, or its CPU backend does
+            (docs/gpu.md). "ray": processes on the Ray cluster that this process is connected to,
+            each one batch at a time on one CPU; ``num_workers`` is how many at a time,
+            ``prefetch_factor`` how many for each of them are ahead (docs/distributed.md). "torch":
+            the dataset's own code in torch's workers, and nothing of fastload's.
         dtype: dtype of the images: ``torch.float32``, float16, bfloat16 (or their names, such as
             "float32"), or uint8 if the transform ends in uint8. None keeps the transform's.
         memory_format: Layout of the images in memory: ``torch.contiguous_format`` (NCHW) or

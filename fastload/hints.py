@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 # --- arguments of FastLoader ------------------------------------------------------------------
 
-Engine: TypeAlias = Literal["auto", "native", "python", "dali", "ray", "torch"]
+Engine: TypeAlias = Literal["auto", "native", "dali", "ray", "torch"]
 """``engine``: which engine makes the batches."""
 
 Decode: TypeAlias = Literal["exact", "scaled"]
@@ -127,7 +127,7 @@ class Stats(TypedDict):
     """
 
     engine: str
-    """The engine that made the batches: "native", "python", "gather" (rows of a TensorDataset),
+    """The engine that made the batches: "native", "gather" (rows of a TensorDataset),
     "dali", or "torch" (torch's DataLoader)."""
     images: int
     """Samples handed to the consumer."""

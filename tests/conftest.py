@@ -167,7 +167,7 @@ def compared() -> str:
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """24 photo-like JPEGs (about 470 x 400, 110 KB) in class0, class1 and class2. Read only."""
-    from fastload._tools import synthetic
+    from bench import synthetic
 
     return synthetic.make_images(tmp_path_factory.mktemp("photos"), 24, classes=3, seed=7)
 

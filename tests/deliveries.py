@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import torch
 
 from fastload._base.devices.mover import PIN_FROM, Mover
 from fastload._base.slabs import SlabRing
 from fastload._base.trace import Stamps
+from fastload._run.bad_samples.policy import BadSamples
 from fastload._run.delivery.transfer import Delivery
+from fastload._run.epoch import Epoch
+from fastload._run.image_counts import ImageCounts
+from fastload._run.maker import Maker
+from fastload._run.outcome import Outcome
+from fastload._run.progress import Progress
 
 LARGE = PIN_FROM // 4 + 5  # int32 values: a batch that is staged
 
 
-class Slabs:
+class Slabs(Maker):
     """Batches in slabs of their own, which are filled again as soon as they are free.
 
     Attributes:
@@ -27,7 +31,6 @@ class Slabs:
         self.ring = SlabRing(1)
         self.count, self.length, self.fails = count, length, fails
         self.made = self.most = 0
-        self.stamps = None
         if ready is not None:
             self.ready = ready
 
@@ -45,27 +48,24 @@ class Slabs:
             raise StopIteration
         self.made += 1
         if self.made in self.fails:
-            raise ValueError(self.made)
+            return Outcome(error=ValueError(self.made))
         tensor, memory = self.ring.lease((self.length,), torch.int32, (1,))
         self.most = max(self.most, self.ring.in_use())
         memory.view(np.int32)[:] = self.made
-        self.stamps.batch(self.length, 0)
-        return tensor
+        return Outcome(tensor, self.length)
 
 
 class Pageable(Slabs):
     """The same in memory that is freed at once."""
 
     def __next__(self):
-        return super().__next__().clone()
+        outcome = super().__next__()
+        outcome.batch = outcome.batch.clone()
+        return outcome
 
 
-@dataclasses.dataclass
 class Plain:
     """What a loader without device stage and transform does."""
-
-    inner: Slabs
-    returned_: int = 0
 
     def to_move(self, item):
         return item
@@ -73,19 +73,33 @@ class Plain:
     def finish(self, item, moved, number):
         return moved
 
-    def note(self):
-        return self.inner.made - 1, self.inner.made
 
-    def returned(self, note):
-        self.returned_ = note
+class Consumed:
+    """The batches of a stage as the consumer of an epoch gets them.
+
+    Attributes:
+        given: batches and errors so far.
+    """
+
+    def __init__(self, stage, inner, stamps):
+        self.stage, self.inner, self.stamps = stage, inner, stamps
+        self.progress = Progress(epoch=0)
+        self._epoch = Epoch(stage, self.progress, stamps, BadSamples(0, None), ImageCounts())
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self._epoch.next()
 
 
 def delivery(inner, device, ahead=2, finisher=None):
     mover = Mover(device, ahead)
     inner.ring = SlabRing(1 + ahead + 2)  # the batch that is made, and ``resources.slabs_held``
     mover.rings = (inner.ring,)
-    inner.stamps = Stamps()
-    return Delivery(inner, mover, finisher or Plain(inner), inner.stamps), mover
+    stamps = Stamps()
+    stage = Delivery(inner, mover, finisher or Plain(), stamps, 0)
+    return Consumed(stage, inner, stamps), mover
 
 
 def in_order(count):

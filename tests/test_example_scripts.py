@@ -17,8 +17,8 @@ from PIL import Image
 from torchvision import datasets
 
 import warm
+from bench.synthetic import make_images
 from fastload import pack
-from fastload._tools.synthetic import make_images
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

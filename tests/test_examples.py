@@ -30,8 +30,8 @@ from PIL import Image
 from torchvision import transforms
 
 import warm
+from bench import synthetic
 from fastload import FastLoader, open_writer, pack
-from fastload._tools import synthetic
 from fastload.cli import main
 from fastload.storage import Record
 from torchrun import torchrun

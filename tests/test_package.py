@@ -187,7 +187,7 @@ def needs(extra: str = "") -> set[str]:
 def test_all_is_every_extra_of_users_but_the_dali_of_the_older_cuda() -> None:
     provided = importlib.metadata.metadata("torch-fastload").get_all("Provides-Extra") or []
     of_users = set(provided) - {"all", "test", "trainers", "check", "wheel", "docs", "dali"}
-    assert of_users >= {"dali-cuda13", "datasets", "opencv", "plot", "remote", "zarr"}
+    assert of_users >= {"dali-cuda13", "datasets", "opencv", "remote", "zarr"}
     assert needs("all") == set().union(*map(needs, of_users))
 
 

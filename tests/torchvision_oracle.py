@@ -48,6 +48,14 @@ def leaves(transform: Any) -> list[Any]:
     return [leaf for child in children for leaf in leaves(child)]
 
 
+def noise(key: int, count: int) -> np.ndarray:
+    """The 16 random bits of each of ``count`` values: eight to a Philox block, low halves first."""
+    blocks = np.arange(-(-count // 8), dtype=np.int64)
+    words = philox.words(key, 0, blocks, [0]).reshape(4, -1).T
+    halves = np.stack([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=2)
+    return halves.reshape(-1)[:count].astype(np.uint16)
+
+
 def sample(transform: Any, image: Image.Image, index: int, seed: int = 0, epoch: int = 0) -> Any:
     """The user's chain, run by torchvision, with the numbers that sample ``index`` has."""
     result: Any = image
@@ -358,7 +366,7 @@ def erase(leaf: Any, image: Any, u: list[float], key: int) -> Any:
             left = int(u[4 + 4 * t] * (width - w + 1))
             value = leaf.value
             if value in (None, "random"):
-                bits = erasing.noise(key, 3 * h * w).astype(np.int64)
+                bits = noise(key, 3 * h * w).astype(np.int64)
                 v = torch.from_numpy(erasing.quantiles()[bits]).reshape(3, h, w)
             else:
                 listed = [value] if isinstance(value, (int, float)) else value

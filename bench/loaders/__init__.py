@@ -13,8 +13,6 @@ WHERE = {
     "fastload-lmdb-raw": "fastload:LmdbRaw",
     "torch-pil": "torch_pil:TorchPil",
     "torch-v2": "torch_v2:TorchV2",
-    "torch-stateful": "torch_stateful:TorchStateful",
-    "torch-simplejpeg": "torch_simplejpeg:TorchSimplejpeg",
     "torch-lmdb": "torch_lmdb:TorchLmdb",
     "torch-memmap": "torch_memmap:TorchMemmap",
     "torch-array": "torch_array:TorchArray",

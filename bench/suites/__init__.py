@@ -11,11 +11,9 @@ from bench.suites.cold import Cold
 from bench.suites.entry_points import EntryPoints
 from bench.suites.formats import Formats
 from bench.suites.gpu_decode import GpuDecode
-from bench.suites.gpu_transfer import GpuTransfer
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
 from bench.suites.memory import Memory
 from bench.suites.never_slower import NeverSlower
-from bench.suites.overhead import Overhead
 from bench.suites.pack import Pack
 from bench.suites.remote import Remote
 from bench.suites.scaled import Scaled
@@ -23,7 +21,6 @@ from bench.suites.scaling import Scaling
 from bench.suites.scripts import Scripts
 from bench.suites.small import SmallImages
 from bench.suites.startup import Startup
-from bench.suites.state import State
 from bench.suites.tuning import Auto, Autotune
 
 SUITES: dict[str, Suite] = {
@@ -36,7 +33,6 @@ SUITES: dict[str, Suite] = {
         Augment(),
         Pack(),
         Startup(),
-        State(),
         Memory(),
         Cold(),
         Cache(),
@@ -48,11 +44,9 @@ SUITES: dict[str, Suite] = {
         Formats(),
         Autotune(),
         Auto(),
-        Overhead(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),
         GpuDecode(),
-        GpuTransfer(),
     )
 }

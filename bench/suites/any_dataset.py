@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
-import statistics
-import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,8 +9,9 @@ from torch.utils.data import DataLoader
 
 from bench import data
 from bench.datasets import MADE, NEEDED, OPENED, Segmented, train_transform, transformed
-from bench.report import Row, missing, row
+from bench.report import Row, missing
 from bench.suites.base import Options, Suite, Variant
+from bench.suites.pairs import compare
 from fastload import FastLoader
 
 # By variant: samples of an epoch, and of a batch.
@@ -34,9 +31,6 @@ _SIZES = {
     "mnist": (10_000, 256),
     "tensors": (10_000, 256),
 }
-
-# Pairs of epochs, and Student's t for the 95 % interval of so many; more pairs have a smaller one.
-_PAIRS, _T = 12, 2.2
 
 
 class AnyDataset(Suite):
@@ -77,92 +71,30 @@ class AnyDataset(Suite):
                 dataset = OPENED[variant](files)
         else:
             dataset = MADE[variant](count)
+        theirs, more = dataset, {}
+        if variant == "huggingface":  # as people write it, and as its documentation says
+            theirs, more = dataset.with_transform(transformed), {"transform": train_transform()}
         rows = []
         for workers in (0, options.threads):
-            facts = {
-                "threads": max(1, workers),
-                "batch": batch,
-                "images": len(dataset),
-                "data": "given" if options.data and opens else "made",
-                "warmup_s": options.seconds,
-                "round_s": options.seconds,
-                **options.machine,
+            arguments: dict[str, Any] = {
+                "batch_size": batch,
+                "shuffle": True,
+                "num_workers": workers,
+                "persistent_workers": workers > 0,
             }
-            rows += _rows(self.name, variant, dataset, batch, workers, options, facts)
+            found = compare(
+                DataLoader(theirs, **arguments),
+                FastLoader(dataset, **arguments, **more),
+                options,
+                suite=self.name,
+                variant=variant,
+                loader="fastload",
+                setting={"workers": workers},
+                threads=max(1, workers),
+                batch=batch,
+                images=len(dataset),
+                data="given" if options.data and opens else "made",
+            )
+            rows.append(found)
             options.say(f"{workers} workers done")
         return rows
-
-
-def _rows(
-    suite: str,
-    variant: str,
-    dataset: Any,
-    batch: int,
-    workers: int,
-    options: Options,
-    facts: dict[str, Any],
-) -> list[Row]:
-    """The speed of both loaders with ``workers``, and how many times faster ours is."""
-    arguments: dict[str, Any] = {
-        "batch_size": batch,
-        "shuffle": True,
-        "num_workers": workers,
-        "persistent_workers": workers > 0,
-    }
-    theirs, more = dataset, {}
-    if variant == "huggingface":  # as people write it, and as its documentation says
-        theirs, more = dataset.with_transform(transformed), {"transform": train_transform()}
-    loaders = {
-        "torch": DataLoader(theirs, **arguments),
-        "fastload": FastLoader(dataset, **arguments, **more),
-    }
-    for loader in loaders.values():
-        _rate(loader, 0.0)
-    pairs = 2 if options.toy else max(_PAIRS, options.rounds)
-    rates: dict[str, list[float]] = {name: [] for name in loaders}
-    for _ in range(pairs):
-        for name in random.sample(list(loaders), 2):
-            rates[name].append(_rate(loaders[name], options.seconds / 4))
-    ratios = [ours / theirs for ours, theirs in zip(rates["fastload"], rates["torch"], strict=True)]
-    logs = [math.log(ratio) for ratio in ratios]
-    mean, half = statistics.mean(logs), _T * statistics.stdev(logs) / len(logs) ** 0.5
-    setting = {"workers": workers, "engine": loaders["fastload"].stats()["engine"]}
-    found = [
-        row(
-            suite=suite,
-            variant=variant,
-            loader=name,
-            metric="throughput",
-            unit="samples/s",
-            values=values,
-            setting=setting if name == "fastload" else {"workers": workers},
-            **facts,
-        )
-        for name, values in rates.items()
-    ]
-    interval = [round(math.exp(mean - half), 3), round(math.exp(mean + half), 3)]
-    return [
-        *found,
-        row(
-            suite=suite,
-            variant=variant,
-            loader="fastload",
-            metric="times DataLoader",
-            unit="x",
-            values=ratios,
-            setting={**setting, "mean": round(math.exp(mean), 3), "interval_95": interval},
-            **facts,
-        ),
-    ]
-
-
-def _rate(loader: Any, seconds: float) -> float:
-    """Samples a second over whole epochs that take at least ``seconds``."""
-    samples, begin = 0, time.perf_counter()
-    while True:
-        for _ in loader:
-            pass
-        samples += len(loader.dataset)
-        elapsed = time.perf_counter() - begin
-        if elapsed >= seconds:
-            return samples / elapsed

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import math
-import random
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -30,17 +26,11 @@ from torch.utils.data import (
 
 from bench import data
 from bench.datasets import Nested, Ready, cifar
-from bench.report import Row, row
+from bench.report import Row
 from bench.suites.base import Options, Suite, Variant
+from bench.suites.pairs import compare
 from bench.workload import MEAN, STD
 from fastload import FastLoader
-
-# Pairs of measurements, and Student's t for the 95 % interval of so many.
-_PAIRS, _T = 12, 2.2
-
-# If the interval reaches below 1, so many times the pairs are measured: else the smallest of many
-# ratios would be the noisiest one.
-_AGAIN = 2
 
 _SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
 _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
@@ -357,66 +347,19 @@ class NeverSlower(Suite):
             warnings.filterwarnings("ignore", "This DataLoader will create")
             theirs: Any = DataLoader(dataset, **arguments)
             ours: Any = FastLoader(dataset, **arguments)
-            rates = _rates(theirs, ours, options)
-        ratios = [mine / other for mine, other in zip(*rates, strict=True)]
-        mean, low, high = interval(ratios)
-        found = row(
-            suite=self.name,
-            variant=variant,
-            loader=f"fastload, {one.name}",
-            metric="times DataLoader",
-            unit="x",
-            values=ratios,
-            setting={
-                "mean": mean,
-                "interval_95": [low, high],
-                "engine": ours.stats()["engine"],
-                "processes": workers,
-                "samples_per_s": [round(statistics.median(rate), 1) for rate in rates],
-            },
-            threads=max(1, workers),
-            batch=one.batch,
-            images=len(dataset) if hasattr(dataset, "__len__") else len(dataset._rows),
-            data="made",
-            warmup_s=options.seconds / 4,
-            round_s=options.seconds / 4,
-            **options.machine,
-        )
+            found = compare(
+                theirs,
+                ours,
+                options,
+                suite=self.name,
+                variant=variant,
+                loader=f"fastload, {one.name}",
+                setting={"processes": workers},
+                threads=max(1, workers),
+                batch=one.batch,
+                images=len(dataset) if hasattr(dataset, "__len__") else len(dataset._rows),
+                data="made",
+            )
         del theirs, ours
         gc.collect()  # processes that persist are of the loaders
         return found
-
-
-def _rates(theirs: Any, ours: Any, options: Options) -> tuple[list[float], list[float]]:
-    """Samples a second of FastLoader and of DataLoader, in pairs."""
-    rates: dict[int, list[float]] = {0: [], 1: []}
-    loaders = (ours, theirs)
-    for loader in loaders:
-        _rate(loader, 0.0)
-    pairs = 2 if options.toy else max(_PAIRS, options.rounds)
-    for _ in range(1 if options.toy else _AGAIN):
-        for _ in range(pairs):
-            for which in random.sample((0, 1), 2):
-                rates[which].append(_rate(loaders[which], options.seconds / 4))
-        if interval([a / b for a, b in zip(rates[0], rates[1], strict=True)])[1] >= 1:
-            break
-    return rates[0], rates[1]
-
-
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """The geometric mean of ``ratios``, and its 95 % interval."""
-    logs = [math.log(ratio) for ratio in ratios]
-    mean, half = statistics.mean(logs), _T * statistics.stdev(logs) / len(logs) ** 0.5
-    low, middle, high = (round(math.exp(value), 3) for value in (mean - half, mean, mean + half))
-    return middle, low, high
-
-
-def _rate(loader: Any, seconds: float) -> float:
-    """Samples a second over whole epochs that take at least ``seconds``."""
-    samples, begin = 0, time.perf_counter()
-    while True:
-        for batch in loader:
-            samples += len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch[0])
-        elapsed = time.perf_counter() - begin
-        if elapsed >= seconds:
-            return samples / elapsed

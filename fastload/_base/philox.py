@@ -12,7 +12,6 @@ constants and the published known answers are Random123's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,25 +24,11 @@ from .. import _native
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the two key words in each round
 ROUNDS = 10
-_MULTIPLIERS = np.array(MULTIPLIERS, dtype=np.uint64).reshape(2, 1, 1)
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-
 REPEAT_BITS = 40
 """A counter has a sample's index in the bits below, and in those above how often it came before."""
 
 BLOCKS_PER_POSITION = 1 << 16
 """A position's streams are ``position * BLOCKS_PER_POSITION + block``; four numbers a block."""
-
-
-@lru_cache(maxsize=64)
-def _round_keys(seed: int) -> list[npt.NDArray[np.uint64]]:
-    """The two key words of each round, for the 64-bit key ``seed`` (taken modulo 2**64)."""
-    low, high = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
-    keys = [
-        [(low + r * WEYL[0]) & 0xFFFFFFFF, (high + r * WEYL[1]) & 0xFFFFFFFF] for r in range(ROUNDS)
-    ]
-    return [np.array(key, dtype=np.uint64).reshape(2, 1, 1) for key in keys]
 
 
 def words(
@@ -62,35 +47,21 @@ def words(
 
     Returns:
         uint64 (2, 2, b, n), values below 2**32. Word ``2 * i + j`` of the block is at ``[i, j]``.
+
+    Raises:
+        MissingDependencyError: there is no core.
     """
-    core = _native.load()
-    if core is not None:
-        stream = np.ascontiguousarray(streams, dtype=np.uint64)
-        out = np.empty((4 * len(stream), len(indices)), np.uint64)
-        core.random_words(
-            int(seed) & 0xFFFFFFFFFFFFFFFF,
-            int(epoch) & 0xFFFFFFFF,
-            np.ascontiguousarray(indices, dtype=np.int64),
-            stream,
-            out,
-        )
-        return out.reshape(2, 2, len(stream), len(indices))
-    index = np.asarray(indices, dtype=np.int64).view(np.uint64)
-    stream = np.asarray(streams, dtype=np.uint64).reshape(-1, 1)
-    # even: counter words 0 and 2, the ones that are multiplied; odd: words 1 and 3.
-    shape = (2, stream.shape[0], index.shape[0])
-    even, odd = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
-    even[0], even[1] = stream, index >> _HALF
-    odd[0], odd[1] = index & _LOW, np.uint64(int(epoch) & 0xFFFFFFFF)
-    product, spare = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
-    for key in _round_keys(int(seed) & 0xFFFFFFFFFFFFFFFF):
-        np.multiply(even, _MULTIPLIERS, out=product)
-        np.right_shift(product, _HALF, out=even)
-        np.bitwise_xor(even[::-1], odd, out=spare)
-        np.bitwise_xor(spare, key, out=spare)
-        np.bitwise_and(product[::-1], _LOW, out=odd)
-        even, spare = spare, even
-    return np.stack((even, odd), axis=1)
+    core = _native.required("seed= needs the native core, which draws the random numbers")
+    stream = np.ascontiguousarray(streams, dtype=np.uint64)
+    out = np.empty((4 * len(stream), len(indices)), np.uint64)
+    core.random_words(
+        int(seed) & 0xFFFFFFFFFFFFFFFF,
+        int(epoch) & 0xFFFFFFFF,
+        np.ascontiguousarray(indices, dtype=np.int64),
+        stream,
+        out,
+    )
+    return out.reshape(2, 2, len(stream), len(indices))
 
 
 def seeds(seed: int, epoch: int, indices: npt.NDArray[np.int64], stream: int) -> list[int]:
@@ -99,7 +70,7 @@ def seeds(seed: int, epoch: int, indices: npt.NDArray[np.int64], stream: int) ->
     The arguments are those of ``words``.
     """
     high, low = words(seed, epoch, indices, [stream])[0, :, 0]
-    found: list[int] = (high >> np.uint64(1) << _HALF | low).tolist()
+    found: list[int] = (high >> np.uint64(1) << np.uint64(32) | low).tolist()
     return found
 
 

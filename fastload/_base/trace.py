@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from .timeline import Timeline, active
-from .wrapped_iterator import WrappedIterator
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,8 +68,6 @@ class Stamps:
 
     def __init__(self, timeline: Timeline | None = None) -> None:
         self.timeline = timeline
-        self.held: list[int] | None = None
-        """Sizes of batches that were made but not handed over; None without a delivery stage."""
         self._stages_ns: dict[str, int] = {}
         self._images = self._batches = self._wait_ns = 0
         self._hits = self._misses = self._read_nbytes = 0
@@ -115,13 +112,6 @@ class Stamps:
         self._read_nbytes += nbytes
 
     def batch(self, images: int, begin_ns: int) -> None:
-        """A batch of ``images`` is made; the consumer asked for it at ``begin_ns``."""
-        if self.held is None:
-            self.handed(images, begin_ns)
-        else:
-            self.held.append(images)
-
-    def handed(self, images: int, begin_ns: int) -> None:
         """A batch of ``images`` is handed over; the consumer asked for it at ``begin_ns``."""
         end_ns = time.perf_counter_ns()
         self._mark(begin_ns, end_ns, images)
@@ -131,11 +121,6 @@ class Stamps:
         self._end = end_ns
 
     def ended(self, begin_ns: int) -> None:
-        """No more batches are made; the consumer asked for one at ``begin_ns``."""
-        if self.held is None:
-            self.exhausted(begin_ns)
-
-    def exhausted(self, begin_ns: int) -> None:
         """The consumer asked for one more batch at ``begin_ns``, and there was none."""
         self._mark(begin_ns, time.perf_counter_ns(), 0)
         if self.timeline is not None and self.timeline is not active():
@@ -171,32 +156,6 @@ class Stamps:
             read_nbytes=self._read_nbytes,
             workers_s=sum(end - begin for begin, end in self._workers.copy().values()) / 1e9,
         )
-
-
-class Observed(WrappedIterator[object]):
-    """Wraps torch's own iterator and measures how long the consumer waits."""
-
-    def __init__(self, iterator: Iterator[object], stamps: Stamps) -> None:
-        self._wrapped: Iterator[object] = iterator
-        self._stamps = stamps
-
-    def __next__(self) -> object:
-        begin = time.perf_counter_ns()
-        try:
-            batch = next(self._wrapped)
-        except StopIteration:
-            self._stamps.ended(begin)
-            raise
-        self._stamps.batch(batch_length(batch), begin)
-        return batch
-
-    def ready(self) -> bool:
-        """Always true, because torch's iterator does not tell."""
-        return True
-
-    def close(self) -> None:
-        """Drop torch's iterator."""
-        self._wrapped = iter(())
 
 
 def batch_length(batch: object) -> int:

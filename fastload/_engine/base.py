@@ -48,6 +48,10 @@ Images = torch.Tensor | list[torch.Tensor]
 of each tensor."""
 
 
+REPLACED = "was the file replaced? Create the dataset again to have its size read again"
+"""What to do about an image whose size has changed."""
+
+
 def one_tensor(images: Images) -> torch.Tensor:
     """The images that an engine makes with one plan."""
     assert isinstance(images, torch.Tensor), "one plan gives one tensor"

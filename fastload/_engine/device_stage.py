@@ -6,7 +6,7 @@ The table is a lookup, not ``level * scale + offset``: a lookup is exact for eve
 dtype, so the result is the CPU's bit for bit, and with 768 values it costs no more than the memory
 that it reads and writes. On a CUDA device with Triton it is one kernel (``nvidia/fused_table.py``),
 elsewhere an index of every level and a selection by it. Noise in rectangles comes from the same
-counters as in the engines (``erasing.noise``), so it is the same too.
+counters as in the core, so it is the same too.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _numbered(counts: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Ten
 def _noise(
     key: torch.Tensor, areas: torch.Tensor, blocks: int, image: torch.Tensor, i: torch.Tensor
 ) -> torch.Tensor:
-    """16 random bits for value ``i`` of the rectangle of ``image``: ``erasing.noise`` of its key.
+    """16 random bits for value ``i`` of the rectangle of ``image``: those of its key.
 
     Args:
         key, areas: (n,): of each image's rectangle.

@@ -43,9 +43,7 @@ def table_of(store: Store) -> _core.EntryTable:
 
 def new_table(records: int) -> _core.EntryTable:
     """An empty table for so many records; see ``table_of`` for its memory."""
-    core = _native.load()
-    if core is None:
-        raise _native.missing()
+    core = _native.required()
     worker = get_worker_info()
     sharers = ranks.local()
     sharers *= 1 if worker is None else worker.num_workers

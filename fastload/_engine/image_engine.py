@@ -28,14 +28,11 @@ from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
 from ..hints import CheckCrc
-from ..storage._read import part_of
+from ..storage._read import bytes_of, part_of
 from ..storage.base import Located, Spans, Store
 from .base import BatchEngine, Draws, Ticket
-from .cache.prefix import merged
+from .cache.prefix import Placed, merged
 from .cache.store import CachedStore, CacheFill
-
-REPLACED = "was the file replaced? Create the dataset again to have its size read again"
-"""What to do about an image whose size has changed."""
 
 
 class PillowProcesses(Protocol):
@@ -147,14 +144,33 @@ class BatchRequest:
         )
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "images": None, "memory": None}  # another process has its own
+        # Another process has its own memory, and gets what is read of that of the spans.
+        spans = _copied(self.spans)
+        return {**self.__dict__, "spans": spans, "images": None, "memory": None}
+
+    def placed(self, i: int) -> Placed | None:
+        """What a cache is to keep of the samples, if it keeps pixels of sample ``i``; else None."""
+        fill = self.cache_fill
+        return None if fill is None or not fill.wanted[i] else fill.placed
 
     def source_size(self, i: int) -> tuple[int, int]:
         """Width and height that the store says sample ``i`` has."""
-        fill = self.cache_fill
-        placed = None if fill is None or not fill.wanted[i] else fill.placed
+        placed = self.placed(i)
         width, height = (self.sizes if placed is None else placed.source)[i].tolist()
         return width, height
+
+
+def _copied(spans: Spans) -> Spans:
+    """``spans`` with memory of their own, where they have memory: the records alone."""
+    if not spans.memory:
+        return spans
+    file, offset, nbytes = spans.file.copy(), spans.offset.copy(), spans.nbytes.copy()
+    memory: list[np.ndarray] = []
+    for i in np.flatnonzero(file < 0).tolist():
+        data = bytes_of(spans.memory[-1 - int(file[i])], int(offset[i]), int(nbytes[i]))
+        memory.append(np.frombuffer(data, np.uint8))
+        file[i], offset[i], nbytes[i] = -len(memory), 0, len(data)
+    return Spans(file=file, offset=offset, nbytes=nbytes, memory=memory)
 
 
 class ImageEngine(BatchEngine):
@@ -402,6 +418,17 @@ class ImageEngine(BatchEngine):
     def __reduce__(self) -> tuple[object, ...]:
         options = dataclasses.replace(self.options, threads=self.threads)
         return type(self), (self.store, self.plan, options)
+
+
+class PixelEngine(ImageEngine):
+    """An engine that also finishes images which something else has decoded."""
+
+    @abc.abstractmethod
+    def of_pixels(self, batch: BatchRequest, pixels: Sequence[np.ndarray]) -> list[int]:
+        """Fill ``batch`` from decoded pixels, uint8 (h, w, 3): one image per sample.
+
+        Returns the positions of those that it cannot finish, because a side is too long for it.
+        """
 
 
 def counted(ticket: Ticket, batch: BatchRequest) -> Ticket:

@@ -10,7 +10,6 @@ import dataclasses
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -30,13 +29,12 @@ from ..errors import (
 )
 from ..storage._read import NOT_REGULAR, part_of
 from ..storage.base import DCT, ENCODED, RAW, Spans, Store
-from .base import Ticket
+from .base import REPLACED, Ticket
 from .huffman_index import table_of
-from .image_engine import REPLACED, BatchRequest, EngineOptions, ImageEngine
+from .image_engine import BatchRequest, EngineOptions, ImageEngine, PixelEngine
 
 if TYPE_CHECKING:
     from .._native import _core
-    from .cache.memory import Arena
     from .cache.store import CacheFill
 
 # resample/resample.h numbers the data types.
@@ -53,20 +51,6 @@ def _pass_order() -> int:
     return 2 if (major, minor) >= (12, 2) else 0
 
 
-def _by_pillow(engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket:
-    """The samples ``which`` of a batch, which the core leaves to Pillow."""
-    from .python import by_pillow  # most loops never need it
-
-    return by_pillow(engine, batch, which)
-
-
-def _loaded() -> ModuleType:
-    core = _native.load()
-    if core is None:
-        raise _native.missing()
-    return core
-
-
 def preload(store: Store) -> None:
     """Make what forked processes share: what the core remembers of the JPEGs of ``store``."""
     table_of(store)
@@ -78,14 +62,17 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
     It is asked for one pixel of each. What cannot be read at all counts as decoded: its batch says
     what is wrong with it.
     """
-    core = _loaded()
     found = store.locate(records)
     known = np.flatnonzero(found.sizes.min(axis=1, initial=1) > 0)
     n = len(known)
     status = np.zeros(n, np.int32)
+    spans, unreadable = part_of(found.spans, known), dict[int, DataError]()
+    if store.indirect is not None:
+        spans, unreadable = read_indirect(store, records[known], spans)
+    files, spans = files_of(store, spans)
     batch = BatchRequest(
         records=records[known],
-        spans=part_of(found.spans, known),
+        spans=spans,
         kinds=found.kinds[known],
         sizes=found.sizes[known],
         geometry=Geometry(
@@ -100,22 +87,80 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
         memory=np.empty(3 * n, np.uint8),
         most_pixels=pixel_limit.most_pixels(),
     )
-    paths, ends = store.file_table()
-    files = core.Files(paths, ends, store.mapped_files(), None, dict(store.memory()))
     try:
         Kernel(Plan()).submit(files, batch, status, threads=threads).wait()
     finally:
         files.close()
+    status[list(unreadable)] = _native.IO
     left = np.zeros(len(records), bool)
     left[known] = status == _native.UNSUPPORTED
     return left
+
+
+def read_indirect(
+    store: Store, records: np.ndarray, spans: Spans, cached: np.ndarray | None = None
+) -> tuple[Spans, dict[int, DataError]]:
+    """Spans of the bytes of ``records`` in memory, and an error for each that cannot be read.
+
+    They are read together, so that a chunk is unpacked once for all.
+
+    Args:
+        store: does not have them in its files as they are (``Store.indirect``).
+        records: int64 (n,).
+        spans: theirs in the store.
+        cached: bool (n,), which need not be read; None: none.
+    """
+    left = np.arange(len(records)) if cached is None else np.flatnonzero(~cached)
+    found: list[bytes | DataError]
+    try:
+        found = list(store.read(records[left]))
+    except DataError:  # one by one, to find those at fault
+        found = [_one_read(store, records[i : i + 1]) for i in left.tolist()]
+    errors = {i: data for i, data in zip(left.tolist(), found) if isinstance(data, DataError)}
+    memory = [
+        np.frombuffer(b"\0" if isinstance(data, DataError) else data, np.uint8) for data in found
+    ]
+    file, offset, nbytes = spans.file.copy(), spans.offset.copy(), spans.nbytes.copy()
+    file[left], offset[left] = -1 - np.arange(len(left), dtype=np.int32), 0
+    nbytes[left] = list(map(len, memory))
+    return Spans(file=file, offset=offset, nbytes=nbytes, memory=memory), errors
+
+
+def _one_read(store: Store, record: np.ndarray) -> bytes | DataError:
+    try:
+        return store.read(record)[0]
+    except DataError as error:
+        return error
+
+
+def files_of(
+    store: Store, spans: Spans, arena: _core.Arena | None = None
+) -> tuple[_core.Files, Spans]:
+    """What ``spans`` refer to, the memory that they have among it, and spans with its numbers.
+
+    ``arena``: of a cache in front of ``store``.
+    """
+    memory = spans.memory or ()
+    paths, ends = store.file_table()
+    count, more = len(ends), len(memory)
+    files = _native.required().Files(
+        paths,
+        np.concatenate([ends, np.full(more, len(paths), np.int64)]),
+        np.concatenate([store.mapped_files(), np.ones(more, np.uint8)]),
+        arena,
+        {**store.memory(), **{count + k: array for k, array in enumerate(memory)}},
+    )
+    file = spans.file
+    file = np.where(file == count, count + more, file)  # the cache comes last
+    file = np.where(file < 0, count - 1 - file, file).astype(np.int32)
+    return files, dataclasses.replace(spans, file=file)
 
 
 ValueChanges: TypeAlias = "tuple[np.ndarray, np.ndarray, int]"
 """Codes int32 (k,), operands float32 (k, 3), and how sums are rounded: see resample/values.h."""
 
 
-CachePlace: TypeAlias = "tuple[Arena, int, np.ndarray]"
+CachePlace: TypeAlias = "tuple[_core.Arena, int, np.ndarray]"
 """Arena and form of a cache, and the numbers of a batch's images in it, int64 (n,)."""
 
 
@@ -131,7 +176,7 @@ class Kernel:
     def __init__(
         self, plan: Plan, *, channels_last: bool = False, values: ValueChanges | None = None
     ) -> None:
-        self._core = _loaded()
+        self._core = _native.required()
         self._erased = plan.erased_bytes()
         self._spec: _core.BatchSpec = self._core.BatchSpec()
         self._spec.dtype, self._spec.channels = _DTYPES[plan.dtype], plan.channels
@@ -185,7 +230,7 @@ class Kernel:
         return job
 
     def _cache_fill(
-        self, cache_fill: CacheFill, arena: Arena, form: int, numbers: np.ndarray
+        self, cache_fill: CacheFill, arena: _core.Arena, form: int, numbers: np.ndarray
     ) -> _core.CacheFill:
         placed, spec = cache_fill.placed, self._spec
         stage = placed and (placed.source, placed.box, placed.resized, placed.window)
@@ -208,7 +253,7 @@ def pixels_as_files(
     """Images of decoded pixels, uint8 (h, w, 3): files, spans, kinds and sizes of them."""
     n = len(pixels)
     flat = [one.reshape(-1) for one in pixels]
-    files = _loaded().Files(
+    files = _native.required().Files(
         b"", np.zeros(n, np.int64), np.ones(n, np.uint8), None, dict(enumerate(flat))
     )
     spans = Spans(
@@ -220,14 +265,14 @@ def pixels_as_files(
     return files, spans, np.full(n, RAW, np.uint8), sizes
 
 
-class NativeEngine(ImageEngine):
+class NativeEngine(PixelEngine):
     """Fills batches with the C++ core. See ``ImageEngine`` for the arguments."""
 
     name = "native"
 
     def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
         super().__init__(store, plan, options)
-        self._core = _loaded()
+        self._core = _native.required()
         self._opened: tuple[int, _core.Files] | None = None
         self._index = table_of(self.origin)
         self._kernel = Kernel(plan, channels_last=options.channels_last)
@@ -262,7 +307,7 @@ class NativeEngine(ImageEngine):
 
     def start(self, batch: BatchRequest) -> Ticket:
         """As in the contract."""
-        ticket = self._begin(batch)
+        ticket = self._begin(*self._read(batch))
         if self.processes is not None:
             ticket.leave_to_pillow()
         return ticket
@@ -277,12 +322,15 @@ class NativeEngine(ImageEngine):
         natives = [other for other in others if isinstance(other, NativeEngine)]
         if self.plan.scaled or len(natives) < len(others):
             return super().start_views(others, batches)
+        batch, unreadable = self._read(batches[0])
+        if batch.spans.memory is not None:  # the others' Pillow decodes from it, too
+            batches = [dataclasses.replace(one, spans=batch.spans) for one in batches]
         followers = [
-            other._begin(batch, begin=False)
-            for other, batch in zip(natives, batches[1:], strict=True)
+            other._begin(one, unreadable, begin=False)
+            for other, one in zip(natives, batches[1:], strict=True)
         ]
         jobs = cast("list[_core.Job]", [ticket.job for ticket in followers])
-        first = self._begin(batches[0], views=(jobs, shared_regions(batches)))
+        first = self._begin(batch, unreadable, views=(jobs, shared_regions(batches)))
         for ticket in followers:
             ticket.job = _Led(ticket.job, first.job)
         tickets = [first, *followers]
@@ -291,20 +339,27 @@ class NativeEngine(ImageEngine):
                 ticket.leave_to_pillow()
         return [*tickets]
 
+    def _read(self, batch: BatchRequest) -> tuple[BatchRequest, dict[int, DataError]]:
+        """``batch`` with what the core cannot read by itself, and what cannot be read at all."""
+        if self.origin.indirect is None:
+            return batch, {}
+        spans, unreadable = read_indirect(self.origin, batch.records, batch.spans, batch.cached)
+        return dataclasses.replace(batch, spans=spans), unreadable
+
     def _begin(
         self,
         batch: BatchRequest,
+        unreadable: Mapping[int, DataError],
         *,
         begin: bool = True,
         views: tuple[list[_core.Job], np.ndarray] | None = None,
     ) -> NativeTicket:
         status, detail = (np.zeros(len(batch.records), np.int32) for _ in range(2))
         files, found = self._files, batch
+        arena = None if self.cache is None else self.cache.arena
         if batch.spans.memory:
-            files, found = self._with_memory(batch, batch.spans.memory)
-        cache = None
-        if self.cache is not None:
-            cache = self.cache.arena, self.cache.form, batch.records
+            files, spans = files_of(self.origin, batch.spans, arena)
+            found = dataclasses.replace(batch, spans=spans)
         job = self._kernel.submit(
             files,
             found,
@@ -312,35 +367,31 @@ class NativeEngine(ImageEngine):
             detail,
             threads=self.threads,
             entries=(self._index, batch.records),
-            cache=cache,
+            cache=self._cache_of(batch),
             begin=begin,
             views=views,
         )
-        return NativeTicket(self, batch, job, status, detail)
+        return NativeTicket(self, batch, job, status, detail, unreadable)
+
+    def _cache_of(self, batch: BatchRequest) -> CachePlace | None:
+        cache = self.cache
+        return None if cache is None else (cache.arena, cache.form, batch.records)
 
     def of_pixels(self, batch: BatchRequest, pixels: Sequence[np.ndarray]) -> list[int]:
-        """Fill ``batch`` from decoded pixels: the box of each sample, uint8 (h, w, 3).
-
-        Returns the positions that the core leaves to Pillow: sides too long for its resize.
-        """
-        files, spans, kinds, sizes = pixels_as_files(pixels)
+        """As in the contract."""
+        files, spans, kinds, _ = pixels_as_files(pixels)
         part = dataclasses.replace(
             batch,
             spans=spans,
             kinds=kinds,
-            sizes=sizes,
-            geometry=dataclasses.replace(
-                batch.geometry, box=np.concatenate([np.zeros_like(sizes), sizes], axis=1)
-            ),
             checksums=None,
             check=None,
             times=None,
-            cache_fill=None,
             most_pixels=pixel_limit.UNLIMITED,
         )
         status = np.zeros(len(pixels), np.int32)
         try:
-            self._kernel.submit(files, part, status, threads=self.threads).wait()
+            self._kernel.submit(files, part, status, threads=0, cache=self._cache_of(batch)).wait()
         finally:
             files.close()
         if (status > _native.UNSUPPORTED).any():
@@ -349,24 +400,6 @@ class NativeEngine(ImageEngine):
             )
         left: list[int] = np.flatnonzero(status).tolist()
         return left
-
-    def _with_memory(
-        self, batch: BatchRequest, memory: Sequence[np.ndarray]
-    ) -> tuple[_core.Files, BatchRequest]:
-        """The store's files and ``memory`` as more of them, and ``batch`` with their numbers."""
-        paths, ends = self.origin.file_table()
-        count, more = len(ends), len(memory)
-        files = self._core.Files(
-            paths,
-            np.concatenate([ends, np.full(more, len(paths), np.int64)]),
-            np.concatenate([self.origin.mapped_files(), np.ones(more, np.uint8)]),
-            None if self.cache is None else self.cache.arena,
-            {**self.origin.memory(), **{count + k: array for k, array in enumerate(memory)}},
-        )
-        file = batch.spans.file
-        file = np.where(file == count, count + more, file)  # the cache comes last
-        file = np.where(file < 0, count - 1 - file, file).astype(np.int32)
-        return files, dataclasses.replace(batch, spans=dataclasses.replace(batch.spans, file=file))
 
 
 class _Led:
@@ -412,6 +445,7 @@ class NativeTicket(Ticket):
         job: _core.Job | _Led,
         status: np.ndarray,
         detail: np.ndarray,
+        unreadable: Mapping[int, DataError],
     ) -> None:
         self._engine = engine
         self._batch = batch
@@ -419,22 +453,26 @@ class NativeTicket(Ticket):
         self.job = job
         self._status = status
         self._detail = detail
+        self._unreadable = unreadable
         self._rest: Ticket | None = None
 
     def leave_to_pillow(self) -> None:
         """Wait for the core, and start to decode with Pillow what it leaves, before ``result``."""
         self.job.wait()
+        self._status[list(self._unreadable)] = _native.IO
         left = np.flatnonzero(self._status == _native.UNSUPPORTED)
         if len(left) and not self.cancelled:
-            self._rest = _by_pillow(self._engine, self._batch, left)
+            from .by_pillow import by_pillow  # most loops never need it
+
+            self._rest = by_pillow(self._engine, self._batch, left)
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         self.job.wait()
         self.check_cancelled()
-        failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
-        errors = {i: self._error(i) for i in failed}
         if self._rest is None:
             self.leave_to_pillow()
+        failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
+        errors = {i: self._unreadable.get(i) or self._error(i) for i in failed}
         if self._rest is not None:
             errors |= self._rest.settle()[1]
         self.check_cancelled()

@@ -1,8 +1,8 @@
 """Worker processes that decode with Pillow what the core does not decode.
 
 Most of what Pillow does with a small image is Python, for which threads of one process take turns.
-Processes do not. They fill samples as the threads do (``python.py``), with the random numbers that
-were drawn for the batch, so the results are the same.
+Processes do not. They fill samples as the threads do (``by_pillow.py``), with the random numbers
+that were drawn for the batch, so the results are the same.
 
 How it runs
     A batch's samples are divided into one part per process, and a slab of shared memory is leased
@@ -30,7 +30,6 @@ import pickle
 import select
 import signal
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -40,19 +39,15 @@ from multiprocessing.process import BaseProcess
 
 import numpy as np
 import torch
-from PIL import Image
 from torch._utils import ExceptionWrapper
 
-from .. import _native
 from .._base import pixel_limit
 from .._base.machine import cpu
 from .._base.shared_slabs import Mapped, SharedRing, Slot
-from ..errors import DataError, sample_error
+from ..errors import DataError
 from .base import Ticket
-from .image_engine import BatchRequest, EngineOptions, ImageEngine
-from .native import NativeEngine
-from .pillow import fill
-from .python import PythonEngine, Spent, as_array, fill_one, read_indirect, stages_of
+from .by_pillow import Filled, fill, stages_of
+from .image_engine import BatchRequest, ImageEngine, PixelEngine
 
 # Parts that a process has at a time: the one it works on, and the next one.
 _PARTS = 2
@@ -65,12 +60,6 @@ _LOOK_MS = 5000
 
 # How long a process may take to finish a sample when it is told to end.
 _END_S = 5.0
-
-# Decoded images that wait for the core: as many as a processor's cache holds.
-_WAITING_NBYTES = 1 << 21
-
-# Stands for an image that could not be decoded.
-_NOTHING = np.zeros((1, 1, 3), np.uint8)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,15 +85,13 @@ class _Answer:
     """The outcome of a part.
 
     Attributes:
-        errors: by position in the part.
-        spent: summed over the samples.
+        filled: positions are those in the part; None: see ``failure``.
         times: as ``BatchRequest.times``, or None.
         warned: text and category of Pillow's warnings, which this process gives again.
         failure: any other exception, or None.
     """
 
-    errors: dict[int, DataError]
-    spent: Spent
+    filled: Filled | None
     times: np.ndarray | None
     warned: Sequence[tuple[str, type[Warning]]] = ()
     failure: ExceptionWrapper | None = None
@@ -171,7 +158,7 @@ class Processes:
     """
 
     def __init__(
-        self, engines: Sequence[PythonEngine], context: BaseContext, *, persistent: bool
+        self, engines: Sequence[PixelEngine], context: BaseContext, *, persistent: bool
     ) -> None:
         self._engines = tuple(engines)
         self._context = context
@@ -240,7 +227,7 @@ class Processes:
 class _Team:
     """Processes, and the threads that serve them. None of these refers to ``Processes``."""
 
-    def __init__(self, context: BaseContext, engines: Sequence[PythonEngine], count: int) -> None:
+    def __init__(self, context: BaseContext, engines: Sequence[PixelEngine], count: int) -> None:
         self._pid = os.getpid()
         self.jobs = _Jobs()
         self.members: list[BaseProcess] = []
@@ -392,8 +379,8 @@ class _ProcessTicket(Ticket):
         self.times = batch.times
         self._which = which
         self._jobs = jobs
-        self._spent: list[Spent] = []
-        # Held while the batch is written to. Re-entrant, as in ``PythonTicket``.
+        self._filled: list[Filled] = []
+        # Held while the batch is written to. Re-entrant, as in the ticket of threads.
         self._copying = threading.RLock()
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
@@ -404,10 +391,11 @@ class _ProcessTicket(Ticket):
                 answer = job.future.result()
                 if answer.failure is not None:
                     answer.failure.reraise()  # type: ignore[no-untyped-call]
-                self._spent.append(answer.spent)
+                assert answer.filled is not None, "what did not fail was filled"
+                self._filled.append(answer.filled)
                 for text, category in answer.warned:
                     warnings.warn(text, category, stacklevel=2)
-                errors |= {int(rows[i]): error for i, error in answer.errors.items()}
+                errors |= {int(rows[i]): error for i, error in answer.filled.errors.items()}
                 if self.times is not None and answer.times is not None:
                     self.times[rows] = answer.times
         except BaseException:
@@ -416,8 +404,6 @@ class _ProcessTicket(Ticket):
         with self._copying:
             self.check_cancelled()
             self._copy()
-        if not errors:
-            self._engine.verified(self._batch)
         return self._batch.images, errors
 
     def _copy(self) -> None:
@@ -440,13 +426,13 @@ class _ProcessTicket(Ticket):
                 _settle(job.future, concurrent.futures.CancelledError())
 
     def stages_ns(self) -> Mapping[str, int]:
-        return stages_of(self._batch, self._spent)
+        return stages_of(self._batch, self._filled)
 
 
 # --- in the processes -----------------------------------------------------------------------------
 
 
-def serve(connection: Connection, told: Connection, engines: Sequence[PythonEngine]) -> None:
+def serve(connection: Connection, told: Connection, engines: Sequence[PixelEngine]) -> None:
     """Fill parts until told to end: the main function of a process."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
@@ -485,16 +471,12 @@ def serve(connection: Connection, told: Connection, engines: Sequence[PythonEngi
 class _Filler:
     """Fills parts in this process."""
 
-    def __init__(self, engines: Sequence[PythonEngine]) -> None:
+    def __init__(self, engines: Sequence[PixelEngine]) -> None:
         self._engines = engines
         self._mapped = Mapped()
-        self._natives: dict[int, NativeEngine] = {}
 
     def fill(self, part: _Part, ended: Callable[[], bool]) -> _Answer | None:
         """The outcome of ``part``; None: ``ended`` became true meanwhile."""
-        errors: dict[int, DataError] = {}
-        decoding, rest = 0, 0
-        engine = self._engines[part.view]
         try:
             slab = self._mapped.memory(part.slot)
             if slab is None:
@@ -502,97 +484,12 @@ class _Filler:
             memory = slab[part.offset : part.offset + part.nbytes]
             batch = dataclasses.replace(part.batch, memory=memory)
             pixel_limit.set_most_pixels(batch.most_pixels)
-            out = as_array(engine, batch)
-            data = None if engine.origin.indirect is None else read_indirect(engine.origin, batch)
-            finisher = self._finisher(part.view, batch, errors)
-            for i in range(len(batch.records)):
-                if ended():
-                    return None
-                try:
-                    later = None if finisher is None else finisher.take
-                    spent = fill_one(engine, batch, i, out, data, later)
-                except DataError as error:
-                    errors[i] = error
-                else:
-                    decoding, rest = decoding + spent[0], rest + spent[1]
-            if finisher is not None:
-                finisher.fill()
-                rest += finisher.nanoseconds
+            filled = fill(self._engines[part.view], batch, range(len(batch.records)), ended)
         except Exception:  # noqa: BLE001 - raised in the training process
             where = f"in worker process {os.getpid()}, which decodes with Pillow"
             failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-            return _Answer({}, (0, 0), None, failure=failure)
-        return _Answer(errors, (decoding, rest), batch.times)
-
-    def _finisher(
-        self, view: int, batch: BatchRequest, errors: dict[int, DataError]
-    ) -> _Finisher | None:
-        """What finishes decoded images; None without the core, where Pillow does it."""
-        if _native.load() is None:
-            return None
-        if view not in self._natives:
-            engine = self._engines[view]
-            options = EngineOptions(
-                threads=0,
-                ring=None,
-                channels_last=engine.options.channels_last,
-                check_crc="never",
-            )
-            self._natives[view] = NativeEngine(engine.origin, engine.plan, options)
-        return _Finisher(self._natives[view], batch, errors)
-
-
-class _Finisher:
-    """Has the core do everything after decoding, some images at a time."""
-
-    def __init__(
-        self, engine: NativeEngine, batch: BatchRequest, errors: dict[int, DataError]
-    ) -> None:
-        self._engine = engine
-        self._batch = batch
-        self._out = as_array(engine, batch)
-        self._errors = errors
-        self._begin = self._end = 0  # of the samples that are waiting
-        self._pixels: dict[int, np.ndarray] = {}
-        self._nbytes = 0
-        self.nanoseconds = 0
-
-    def take(self, i: int, image: Image.Image) -> None:
-        """The next sample: only the part of ``image`` that its box shows is kept."""
-        x, y, w, h = self._batch.geometry.box[i].tolist()
-        if (w, h) != image.size:
-            image = image.crop((x, y, x + w, y + h))
-        self._pixels[i] = pixels = np.asarray(image)
-        self._end = i + 1
-        self._nbytes += pixels.nbytes
-        if self._nbytes > _WAITING_NBYTES:
-            self.fill()
-
-    def fill(self) -> None:
-        """Fill the samples that are waiting."""
-        if self._pixels:
-            begin_ns = time.perf_counter_ns()
-            rows = slice(self._begin, self._end)
-            nbytes = len(self._batch.memory) // len(self._batch.records)
-            memory = self._batch.memory[nbytes * self._begin : nbytes * self._end]
-            pixels = [self._pixels.get(i, _NOTHING) for i in range(self._begin, self._end)]
-            for i in self._engine.of_pixels(self._batch.part(rows, memory), pixels):
-                self._by_pillow(self._begin + i)
-            self.nanoseconds += time.perf_counter_ns() - begin_ns
-        self._begin, self._nbytes = self._end, 0
-        self._pixels = {}
-
-    def _by_pillow(self, i: int) -> None:
-        """Fill sample ``i`` as the threads of ``PythonTicket`` do."""
-        image = Image.fromarray(self._pixels[i])
-        box = self._batch.geometry.box.copy()
-        box[i] = 0, 0, *image.size
-        geometry = dataclasses.replace(self._batch.geometry, box=box)
-        try:
-            fill(image, i, geometry, self._engine.plan, self._out, self._batch.params)
-        except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
-            where = self._engine.where(int(self._batch.records[i]))
-            self._errors[i] = sample_error(error, **where)
+            return _Answer(None, None, failure=failure)
+        return None if ended() else _Answer(filled, batch.times)
 
 
 # --- pipes and forks ------------------------------------------------------------------------------

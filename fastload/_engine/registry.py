@@ -33,13 +33,11 @@ class EngineKind(abc.ABC):
         on_device: it decodes where batches are wanted, which may be a GPU, and finishes images
             there; it has batches in flight of its own, and takes no cache.
         takes_processes: processes may decode what it leaves to Pillow, if it was asked for by name.
-        forked_cache: processes that were forked fill its cache too.
     """
 
     name: ClassVar[str]
     on_device: ClassVar[bool] = False
     takes_processes: ClassVar[bool] = False
-    forked_cache: ClassVar[bool] = False
 
     @abc.abstractmethod
     def make(self, store: Store, plan: Plan, options: EngineOptions) -> BatchEngine:
@@ -72,7 +70,6 @@ class EngineKind(abc.ABC):
 class _Native(EngineKind):
     name = "native"
     takes_processes = True
-    forked_cache = True
 
     def make(self, store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
         from .native import NativeEngine
@@ -83,7 +80,7 @@ class _Native(EngineKind):
         return _native.missing() if _native.load() is None else None
 
     def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
-        return store.indirect  # the core reads files
+        return None
 
     def preload(self, store: Store) -> None:
         from . import native
@@ -96,23 +93,8 @@ class _Native(EngineKind):
         return native.left_to_pillow(store, records, threads)
 
     def no_dct_cache(self) -> str | None:
-        core = _native.load()
-        if core is None:
-            return super().no_dct_cache()
-        if not core.dct_usable():
+        if not _native.required().dct_usable():
             return "the libjpeg that is linked here does not decode these faster than JPEGs"
-        return None
-
-
-class _Python(EngineKind):
-    name = "python"
-
-    def make(self, store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
-        from .python import PythonEngine
-
-        return PythonEngine(store, plan, options)
-
-    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
         return None
 
 
@@ -155,17 +137,16 @@ class _Dali(EngineKind):
         return f"DALI {dali_graph.version()}"
 
 
-NATIVE, PYTHON, ROWS, DALI = _Native(), _Python(), _Rows(), _Dali()
+NATIVE, ROWS, DALI = _Native(), _Rows(), _Dali()
 
-KINDS: dict[str, EngineKind] = {kind.name: kind for kind in (NATIVE, PYTHON, ROWS, DALI)}
+KINDS: dict[str, EngineKind] = {kind.name: kind for kind in (NATIVE, ROWS, DALI)}
 """Every engine, by name."""
 
 
 def chosen(engine: str, store: Store | None = None) -> EngineKind:
     """The engine on the CPU that ``FastLoader(engine=engine)`` means for ``store``.
 
-    "auto" takes the native engine, or the Python engine where the core was not built (it warns
-    once) or cannot read ``store``. For an engine on a device this is the one that decodes the
+    "auto" takes the native engine. For an engine on a device this is the one that decodes the
     samples that the device cannot. Rows of tensors always get the engine that copies them.
 
     Raises:
@@ -175,20 +156,15 @@ def chosen(engine: str, store: Store | None = None) -> EngineKind:
     if store is not None and ROWS.refusal(store) is None:
         return ROWS
     asked = KINDS.get(engine)
-    if asked is not None and not asked.on_device:
-        reason = None if store is None else asked.refusal(store)
-        if reason is not None:
-            raise UsageError(f"engine={engine!r} cannot read this store: {reason}")
-        missing = asked.missing()
-        if missing is not None:
-            raise missing
-        return asked
-    if store is not None and NATIVE.refusal(store) is not None:
-        return PYTHON
-    if NATIVE.missing() is None:
-        return NATIVE
-    _native.warn_missing()
-    return PYTHON
+    if asked is None or asked.on_device:
+        asked = NATIVE
+    reason = None if store is None else asked.refusal(store)
+    if reason is not None:
+        raise UsageError(f"engine={engine!r} cannot read this store: {reason}")
+    missing = asked.missing()
+    if missing is not None:
+        raise missing
+    return asked
 
 
 def make_engine(

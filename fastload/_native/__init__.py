@@ -81,20 +81,28 @@ def libraries() -> str | None:
     return ", ".join([*names, core.simd()])
 
 
-def missing() -> MissingDependencyError:
-    """The error for a function that needs the core."""
-    return MissingDependencyError(f"the native core is needed, and {_absence()}")
+def missing(need: str = "the native core is needed") -> MissingDependencyError:
+    """The error for a function that needs the core; ``need`` says in words what needs it."""
+    return MissingDependencyError(f"{need}, and {_absence()}")
+
+
+def required(need: str = "the native core is needed") -> ModuleType:
+    """The core. Raises ``missing(need)`` if it was not built."""
+    core = load()
+    if core is None:
+        raise missing(need)
+    return core
 
 
 def warn_missing() -> None:
-    """Warn, once per process, that everything is slower without the core."""
+    """Warn, once per process, that FastLoader is torch's DataLoader without the core."""
     global _warned
     if _warned:
         return
     _warned = True
     warnings.warn(
-        "fastload runs without its native core, with the same results but several times slower: "
-        f"{_absence()}",
+        "fastload has no native core here, so FastLoader does what torch's DataLoader does, no "
+        f"faster: {_absence()}",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -283,7 +283,10 @@ def resample(
 def pixels(
     image: npt.NDArray[np.uint8], codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
 ) -> None:
-    """Apply operations (k,) with values (k, v), as numbered in pixels.h, to an image (h, w, 3)."""
+    """Apply operations (k,) with values (k, v), as numbered in pixels.h, to an image (h, w, 3).
+
+    They must keep its size.
+    """
 
 value_sums: int
 """How many kinds of ``Sums`` resample/values.h numbers."""
@@ -399,7 +402,7 @@ def crc32c_of_file(
     """
 
 def simd() -> str:
-    """Instruction set of the resampler: "avx512", "avx2" or "scalar"."""
+    """Instruction set in use: "avx512", "avx2", "neon" or "scalar"."""
 
 def png_version() -> str | None:
     """Version of libdeflate that the core was compiled against.
@@ -488,15 +491,7 @@ def pool_size() -> int:
 def set_simd(name: str) -> bool:
     """Choose the instruction set for images begun from now on ("": the best one here).
 
-    False, and nothing changed, if this machine lacks it. DCT records take the next lower one if
-    they need instructions that the resampler does not; Huffman codes follow that choice. For the
-    tests.
-    """
-
-def set_stamps(on: bool) -> None:
-    """Whether batches read the clock from now on; if not, ``Job.nanoseconds`` stays 0.
-
-    On by default. For the benchmark of the clock's cost.
+    False, and nothing changed, if this machine lacks it. For the tests.
     """
 
 def dct_encode(jpeg: Buffer, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:
@@ -522,9 +517,6 @@ def dct_usable() -> bool:
     If not (or with FASTLOAD_NO_DCT_HOOK in the environment), records are decoded through a rebuilt
     JPEG, and JPEG files by libjpeg's own Huffman decoder: the same pixels, slower.
     """
-
-def dct_simd() -> str:
-    """Instruction set that expands DCT records now: "avx512", "avx2", "neon" or "scalar"."""
 
 def find_features(
     data: Buffer,

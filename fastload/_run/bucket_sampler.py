@@ -31,7 +31,8 @@ from .._transforms.plan import Plan
 from .._transforms.sample_params import output_sizes
 from .._transforms.views import Views
 from ..errors import UsageError
-from .order import EpochSampler, UnequalBatches, random_order
+from .index_batches import UnequalBatches
+from .order import Division, EpochSampler, Part, random_order
 from .shard import Shard
 
 BatchBy: TypeAlias = (
@@ -80,6 +81,8 @@ class BucketSampler(EpochSampler):
         shuffle: random order, a function of ``seed`` and epoch.
         seed: any int.
     """
+
+    batched = True
 
     def __init__(
         self,
@@ -135,10 +138,13 @@ class BucketSampler(EpochSampler):
         fitting: np.ndarray = np.maximum(self.pixels // np.maximum(groups.pixels, 1), 1)
         return fitting.clip(max=self.samples) if self.samples > 1 else fitting
 
-    def length(self, epoch: int) -> int:
+    def length(self, epoch: int) -> int | None:
         """How many batches ``epoch`` has; all epochs have as many."""
         counts, sizes = self.groups().counts, self.sizes()
         return int((counts // sizes if self.drop_last else -(-counts // sizes)).sum())
+
+    def count(self, division: Division) -> int:
+        return division.shard.count(len(self), drop_last=self.drop_last)
 
     def batches(self) -> UnequalBatches:
         """The batches of this epoch."""
@@ -161,7 +167,14 @@ class BucketSampler(EpochSampler):
             turn = np.argsort(place[start], kind="stable")
         return UnequalBatches.gathered(order[place], start[turn], length[turn])
 
-    def part(self, shard: Shard, first: int) -> tuple[UnequalBatches, int]:
+    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Part:
+        batches, padding = self._mine(division.shard, division.first)
+        return Part(batches, len(batches), None, padding)
+
+    def following(self, epoch: int, shard: Shard) -> np.ndarray:
+        return self._in_epoch(epoch)._mine(shard, 0)[0].indices
+
+    def _mine(self, shard: Shard, first: int) -> tuple[UnequalBatches, int]:
         """The batches of one rank after the ``first`` of all ranks, and how many samples repeat."""
         batches = self.batches()
         order = np.arange(len(batches), dtype=np.int64)
@@ -169,8 +182,7 @@ class BucketSampler(EpochSampler):
         chosen = batches.chosen(mine)
         return chosen, len(chosen.indices) - chosen.before(len(mine) - padding)
 
-    def grouping(self) -> dict[str, Any]:
-        """What a checkpoint keeps, to be resumed by a sampler with the same batches only."""
+    def grouping(self) -> dict[str, Any] | None:
         return {
             "batch_size": self.samples,
             "batch_pixels": self.pixels,

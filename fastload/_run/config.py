@@ -17,10 +17,10 @@ from torch.utils.data import (
     BatchSampler,
     IterableDataset,
     Sampler,
-    SequentialSampler,
     default_collate,
 )
 
+from .. import _native
 from .._base.machine import cpu
 from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
@@ -36,8 +36,8 @@ from ..hints import (
 )
 from . import bucket_sampler, shard
 from .bad_samples import policy
-from .bucket_sampler import BatchBy, BucketSampler
-from .order import InOrder, SeededSampler
+from .bucket_sampler import BatchBy
+from .order import Division, Order, order_of
 from .shard import Shard, ShardBy
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ class LoaderConfig(TorchArguments):
     def _check_engine(self) -> None:
         """Raise UsageError for an engine that does not go with another argument, or is missing."""
         engine = self.engine
+        if self.seed is not None and _native.load() is None:
+            raise _native.missing("seed= needs the native core, which draws the random numbers")
         if self.cache is not None and (registry.on_device(engine) or registry.on_ray(engine)):
             raise UsageError(
                 f"cache={self.cache!r} keeps images that this process decodes, and "
@@ -298,10 +300,21 @@ class LoaderConfig(TorchArguments):
         return sampler
 
     @property
-    def own_sampler(self) -> SeededSampler | InOrder | SequentialSampler:
-        """The sampler of a loader that was given none; not for an unseeded shuffle."""
-        assert isinstance(self.sampler, (SeededSampler, InOrder, SequentialSampler))
-        return self.sampler
+    def order(self) -> Order:
+        """The order of the loader: of its batches, if they make it, else of its samples."""
+        batches = order_of(self.batch_sampler)
+        # With a batch_sampler of the user's, batch_size is None and the sampler is never asked.
+        asked = self.batch_sampler is None or self.batch_size is not None
+        return order_of(self.sampler) if asked and not batches.batched else batches
+
+    @property
+    def epochs(self) -> Order:
+        """The order that is told the epoch; others may divide it among ranks or into batches."""
+        return order_of(self.epoch_sampler)
+
+    def division(self, shard: Shard | None) -> Division:
+        """How the order is divided among ranks, and into batches."""
+        return Division(shard or Shard(), self.batch_size or 1, self.drop_last)
 
     def part(self) -> Shard | None:
         """This process's rank, if ``shard`` divides the epoch; a given sampler prevents that.
@@ -317,12 +330,7 @@ class LoaderConfig(TorchArguments):
         part = self.part()
         if part is None:
             return None
-        if isinstance(self.batch_sampler, BucketSampler):
-            batches = self.batch_sampler
-            return part.count(len(batches), drop_last=batches.drop_last)
-        samples = part.count(len(self.own_sampler), drop_last=self.drop_last)
-        whole, rest = divmod(samples, self.batch_size or 1)
-        return whole + (rest > 0 and not self.drop_last)
+        return self.order.count(self.division(part))
 
 
 def _names(kind: type[TorchArguments]) -> list[str]:

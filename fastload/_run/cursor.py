@@ -7,7 +7,6 @@ last call decides. Without any, every iteration is the next epoch.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 from typing import Any, Protocol, TypeGuard
@@ -17,10 +16,10 @@ import torch
 from .._sources.mix import MixDataset
 from .._sources.packed import PackedDataset
 from .._sources.source import nested
-from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
-from .order import SEQUENTIAL, EpochSampler, SeededSampler, set_epoch_of
-from .progress import Position, Progress
+from .order import order_of, set_epoch_of
+from .positions import Position, Positions
+from .progress import Facts, Progress
 from .shard import Shard
 from .stateful import Stateful, is_stateful
 
@@ -62,13 +61,12 @@ class EpochCursor:
 
     def begin(self, config: LoaderConfig) -> int:
         """Begin an epoch; return its number."""
-        sampler, epoch = config.epoch_sampler, self.upcoming(config)
-        if isinstance(sampler, EpochSampler):
-            sampler.begin(epoch)
-        else:
-            current = known_sampler_epoch(config)
-            if current is not None:
-                self.sampler_epoch = current
+        order, epoch = config.epochs, self.upcoming(config)
+        current = known_sampler_epoch(config)
+        if order.keeps_epoch:
+            order.begin(epoch)
+        elif current is not None:
+            self.sampler_epoch = current
         if config.seed is not None:
             parts = config.dataset.datasets if isinstance(config.dataset, MixDataset) else ()
             for part in (config.dataset, *parts):
@@ -81,8 +79,9 @@ class EpochCursor:
         """The epoch that ``begin`` would begin."""
         if config.prepared:
             return self.next_epoch
-        if isinstance(config.epoch_sampler, EpochSampler):
-            return config.epoch_sampler.upcoming(self.next_epoch)
+        order = config.epochs
+        if order.keeps_epoch:
+            return order.upcoming(self.next_epoch)
         current = known_sampler_epoch(config)
         return self.next_epoch if current is None or current == self.sampler_epoch else current
 
@@ -96,27 +95,25 @@ class EpochCursor:
             return False
         if self.resume is not None:
             return True
-        epoch = self.next_epoch if self.chosen else begun.epoch
+        epoch, order = self.next_epoch if self.chosen else begun.epoch, config.epochs
         if config.prepared:
             return epoch != begun.epoch
-        if isinstance(config.epoch_sampler, EpochSampler):
-            return config.epoch_sampler.upcoming(epoch) != begun.epoch
+        if order.keeps_epoch:
+            return order.upcoming(epoch) != begun.epoch
         return epoch != begun.epoch or known_sampler_epoch(config) != begun.sampler_epoch
 
     def confirm(self, config: LoaderConfig, begun: Progress) -> None:
         """``begun`` gives its first batch: a choice of its own epoch does not apply to the next."""
         if self.progress is begun:
             self.next_epoch, self.chosen = begun.epoch + 1, False
-            if isinstance(config.epoch_sampler, EpochSampler):
-                config.epoch_sampler.clear_choice()
+            config.epochs.clear_choice()
 
     def load(self, config: LoaderConfig, resume: Progress) -> None:
         """Let the next iteration resume ``resume``."""
         self.resume = resume
         self.next_epoch, self.chosen = resume.epoch, False
         self.base_seed = resume.base_seed
-        if isinstance(config.epoch_sampler, EpochSampler):
-            config.epoch_sampler.resume(resume.epoch)
+        config.epochs.resume(resume.epoch)
         # A trainer may iterate over the sampler before it sets the epoch.
         sampler = _sampler_with_epoch(config)
         if sampler is not None and resume.sampler_epoch is not None:
@@ -129,7 +126,7 @@ class EpochCursor:
             start = self.at_start(config, epoch, config.part())
             start.order_drawn = False
             samples = dataclasses.replace(start, since_start=batches).samples()
-            start.batches, start.first = batches, min(samples or 0, start.total or 0)
+            start.batches, start.first = batches, min(samples or 0, start.facts.total or 0)
             self.resume = start
 
     def running(self) -> Progress | None:
@@ -152,37 +149,25 @@ class EpochCursor:
 
     def at_start(self, config: LoaderConfig, epoch: int, shard: Shard | None) -> Progress:
         """The progress of an epoch of which nothing was consumed."""
-        sampler = config.sampler
-        # With a batch_sampler of the user's, batch_size is None and the sampler is never asked.
-        ours = isinstance(sampler, SeededSampler) or type(sampler) in SEQUENTIAL
-        total: int | None = None
-        order: str | None = None
-        if ours and (config.batch_sampler is None or config.batch_size is not None):
-            if isinstance(sampler, EpochSampler):
-                total, order = sampler.length(epoch), sampler.words()
-            else:
-                # A dataset without a length is an error when it is iterated over, as in torch.
-                with contextlib.suppress(TypeError):
-                    total = len(sampler)  # type: ignore[arg-type]
-        grouping = None
-        if isinstance(config.batch_sampler, BucketSampler):
-            total, grouping = config.batch_sampler.length(epoch), config.batch_sampler.grouping()
-            order = None
+        order = config.order
+        total = order.length(epoch)
         stateful = stateful_sampler(config)
         return Progress(
             epoch=epoch,
+            facts=Facts(
+                total=total,
+                seed=config.seed,
+                order=order.words(),
+                grouping=order.grouping(),
+                batch_size=config.batch_size,
+                world_size=shard.world_size if shard else replicas(config),
+            ),
             length=total,
-            total=total,
-            batch_size=config.batch_size,
-            world_size=shard.world_size if shard else replicas(config),
-            seed=config.seed,
-            order=order,
             generators=[generator.get_state() for generator in generators(config)],
             sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
             sampler_epoch=known_sampler_epoch(config),
             base_seed=self.base_seed if config.persistent else None,
-            before=self._surviving_positions(config),
-            grouping=grouping,
+            positions=Positions(before=self._surviving_positions(config)),
         )
 
     def _surviving_positions(self, config: LoaderConfig) -> list[Position]:
@@ -193,7 +178,7 @@ class EpochCursor:
         last, count = self.progress, config.num_workers
         if last is None or (count and not config.persistent_workers):
             return []
-        known = last.workers if last.ended else last.before
+        known = last.positions.workers if last.ended else last.positions.before
         stateful = len(known) == max(count, 1) and any(position.state for position in known)
         return list(known) if stateful else []
 
@@ -235,7 +220,7 @@ def known_sampler_epoch(config: LoaderConfig) -> int | None:
 def _sampler_with_epoch(config: LoaderConfig) -> SamplerWithEpoch | None:
     """The user's sampler that keeps an epoch. Not ours, which is told the epoch each time."""
     for part in (config.batch_sampler, config.epoch_sampler):
-        if _keeps_epoch(part) and not isinstance(part, EpochSampler):
+        if _keeps_epoch(part) and not order_of(part).keeps_epoch:
             return part
     return None
 

@@ -14,33 +14,34 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from .._base import callers
+from .._base.indices import repeats_within
 from .._base.slabs import SlabRing
-from .._engine.base import BatchEngine, Images
+from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions, ImageEngine
 from .._engine.registry import make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
-from .._transforms.pixels.erasing import Drawn
 from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..storage.base import Store
-from . import epoch_plan, pillow_share
-from . import order as _order
-from .bad_samples.batch_filler import Filler
+from . import drawing, pillow_share
+from .bad_samples.batch_filler import Filled, Filler
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
-from .engine_stream import BatchIterator
+from .drawing import IndexBatches
+from .engine_maker import EngineMaker
 from .epoch_plan import EpochPlan
-from .order import SEQUENTIAL, Order
+from .index_batches import Batches
 from .point import PREFETCH
 from .producer import Pipeline
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
 from .setup import Setup
+from .shard import Shard
 
 
-def stream(
+def maker(
     config: LoaderConfig,
     resources: Resources,
     cursor: EpochCursor,
@@ -49,8 +50,8 @@ def stream(
     setup: Setup,
     *,
     length: int | None,
-) -> BatchIterator:
-    """The batches of ``plan``, which an engine reads from ``source``.
+) -> EngineMaker:
+    """What makes the batches of ``plan``, which an engine reads from ``source``.
 
     Args:
         length: batches of this rank, if the epoch is divided among ranks; None: the sampler's.
@@ -59,22 +60,25 @@ def stream(
     # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
     # is drawn, and only then the sampler's iterator draws.
     if plan.known is not None:
-        order = Order(iter(plan.known), plan.known)
+        order = IndexBatches(iter(plan.known), plan.known)
     else:
         assert config.batch_sampler is not None, "engines make batches"
-        order = _order.index_batches(config.batch_sampler, whole=plan.refill is not None)
+        order = drawing.index_batches(config.batch_sampler, whole=plan.refill is not None)
     seed, number = _augmentation(config, cursor, source, progress)
-    left_out = _order.skip_batches(order, plan.skip) if plan.resumed else None
+    refill, whole = plan.refill, order.known
+    if refill is not None:
+        refill.order = lambda: whole.indices
+        if source.plan.random:
+            refill.times = lambda: _times(source, plan, whole)
+    left_out = drawing.skip_batches(order, plan.skip) if plan.resumed else None
     known = order.known
-    if plan.refill is not None:
-        plan.refill.order = lambda: known.indices
     filler = Filler(
         _engine(config, resources, source, setup),
         source,
         seed=seed,
         epoch=number,
         on_error=plan.on_error,
-        refill=plan.refill,
+        refill=refill,
         left_out=left_out,
         times=plan.times,
         rest=setup.finished,
@@ -85,14 +89,11 @@ def stream(
         config.timeout,
         plan.stamps,
         following=functools.partial(
-            epoch_plan.following,
-            config.epoch_sampler,
-            number=progress.epoch + 1,
-            shard=config.part(),
+            config.epochs.following, progress.epoch + 1, config.part() or Shard()
         ),
-        blocks=config.shuffle_window is not None or isinstance(config.epoch_sampler, SEQUENTIAL),
+        blocks=config.epochs.blocks,
     )
-    return BatchIterator(
+    return EngineMaker(
         order,
         pipeline,
         sized=cast(Sized, config.index_sampler) if length is None else range(length),
@@ -107,10 +108,13 @@ def stream(
         ahead_in_torch=config.torch_workers * (config.prefetch_factor or PREFETCH),
         drawn_by_next=not (config.torch_workers or plan.resumed or plan.known is not None),
         stamps=plan.stamps,
-        progress=progress,
-        bad=plan.bad,
         governor=resources.governor,
     )
+
+
+def _times(source: Source, plan: EpochPlan, order: Batches) -> np.ndarray:
+    """How often each sample of ``order`` came before."""
+    return repeats_within(source.lookup(order.indices)) if plan.times is None else plan.times
 
 
 def _augmentation(
@@ -208,22 +212,25 @@ def _assemble(
     collate_fn: Callable[[list[Any]], Any],
     pinned: bool,
     unfinished: bool,
-    images: Images,
-    records: np.ndarray,
-    moved: dict[str, Any],
-    drawn: Drawn | None = None,
+    filled: Filled,
 ) -> Any:
     """The batch in the form that the caller gets, or with ``unfinished`` the device stage."""
+    images = filled.images
     if source.tensors:
         rows: Any = images if collate_fn is collate else collate_fn(list(zip(*images)))
         return pin_memory(rows) if pinned else rows  # type: ignore[no-untyped-call]
     annotations = annotations_of(
-        source.store, records, source.labels, source.target_transform, source.fields, moved
+        source.store,
+        filled.records,
+        source.labels,
+        source.target_transform,
+        source.fields,
+        filled.moved,
     )
     if collate_fn is collate:
         batch = batch_of(images, annotations)
         if unfinished:
-            return delivery.UnfinishedBatch(batch, drawn)
+            return delivery.UnfinishedBatch(batch, filled.drawn)
     else:
         # with several views, a list of views for each sample
         each = map(list, zip(*images, strict=True)) if isinstance(images, list) else images

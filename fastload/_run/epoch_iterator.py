@@ -17,21 +17,22 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .._base.timeline import Timeline
-from .._base.trace import Observed, Stamps
+from .._base.trace import Stamps
 from .._base.wrapped_iterator import WrappedIterator
 from .._sources.source import remote_stores
 from . import engine_epoch, epoch_plan, route
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators
 from .delivery import delivery
+from .epoch import Epoch, ReportedLength
 from .epoch_plan import EpochPlan
+from .maker import Maker, NoMaker, TorchMaker
 from .measurements import Measurements
 from .persistent_workers import PersistentWorkers
 from .resources import Resources
-from .route import EngineRoute, TorchRoute
+from .route import EngineRoute, TorchRoute, WorkersRoute
 from .setup import Setup, decide
 from .skipped import skipped
-from .stream import BatchStream, ClosedStream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,21 +66,32 @@ class Loader(Protocol):
     def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter: ...
 
 
-class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
+class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
     """The batches of one epoch, or of another one that is chosen before the first batch.
 
-    It is one of torch's iterators for ``isinstance``. It has the attributes of the stream inside,
-    so that those of torch's iterators are available wherever one of those runs.
+    It is one of torch's iterators for ``isinstance``. It has the attributes of what makes the
+    batches, so that those of torch's iterators are available wherever one of those runs.
 
     Args:
         context: what the epoch needs.
     """
 
+    _epoch: Epoch | None = None
+
     def __init__(self, context: EpochContext) -> None:
         self._persistent = PersistentWorkers()
-        self._wrapped: BatchStream = ClosedStream()
         self._closed = True
         self._start(context)
+
+    @property
+    def _wrapped(self) -> Any:  # torch's iterator may go before this one
+        if self._epoch is None:
+            raise AttributeError("_wrapped")
+        return self._epoch.maker.torch
+
+    @property
+    def _num_yielded(self) -> int:  # type: ignore[override]
+        return 0 if self._epoch is None else self._epoch.yielded
 
     def _reset(self, loader: Loader, first_iter: bool = False) -> None:
         """Start the next epoch. torch calls this on iterators with persistent workers."""
@@ -96,11 +108,8 @@ class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
         self._process = os.getpid()
 
     def _begin(self) -> None:
-        self._wrapped = _stream(self._context, self._persistent)
+        self._epoch = _epoch(self._context, self._persistent)
         self._closed = False
-        progress = self._context.cursor.progress
-        assert progress is not None
-        self._started, self._num_yielded = progress, progress.batches
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -108,11 +117,9 @@ class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
     def __next__(self) -> Any:
         if self._first_pending and not self._closed:
             self._fix_epoch()
-        if self._closed:  # not asked: it would take this for the end of the epoch
+        if self._closed or self._epoch is None:  # not asked: it would be the end of the epoch
             raise StopIteration
-        batch = next(self._wrapped)
-        self._num_yielded += 1
-        return batch
+        return self._epoch.next()
 
     def _next_data(self) -> Any:
         """As in torch: the next batch."""
@@ -124,8 +131,10 @@ class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
         if os.getpid() != self._process:
             return
         context, cursor = self._context, self._context.cursor
-        if not cursor.changed_since(context.config, self._started):
-            cursor.confirm(context.config, self._started)
+        assert self._epoch is not None, "it is not closed"
+        begun = self._epoch.progress
+        if not cursor.changed_since(context.config, begun):
+            cursor.confirm(context.config, begun)
             return
         self.close()
         holder, base_seed = self._before
@@ -142,16 +151,17 @@ class EpochIterator(WrappedIterator[Any], BatchStream, _BaseDataLoaderIter):
             torch.default_generator.set_state(users_state)
 
     def ready(self) -> bool:
-        """As in BatchStream."""
-        return self._wrapped.ready()
+        """Whether ``next`` would not wait."""
+        return self._closed or self._epoch is None or self._epoch.maker.ready()
 
     def close(self) -> None:
-        """As in BatchStream. Worker processes end unless they persist."""
+        """End the epoch now: nothing makes another batch. Workers end unless they persist."""
         self._closed = True
-        self._wrapped.close()
+        if self._epoch is not None:
+            self._epoch.maker.close()
 
 
-def _stream(context: EpochContext, workers: PersistentWorkers) -> BatchStream:
+def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
     """Start the next epoch."""
     config, resources, cursor = context.config, context.resources, context.cursor
     number = cursor.begin(config)
@@ -175,29 +185,33 @@ def _stream(context: EpochContext, workers: PersistentWorkers) -> BatchStream:
     )
     setup = decide(config, resources, found.source) if isinstance(found, EngineRoute) else None
     with plan.drawing():
-        inner = _host_batches(context, plan, setup, workers)
-        return delivery.deliver(config, resources, cursor, plan, setup, inner)
+        maker = _host_maker(context, plan, setup, workers)
+        maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+    length = None
+    if context.reported is not None and isinstance(found, WorkersRoute):  # torch's warns itself
+        length = ReportedLength(config.dataset, context.reported, config.num_workers)
+    return Epoch(maker, plan.progress, stamps, plan.bad, plan.images, length)
 
 
-def _host_batches(
+def _host_maker(
     context: EpochContext, plan: EpochPlan, setup: Setup | None, workers: PersistentWorkers
-) -> BatchStream:
-    """The batches in host memory, made by the epoch's route."""
+) -> Maker:
+    """What makes the batches in host memory, by the epoch's route."""
     config, resources, cursor = context.config, context.resources, context.cursor
     if isinstance(plan.route, EngineRoute):
         assert setup is not None, "decided for every engine"
-        return engine_epoch.stream(
+        return engine_epoch.maker(
             config, resources, cursor, plan, plan.route.source, setup, length=context.length
         )
     if isinstance(plan.route, TorchRoute):
         loader = context.loader()
         if loader is None:
-            return ClosedStream()
+            return NoMaker()
         found = loader._torch_iterator(workers.holder)
         if config.persistent:
             workers.holder = found
         plan.progress.batches = found._num_yielded  # others may have it skip some
-        return Observed(found, plan.stamps)
+        return TorchMaker(found)
     from .workers import dataset_epoch
 
-    return dataset_epoch.stream(config, resources, cursor, plan, workers, reported=context.reported)
+    return dataset_epoch.maker(config, resources, cursor, plan, workers, reported=context.reported)

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import RandomSampler, Sampler
 
 from .._base.indices import repeats_within
 from .._base.trace import Stamps
 from ..errors import UsageError
 from ..hints import OnError
-from . import accelerate
-from . import order as _order
+from . import accelerate, drawing
 from . import shard as _shard
 from .bad_samples.policy import BadSamples
 from .bad_samples.refill import Refill
-from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
+from .drawing import IndexCounter
 from .image_counts import ImageCounts
-from .mix_sampler import MixSampler
-from .order import SEQUENTIAL, Batches, EpochSampler, SeededSampler
+from .index_batches import Batches
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
 from .shard import Shard
-
-_Sampler = TypeVar("_Sampler", bound=EpochSampler)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,16 +68,25 @@ class EpochPlan:
     def order(self, config: LoaderConfig) -> Callable[[], Iterable[Any]]:
         """A function that gives the epoch's indices in the form that the sampler has."""
         known, refill = self.known, self.refill
+        if refill is not None and self.repeats:
+            refill.times = functools.partial(self._times_of, refill)
         if known is None and refill is not None:
             assert config.batch_size is not None and config.sampler is not None
             return functools.partial(_all_drawn, config.sampler, config.batch_size, refill)
         if known is None:
-            return functools.partial(_order.index_lists, config.index_sampler)
+            return functools.partial(drawing.index_lists, config.index_sampler)
         if refill is not None:
             refill.order = lambda: known.indices
         if config.batch_sampler is None:
             return lambda: (int(batch[0]) for batch in known)
         return lambda: map(np.ndarray.tolist, known)
+
+    def _times_of(self, refill: Refill) -> Sequence[int] | np.ndarray:
+        """How often each index of the order that is refilled came before."""
+        if self.times is not None:
+            return self.times
+        order = refill.order()
+        return IndexCounter().count(list(order)) or [0] * len(order)
 
     def seeding(self, config: LoaderConfig) -> torch.Generator | None:
         """The generator that torch draws the workers' seed from; None: its default generator.
@@ -146,20 +149,33 @@ def plan(
     known: Batches | None = None
     times, padding, skip = None, 0, 0
     if resume is not None:
-        _check_same(resume, progress, iterable=config.iterable)
+        divided = progress.length is None and resume.order_drawn and not config.iterable
+        resume.facts.check(progress.facts, divided=divided)
         _restore(config, progress, resume)
         if not config.iterable and progress.length is None:
             skip = resume.batches
     if progress.length is not None:
         progress.first = 0 if resume is None else resume.first
-        known, times, padding = _rest(config, route, progress, resume, shard, on_error)
-    elif isinstance(config.epoch_sampler, MixSampler):
+        # What is lazy is drawn by torch's own samplers, unless a part of it is wanted.
+        drawn = config.order.lazy and not isinstance(route, EngineRoute)
+        if not drawn or resume is not None or shard is not None or on_error == "refill":
+            part = config.order.part(
+                dataclasses.replace(
+                    config.division(shard),
+                    first=progress.first,
+                    spent=0 if on_error == "refill" else progress.refilled,
+                ),
+                functools.partial(_records, route),
+            )
+            known, times, padding = part.batches, part.times, part.padding
+            progress.length = part.length
+    elif config.epochs.known and config.epochs.repeats:
         # accelerate divides its batches: the same as above, for the samples that this rank takes.
-        order = config.epoch_sampler.permutation()
+        order = config.epochs.permutation()
         taken = accelerate.places(config.batch_sampler, len(order))
         times = None if taken is None else repeats_within(_records(route, order))[taken]
     samples = progress.length
-    if progress.grouping is not None and known is not None:
+    if progress.facts.grouping is not None and known is not None:
         samples = len(known.indices)
     refill = None
     if on_error == "refill" and not config.iterable:
@@ -169,7 +185,7 @@ def plan(
             drop_last=config.drop_last,
             limit=config.max_errors,
             spent=progress.refilled,
-            times=times,
+            number=skip,
         )
     return EpochPlan(
         route=route,
@@ -204,73 +220,6 @@ def _check_torch(config: LoaderConfig, shard: Shard | None) -> None:
         )
 
 
-def _rest(
-    config: LoaderConfig,
-    route: Route,
-    progress: Progress,
-    resume: Progress | None,
-    shard: Shard | None,
-    on_error: OnError,
-) -> tuple[Batches | None, np.ndarray | None, int]:
-    """What is left for this rank of an order of ours; ``progress`` gets its length.
-
-    Returns:
-        The index batches, or None where the sampler gives them one by one; how often each of their
-        samples came before, or None where this is counted; how many repeat others.
-    """
-    rank = shard or Shard()
-    if isinstance(config.batch_sampler, BucketSampler):
-        batches, padding = config.batch_sampler.part(rank, progress.first)
-        progress.length = len(batches)
-        return batches, None, padding
-    lazy = type(config.sampler) in SEQUENTIAL and not isinstance(route, EngineRoute)
-    if lazy and resume is None and shard is None and on_error != "refill":
-        return None, None, 0
-    order = _shard.order(config.own_sampler, progress.first)
-    if on_error != "refill" and progress.refilled:
-        order = order[: -progress.refilled]
-    divide = functools.partial(
-        rank.part,
-        first=progress.first,
-        drop_last=config.drop_last,
-        block=getattr(config.sampler, "block", 1),
-    )
-    part, padding = divide(order)
-    progress.length = len(part)
-    times = None
-    if isinstance(config.sampler, MixSampler):
-        # The same on any number of ranks, none of which could count what others repeat.
-        times, _ = divide(repeats_within(_records(route, order)))
-    return Batches(part, config.batch_size or 1, config.drop_last), times, padding
-
-
-def following(
-    sampler: Sampler[Any] | Iterable[Any] | None, *, number: int, shard: Shard | None
-) -> np.ndarray:
-    """This rank's indices of epoch ``number``, which comes next: int64, in their order.
-
-    Empty if they are not a function of the epoch alone. This draws from no generator and does not
-    change the sampler. Use it only to decide what a cache keeps: the user may choose another epoch.
-    """
-    rank = shard or Shard()
-    if type(sampler) in SEQUENTIAL:
-        order = np.arange(len(sampler.data_source), dtype=np.int64)  # type: ignore[union-attr]
-    elif isinstance(sampler, BucketSampler):
-        return _in_epoch(sampler, number).part(rank, 0)[0].indices
-    elif type(sampler) is SeededSampler:
-        order = _in_epoch(sampler, number).permutation()
-    else:
-        return np.empty(0, np.int64)
-    return rank.part(order, 0, drop_last=False)[0]
-
-
-def _in_epoch(sampler: _Sampler, number: int) -> _Sampler:
-    """A copy of ``sampler`` whose order is that of epoch ``number``."""
-    other = copy.copy(sampler)
-    other.epoch = number
-    return other
-
-
 def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None:
     """Bring ``progress`` and the user's sampler to where ``resume`` was saved."""
     progress.batches = resume.batches
@@ -278,8 +227,7 @@ def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None
     progress.generators = resume.generators or progress.generators
     progress.base_seed = resume.base_seed
     progress.order_drawn = resume.order_drawn
-    progress.workers, progress.before = list(resume.workers), list(resume.before)
-    progress.next_worker = resume.next_worker
+    progress.positions = resume.positions.copied()
     progress.sampler = resume.sampler
     sampler = stateful_sampler(config)
     if resume.sampler is not None and sampler is not None:
@@ -288,37 +236,12 @@ def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None
 
 def _may_repeat(config: LoaderConfig) -> bool:
     """Whether indices may repeat and ``seed`` makes random numbers depend on the repetition."""
-    if config.seed is None or config.iterable:
-        return False
-    sampler = config.sampler
-    once = type(sampler) is RandomSampler and not sampler.replacement
-    return isinstance(sampler, MixSampler) or not (config.own_order or once)
+    return config.seed is not None and not config.iterable and config.order.repeats
 
 
 def _records(route: Route, order: np.ndarray) -> np.ndarray:
     """What ``order`` may repeat: records where an engine reads them, else indices."""
     return route.source.lookup(order) if isinstance(route, EngineRoute) else order
-
-
-def _check_same(resume: Progress, now: Progress, *, iterable: bool) -> None:
-    """Raise UsageError if an iteration like ``now`` cannot resume ``resume``."""
-    facts: dict[str, tuple[object, object]] = {
-        "batch_by, batch_size or set of images": (resume.grouping, now.grouping),
-        "seed": (resume.seed, now.seed),
-        "number of samples": (resume.total, now.total),
-    }
-    if resume.order is not None:
-        facts["order"] = resume.order, now.order
-    if now.length is None and resume.order_drawn and not iterable:
-        # Only the sampler knows its order, so what it gave is counted in batches.
-        facts["batch_size"] = resume.batch_size, now.batch_size
-        facts["world_size"] = resume.world_size, now.world_size
-    for name, (then, here) in facts.items():
-        if then != here:
-            raise UsageError(
-                f"the state was saved with another {name}: expected {then}, got {here}; make the "
-                "loader with the same arguments, or restart the epoch with set_epoch"
-            )
 
 
 def _effective_on_error(config: LoaderConfig, shard: Shard | None) -> OnError:
@@ -337,7 +260,7 @@ def _effective_on_error(config: LoaderConfig, shard: Shard | None) -> OnError:
 
 def _all_drawn(sampler: Iterable[Any], size: int, refill: Refill) -> Iterator[list[Any]]:
     """The batches of ``sampler``, whose whole order is drawn when the first one is asked for."""
-    indices = _order.all_indices(sampler)
+    indices = drawing.all_indices(sampler)
     refill.order = lambda: indices
     for begin in range(0, len(indices), size):
         yield indices[begin : begin + size]

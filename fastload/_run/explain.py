@@ -21,8 +21,6 @@ from .config import LoaderConfig
 from .delivery import delivery
 from .image_counts import ImageCounts
 from .measurements import Measurements
-from .mix_sampler import MixSampler
-from .order import SEQUENTIAL
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .setup import decide
@@ -43,8 +41,10 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
     else:
         lines = _workers(config, resources, route)
     lines += delivery.explain(config, route)
-    if isinstance(config.dataset, MixDataset):
-        lines.append(_mix(config))
+    told = config.order.explain()
+    if isinstance(config.dataset, MixDataset) and not told:
+        told = ["mix: weights have no effect, because the given sampler decides what is read"]
+    lines += told
     buckets = within(config.batch_sampler)
     if buckets is not None:
         lines += _groups(buckets, route)
@@ -98,24 +98,12 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     lines += [f"left out: {one}" for one in source.store.left_out]
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
-    windowed = config.shuffle_window is not None or isinstance(config.sampler, SEQUENTIAL)
-    hint = source.store.hint(windowed=windowed)
+    hint = source.store.hint(windowed=config.order.blocks)
     if hint is not None:
         lines.append(f"slower: {hint}")
     if source.store.indirect is not None:
         lines.append(f"slower: {source.store.indirect}")
     return lines
-
-
-def _mix(config: LoaderConfig) -> str:
-    """What an epoch reads of each component, in words."""
-    if not isinstance(config.sampler, MixSampler):
-        return "mix: weights have no effect, because the given sampler decides what is read"
-    mix, epoch = config.sampler.mix, config.sampler.next_epoch
-    parts = zip(mix.names, mix.counts(epoch), mix.shares(epoch))
-    return "mix: in the next epoch " + ", ".join(
-        f"{count} samples of {name} ({float(share):.1%})" for name, count, share in parts
-    )
 
 
 def _groups(sampler: BucketSampler, route: EngineRoute | WorkersRoute | TorchRoute) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..storage.base import Store
 from ..storage.held import Held
-from .order import Batches
+from .index_batches import Batches
 
 # Enough for a link of 1 GB/s and a latency of 100 ms, twice.
 _WINDOW_NBYTES = 256 << 20

@@ -19,7 +19,9 @@ import numpy as np
 
 from .._base import philox
 from .._sources.mix import Mix, MixDataset
+from .index_batches import NOTHING
 from .order import SeededSampler, random_order
+from .shard import Shard
 
 # Random streams of Philox: orders of the components, places in a batch, places in an epoch.
 _STREAM = 0x6D69_7873
@@ -41,6 +43,8 @@ class MixSampler(SeededSampler):
         batch_size: of one rank; the places of so many samples are shuffled.
     """
 
+    repeats = True
+
     def __init__(
         self, data_source: MixDataset, seed: int, *, shuffle: bool, batch_size: int
     ) -> None:
@@ -55,15 +59,23 @@ class MixSampler(SeededSampler):
         self.mix.begin(begun)
         return begun
 
-    def length(self, epoch: int) -> int:
+    def length(self, epoch: int) -> int | None:
         return sum(self.mix.counts(epoch))
 
-    def words(self) -> str:
-        """As in ``EpochSampler``."""
+    def following(self, epoch: int, shard: Shard) -> np.ndarray:
+        return NOTHING
+
+    def explain(self) -> list[str]:
+        epoch = self.next_epoch
+        parts = zip(self.mix.names, self.mix.counts(epoch), self.mix.shares(epoch))
+        told = (f"{count} samples of {name} ({float(share):.1%})" for name, count, share in parts)
+        return [f"mix: in the next epoch {', '.join(told)}"]
+
+    def words(self) -> str | None:
         return "a mix, shuffled" if self.shuffle else "a mix, not shuffled"
 
     def permutation(self, first: int = 0) -> np.ndarray:
-        """The order of this epoch: int64 (length,). Places are shuffled in blocks from ``first``.
+        """As in ``Order``. Places are shuffled in blocks from ``first``.
 
         ``first`` is where a resumed epoch begins. With the batch size of the checkpoint, that makes
         no difference.

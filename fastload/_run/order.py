@@ -1,37 +1,251 @@
-"""The order of an epoch: which sample indices make which batch.
+"""Order: which index is at each position of an epoch.
 
-Each batch of indices is an int64 array. torch's samplers give Python lists; for the two samplers
-that DataLoader makes by itself, the same numbers are drawn as arrays. Any other sampler is the
-user's code and is iterated as it is, on the thread of the training loop.
+A loader has one order. Ours are samplers that know the epoch, and give the whole order as an array:
+ascending, shuffled by seed, of a mix (``mix_sampler.py``), in batches of one group
+(``bucket_sampler.py``). torch's SequentialSampler is known as well. Any other sampler may be the
+user's code: it is iterated, and what it gives is known only then.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import itertools
-from collections.abc import Iterable, Iterator, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-)
+from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 from .._base import philox
-from .._base.indices import as_indices, repeats_within
+from .._base.indices import repeats_within
 from .._sources.augmentation_checks import epoch_number
 from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from ..errors import UsageError
 from ..storage.base import BLOCK_NBYTES
+from .index_batches import NOTHING, Batches
+from .shard import Shard
 
-_NOTHING = np.empty(0, np.int64)
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _ORDER = 0x6F72_6465  # random stream of the order; transforms have other streams
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What is left of an epoch for one rank.
+
+    Attributes:
+        batches: its batches.
+        length: how much that is, in what the order counts: samples, or batches of one group.
+        times: how often each of its samples came before, on any rank; None: this is counted.
+        padding: how many of its samples repeat others.
+    """
+
+    batches: Batches
+    length: int
+    times: np.ndarray | None
+    padding: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """How an order is divided: among ranks, and into batches.
+
+    Attributes:
+        shard: the rank.
+        size: samples of a batch.
+        drop_last: leave out what is incomplete.
+        first: positions of the order, over all ranks, that were consumed.
+        spent: positions at its end that were.
+    """
+
+    shard: Shard
+    size: int
+    drop_last: bool
+    first: int = 0
+    spent: int = 0
+
+
+class Order:
+    """The order of a sampler of the user's, and what the others change of it.
+
+    Args:
+        sampler: a sampler or a batch sampler; anything that can be iterated over.
+
+    Attributes:
+        known: it is a function of the epoch.
+        batched: its positions are of batches, not of samples.
+        lazy: its indices need no array: each is its position.
+        blocks: it keeps to whole blocks of a store.
+        repeats: an index may come several times, and then has other random numbers.
+    """
+
+    known = False
+    batched = False
+    lazy = False
+    repeats = True
+
+    def __init__(self, sampler: object) -> None:
+        # torch's own random samplers give an index once, but not with replacement
+        self.repeats = type(sampler) is not RandomSampler or sampler.replacement
+
+    @property
+    def blocks(self) -> bool:
+        return False
+
+    # --- which epoch it is at; ``cursor.py`` asks samplers of the user's -------------------------
+
+    keeps_epoch = False
+    """Whether it is told the epoch, and may choose another one."""
+
+    def begin(self, epoch: int) -> int:
+        """Begin ``epoch``, or the epoch set since the last call; return its number."""
+        return epoch
+
+    def upcoming(self, epoch: int) -> int:
+        """The epoch that ``begin(epoch)`` would begin."""
+        return epoch
+
+    def clear_choice(self) -> None:
+        """Ignore the last call of ``set_epoch``."""
+
+    def resume(self, epoch: int) -> None:
+        """Ignore the last call of ``set_epoch``, because ``epoch`` comes next."""
+
+    # --- what it gives ---------------------------------------------------------------------------
+
+    def length(self, epoch: int) -> int | None:
+        """How many positions ``epoch`` has; None: nobody knows."""
+        return None
+
+    def words(self) -> str | None:
+        """How it is made; None: by the user's sampler, or as its groups are."""
+        return None
+
+    def grouping(self) -> dict[str, Any] | None:
+        """What its batches are made by, for a checkpoint; None: by their number of samples."""
+        return None
+
+    def count(self, division: Division) -> int:
+        """Batches of one rank in the next epoch."""
+        raise NotImplementedError("only an order that is known can be divided")
+
+    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Part:
+        """What is left of the epoch that began, for one rank. ``records``: of indices."""
+        raise NotImplementedError("only an order that is known can be divided")
+
+    def following(self, epoch: int, shard: Shard) -> np.ndarray:
+        """A rank's indices of ``epoch``: int64, in their order; empty if nobody knows them yet.
+
+        This draws from no generator and changes nothing. Use it only to decide what a cache keeps:
+        the user may choose another epoch.
+        """
+        return NOTHING
+
+    def permutation(self, first: int = 0) -> np.ndarray:
+        """The order of the epoch that began: int64. ``first``: how many were consumed already."""
+        raise NotImplementedError("only an order that is known is an array")
+
+    def explain(self) -> list[str]:
+        """Lines of ``FastLoader.explain()``."""
+        return []
+
+
+class KnownOrder(Order):
+    """An order over 0 .. n-1 that is a function of the epoch.
+
+    Attributes:
+        data_source: anything with a length.
+        block: ranks take so many indices in turn, where the order is divided among them.
+    """
+
+    known = True
+    repeats = False
+    block = 1
+    data_source: Sized
+
+    def length(self, epoch: int) -> int | None:
+        return len(self.data_source)
+
+    def __len__(self) -> int:
+        """The length of the next epoch."""
+        return len(self.data_source)
+
+    def count(self, division: Division) -> int:
+        size, drop_last = division.size, division.drop_last
+        samples = division.shard.count(len(self), drop_last=drop_last)
+        whole, rest = divmod(samples, size)
+        return whole + (rest > 0 and not drop_last)
+
+    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Part:
+        order = self.permutation(division.first)
+        if division.spent:
+            order = order[: -division.spent]
+        mine, padding = self._divided(order, division)
+        times = self._times(order, division, records)
+        batches = Batches(mine, division.size, division.drop_last)
+        return Part(batches, len(mine), times, padding)
+
+    def _divided(self, order: np.ndarray, division: Division) -> tuple[np.ndarray, int]:
+        return division.shard.part(
+            order, division.first, drop_last=division.drop_last, block=self.block
+        )
+
+    def _times(
+        self,
+        order: np.ndarray,
+        division: Division,
+        records: Callable[[np.ndarray], np.ndarray],
+    ) -> np.ndarray | None:
+        if not self.repeats:
+            return None
+        # The same on any number of ranks, none of which could count what others repeat.
+        return self._divided(repeats_within(records(order)), division)[0]
+
+    def following(self, epoch: int, shard: Shard) -> np.ndarray:
+        return shard.part(self._in_epoch(epoch).permutation(), 0, drop_last=False)[0]
+
+    def _in_epoch(self, epoch: int) -> Self:
+        """The same order in that epoch."""
+        return self
+
+
+class Ascending(KnownOrder):
+    """All indices in order, as torch's SequentialSampler gives them.
+
+    Args:
+        data_source: of the sampler.
+    """
+
+    lazy = True
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    @property
+    def blocks(self) -> bool:
+        return True
+
+    def length(self, epoch: int) -> int | None:
+        try:
+            return len(self.data_source)
+        except TypeError:  # an error when it is iterated over, as in torch
+            return None
+
+    def permutation(self, first: int = 0) -> np.ndarray:
+        return np.arange(len(self.data_source), dtype=np.int64)
+
+
+def order_of(sampler: object) -> Order:
+    """The order that ``sampler`` gives."""
+    if isinstance(sampler, Order):
+        return sampler
+    if type(sampler) is SequentialSampler:
+        return Ascending(sampler.data_source)
+    return Order(sampler)
 
 
 def set_epoch_of(parts: Iterable[object], epoch: int) -> None:
@@ -42,18 +256,17 @@ def set_epoch_of(parts: Iterable[object], epoch: int) -> None:
             set_epoch(epoch)
 
 
-class EpochSampler(Sampler[int]):
-    """A sampler that keeps the epoch and passes it on to the dataset.
+class EpochSampler(KnownOrder, Sampler[int]):
+    """An order that is a sampler. It keeps the epoch, and passes it on to the dataset.
 
     Args:
         data_source: anything with a length; the sampler gives each of its indices 0 .. len-1 once.
 
     Attributes:
         epoch: the epoch that began last, or that was set since.
-        block: ranks take so many indices in turn, where the order is divided among them.
     """
 
-    block = 1
+    keeps_epoch = True
 
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
@@ -75,30 +288,23 @@ class EpochSampler(Sampler[int]):
         self._chosen = True
 
     def begin(self, epoch: int) -> int:
-        """Begin ``epoch``, or the epoch set since the last call; return its number."""
         self.epoch = self.upcoming(epoch)
         self._chosen, self._begun = False, True
         return self.epoch
 
     def upcoming(self, epoch: int) -> int:
-        """The epoch that ``begin(epoch)`` would begin."""
         return self.epoch if self._chosen else epoch
 
     def clear_choice(self) -> None:
-        """Ignore the last call of ``set_epoch``."""
         self._chosen = False
 
     def resume(self, epoch: int) -> None:
-        """Ignore the last call of ``set_epoch``, because ``epoch`` comes next."""
         self.epoch, self._chosen, self._begun = epoch, False, False
 
-    def length(self, epoch: int) -> int:
-        """How many indices ``epoch`` has."""
-        return len(self.data_source)
-
-    def words(self) -> str:
-        """How the order is made."""
-        return "ascending"
+    def _in_epoch(self, epoch: int) -> Self:
+        other = copy.copy(self)
+        other.epoch = epoch
+        return other
 
     @property
     def next_epoch(self) -> int:
@@ -107,15 +313,23 @@ class EpochSampler(Sampler[int]):
 
     def __len__(self) -> int:
         """The length of the next epoch."""
-        return self.length(self.next_epoch)
+        length = self.length(self.next_epoch)
+        assert length is not None, "its data has a length"
+        return length
 
 
-class InOrder(EpochSampler, SequentialSampler):
+class InOrder(Ascending, EpochSampler, SequentialSampler):
     """All indices in order: the SequentialSampler of a loader with an int ``seed``.
 
     The order does not depend on the epoch, but augmentation does, and some trainers call
     ``set_epoch`` of the sampler only.
     """
+
+    def __init__(self, data_source: Sized) -> None:
+        EpochSampler.__init__(self, data_source)
+
+    def words(self) -> str | None:
+        return "ascending"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,15 +371,14 @@ class SeededSampler(EpochSampler):
         self.seed = seed
         self.windows = windows
 
-    def words(self) -> str:
-        """As in ``EpochSampler``."""
+    @property
+    def blocks(self) -> bool:
+        return self.windows is not None
+
+    def words(self) -> str | None:
         return "shuffled" if self.windows is None else f"shuffle_window={self.windows.size}"
 
     def permutation(self, first: int = 0) -> np.ndarray:
-        """The order of this epoch: int64 (len,).
-
-        ``first``: how many of these were consumed already; here it makes no difference.
-        """
         # 48 random bits of Philox seed torch's generator, whose randperm is the same on every
         # machine. With seed + epoch instead, (seed 0, epoch 1) would equal (seed 1, epoch 0).
         draw = philox.uniform(self.seed, self.epoch, np.zeros(1, np.int64), _ORDER, 1)
@@ -205,278 +418,3 @@ def windowed(dataset: Any, sampler: EpochSampler | None, size: int) -> SeededSam
     place = np.stack([spans.file.astype(np.int64), spans.offset // BLOCK_NBYTES], axis=1)
     block = np.unique(place, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return SeededSampler(sampler.data_source, sampler.seed, Windows(block, size))
-
-
-SEQUENTIAL = (SequentialSampler, InOrder)
-"""Types of samplers that give all indices in ascending order."""
-
-
-class Batches:
-    """Indices divided into batches, which are views made on demand: an epoch may have millions.
-
-    Args:
-        indices: int64 (n,).
-        size: batch size.
-        drop_last: leave out an incomplete last batch.
-    """
-
-    def __init__(self, indices: np.ndarray, size: int, drop_last: bool) -> None:
-        self.indices = indices
-        self._size = size
-        self._drop_last = drop_last
-
-    def __len__(self) -> int:
-        whole, rest = divmod(len(self.indices), self._size)
-        return whole + (rest > 0 and not self._drop_last)
-
-    def __getitem__(self, number: int) -> np.ndarray:
-        if not 0 <= number < len(self):
-            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
-        return self.indices[number * self._size : (number + 1) * self._size]
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return map(self.__getitem__, range(len(self)))
-
-    def before(self, number: int) -> int:
-        """How many indices come before batch ``number``."""
-        return min(number * self._size, len(self.indices))
-
-    def after(self, batches: int) -> Batches:
-        """The same without the first ``batches``."""
-        return Batches(self.indices[batches * self._size :], self._size, self._drop_last)
-
-
-class UnequalBatches(Batches):
-    """Batches of different sizes.
-
-    Args:
-        indices: int64 (n,), those of one batch after those of the other.
-        ends: int64 (batches,), where each batch ends in ``indices``.
-    """
-
-    def __init__(self, indices: np.ndarray, ends: np.ndarray) -> None:
-        super().__init__(indices, 1, False)
-        self._ends = ends
-
-    @classmethod
-    def gathered(
-        cls, indices: np.ndarray, starts: np.ndarray, lengths: np.ndarray
-    ) -> UnequalBatches:
-        """Batches that begin at ``starts`` in ``indices`` and are so long; all are int64."""
-        ends = np.cumsum(lengths)
-        places = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
-        return cls(indices[places], ends)
-
-    def chosen(self, numbers: np.ndarray) -> UnequalBatches:
-        """Some of the batches, by number (int64), in that order."""
-        starts = np.concatenate([np.zeros(1, np.int64), self._ends])[:-1]
-        return UnequalBatches.gathered(
-            self.indices, starts[numbers], (self._ends - starts)[numbers]
-        )
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __getitem__(self, number: int) -> np.ndarray:
-        if not 0 <= number < len(self):
-            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
-        return self.indices[self.before(number) : int(self._ends[number])]
-
-    def before(self, number: int) -> int:
-        """How many indices come before batch ``number``."""
-        return int(self._ends[number - 1]) if number else 0
-
-    def after(self, batches: int) -> UnequalBatches:
-        """The same without the first ``batches``."""
-        start = self.before(min(batches, len(self)))
-        return UnequalBatches(self.indices[start:], self._ends[batches:] - start)
-
-
-class Order(Iterator[np.ndarray]):
-    """The index batches of one epoch: int64 arrays, drawn on demand.
-
-    Attributes:
-        known: all batches, as soon as torch's or our sampler has drawn them. Empty for a user's
-            sampler, which is never iterated ahead.
-        skipped: how many batches of the epoch were skipped.
-    """
-
-    def __init__(
-        self,
-        batches: Iterator[np.ndarray],
-        known: Batches | None = None,
-        shuffle: _Shuffle | None = None,
-    ) -> None:
-        self._batches = batches
-        self._shuffle = shuffle
-        self.known = Batches(_NOTHING, 1, False) if known is None else known
-        self.skipped = 0
-
-    def __next__(self) -> np.ndarray:
-        return next(self._batches)
-
-    def asked(self, count: int) -> None:
-        """Note that torch would have asked its sampler for so many batches by now.
-
-        Engines may be further ahead. What torch's sampler draws at its end depends on when it is
-        asked, so it is drawn then: after a loop that was left early, and between two iterators,
-        the next order is torch's.
-        """
-        if self._shuffle is not None:
-            self._shuffle.asked(self.skipped + count)
-
-    def prepend(self, drawn: list[np.ndarray]) -> None:
-        """Put back batches that were drawn."""
-        self._batches = itertools.chain(drawn, self._batches)
-
-
-def index_batches(batch_sampler: Iterable[Any], *, whole: bool = False) -> Order:
-    """The batches of one epoch, each an int64 array of indices, in ``batch_sampler``'s order.
-
-    Random numbers are drawn on the thread that iterates, at the same moments as in torch.
-
-    Args:
-        batch_sampler: gives lists of indices.
-        whole: draw all indices with the first batch, also from a user's sampler.
-    """
-    if type(batch_sampler) is BatchSampler:
-        sampler: Any = batch_sampler.sampler  # its type is checked before any attribute is used
-        size = batch_sampler.batch_size
-        drop_last = batch_sampler.drop_last
-        if type(sampler) in SEQUENTIAL:
-            order = np.arange(len(sampler.data_source), dtype=np.int64)
-            known = Batches(order, size, drop_last)
-            return Order(iter(known), known)
-        if isinstance(sampler, SeededSampler):
-            known = Batches(sampler.permutation(), size, drop_last)
-            return Order(iter(known), known)
-        if type(sampler) is RandomSampler and not sampler.replacement:
-            if sampler.num_samples == len(sampler.data_source):
-                shuffle = _Shuffle(sampler, size, drop_last)
-                return Order(shuffle.batches(), shuffle.known, shuffle)
-        if whole:
-            known = Batches(_NOTHING, size, drop_last)
-            return Order(_all_batches(sampler, known), known)
-    return Order(map(as_indices, batch_sampler))
-
-
-def index_lists(sampler: Iterable[Any]) -> Iterator[Any]:
-    """The items of ``iter(sampler)``; for torch's own samplers they are made from one array.
-
-    As in torch, nothing is drawn, and no length is asked for, before the first item.
-    """
-    if type(sampler) is BatchSampler:
-        inner = sampler.sampler
-        if type(inner) in SEQUENTIAL:
-            return _sequential_lists(sampler)
-        if type(inner) is RandomSampler and not inner.replacement:
-            if inner._num_samples is None:  # the length of the dataset, which may change
-                shuffle = _Shuffle(inner, sampler.batch_size, sampler.drop_last)
-                return map(np.ndarray.tolist, shuffle.batches_asked_for())
-    return iter(sampler)
-
-
-def skip_batches(order: Order, batches: int) -> np.ndarray:
-    """Skip the first ``batches`` of ``order`` and draw the next one; return the skipped indices."""
-    skipped = list(itertools.islice(order, batches))
-    following = list(itertools.islice(order, 1))
-    order.prepend(following)
-    order.skipped = len(skipped)
-    if order.known:
-        order.known = order.known.after(len(skipped))
-    return np.concatenate(skipped) if skipped else _NOTHING
-
-
-def all_indices(sampler: Iterable[Any]) -> list[Any]:
-    """All items of ``sampler``. Raises UsageError if it has no length: it may be endless."""
-    if not hasattr(sampler, "__len__"):
-        raise UsageError(
-            "on_error='refill' takes further samples from the end of the order: expected a sampler "
-            f"with a length, got {type(sampler).__name__}; use on_error='replace'"
-        )
-    return list(sampler)
-
-
-class Repeats:
-    """Counts how often each record was drawn in an epoch.
-
-    A sampler may repeat a sample (WeightedRandomSampler, repeated augmentation). As in torch, each
-    repetition is augmented anew.
-
-    Args:
-        records: the number of records of the store.
-        known: how often each sample of the order came before, if that is known: int64, in the
-            order of the calls of ``count``. Else None.
-    """
-
-    def __init__(self, records: int, known: np.ndarray | None = None) -> None:
-        self._times = np.zeros(records if known is None else 0, np.int32)
-        self._known = known
-        self._counted = 0
-
-    def count(self, records: np.ndarray) -> np.ndarray:
-        """How often each of the batch ``records`` was drawn before: int64 (n,)."""
-        if self._known is not None:
-            self._counted += len(records)
-            return self._known[self._counted - len(records) : self._counted]
-        within = repeats_within(records)
-        before: np.ndarray = self._times[records] + within
-        # If a record occurs several times, the last assignment wins, and it has the full count.
-        self._times[records] = before + 1
-        return before
-
-
-def _all_batches(sampler: Iterable[Any], known: Batches) -> Iterator[np.ndarray]:
-    """The batches of ``known``, which gets all indices of ``sampler`` with the first one."""
-    known.indices = as_indices(all_indices(sampler))
-    yield from known
-
-
-def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
-    indices, size = range(len(sampler.sampler)), sampler.batch_size  # type: ignore[arg-type]
-    end = len(indices) - len(indices) % size if sampler.drop_last else len(indices)
-    for begin in range(0, end, size):
-        yield list(indices[begin : begin + size])
-
-
-class _Shuffle:
-    """The batches that torch's RandomSampler and BatchSampler draw from the same generator.
-
-    Source: ``torch.utils.data.sampler``. RandomSampler draws once more when it is exhausted.
-    BatchSampler notices that before it yields an incomplete last batch. The generator ends in the
-    same state here, or the order of the next epoch would differ from DataLoader's.
-
-    Attributes:
-        known: the batches; its indices are drawn with the first one.
-    """
-
-    def __init__(self, sampler: RandomSampler, size: int, drop_last: bool) -> None:
-        self._sampler = sampler
-        self._size = size
-        self._n = 0
-        self._ends: torch.Generator | None = None  # draws once more at the end
-        self.known = Batches(_NOTHING, size, drop_last)
-
-    def batches(self) -> Iterator[np.ndarray]:
-        """The batches; the end is drawn by ``asked``."""
-        self._n = len(self._sampler.data_source)
-        self._ends = generator = self._sampler.generator
-        if generator is None:
-            generator = torch.Generator()
-            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-        order = torch.randperm(self._n, generator=generator, device=generator.device)
-        self.known.indices = order.cpu().numpy()
-        yield from self.known
-
-    def batches_asked_for(self) -> Iterator[np.ndarray]:
-        """The batches, each drawn when torch asks for it."""
-        for number, batch in enumerate(self.batches(), 1):
-            self.asked(number)
-            yield batch
-        self.asked(len(self.known) + 1)
-
-    def asked(self, count: int) -> None:
-        """Draw what is drawn at the end, if the sampler was asked for so many batches."""
-        if self._ends is not None and count > self._n // self._size:
-            torch.randperm(self._n, generator=self._ends, device=self._ends.device)
-            self._ends = None

@@ -71,16 +71,12 @@ class PillowShare:
             who = f"{workers} worker process{'es' * (workers != 1)}"
         elif self.threads and workers:
             who += f", which take turns, because {self.threads}"
-        lines = [
+        return [
             f"pillow: decodes {share:.0%} of the {self.looked_at} records sampled"
-            f"{_formats(source.store, self.left)}, in {who}"
+            f"{_formats(source.store, self.left)}, in {who}",
+            "faster: `fastload pack --encode raw` (the same pixels) or `--encode jpeg` (smaller, "
+            "not the same) makes records that the core decodes",
         ]
-        if source.store.indirect is None:
-            lines.append(
-                "faster: `fastload pack --encode raw` (the same pixels) or `--encode jpeg` "
-                "(smaller, not the same) makes records that the core decodes"
-            )
-        return lines
 
 
 def pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> PillowShare | None:
@@ -99,7 +95,7 @@ def pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> 
             _left(source.store, records, config.num_workers),
         )
     _, records, left = known
-    why = _why_threads(config, resources, source.store)
+    why = _why_threads(config, resources)
     return PillowShare(looked_at=len(records), left=left, threads=why)
 
 
@@ -109,7 +105,7 @@ def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
     return left
 
 
-def _why_threads(config: LoaderConfig, resources: Resources, store: Store) -> str:
+def _why_threads(config: LoaderConfig, resources: Resources) -> str:
     """Why there can be no processes, in words; "" if there can."""
     if not config.num_workers:
         return "num_workers=0 asks for no processes"
@@ -121,8 +117,6 @@ def _why_threads(config: LoaderConfig, resources: Resources, store: Store) -> st
         return ""
     if _context(config).get_start_method() != "fork":
         return "a cache can only be shared with forked processes"
-    if not registry.chosen("auto", store).forked_cache:
-        return "without the native core, a cache cannot be shared with processes"
     return ""
 
 
@@ -141,13 +135,13 @@ def _context(config: LoaderConfig) -> BaseContext:
 
 def processes(config: LoaderConfig, store: Store, plan: Plan | Views) -> Processes:
     """The processes that decode ``store`` for ``plan``, not yet started."""
+    from .._engine.native import NativeEngine
     from .._engine.processes import Processes
-    from .._engine.python import PythonEngine
 
     options = EngineOptions(
         threads=0, ring=None, channels_last=config.channels_last, check_crc="never"
     )
-    engines = [PythonEngine(store, one, options) for one in plan.each]
+    engines = [NativeEngine(store, one, options) for one in plan.each]
     return Processes(engines, _context(config), persistent=config.persistent_workers)
 
 
@@ -162,8 +156,6 @@ def ahead(prefetch: int, workers: int, batch_size: int | None) -> int:
 
 def _formats(store: Store, records: np.ndarray) -> str:
     """The image formats of these records, in words, as far as their first bytes show."""
-    if store.indirect is not None:
-        return ""
     try:
         names = sorted({image_format(data) for data in store.read(records)} - {"other"})
     except DataError:

@@ -1,6 +1,6 @@
 """The producer of one epoch: a thread that has the engine fill batches, in order.
 
-``engine_stream.py`` says how it runs and how it ends.
+``engine_maker.py`` says how it runs and how it ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import numpy as np
 
 from .._base.trace import Stamps
 from ..errors import DataError, UsageError
-from .bad_samples.batch_filler import Filled, Filler, Filling
+from .bad_samples.batch_filler import Filler, Filling
 from .fetch_ahead import FetchAhead
-from .order import Batches
+from .index_batches import Batches
+from .maker import check_process
+from .outcome import Outcome
 from .readahead import ReadAhead
-from .stream import check_process
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -44,8 +45,8 @@ reference to the iterator when that has been deleted."""
 
 _Filling = Filling | BaseException
 
-_Result = tuple[bool, Filled | BaseException | type[StopIteration] | None]
-"""What the producer puts into its queue: (whether it is a batch, the batch or how it ended)."""
+_Result = tuple[bool, Outcome | BaseException | type[StopIteration] | None]
+"""What the producer puts into its queue: (whether it is an outcome, that or how it ended)."""
 
 
 class Pipeline:
@@ -123,32 +124,26 @@ class Pipeline:
         """Ask for one more batch. None: there are no more; an error is raised in its place."""
         self._tasks.put(indices)
 
-    def next(self) -> Filled | None:
-        """The next batch, or None after the last one. Raises what making it raised."""
+    def next(self) -> Outcome | None:
+        """What came of the next batch, or None after the last one."""
         if self._closing.is_set():
             return None
         check_process(self._pid)
-        outcome = self._make() if self._results is None else self._take()
-        if not isinstance(outcome, BaseException):
-            return outcome
-        try:
-            raise outcome
-        finally:
-            del outcome  # its traceback holds this frame: a cycle that would keep the thread
+        return self._make() if self._results is None else self._take()
 
     def results(self) -> queue.Queue[_Result] | None:
         """The queue of batches that are ready; None where each is made when it is wanted."""
         return None if self._results is None else self._results.queue
 
-    def _make(self) -> Filled | BaseException | None:
+    def _make(self) -> Outcome | None:
         """The next batch, made on this thread."""
         indices = self._tasks.get()
         self.taken += 1
         if isinstance(indices, BaseException):
-            return indices
+            return Outcome(error=indices)
         return self._finish(self._submit(indices)) if isinstance(indices, np.ndarray) else None
 
-    def _take(self) -> Filled | BaseException | None:
+    def _take(self) -> Outcome | None:
         """The next batch from the producer."""
         assert self._results is not None
         try:
@@ -159,6 +154,8 @@ class Pipeline:
                 "batch took longer"
             ) from None
         self.taken += 1
+        if isinstance(outcome, BaseException):  # the producer itself has failed
+            raise outcome
         return None if isinstance(outcome, type) else outcome  # the type is StopIteration: the end
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -180,7 +177,7 @@ class Pipeline:
             self._fetch.close()
         self._release()
 
-    def _produce(self) -> Iterator[Filled | BaseException]:
+    def _produce(self) -> Iterator[Outcome]:
         """Fill batches in order; the engine has as many at a time as were asked for."""
         ended = False
         waiting: np.ndarray | None = None  # for its bytes to be fetched
@@ -249,25 +246,25 @@ class Pipeline:
         gone = self._owner is not None and self._owner() is None
         return self._closing.is_set() or gone
 
-    def _finish_first(self) -> Filled | BaseException:
+    def _finish_first(self) -> Outcome:
         # It stays in the queue while it is being filled, so that close() finds it.
-        filled = self._finish(self._filling[0])
+        outcome = self._finish(self._filling[0])
         self._filling.popleft()
-        return filled
+        return outcome
 
-    def _finish(self, filling: _Filling) -> Filled | BaseException:
+    def _finish(self, filling: _Filling) -> Outcome:
         if isinstance(filling, BaseException):
-            return filling
+            return Outcome(error=filling)
         ticket = filling.ticket
         try:
-            filled = self._filler.finish(filling)
+            outcome = self._filler.finish(filling)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
-            return error
+            return Outcome(error=error)
         except BaseException as error:
             _cancel(filling)  # stop all writing
             if self._results is None:  # Ctrl-C while the caller's thread decodes
                 raise
-            return error  # what on_error raises may be of any kind, such as SystemExit
+            return Outcome(error=error)  # what on_error raises may be of any kind: SystemExit
         if ticket is not None:
             stages = dict(ticket.stages_ns())
             if ticket.moving is not None:
@@ -282,7 +279,7 @@ class Pipeline:
                 batches_being_filled=len(self._filling),
                 slabs_in_use=sum(ring.in_use() for ring in self._engine.rings),
             )
-        return filled
+        return outcome
 
 
 def below(error: _E) -> _E:

@@ -13,63 +13,58 @@ import base64
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 
 from .._sources.augmentation_checks import epoch_number
 from ..errors import UsageError
+from .outcome import Outcome
+from .positions import Position, Positions
 
-
-class Position(NamedTuple):
-    """How far one worker has read its dataset.
-
-    Attributes:
-        batches: batches made so far; not counted for a map-style dataset.
-        state: states of the "dataset" and its "iterator", as far as these have one.
-        ended: there are no more batches.
-        failed: batches that raised; not included in ``batches``.
-        since_state: batches made since ``state`` was taken.
-    """
-
-    batches: int = 0
-    state: dict[str, Any] | None = None
-    ended: bool = False
-    failed: int = 0
-    since_state: int = 0
-
-    def delta(self) -> Position:
-        """This position without a state that an earlier position already had."""
-        return self._replace(state=None) if self.since_state else self
-
-    def applied_to(self, last: Position) -> Position:
-        """The full position that this delta describes, given the one before it."""
-        return self._replace(state=last.state) if self.since_state else self
+_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Positions:
-    """Where the datasets of an iteration resume.
+class Facts:
+    """What makes the order of an epoch, which a state is resumed with.
 
     Attributes:
-        epoch: the epoch of these positions.
-        workers: one for each worker process, or one for this process; empty at the epoch's start.
-        before: positions at the end of the previous epoch, if the datasets outlived it.
+        total: positions of the whole order, over all ranks; None: nobody knows.
+        seed: of the loader.
+        order: how the order is made, in words; None: by the user's sampler.
+        grouping: what the batches of ``batch_by`` are made by; None without it.
+        batch_size, world_size: how it is divided.
     """
 
-    epoch: int
-    workers: tuple[Position, ...]
-    before: tuple[Position, ...]
+    total: int | None = None
+    seed: int | None = None
+    order: str | None = None
+    grouping: dict[str, Any] | None = None
+    batch_size: int | None = None
+    world_size: int = 1
 
-    def of(self, worker: int) -> tuple[Position, Position]:
-        """Where ``worker`` resumes, and where it was at the end of the previous epoch."""
-        now, before = (
-            known[worker] if known else Position() for known in (self.workers, self.before)
-        )
-        return now, before
+    def check(self, now: Facts, *, divided: bool) -> None:
+        """Raise UsageError if an iteration of ``now`` cannot resume one of these.
 
-
-_VERSION = 1
+        ``divided``: whether only the sampler knows its order, so that batches are counted.
+        """
+        facts: dict[str, tuple[object, object]] = {
+            "batch_by, batch_size or set of images": (self.grouping, now.grouping),
+            "seed": (self.seed, now.seed),
+            "number of samples": (self.total, now.total),
+        }
+        if self.order is not None:
+            facts["order"] = self.order, now.order
+        if divided:
+            facts["batch_size"] = self.batch_size, now.batch_size
+            facts["world_size"] = self.world_size, now.world_size
+        for name, (then, here) in facts.items():
+            if then != here:
+                raise UsageError(
+                    f"the state was saved with another {name}: expected {then}, got {here}; make "
+                    "the loader with the same arguments, or restart the epoch with set_epoch"
+                )
 
 
 @dataclasses.dataclass
@@ -78,6 +73,7 @@ class Progress:
 
     Attributes:
         epoch: its epoch.
+        facts: what makes its order; with groups, its total, ``first`` and ``length`` are batches.
         batches: index batches consumed since the epoch began, including those of the runs that this
             one resumes; for an iterable dataset, batches.
         first: samples of the epoch's order, over all ranks, consumed before this iteration began.
@@ -85,55 +81,48 @@ class Progress:
         refilled: samples taken from the end of the order to refill batches.
         length: samples of this rank from ``first`` on; None if the order is not a function of seed
             and epoch.
-        total: samples of the whole order, over all ranks.
-        batch_size, world_size, seed: of this iteration.
-        order: how the order is made, in words; None: by the user's sampler.
         generators: states of torch's generators before the epoch drew from them.
         sampler: state of the user's sampler at that time, if it has one.
         sampler_epoch: epoch of the user's sampler, such as a DistributedSampler.
         base_seed: what persistent workers were seeded with, or None.
-        workers: positions of a dataset that is iterable or stateful, one for each worker.
-        before: the same at the end of the previous epoch, if the datasets outlived it.
-        next_worker: the worker whose batch comes next.
+        positions: of a dataset that is iterable or stateful.
         order_drawn: the order has been drawn from the generators.
         ended: the epoch is over.
         unordered: batches do not come in the order of their samples, so there is no state.
-        grouping: what the batches of ``batch_by`` are made by; None without it. With it, ``first``,
-            ``length`` and ``total`` count batches.
     """
 
     epoch: int
+    facts: Facts = Facts()
     batches: int = 0
     first: int = 0
     since_start: int = 0
     refilled: int = 0
     length: int | None = None
-    total: int | None = None
-    batch_size: int | None = None
-    world_size: int = 1
-    seed: int | None = None
-    order: str | None = None
     generators: list[torch.Tensor] = dataclasses.field(default_factory=list)
     sampler: Any = None
     sampler_epoch: int | None = None
     base_seed: int | None = None
-    workers: list[Position] = dataclasses.field(default_factory=list)
-    before: list[Position] = dataclasses.field(default_factory=list)
-    next_worker: int = 0
+    positions: Positions = dataclasses.field(default_factory=Positions)
     order_drawn: bool = True
     ended: bool = False
     unordered: bool = False
-    grouping: dict[str, Any] | None = None
     _fixed: dict[str, Any] | None = None  # the entries of the state that stay the same all epoch
 
     def mark_drawn(self) -> None:
         """Note that the order has been drawn."""
         self.order_drawn, self._fixed = True, None
 
-    def batch(self) -> None:
-        """Count one more consumed index batch."""
-        self.batches += 1
-        self.since_start += 1
+    def count(self, outcome: Outcome) -> None:
+        """Count an outcome that the consumer gets."""
+        self.batches += outcome.taken
+        self.since_start += outcome.taken
+        if outcome.refilled:
+            self.refilled = outcome.refilled
+        workers, worker = self.positions.workers, outcome.worker
+        if workers:
+            self.positions.turn = (worker + 1) % len(workers)
+            if outcome.position is not None:
+                workers[worker] = outcome.position.applied_to(workers[worker])
 
     def samples(self) -> int | None:
         """Samples of the order that all ranks have consumed; None for a user's order.
@@ -142,48 +131,38 @@ class Progress:
         """
         if self.length is None:
             return None
-        mine = min(self.since_start * (self.batch_size or 1), self.length)
-        return self.first + mine * self.world_size
+        facts = self.facts
+        mine = min(self.since_start * (facts.batch_size or 1), self.length)
+        return self.first + mine * facts.world_size
 
     def state(self) -> dict[str, Any]:
         """The checkpoint. Everything but the states of user objects can be written as JSON."""
         # Called between batches, when CPU caches are cold, so it touches as little as possible.
         if self._fixed is None:
+            order = dataclasses.asdict(self.facts)
+            if self.facts.seed is not None:
+                order["seed"] = int(self.facts.seed)  # of numpy: no JSON
             self._fixed = {
                 "version": _VERSION,
                 "epoch": self.epoch,
+                "order": order,
                 "batches": 0,
                 "samples": None,
                 "refilled": 0,
-                "total": self.total,
-                "batch_size": self.batch_size,
-                "world_size": self.world_size,
-                "seed": None if self.seed is None else int(self.seed),  # of numpy: no JSON
-                "order": self.order,
                 "generators": [_encoded(state) for state in self.generators],
-                "sampler": self.sampler,
-                "sampler_epoch": self.sampler_epoch,
-                "base_seed": self.base_seed,
-                "workers": [],
-                "before": [],
-                "turn": 0,
                 "begun": self.order_drawn,
-                "decode": None,
+                "sampler": {"state": self.sampler, "epoch": self.sampler_epoch},
+                "base_seed": self.base_seed,
+                "workers": Positions().state(),
             }
-            if self.grouping is not None:
-                self._fixed["grouping"] = self.grouping
         state = self._fixed.copy()
         state["batches"] = self.batches
         if self.length is not None:
             state["samples"] = self.samples()
         if self.refilled:
             state["refilled"] = self.refilled
-        if self.workers:
-            state["turn"] = self.next_worker
-            state["workers"] = [tuple(worker) for worker in self.workers]
-        # Positions of the previous epoch matter only to workers without a state in this one.
-        if self.before and not (self.workers and all(worker.state for worker in self.workers)):
-            state["before"] = [tuple(worker) for worker in self.before]
+        if self.positions.workers or self.positions.before:
+            state["workers"] = self.positions.state()
         return state
 
 
@@ -200,7 +179,7 @@ def read(state: Mapping[str, Any]) -> Progress:
         )
     try:
         return _read(state)
-    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise UsageError(
             f"load_state_dict: the state is damaged ({type(error).__name__}: {error}): use another "
             "checkpoint"
@@ -208,27 +187,33 @@ def read(state: Mapping[str, Any]) -> Progress:
 
 
 def _read(state: Mapping[str, Any]) -> Progress:
-    samples = state["samples"]
+    samples, order, sampler, workers = (
+        state[name] for name in ("samples", "order", "sampler", "workers")
+    )
     return Progress(
         epoch=epoch_number(state["epoch"]),
+        facts=Facts(
+            total=_count_or_none(order["total"]),
+            seed=None if order["seed"] is None else operator.index(order["seed"]),
+            order=order["order"],
+            grouping=_grouping(order["grouping"]),
+            batch_size=_count_or_none(order["batch_size"]),
+            world_size=_count(order["world_size"]),
+        ),
         batches=_count(state["batches"]),
         first=_count(samples or 0),
         refilled=_count(state["refilled"]),
         length=None if samples is None else 0,
-        total=None if state["total"] is None else _count(state["total"]),
-        batch_size=None if state["batch_size"] is None else _count(state["batch_size"]),
-        world_size=_count(state["world_size"]),
-        seed=None if state["seed"] is None else operator.index(state["seed"]),
-        order=state["order"],
         generators=[_generator(saved) for saved in state["generators"]],
-        sampler=state["sampler"],
-        sampler_epoch=state["sampler_epoch"],
+        sampler=sampler["state"],
+        sampler_epoch=sampler["epoch"],
         base_seed=None if state["base_seed"] is None else _seed(state["base_seed"]),
-        workers=[_position(worker) for worker in state["workers"]],
-        before=[_position(worker) for worker in state["before"]],
-        next_worker=_count(state["turn"]),
+        positions=Positions(
+            [_position(worker) for worker in workers["now"]],
+            [_position(worker) for worker in workers["before"]],
+            _count(workers["turn"]),
+        ),
         order_drawn=bool(state["begun"]),
-        grouping=_grouping(state.get("grouping")),
     )
 
 
@@ -257,6 +242,10 @@ def _count(saved: SupportsIndex) -> int:
     return number
 
 
+def _count_or_none(saved: SupportsIndex | None) -> int | None:
+    return None if saved is None else _count(saved)
+
+
 def mix_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a Mix saved in ``state``. Raises UsageError if it was saved without one."""
     if not isinstance(state.get("mix"), Mapping):
@@ -274,19 +263,3 @@ def _encoded(generator: torch.Tensor) -> str:
 
 def _generator(saved: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(saved, validate=True)), dtype=torch.uint8)
-
-
-def positions(progress: Progress | None, workers: int) -> Positions | None:
-    """Where the datasets in ``workers`` processes (0: in this one) resume; None: at the start.
-
-    Raises UsageError if the state is of another number of workers.
-    """
-    if progress is None or not (progress.workers or progress.before):
-        return None
-    for known in (progress.workers, progress.before):
-        if known and len(known) != max(workers, 1):
-            raise UsageError(
-                f"load_state_dict: the state is of {len(known)} workers, each with its own part of "
-                f"the data or its own state, got num_workers={workers}: resume with as many workers"
-            )
-    return Positions(progress.epoch, tuple(progress.workers), tuple(progress.before))

@@ -23,7 +23,7 @@ import numpy as np
 from .._engine.base import BatchEngine
 from ..errors import DataError
 from ..storage.base import Spans
-from .order import Batches
+from .index_batches import Batches
 
 # Bytes announced ahead of the batches in the engine: 60 ms of a disk that reads 1 GB/s, and small
 # against the page cache. Each piece is sorted by itself.

@@ -68,6 +68,8 @@ class TorchRoute:
 
 Route: TypeAlias = EngineRoute | WorkersRoute | TorchRoute
 
+_NO_CORE = "the C++ core is missing"
+
 
 def find(config: LoaderConfig) -> Route:
     """The route of a loader now; it can change between epochs, with the dataset.
@@ -76,6 +78,8 @@ def find(config: LoaderConfig) -> Route:
         UsageError: the arguments ask for something that this route cannot do.
         MissingDependencyError: the engine that was asked for is not installed.
     """
+    if _native.load() is None and not is_torch(config.engine):
+        _native.warn_missing()
     try:
         source = _readable(config)
         chosen(config.engine, source.store)  # raises if it is not installed
@@ -97,6 +101,8 @@ def _readable(config: LoaderConfig) -> Source:
     if config.single:
         raise Unreadable("batch_size=None asks for single samples")
     source = resolve(config.dataset)
+    if config.engine == "auto" and _native.load() is None:
+        raise Unreadable(_NO_CORE)
     if config.engine == "auto":
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
@@ -113,7 +119,7 @@ def _eager(config: LoaderConfig) -> str:
     if is_torch(config.engine):
         return "engine='torch' was asked for"
     if _native.load() is None:
-        return "the C++ core is missing"
+        return _NO_CORE
     return ""
 
 

@@ -9,25 +9,18 @@ from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
     RandomSampler,
-    SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
 from .._sources.unreadable import Unreadable
-from .bucket_sampler import BucketSampler
-from .mix_sampler import MixSampler
-from .order import InOrder, SeededSampler
+from .order import order_of
 
-# Samplers that give only ints.
+# Samplers of torch's that give only ints, beside those whose order is known.
 _OF_INTS = (
-    SequentialSampler,
     RandomSampler,
     WeightedRandomSampler,
     DistributedSampler,
-    SeededSampler,
-    MixSampler,
-    InOrder,
 )
 
 
@@ -51,12 +44,12 @@ def check_rows(
         _check_batches(batch_sampler)
     elif isinstance(sampler, BatchSampler):
         raise Unreadable("the sampler gives lists of indices, each of which is one sample")
-    elif not (sampler is None or type(sampler) in _OF_INTS or _ints(sampler)):
+    elif not (sampler is None or _gives_ints(sampler)):
         raise _may_give_lists(sampler)
 
 
 def _check_batches(batch_sampler: Iterable[Any]) -> None:
-    if isinstance(batch_sampler, BucketSampler):
+    if order_of(batch_sampler).batched:
         return
     if type(batch_sampler) is BatchSampler:
         check_rows(batch_sampler.sampler, None, started=False)
@@ -69,6 +62,12 @@ def _may_give_lists(sampler: object) -> Unreadable:
         f"a {type(sampler).__name__} may give lists of indices, each of which is one sample of a "
         "TensorDataset; if it gives only ints, engine='native' copies rows"
     )
+
+
+def _gives_ints(sampler: object) -> bool:
+    order = order_of(sampler)
+    ours = order.known and not order.batched
+    return ours or type(sampler) in _OF_INTS or _ints(sampler)
 
 
 def _ints(sampler: object) -> bool:

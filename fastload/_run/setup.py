@@ -14,7 +14,7 @@ from .._transforms.views import Views
 from ..errors import UsageError
 from . import pillow_share
 from .config import LoaderConfig
-from .engine_stream import default_prefetch
+from .engine_maker import default_prefetch
 from .pillow_share import PillowShare
 from .resources import Resources
 

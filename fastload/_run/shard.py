@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, SequentialSampler
+from torch.utils.data import IterableDataset
 
 from .._base import callers
 from .._sources.augmentation_checks import is_integer
 from ..errors import UsageError
-from .order import InOrder, SeededSampler
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -145,13 +144,6 @@ def warn_if_every_rank_reads_all(dataset: object) -> None:
         "a DistributedSampler, unless this is intended",
         stacklevel=callers.stacklevel(),
     )
-
-
-def order(sampler: SeededSampler | InOrder | SequentialSampler, first: int) -> np.ndarray:
-    """The order of the whole epoch, over all ranks: int64. ``first``: where it is resumed."""
-    if isinstance(sampler, SeededSampler):
-        return sampler.permutation(first)
-    return np.arange(len(sampler.data_source), dtype=np.int64)
 
 
 def _position(mesh: DeviceMesh) -> Shard:

@@ -7,6 +7,7 @@ and are plain tensors and images.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from ..storage.base import Store
 from .deferred.needed import has_tensors, loaded
-from .deferred.thread_state import THREAD, batch, materialised
+from .deferred.thread_state import THREAD, BatchContext, materialised
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -70,15 +71,10 @@ class PythonSamples:
             if made is not None:
                 return made
         elif THREAD.deferring is None and _possible():
-            state = randomness.get()
-            try:
-                completed = self._completed(store, records, make)
-            except Exception:  # noqa: BLE001 - raised again below, as the user's code raises it
-                completed = None
+            completed = self._completed(store, records, make)
             if completed is not None:
                 return completed
-            randomness.put(state)
-        from .._engine.python import decode_record
+        from .._engine.pillow import decode_record
 
         return [
             make(decode_record(store, record, check=check), i)
@@ -88,22 +84,24 @@ class PythonSamples:
     def _completed(
         self, store: Store, records: np.ndarray, make: Make
     ) -> torch.Tensor | list[Any] | None:
-        """The samples, made of deferred images and completed."""
+        """The samples, made of deferred images; None: they are to be made of decoded ones."""
+        from .deferred.attempt import attempt
         from .deferred.completion import Found, replaced
-        from .deferred.switch import deferring
 
-        with batch(None, arrays=True):
-            with deferring():
-                made = _deferred(store, records, make)
-                materialised()
-            if made is None:
-                return None
-            samples = _stacked(made)
-            found = Found()
+        def complete(made: list[Any]) -> torch.Tensor | list[Any]:
+            samples, found = _stacked(made), Found()
             replaced(samples, found.add)
             found.check_others()
             completed: torch.Tensor | list[Any] = found.completed(samples, self._decoder())
-        return completed
+            return completed
+
+        restore = functools.partial(randomness.put, randomness.get())
+        try:
+            return attempt(
+                BatchContext(asked={}), lambda: _deferred(store, records, make), complete, restore
+            )
+        finally:
+            materialised()  # nobody is told why
 
     def _decoder(self) -> BatchDecoder:
         from .deferred.batch import BatchDecoder

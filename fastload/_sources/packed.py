@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
+from .. import _native
 from .._base import randomness
 from .._base.indices import repeats_within
 from .._base.keywords import names_nearest
@@ -199,7 +200,7 @@ class PackedDataset(Dataset[Any]):
     def _images(self, records: np.ndarray, seeds: Sequence[int] | None) -> torch.Tensor | list[Any]:
         """The images of ``records``: one tensor, or a list if they do not make a batch."""
         # Recognised again for every batch (0.2 ms), because the transform may be changed in place.
-        plan = recognise(self.transform)
+        plan = None if _native.load() is None else recognise(self.transform)
         if isinstance(plan, Plan):
             return self._decoded([plan], records)[0]
         if isinstance(plan, Views):
@@ -219,8 +220,7 @@ class PackedDataset(Dataset[Any]):
         self, records: np.ndarray, seeds: Sequence[int] | None
     ) -> torch.Tensor | list[Any]:
         """The images that the transform, or each of a list of them, makes of ``records``."""
-        transform: Any = self.transform
-        assert transform is not None  # None is always recognised
+        transform: Any = self._called()
         if isinstance(transform, (list, tuple)):
             transform = EveryView(transform)
 
@@ -231,16 +231,23 @@ class PackedDataset(Dataset[Any]):
 
         return self._python_samples(self.store, records, make, check=self.check_crc != "never")
 
+    def _called(self) -> Any:
+        """The transform as Python calls it."""
+        if self.transform is not None:
+            return self.transform
+        from torchvision.transforms import v2  # without the core
+
+        return v2.PILToTensor()
+
     def _jointly(
         self, joint: Joint, records: np.ndarray
     ) -> tuple[torch.Tensor | list[Any], dict[str, Any]]:
         """The images of ``records``, and the fields that follow them."""
         plan = recognise(self.transform, joint=joint)
-        if not isinstance(plan, Plan):
-            assert self.transform is not None  # None is always recognised
-            from .._engine.python import decode_record
+        if not isinstance(plan, Plan) or _native.load() is None:
+            from .._engine.pillow import decode_record
 
-            return in_python(joint, self.store, records, self.transform, decode_record)
+            return in_python(joint, self.store, records, self._called(), decode_record)
         (engine,), (seed, epoch, repeats) = self._engines([plan]), self._numbers([plan], records)
         sizes = () if plan.fixed_size else self.store.sizes(records)
         parts = [slice(0, len(records))]

@@ -74,7 +74,7 @@ class Shown:
     Attributes:
         image: the grid, RGB.
         tiles: the position of each picture; a row of the grid is a sample.
-        engine: the engine that made the samples: "native", "python" or "torch".
+        engine: the engine that made the samples: "native" or "torch".
         levels: how values were converted to levels, in words.
     """
 
@@ -275,7 +275,7 @@ def _original(dataset: Any, index: int) -> tuple[str, str, Image.Image]:
     if isinstance(dataset, Subset):
         return _original(dataset.dataset, int(dataset.indices[index]))
     if isinstance(dataset, PackedDataset):
-        from .._engine.python import decode_record
+        from .._engine.pillow import decode_record
 
         image = decode_record(dataset.store, index)
         if dataset.joint is not None:

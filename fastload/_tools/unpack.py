@@ -258,7 +258,7 @@ def _image_file(
         Image.frombytes("RGB", (width, height), data).save(buffer, "PNG")
         return buffer.getvalue(), ".png"
     if kind == DCT:
-        from .._engine.jpeg import dct_to_jpeg
+        from .._engine.pillow import dct_to_jpeg
 
         try:
             return dct_to_jpeg(data), ".jpg"

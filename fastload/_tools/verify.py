@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from .. import _native
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
 from ..storage import open_store
@@ -136,6 +137,10 @@ def _take(
 
 def _decoder_of(store: Store, local: threading.local) -> Callable[[int], None]:
     """A function that decodes one record as loading does, and raises DataError if that fails."""
+    if _native.load() is None:
+        from .._engine.pillow import decode_record
+
+        return lambda index: decode_record(store, index, check=False).close()
     decoder = getattr(local, "decoder", None)
     if decoder is None:
         from .._base.slabs import SlabRing

@@ -1,6 +1,7 @@
 """The parameters of each sample of a batch: geometry, operations on pixels, erased rectangles.
 
-``draw`` draws them from a ``Plan``.
+``draw`` draws them from a ``Plan``. Those that were recorded, and so are known, come from
+``_sources/deferred/lowering.py``. Both put them together in ``built``.
 
 Note [Positions]
     Random numbers are drawn for (seed, epoch, index, position). Geometry operations have the
@@ -11,7 +12,8 @@ Note [Positions]
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _PIXELS, _ERASING = 4096, 8192
-_MAX_TURNED = 65535  # pixels of a side of a rotated image, in both engines; pixels/pixels.cpp
+_MAX_TURNED = 65535  # pixels of a side of a rotated image; pixels/pixels.cpp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,71 @@ class SampleParams:
         return self.boxes, self.keys, kinds, values
 
 
+Look = tuple[int, tuple[int, int, int]]
+"""Of a frame, for all samples: its filter, and the fill (r, g, b)."""
+
+
+class Part(NamedTuple):
+    """Samples of a batch with the same frames, and operations on pixels between them.
+
+    Attributes:
+        which: these samples.
+        frames: one after the other.
+        slots: before each frame but the first one.
+    """
+
+    which: int | slice | npt.NDArray[np.int64]
+    frames: Sequence[Frame]
+    slots: Sequence[Sequence[operations.Slots]]
+
+
+def built(
+    n: int, size: tuple[int, int], parts: Sequence[Part], looks: Sequence[Look], erased: Drawn
+) -> tuple[Geometry, SampleParams | None]:
+    """The first frame of ``n`` samples, and the parameters after it (None: there are none).
+
+    Args:
+        n: of all parts together.
+        size: width and height of the finished samples.
+        parts: those with fewer frames than others get some that do nothing.
+        looks: of the frames after the first one.
+        erased: rectangles.
+    """
+    frames = np.empty((n, 1 + len(looks), 11), np.int32)
+    frames[:] = (0, 0, *size, *size, 0, 0, 0, *size)
+    counts, width = [0] * len(looks), 0
+    for part in parts:
+        for k, given in enumerate(part.slots):
+            counts[k] = max(counts[k], sum(some.shape[1] for some, _ in given))
+            width = max(width, *(some.shape[2] for _, some in given), 0)
+    codes, values = operations.empty(n, sum(counts), width)
+    for which, some, between in parts:
+        for k, frame in enumerate(some):
+            frames[which, k] = frame.rows()
+        begin = 0
+        for count, given in zip(counts, between, strict=False):
+            at = begin
+            for part_codes, part_values in given:
+                end = at + part_codes.shape[1]
+                codes[which, at:end] = part_codes
+                values[which, at:end, : part_values.shape[2]] = part_values
+                at = end
+            begin += count
+    geometry = Geometry.of(frames[:, 0], *size)
+    if not looks and not erased.boxes.shape[1]:
+        return geometry, None
+    settings = [[count, filter, *fill] for count, (filter, fill) in zip(counts, looks, strict=True)]
+    return geometry, SampleParams(
+        first_size=np.ascontiguousarray(frames[:, 0, 9:]),
+        codes=codes,
+        values=values,
+        frames=np.ascontiguousarray(frames[:, 1:]),
+        settings=np.array(settings, np.int32).reshape(-1, 5),
+        boxes=erased.boxes,
+        keys=erased.keys,
+    )
+
+
 def draw(
     plan: Plan,
     sizes: Array,
@@ -94,59 +161,38 @@ def draw(
         return draws.draw(plan.ops, sizes, log=log, **given), None  # type: ignore[arg-type]
     counters = draws.counters(indices, repeats)
     numbers = _Numbers(seed, epoch, counters)
-    frame = Frame(sizes, indices, log=log)
+    frame = Frame.of(sizes, indices, log)
     draws.check_sizes(frame)
     draws.apply(plan.ops, frame, seed, epoch, counters, position=0)
     frame.refuse_large()
-    first = frame
+    frames, slots = [frame], []
     position, pixel_position = len(plan.ops), _PIXELS
-    slots: list[operations.Slots] = []
-    frames, settings = [], []
     for stage in plan.stages:
-        before = len(slots)
+        drawn = []
         w, h = frame.sides()
         for op in stage.pixels:
-            drawn = op.draw(numbers.uniform(pixel_position, op.numbers), w, h)
-            _refuse_blur(frame, drawn, w, h)
-            slots.append(drawn)
+            drawn.append(op.draw(numbers.uniform(pixel_position, op.numbers), w, h))
+            _refuse_blur(frame, drawn[-1], w, h)
             pixel_position += 1
             if log is not None:
-                _note_mirrors(log, drawn[0], w, h)
-            w, h = operations.sides_after(drawn, w, h)
+                _note_mirrors(log, drawn[-1][0], w, h)
+            w, h = operations.sides_after(drawn[-1], w, h)
             if operations.resizes(op):
                 _refuse_large(frame, w, h)
         if log is not None:
             log.fill = stage.mask_fill
-        fixed = None if any(map(operations.resizes, stage.pixels)) else frame.size()
-        frame = Frame(np.stack([w, h], axis=1), indices, fixed, log)
+        resized = any(map(operations.resizes, stage.pixels))
+        frame = Frame(*((w, h) if resized else (frame.w, frame.h)), indices, log)
         draws.apply(stage.ops, frame, seed, epoch, counters, position=position)
         frame.refuse_large()
         position += len(stage.ops)
-        frames.append(np.concatenate(frame.columns(), axis=1))
-        count = sum(codes.shape[1] for codes, _ in slots[before:])
-        settings.append([count, stage.filter, *stage.fill])
-    geometry = frame.finish()
-    box, resized, window, flip, size = first.columns()
-    geometry = Geometry(
-        box,
-        resized,
-        window,
-        np.ascontiguousarray(flip[:, 0], np.uint8),
-        geometry.out_h,
-        geometry.out_w,
-    )
-    codes, values = operations.joined(slots, len(indices))
-    erased = _rectangles(plan, numbers, len(indices), geometry.out_w, geometry.out_h)
-    params = SampleParams(
-        first_size=size,
-        codes=codes,
-        values=values,
-        frames=np.stack(frames, axis=1) if frames else np.zeros((len(indices), 0, 11), np.int32),
-        settings=np.array(settings, np.int32).reshape(-1, 5),
-        boxes=erased.boxes,
-        keys=erased.keys,
-    )
-    return geometry, params
+        frames.append(frame)
+        slots.append(drawn)
+    last = frame.finish()
+    size = last.out_w, last.out_h
+    looks = [(stage.filter, stage.fill) for stage in plan.stages]
+    erased = _rectangles(plan, numbers, len(indices), *size)
+    return built(len(indices), size, [Part(slice(None), frames, slots)], looks, erased)
 
 
 def output_sizes(plan: Plan, sizes: Array) -> npt.NDArray[np.int64] | None:
@@ -174,9 +220,9 @@ def _sizes_after(plan: Plan, sizes: Array) -> npt.NDArray[np.int64]:
     n = len(sizes)
     if plan.size is not None:
         return np.tile(np.array(plan.size[::-1], np.int64), (n, 1))
-    frame = Frame(sizes, np.arange(n))
+    frame = Frame.of(sizes, np.arange(n))
     for ops in (plan.ops, *(stage.ops for stage in plan.stages)):
-        frame = Frame(np.stack(frame.sides(), axis=1), np.arange(n))
+        frame = Frame(*frame.sides(), np.arange(n))
         for op in ops:
             op.apply(frame, np.zeros((4, op.blocks, n)))
         frame.refuse_large()
@@ -195,10 +241,11 @@ def coverage(plan: Plan, sizes: Array) -> tuple[int, int, int] | None:
     made = output_sizes(plan, few)
     assert made is not None, "it is not random"
     few, counts = few[made.all(axis=1)], counts[made.all(axis=1)]
-    frame = Frame(few, np.arange(len(few)))
+    frame = Frame.of(few, np.arange(len(few)))
     for op in plan.ops:
         op.apply(frame, np.zeros((4, op.blocks, len(few))))
-    _, resized, window, _, size = (column.astype(np.int64) for column in frame.columns())
+    rows = frame.rows().astype(np.int64)
+    resized, window, size = rows[:, 4:6], rows[:, 6:8], rows[:, 9:]
     common = np.minimum(window + size, resized) - np.maximum(window, 0)
     shared = common.clip(0).prod(axis=1)
     each = resized.prod(axis=1), resized.prod(axis=1) - shared, size.prod(axis=1) - shared

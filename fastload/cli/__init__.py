@@ -41,7 +41,6 @@ COMMANDS = {
     "autotune": ("fastload.cli.autotune", "Find the fastest settings on this machine."),
     "doctor": ("fastload.cli.doctor", "Find what slows a training script down."),
     "cache": ("fastload.cli.cache", "Show or delete what was fetched from URLs."),
-    "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),
 }
 
 
@@ -212,7 +211,7 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
     core = _native.load()
     click.echo(f"fastload {__version__}")
     if core is None:
-        click.echo("native core: not built; the slower Python engine is used")
+        click.echo("native core: not built; FastLoader does what torch's DataLoader does")
     else:
         click.echo(f"native core: built ({_native.libraries()})")
         for format, library, version in (

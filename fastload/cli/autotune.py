@@ -30,7 +30,7 @@ Examples:
   fastload autotune imgs.lmdb
   fastload autotune ./imgs --transform train:transform --fix-batch-size 256
   fastload autotune train:dataset --step train:step --budget 120
-  fastload autotune imgs.lmdb --html tune.html --png tune.png
+  fastload autotune imgs.lmdb --html tune.html
 """
 )
 @click.argument("source")
@@ -68,7 +68,6 @@ Examples:
     help="Also try decode='scaled', whose pixels differ slightly.",
 )  # fmt: skip
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a page with a heat map.")
-@click.option("--png", type=click.Path(dir_okay=False), help="Write the heat map as a picture.")
 @click.option(
     "--force", is_flag=True,
     help="Write the file even if other programs kept the machine busy.",
@@ -86,7 +85,6 @@ def command(
     output: str,
     approximate: bool,
     html: str | None,
-    png: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -99,11 +97,9 @@ def command(
     """
     from .._tools.tuning import autotune, page
 
-    for file in (output, html, png):
+    for file in (output, html):
         if file is not None:
             check_writable(file)
-    if png is not None:
-        page.check_png()
     with kept_for_json(as_json):
         path = os.path.exists(source) or is_url(source) or ":" not in source
         found = source if path else import_object(source)
@@ -130,13 +126,11 @@ def command(
     tuning.save(output)
     if html is not None:
         page.write_html(tuning, html)
-    if png is not None:
-        page.write_png(tuning, png)
     if as_json:
         click.echo(json.dumps(tuning.as_json(), indent=1))
         return
     _show(tuning)
-    click.echo(f"written: {', '.join(name for name in (output, html, png) if name)}")
+    click.echo(f"written: {', '.join(name for name in (output, html) if name)}")
     click.echo(f'use it: FastLoader(..., batch_size={tuning.batch_size}, tuned="{output}")')
 
 

@@ -146,7 +146,7 @@ def _tile(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
                 image = Image.frombytes("RGB", size, data)
             else:
                 if kind == DCT:
-                    from .._engine.jpeg import dct_to_jpeg
+                    from .._engine.pillow import dct_to_jpeg
 
                     data = dct_to_jpeg(data)
                 image = Image.open(io.BytesIO(data)).convert("RGB")

@@ -124,7 +124,7 @@ Examples:
 @click.option(
     "--ray", metavar="ADDRESS",
     help="Have tasks on a Ray cluster write the shards: auto joins the cluster of this machine, "
-    "local starts one here. Needs --shards or --shard-size.",
+    "local starts one here. Needs --shards.",
 )  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True,

@@ -100,16 +100,6 @@ class PartialWriter(Writer):
         """As in the contract."""
         return self._partial.started_ns
 
-    @property
-    def overhead(self) -> int:
-        """Bytes of ``shard_nbytes`` that a shard takes without records."""
-        return 0
-
-    def lengths(self) -> np.ndarray:
-        """int64 (n,), the bytes of ``shard_nbytes`` that each record takes."""
-        parts = [part.nbytes for part in [*self._partial.chunks, *self._columns]]
-        return np.concatenate([np.empty(0, np.int64), *parts])
-
     def keys(self) -> list[str]:
         """As in the contract."""
         chunks = [part.all_keys() for part in [*self._partial.chunks, *self._columns]]

@@ -2,7 +2,7 @@
 
     NAME.partial/lock, settings.json     as of every unfinished store (``_partial.py``)
     NAME.partial/work/...                shards that are being written
-    NAME.partial/made-.../00007/         a finished shard: a store of one file, and what its writer
+    NAME.partial/made/00007/             a finished shard: a store of one file, and what its writer
                                          says about it (report.json)
 
 A writer works in a folder of its own below ``work`` and renames it when its shard is complete. So a
@@ -14,10 +14,8 @@ a store at a URL.)
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -28,20 +26,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import StoreError, UsageError
-from . import open_store
 from ._columns import Schema
 from ._partial import Partial, sync_folder
 from ._shards import Shard
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
-from .base import RAW, Store
+from .base import RAW
 from .formats._array_shards import joined
 from .formats._array_writer import different_sizes
 from .registry import Apart, Format, find_by_suffix, known_formats
 from .table import Table, TableStore
 
 REPORT = "report.json"
-LENGTHS = "lengths.npy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,24 +48,15 @@ class Made:
         path: of its store.
         records: in it.
         nbytes: of its records.
-        overhead: as of its writer.
         begun_ns: when it was begun, in nanoseconds since 1970, by the clock of its file system.
-        digest: of its records.
         noted: what the process that made it says about it, JSON-able.
     """
 
     path: str
     records: int
     nbytes: int
-    overhead: int
     begun_ns: int
-    digest: str
     noted: Mapping[str, Any]
-
-    def lengths(self) -> np.ndarray:
-        """int64 (records,), the bytes of ``shard_nbytes`` that each record takes."""
-        found: np.ndarray = np.load(os.path.join(os.path.dirname(self.path), LENGTHS))
-        return found
 
 
 def format_apart(path: str) -> Format:
@@ -208,16 +195,12 @@ class ShardPlace:
         )
         with writer:
             noted = write(writer)
-            lengths, sums = writer.lengths(), writer.checksums()
             about = {
                 "records": len(writer),
                 "nbytes": writer.nbytes,
-                "overhead": writer.overhead,
                 "begun_ns": begun_ns,
-                "digest": _digest(lengths, sums),
                 "noted": noted,
             }
-        np.save(os.path.join(folder, LENGTHS), lengths)
         with open(os.path.join(folder, REPORT), "w", encoding="utf-8") as file:
             json.dump(about, file)
             file.flush()
@@ -232,14 +215,6 @@ class ShardPlace:
                 path=self.finished,
             )
         return made
-
-    def opened(self, pieces: Sequence[str]) -> contextlib.AbstractContextManager[Store]:
-        """The records of finished shards of the same set, as one store, while the block lasts.
-
-        Args:
-            pieces: their ``Made.path``, at least one.
-        """
-        return open_store(list(pieces))
 
 
 class ShardSet:
@@ -263,11 +238,11 @@ class ShardSet:
         shutil.rmtree(self._partial.file("work"), ignore_errors=True)  # of processes that died
         self._open = True
 
-    def place(self, kind: str, number: int, count: int, shard: Shard) -> ShardPlace:
-        """Where shard ``number`` of ``count`` is made; ``kind`` names the folder of all of them."""
+    def place(self, number: int, count: int, shard: Shard) -> ShardPlace:
+        """Where shard ``number`` of ``count`` is made."""
         return ShardPlace(
             store=self.path,
-            folder=self._partial.file(f"made-{kind}"),
+            folder=self._partial.file("made"),
             number=number,
             count=count,
             shard=shard,
@@ -300,13 +275,12 @@ class ShardSet:
         self._open = False
         return table
 
-    def close(self) -> None:
-        """Release it. Finished shards are kept for the next run. Does nothing after ``commit``."""
+    def close(self, *, keep: bool = True) -> None:
+        """Release it. ``keep`` finished shards for the next run. Does nothing after ``commit``."""
         if not self._open:
             return
         self._open = False
-        made = [name for name in os.listdir(self._partial.folder) if name.startswith("made-")]
-        self._partial.close(remove=not made)
+        self._partial.close(remove=not (keep and os.path.isdir(self._partial.file("made"))))
 
 
 def begun_with(path: str, settings: Mapping[str, object]) -> dict[str, object]:
@@ -363,10 +337,3 @@ def _check_sizes(form: Format, path: str, first: Table, other: Table) -> None:
     sizes = [one.sizes[0].tolist() for one in tables if one.sizes is not None]
     if sizes[0] != sizes[1]:
         raise UsageError(different_sizes(path, *sizes))
-
-
-def _digest(lengths: np.ndarray, checksums: np.ndarray) -> str:
-    """Of the records of a shard."""
-    digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<i8").tobytes(), digest_size=16)
-    digest.update(np.ascontiguousarray(checksums, "<u4").tobytes())
-    return digest.hexdigest()

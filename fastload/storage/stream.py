@@ -337,7 +337,7 @@ class StreamWriter(PartialWriter):
         if self._shards is not None:
             numbers = self._sharding.by_count(first, count)
         elif self._shard_nbytes is not None:
-            room = self._shard_nbytes - self.overhead
+            room = self._shard_nbytes - header - len(self.trailer())
             numbers = fill(lengths, room, number=self._number, filled=self._at - header)
         edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), count]
         for start, stop in itertools.pairwise(edges):
@@ -345,18 +345,6 @@ class StreamWriter(PartialWriter):
                 at = self._at if numbers[start] == self._number else header
                 begin[start:stop] = starts[start:stop] - starts[start] + at
         return numbers
-
-    @property
-    def overhead(self) -> int:
-        """As in the contract: header and trailer."""
-        return len(self.header()) + len(self.trailer())
-
-    def lengths(self) -> np.ndarray:
-        """As in the contract: of the frames."""
-        places = join([*self._partial.chunks, *self._columns]).places
-        assert places is not None  # written by this class
-        found: np.ndarray = places[:, 3] - places[:, 1]
-        return found
 
     def sync(self) -> None:
         """Make all added records durable."""

@@ -56,14 +56,12 @@ def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [event for event in events if event["name"] == name]
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.native
 @pytest.mark.parametrize("threads", [0, 2])
 def test_stages_nest_and_wait_and_step_cover_the_loop(
-    engine: str, threads: int, store: Path, tmp_path: Path
+    threads: int, store: Path, tmp_path: Path
 ) -> None:
-    loader = FastLoader(
-        store, batch_size=4, transform=CHAIN, num_workers=threads, engine=engine, shuffle=True
-    )
+    loader = FastLoader(store, batch_size=4, transform=CHAIN, num_workers=threads, shuffle=True)
     begin = time.perf_counter_ns()
     with fastload.trace(tmp_path / "run.json"):
         for _ in loader:
@@ -114,12 +112,10 @@ def test_checksums_and_what_pillow_decodes_are_shown(tmp_path: Path, store: Path
     assert len(named(load(tmp_path / "run.json"), "check")) == 24
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_operations_on_pixels_are_a_stage_behind_decoding(
-    engine: str, store: Path, tmp_path: Path
-) -> None:
+@pytest.mark.native
+def test_operations_on_pixels_are_a_stage_behind_decoding(store: Path, tmp_path: Path) -> None:
     chain = T.Compose([T.RandomResizedCrop(64), T.RandAugment(), T.ToTensor(), T.RandomErasing()])
-    loader = FastLoader(store, batch_size=8, transform=chain, engine=engine)
+    loader = FastLoader(store, batch_size=8, transform=chain)
     with fastload.trace(tmp_path / "run.json"):
         for _ in loader:
             pass

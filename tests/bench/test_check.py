@@ -11,8 +11,8 @@ import torch
 
 from bench import check, reference
 from bench.loaders.base import Batch, Loader, Setting
+from bench.synthetic import make_images
 from bench.workload import Workload
-from fastload._tools.synthetic import make_images
 
 pytest.importorskip("torchvision")
 

@@ -16,64 +16,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import RandomSampler
+from torchvision import transforms
 
 from bench import gpu_lab, gpu_report
 from bench.process import Failed, Process
-from bench.suites import gpu_transfer
+from fastload import FastLoader, PackedDataset
 from fastload._version import DISTRIBUTION, __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class PackedError(Exception):
-    pass
-
-
 def _clean() -> dict[str, str]:
     """Without LD_LIBRARY_PATH, which cv2 sets: gpu.sh would ask its Python for a path."""
     return {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-
-
-def test_transfer_packs_every_set_of_images_into_a_store_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed: list[tuple[Path, str | None]] = []
-    work = SimpleNamespace(images="", stores=str(tmp_path / "stores"))
-
-    def pack(images: str, path: Path, *, encode: str | None) -> None:
-        assert path.parent.is_dir() and not path.exists()
-        path.touch()
-        packed.append((path, encode))
-        raise PackedError
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu_transfer, "imagenet", lambda *given: work)
-    monkeypatch.setattr(gpu_transfer, "pack", pack)
-    suite = gpu_transfer.GpuTransfer()
-    options: Any = SimpleNamespace(toy=True, fresh=True, cache=tmp_path, loaders=suite.known())
-    for variant, images in [
-        ("jpeg-256-eager", "toy"),
-        ("jpeg-32-compiled", "given"),
-        ("jpeg-32-eager", "toy"),  # it is there and begun again
-        ("dct-32-eager", "toy"),
-        ("raw-32-eager", "toy"),
-    ]:
-        work.images = f"/images/{images}"
-        with pytest.raises(PackedError):
-            suite.run(variant, options)
-    paths = [path for path, _ in packed]
-    assert paths[0] == paths[2] and len(set(paths)) == 4
-    assert [encode for _, encode in packed] == [None, None, None, "dct", None]
-
-
-def test_transfer_measures_every_store_batch_and_mode() -> None:
-    variants = set(gpu_transfer.GpuTransfer.variants)
-    assert variants == {
-        f"{images}-{batch}-{mode}"
-        for images in ("jpeg", "dct", "raw")
-        for batch in (32, 256)
-        for mode in ("eager", "compiled")
-    }
 
 
 class Counted(torch.nn.Module):
@@ -102,52 +58,24 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
         times.append(len(network.seen))
         return float(len(times))
 
-    monkeypatch.setattr(gpu_transfer, "time", SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr(
-        gpu_transfer, "_synchronize", lambda device: waited.append(len(network.seen))
+    monkeypatch.setattr(gpu_lab, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(gpu_lab, "_synchronize", lambda device: waited.append(len(network.seen)))
+    dataset = PackedDataset(
+        store,
+        transform=transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()]),
     )
-    found = gpu_transfer.speeds(
-        store, network, torch.device("cpu"), batch=2, steps=3, rounds=2, threads=1, size=16
-    )
+    sampler = RandomSampler(dataset, replacement=True, num_samples=120)
+    loader: FastLoader[Any] = FastLoader(dataset, 2, sampler=sampler, num_workers=1)
+    found = gpu_lab.measured(loader, network, torch.device("cpu"), steps=3, rounds=2)
     assert found.shares == [1.0, 1.0] and found.alone == [1 / 3, 1 / 3]  # by the clock above
     assert any(line.startswith("wait_share: ") for line in found.explain)
-    whole = gpu_transfer._UNTIMED + 3
+    whole = gpu_lab._UNTIMED + 3
     assert times == waited == [n for k in range(6) for n in (whole * k + 8, whole * (k + 1))]
     there = network.seen[0]
     for k in range(0, 6, 2):  # the batch that is there, and then only others
         assert set(network.seen[whole * k : whole * (k + 1)]) == {there}
         fed = network.seen[whole * (k + 1) : whole * (k + 2)]
         assert len(set(fed)) > 4
-
-
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_transfer_compiles_the_network_where_its_name_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    measured: list[object] = []
-
-    def speeds(store: Path, network: object, device: torch.device, **more: int) -> None:
-        measured.append(network)
-        raise PackedError
-
-    network = Counted()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch, "compile", lambda network, dynamic: (network, dynamic))
-    monkeypatch.setattr(gpu_transfer, "imagenet", lambda *given: None)
-    monkeypatch.setattr(gpu_transfer, "_packed", lambda *given: tmp_path)
-    monkeypatch.setattr(gpu_transfer, "resnet50", lambda: network)
-    monkeypatch.setattr(gpu_transfer, "speeds", speeds)
-    suite = gpu_transfer.GpuTransfer()
-    options: Any = SimpleNamespace(toy=True, loaders=suite.known(), rounds=3, threads=4)
-    with pytest.raises(PackedError):
-        suite.run(f"jpeg-256-{mode}", options)
-    assert measured == [network if mode == "eager" else (network, False)]
-
-
-def test_transfer_times_at_least_500_fed_steps() -> None:
-    for rounds in range(1, 9):
-        assert rounds * -(-gpu_transfer._STEPS // rounds) >= 500
 
 
 def test_script_takes_paths_from_where_it_is_called(tmp_path: Path) -> None:

@@ -131,20 +131,3 @@ def test_the_command_names_the_files_it_made(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     names = ("cold", "cold-dark", "memory", "memory-dark")
     assert done.output.split() == [str(tmp_path / "out" / f"{name}.svg") for name in names]
-
-
-def test_a_timeline_is_drawn_with_a_row_for_each_thread(store: Path, tmp_path: Path) -> None:
-    import fastload
-    from bench.__main__ import main
-    from fastload import FastLoader
-
-    with fastload.trace(tmp_path / "run.json"):
-        for _ in FastLoader(store, batch_size=1, sampler=[0] * 12, num_workers=2):
-            pass
-    for name in ("part.svg", "part.png"):
-        words = ["timeline", str(tmp_path / "run.json"), "--out", str(tmp_path / name)]
-        done = CliRunner().invoke(main, words)
-        assert done.exit_code == 0, done.output
-    drawn = (tmp_path / "part.svg").read_text()
-    assert drawn.count("fastload decoder") >= 1
-    assert "wait" in drawn and "decode" in drawn

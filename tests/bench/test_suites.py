@@ -159,17 +159,9 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
     assert coldness.resident([path]) == 1
 
 
-@pytest.mark.parametrize("variant", ["small", "arrays"])
-def test_the_cost_of_states_is_a_share_of_the_loop(cache: Path, variant: str) -> None:
-    (row,) = rows_of_any(cache, "state", variant)
-    assert 0 < row["median"] < 1
-    assert row["setting"]["call_us"] > 0
-
-
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
     elsewhere = {
-        "gpu-transfer",
         "gpu-decode",
         "any-dataset",
         "auto",
@@ -177,14 +169,12 @@ def test_every_suite_has_a_toy_test() -> None:
         "scripts",
         "autotune",
         "formats",
-        "overhead",
         "buckets",
         "scaled",
     }
     assert set(SUITES) - elsewhere == tested | {
         "pack",
         "startup",
-        "state",
         "memory",
         "scaling",
         "cold",
@@ -255,13 +245,6 @@ def test_every_format_is_compared_with_the_fastest(
     assert [row["loader"] for row in rows if row["metric"] == "throughput"] == names
 
 
-def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> None:
-    (row,) = rows_of_any(cache, "overhead", "small")
-    low, high = row["setting"]["interval_95"]
-    assert low < row["setting"]["mean"] < high
-    assert len(row["values"]) == 2
-
-
 @pytest.mark.parametrize(
     ("variant", "engine"),
     [
@@ -277,9 +260,8 @@ def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> No
 )
 def test_any_dataset_is_compared_with_dataloader(cache: Path, variant: str, engine: str) -> None:
     rows = rows_of_any(cache, "any-dataset", variant)
-    assert [row["setting"]["workers"] for row in rows] == [0, 0, 0, 2, 2, 2]
-    ratios = [row for row in rows if row["metric"] == "times DataLoader"]
-    for row in ratios:
+    assert [row["setting"]["workers"] for row in rows] == [0, 2]
+    for row in rows:
         low, high = row["setting"]["interval_95"]
         assert low <= row["setting"]["mean"] <= high
         assert row["setting"]["engine"] == engine or engine == "native"
@@ -292,7 +274,7 @@ def test_any_dataset_measures_albumentations_where_it_is_installed(
     installed = all(importlib.util.find_spec(name) for name in ("albumentations", "cv2"))
     rows = rows_of_any(cache, "any-dataset", variant)
     if installed:
-        assert [row["setting"]["workers"] for row in rows] == [0, 0, 0, 2, 2, 2]
+        assert [row["setting"]["workers"] for row in rows] == [0, 2]
     else:
         (row,) = rows
         assert "pip install albumentations" in row["reason"]
@@ -322,13 +304,6 @@ def test_decoding_for_a_gpu_runs_at_toy_size_without_one(cache: Path) -> None:
     rows = rows_of(cache, "gpu-decode", "--loaders", ",".join(names))
     assert [row["loader"] for row in rows] == names
     assert all(row["device"] for row in rows)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_transfer_to_a_gpu_is_not_measured_without_one(cache: Path) -> None:
-    done = run(cache, "gpu-transfer")
-    assert done.exit_code == 1
-    assert "expected a CUDA device, found none" in done.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -114,20 +114,6 @@ def test_the_same_seed_gives_the_same_picture(photos: Path, tmp_path: Path) -> N
     assert data[0] != data[2]
 
 
-@pytest.mark.native
-def test_without_the_core_the_picture_is_the_same(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fastload import _native
-
-    with_core = fastload.show(photos, TRAIN, samples=2)
-    monkeypatch.setattr(_native, "load", lambda: None)
-    monkeypatch.setattr(_native, "warn_missing", lambda: None)
-    without = fastload.show(photos, TRAIN, samples=2)
-    assert (with_core.engine, without.engine) == ("native", "python")
-    np.testing.assert_array_equal(np.asarray(with_core.image), np.asarray(without.image))
-
-
 def test_datasets_are_shown_and_left_as_they_are(photos: Path, store: Path) -> None:
     folder = ImageFolder(photos, TRAIN)
     packed = fastload.PackedDataset(store, TRAIN)

@@ -195,19 +195,12 @@ def test_hugging_face_columns_keep_the_names_of_their_classes(tmp_path: Path) ->
 # --- tars of class folders ------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["native", "python"])
-def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-
-
 def archive(path: Path, folder: Path, name: str) -> Path:
     with tarfile.open(path, "w") as tar:
         tar.add(folder, name)
     return path
 
 
-@pytest.mark.usefixtures("core")
 @pytest.mark.parametrize("above", [".", "imgs", "data/imgs"])
 def test_a_tar_of_class_folders_has_the_classes_of_the_folder(
     images: Path, tmp_path: Path, above: str
@@ -227,7 +220,6 @@ def test_batches_of_a_tar_of_class_folders_have_labels(images: Path, tmp_path: P
     assert batch.shape == (2, 3, 16, 16) and given.tolist() == [0, 0]
 
 
-@pytest.mark.usefixtures("core")
 def test_a_tar_that_is_no_set_of_class_folders_has_no_labels(images: Path, tmp_path: Path) -> None:
     beside = images / "beside.jpg"
     beside.write_bytes(picture(1, 16, 16))

@@ -23,7 +23,7 @@ from PIL import Image
 
 import native_core
 from fastload import FastLoader, unpack, verify
-from fastload._engine.python import decode_record
+from fastload._engine.pillow import decode_record
 from fastload.cli import main
 from fastload.converters import pack
 from fastload.converters._chunk import Chunk

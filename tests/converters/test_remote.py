@@ -436,14 +436,16 @@ def test_the_files_of_another_store_are_never_taken_for_uploaded(
     assert content(tmp_path / "back.lmdb") == content(tmp_path / f"x{suffix}")
 
 
-def test_a_url_that_another_machine_packs_to_is_refused(
-    memory: Any, images: Path, staging: Path
+def test_a_store_that_another_machine_has_packed_meanwhile_is_not_replaced(
+    memory: Any, images: Path
 ) -> None:
-    memory.pipe_file("/b/x.lmdb.lock", b'{"mark": "another", "host": "far", "since": "noon"}')
-    with pytest.raises(UsageError, match="on the machine far since noon: wait for it; if it does"):
-        pack(images, "memory://b/x.lmdb")
-    assert os.listdir(staging) == [] and not memory.exists("/b/x.lmdb")
-    memory.rm_file("/b/x.lmdb.lock")
+    def other(done: int, total: int | None, nbytes: int) -> None:
+        memory.pipe_file("/b/x.lmdb", b"another one's")
+
+    with pytest.raises(UsageError, match=r"'memory://b/x\.lmdb' exists: delete it or"):
+        pack(images, "memory://b/x.lmdb", progress=other)
+    assert memory.cat_file("/b/x.lmdb") == b"another one's"
+    memory.rm_file("/b/x.lmdb")
     assert pack(images, "memory://b/x.lmdb").records == 20
     assert [one.rsplit("/", 1)[-1] for one in memory.find("/b")] == ["x.lmdb"]
 

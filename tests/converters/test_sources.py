@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gzip
 import io
 import itertools
@@ -28,7 +27,7 @@ from torchvision import datasets
 
 import warm
 from fastload._tools.unpack import unpack
-from fastload.converters import _alone, _append, append, concat, estimate, pack
+from fastload.converters import _alone, _overwrite, append, concat, estimate, pack
 from fastload.converters._store_source import unique
 from fastload.converters._workplace import Workplace
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
@@ -345,22 +344,17 @@ def test_append_that_is_killed_leaves_the_old_store_or_the_new_one_with_its_fiel
 
         def last_steps(*arguments: Any) -> None:
             monkeypatch.setattr(os, "replace", counted)
-            replace(*arguments)
+            move(*arguments)
 
-        rename, replace = os.replace, _append._replace
-        work = Workplace(str(path), "appending")
-        clear = functools.partial(_append._clear, work, work.staged, work.file(f"added{suffix}"))
+        rename, move = os.replace, _overwrite._move
         with monkeypatch.context() as patch:
-            patch.setattr(_append, "_replace", last_steps)
-            patch.setattr(_append, "_clear", lambda *paths: None)  # who is killed clears nothing up
+            patch.setattr(_overwrite, "_move", last_steps)
             try:
                 append(path, tmp_path / f"more{suffix}")
             except Killed:
                 return True
             finally:
                 patch.setattr(os, "replace", rename)
-        clear()
-        work.end()
         return False
 
     write(tmp_path / f"more{suffix}", [{"key": f"neu {i}"} for i in range(12)])
@@ -432,7 +426,7 @@ def test_append_deletes_what_a_killed_one_had_written_of_the_next_sidecar(tmp_pa
     before = sorted(os.listdir(tmp_path))
     work = Workplace(str(path), "appending")
     work.begin()
-    Path(work.file("sidecar")).write_bytes(b"half")
+    Path(work.file("a.tar.fastload")).write_bytes(b"half")
     (tmp_path / "a.tar.replacing-lock").touch()
     with pytest.raises(UsageError, match="already has a record"):
         append(path, path)

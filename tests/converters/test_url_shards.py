@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from fastload.converters import _ray, _url_shards, pack
+from fastload.converters import _url_shards, pack
 from fastload.converters._url_shards import UrlShardSet
 from fastload.errors import StoreError, UsageError
 from fastload.storage import open_store
@@ -25,12 +25,6 @@ from fastload.storage.shard_set import ShardPlace
 from storage.formats import picture
 
 COUNT = 120
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several pieces of few images."""
-    monkeypatch.setattr(_ray, "_PIECE_LEAST", 16)
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +92,8 @@ def files(folder: Path) -> dict[str, bytes]:
     ("name", "options"),
     [
         pytest.param("a.tar", {"shards": 3, "split": "val=0.2"}, marks=pytest.mark.long),
-        ("a.rec", {"shard_nbytes": 20_000}),
-        pytest.param("a.h5", {"shard_nbytes": 30_000}, marks=pytest.mark.long),
+        ("a.rec", {"shards": 4}),
+        pytest.param("a.h5", {"shards": 3}, marks=pytest.mark.long),
         pytest.param("a.pth", {"shards": 3, "resize": "8x8"}, marks=pytest.mark.long),
     ],
 )
@@ -165,9 +159,7 @@ def test_a_run_that_was_stopped_is_resumed(
         pack(images, url, ray="local", shards=11)
     # What a task that was killed has left of a shard does not count.
     half = next(n for n in range(12) if not any(f"/{n:05d}/" in name for name in made))
-    torn = (
-        f"bucket/resumed/a.tfrecord.partial/made-pieces/{half:05d}/a-{half:05d}-of-00012.tfrecord"
-    )
+    torn = f"bucket/resumed/a.tfrecord.partial/made/{half:05d}/a-{half:05d}-of-00012.tfrecord"
     bucket.pipe_file(torn, b"torn")
     report = pack(images, url, **options)
     assert report.parts[0].resumed == 10 * len(made)
@@ -226,8 +218,7 @@ def begun(shards: int = 2) -> tuple[UrlShardSet, list[ShardPlace]]:
     made = UrlShardSet("memory://bucket/a.tar", {"shards": shards}, RemoteOptions())
     key = "0.jpg"
     return made, [
-        made.place("pieces", number, shards, Shard(first=0, first_key=key))
-        for number in range(shards)
+        made.place(number, shards, Shard(first=0, first_key=key)) for number in range(shards)
     ]
 
 
@@ -235,7 +226,7 @@ def make(place: ShardPlace) -> Any:
     return place.make(writing([picture(1, 12, 12)]), classes=[], metadata={})
 
 
-@pytest.mark.parametrize("sent", range(5))
+@pytest.mark.parametrize("sent", range(4))
 def test_an_upload_that_ends_early_leaves_no_finished_shard(
     system: Any, monkeypatch: pytest.MonkeyPatch, sent: int
 ) -> None:
@@ -333,7 +324,7 @@ def test_damaged_settings_and_reports_are_named(system: Any) -> None:
     shards, (place, _) = begun()
     make(place)
     shards.close()
-    system.pipe_file("/bucket/a.tar.partial/made-pieces/00000/report.json", b"{")
+    system.pipe_file("/bucket/a.tar.partial/made/00000/report.json", b"{")
     with pytest.raises(StoreError, match="report of a finished shard is damaged"):
         place.found()
     system.pipe_file("/bucket/a.tar.partial/settings.json", b"[1")

@@ -18,12 +18,14 @@ import torch
 from PIL import Image
 from torchvision import transforms as v1
 
+import torchvision_oracle as oracle
 from fastload import ChecksumError, DataError, DecodeError, StoreError, UsageError, hints
 from fastload._base.slabs import SlabRing
 from fastload._engine import registry
 from fastload._engine.base import BatchEngine
 from fastload._engine.cache.cache import Cache
 from fastload._engine.image_engine import EngineOptions
+from fastload._engine.pillow import decode_record
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload._transforms.views import Views, seed_of
@@ -116,14 +118,12 @@ def _dali() -> Any:
 
 CASES = [
     pytest.param(Case("native"), id="native", marks=_native),
-    pytest.param(Case("python"), id="python"),
     pytest.param(Case("dali", exact=False), id="dali", marks=[_native, _dali()]),
     pytest.param(
         Case("native", plan=Views((plan_of(CHAIN), plan_of(OTHER)))),
         id="native views",
         marks=_native,
     ),
-    pytest.param(Case("python", plan=Views((plan_of(CHAIN), plan_of(OTHER)))), id="python views"),
     pytest.param(Case("gather", store=tensors, decodes=False), id="gather"),
 ]
 
@@ -143,21 +143,19 @@ def test_the_suite_has_every_engine_and_users_can_name_those_that_decode() -> No
 
 
 def reference(store: Store, plan: Plan | Views, records: Any) -> list[torch.Tensor]:
-    """The batch by the Python engine, sample by sample on this thread."""
+    """The batch by Pillow and torchvision, with the random numbers of these samples."""
     if isinstance(store, TensorStore):
         return [tensor[records] for tensor in store.tensors]
     plans = plan.each if isinstance(plan, Views) else (plan,)
     views = []
     for view, one in enumerate(plans):
-        engine = registry.make_engine(
-            "python", store, one, EngineOptions(threads=0, ring=SlabRing(3))
-        )
-        seed, numbers = seed_of(7, view), np.array(records, np.int64)
-        each = [
-            engine.submit(numbers[i : i + 1], seed=seed, epoch=2).result()
-            for i in range(len(numbers))
+        (chain,) = (chain for chain in (CHAIN, OTHER, SMALL) if plan_of(chain).same_as(one))
+        numbers = np.asarray(records).tolist()
+        made = [
+            oracle.sample(chain, decode_record(store, record), record, seed_of(7, view), 2)
+            for record in numbers
         ]
-        views.append(torch.cat([one.clone() for one in each]))
+        views.append(torch.stack(made))
     return views
 
 

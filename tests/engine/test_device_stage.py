@@ -46,13 +46,11 @@ def plan_of(tail):
     return plan
 
 
-@pytest.mark.parametrize(
-    ("engine", "dtype"),
-    [("native", None), ("python", None), ("native", torch.float16), ("native", torch.bfloat16)],
-)
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
+@pytest.mark.native
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("chain", CHAINS)
-def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, engine, dtype, store):
+def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, dtype, store):
     opened, plan = open_store(store), plan_of(CHAINS[chain])
     if dtype is not None and plan.dtype != torch.uint8:
         plan = plan.with_output(dtype)
@@ -61,7 +59,7 @@ def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, en
 
     def images(plan):
         decoder = make_engine(
-            engine,
+            "native",
             opened,
             plan,
             EngineOptions(threads=0, ring=SlabRing(2), channels_last=channels_last),
@@ -80,9 +78,9 @@ def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, en
     assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("engine", ["auto", "python"])
+@pytest.mark.native
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_gray_images_have_one_channel_there_too(channels_last, engine):
+def test_gray_images_have_one_channel_there_too(channels_last):
     chain = v1.Compose([v1.ToTensor(), v1.Normalize((0.1,), (0.3,)), v1.RandomErasing(0.9)])
     plan = recognise(chain, "L")
     assert isinstance(plan, Plan)
@@ -91,7 +89,7 @@ def test_gray_images_have_one_channel_there_too(channels_last, engine):
 
     def images(plan):
         decoder = make_engine(
-            engine,
+            "native",
             opened,
             plan,
             EngineOptions(threads=0, ring=SlabRing(2), channels_last=channels_last),

@@ -121,13 +121,12 @@ def test_epochs_are_those_of_a_loader_that_remembers_nothing(made, forgetful, tr
     assert remembered(other) == 0
 
 
-def test_epochs_are_those_of_the_python_engine(made):
+def test_epochs_are_those_of_pillows_pixels(made, tmp_path):
+    pack(made, tmp_path / "pixels.lmdb", encode="raw")
     dataset = ImageFolder(str(made), transform=CROP)
+    pixels = PackedDataset(tmp_path / "pixels.lmdb", transform=CROP)
     for epoch in range(2):
-        assert_same(
-            list(loader_of(dataset, epoch)),
-            list(loader_of(dataset, epoch, engine="python", num_workers=0)),
-        )
+        assert_same(list(loader_of(dataset, epoch)), list(loader_of(pixels, epoch)))
 
 
 @pytest.mark.parametrize("encode", ["keep", "dct"])

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
+from torchvision import transforms as v1
 from torchvision.datasets import folder
 
-from fastload._engine import pillow
-from fastload._transforms.geometry import draws
-from fastload._transforms.geometry.draws import Geometry
-from fastload._transforms.plan import Plan
+from fastload import FastLoader
+from fastload._engine import long_sides, pillow
 from fastload.errors import DecodeError
+from fastload.storage import DCT, Record, open_store, open_writer
+from native_core import core
 from pictures import encoded, picture, pixels
 
 WHERE: dict[str, Any] = {"path": "/data/imgs.lmdb", "record": 7, "offset": 4096}
@@ -168,22 +169,49 @@ def test_raw_pixels_need_their_exact_number_of_bytes() -> None:
         pillow.from_pixels(b"", (0, 0))
 
 
-# fill
+# records
 
 
-def one(box: Any, resized: Any, window: Any, flip: int, out: tuple[int, int]) -> Geometry:
-    w, h = out
-    arrays = [np.array([values], np.int32) for values in (box, resized, window)]
-    return Geometry(*arrays, np.array([flip], np.uint8), h, w)
+def store_of(path: Path, records: list[bytes]) -> Any:
+    with open_writer(path, classes=["a"], metadata={}) as writer:
+        writer.append(
+            [
+                Record(data=data, label=0, key=str(i), width=40, height=30, kind=DCT)
+                for i, data in enumerate(records)
+            ]
+        )
+    return open_store(path)
+
+
+@pytest.mark.native
+def test_single_dct_records_are_read_and_damaged_ones_named(tmp_path: Path) -> None:
+    record = core().dct_encode(FILES["JPEG"])
+    damaged = record[:20] + b"\xff" * 9 + record[29:]
+    store = store_of(tmp_path / "x.lmdb", [record, damaged])
+    assert pixels(pillow.decode_record(store, 0)) == pixels(pillow.decode(FILES["JPEG"]))
+    with pytest.raises(DecodeError, match="DCT record is damaged") as info:
+        pillow.decode_record(store, 1)
+    assert info.value.record == 1 and info.value.path == str(tmp_path / "x.lmdb")
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_batch_with_a_damaged_dct_record_is_an_error(tmp_path: Path, threads: int) -> None:
+    record = core().dct_encode(FILES["JPEG"])
+    store_of(tmp_path / "x.lmdb", [record, record[:-9]])
+    with pytest.raises(DecodeError, match="record is damaged") as info:
+        list(FastLoader(tmp_path / "x.lmdb", 2, transform=v1.ToTensor(), num_workers=threads))
+    assert info.value.record == 1
+
+
+# long sides
 
 
 @pytest.mark.parametrize("flip", [0, 1])
 @pytest.mark.parametrize("corner", [(0, 0), (-2, -1), (3, 2), (-2, 3), (-9, 0), (0, -9), (40, 40)])
 def test_pixels_outside_of_the_resized_box_get_the_fill(corner: Any, flip: int) -> None:
     image = picture(9, 8)
-    out = np.zeros((1, 3, 7, 8), np.uint8)
-    plan = Plan(fill=(1, 2, 3))
-    pillow.fill(image, 0, one((1, 0, 7, 6), (7, 6), corner, flip, (8, 7)), plan, out)
+    made = long_sides.cut(image, [1, 0, 7, 6, 7, 6, *corner, flip, 8, 7], 2, (1, 2, 3))
     source = np.asarray(image)[0:6, 1:8]
     expected = np.empty((7, 8, 3), np.uint8)
     expected[:] = (1, 2, 3)
@@ -194,23 +222,4 @@ def test_pixels_outside_of_the_resized_box_get_the_fill(corner: Any, flip: int) 
                 expected[y, x] = source[at_y, at_x]
     if flip:
         expected = expected[:, ::-1]
-    assert out[0].tolist() == expected.transpose(2, 0, 1).tolist()
-
-
-def test_fill_writes_its_own_slice_and_no_other_in_either_layout() -> None:
-    image, plan = picture(6, 5), Plan()
-    geometry = draws.draw((), np.array([[6, 5]] * 3), seed=0, epoch=0, indices=np.arange(3))
-    planes = np.full((3, 3, 5, 6), 9, np.uint8)
-    pixelwise = np.full((3, 5, 6, 3), 9, np.uint8)
-    pillow.fill(image, 1, geometry, plan, planes)
-    pillow.fill(image, 1, geometry, plan, pixelwise.transpose(0, 3, 1, 2))
-    assert planes[1].tolist() == pixelwise[1].transpose(2, 0, 1).tolist()
-    assert pixelwise[1].tolist() == pixels(image)
-    for out in (planes, pixelwise):
-        assert (out[0] == 9).all() and (out[2] == 9).all()
-
-
-def test_an_image_smaller_than_its_geometry_is_refused() -> None:
-    geometry = one((10, 0, 31, 30), (31, 30), (0, 0), 0, (31, 30))
-    with pytest.raises(DecodeError, match=r"box 31x30 at \(10, 0\), got 40x30 pixels"):
-        pillow.fill(picture(40, 30), 0, geometry, Plan(), np.zeros((1, 3, 30, 31), np.uint8))
+    assert np.asarray(made).tolist() == expected.tolist()

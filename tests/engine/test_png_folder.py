@@ -1,4 +1,4 @@
-"""Folders and stores of PNG and WebP images: the core decodes all, as the Python engine does.
+"""Folders and stores of PNG and WebP images: the core decodes all, as Pillow does.
 
 A core that was built without libdeflate or libwebp leaves them to Pillow, with the same batches.
 """
@@ -58,28 +58,40 @@ def built_for(folder: Path) -> bool:
 
 def epochs(folder: Path, dataset: Any, **more: Any) -> list[Any]:
     loader = FastLoader(dataset, 5, shuffle=True, seed=3, num_workers=2, **more)
-    if more.get("engine") != "python":
-        assert ("pillow" in loader.explain()) == (not built_for(folder))
+    assert ("pillow" in loader.explain()) == (not built_for(folder))
+    return [list(loader) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def pillows(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the pixels that Pillow decodes."""
+    path = tmp_path_factory.mktemp("pixels") / "pixels.lmdb"
+    pack(folder, path, encode="raw")
+    return path
+
+
+def of_pixels(path: Path, transform: Any) -> list[Any]:
+    loader = FastLoader(path, 5, shuffle=True, seed=3, transform=transform)
     return [list(loader) for _ in range(2)]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"cache": "decoded"}, {"cache": "dct"}], ids=str)
-def test_batches_of_a_folder_are_the_python_engines(folder: Path, arguments: Any) -> None:
-    expected = epochs(folder, ImageFolder(str(folder), TRAIN), engine="python")
-    assert_same(epochs(folder, ImageFolder(str(folder), TRAIN), **arguments), expected)
+def test_batches_of_a_folder_are_of_pillows_pixels(
+    folder: Path, pillows: Path, arguments: Any
+) -> None:
+    found = epochs(folder, ImageFolder(str(folder), TRAIN), **arguments)
+    assert_same(found, of_pixels(pillows, TRAIN))
 
 
-def test_batches_of_a_packed_folder_are_the_python_engines(folder: Path, tmp_path: Path) -> None:
+def test_batches_of_a_packed_folder_are_of_pillows_pixels(
+    folder: Path, pillows: Path, tmp_path: Path
+) -> None:
     packed = tmp_path / "x.lmdb"
     pack(folder, packed)
-    expected = epochs(folder, packed, transform=TRAIN, engine="python")
-    assert_same(epochs(folder, packed, transform=TRAIN), expected)
+    assert_same(epochs(folder, packed, transform=TRAIN), of_pixels(pillows, TRAIN))
     verify(packed, decode=True)
     views = [TRAIN, v1.Compose([v1.CenterCrop(16), v1.ToTensor()])]
-    assert_same(
-        epochs(folder, packed, transform=views),
-        epochs(folder, packed, transform=views, engine="python"),
-    )
+    assert_same(epochs(folder, packed, transform=views), of_pixels(pillows, views))
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "1", "I;16"])

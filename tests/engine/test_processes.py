@@ -149,20 +149,6 @@ def test_processes_that_are_not_forked_give_the_same(packed: Path) -> None:
     assert_same(list(iterator), epochs(loader(packed, 0), 1)[0])
 
 
-@pytest.mark.usefixtures("no_leaks")
-def test_without_the_core_processes_decode_everything(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = epochs(loader(photos, 0), 1)[0]
-    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-    monkeypatch.setattr("fastload._native._warned", True)
-    here = loader(photos, 2)
-    iterator = iter(here)
-    assert len(processes(here)) == 2
-    assert_same(list(iterator), expected)
-    assert here.stats()["engine"] == "python"
-
-
 def test_explain_says_who_decodes_and_what_would_be_faster(folder: Path, photos: Path) -> None:
     said = loader(folder, 2).explain()
     assert "decodes 83% of the 24 records sampled" in said
@@ -190,13 +176,6 @@ def test_what_the_core_decodes_begins_no_process(photos: Path, tmp_path: Path) -
     assert here._resources.engine is not None
     assert here._resources.engine[1].processes is None
     assert "in 2 threads" in here.explain()
-
-
-def test_engine_python_keeps_to_threads(folder: Path) -> None:
-    here = loader(folder, 2, engine="python")
-    assert_same(epochs(here, 1), epochs(loader(folder, 0), 1))
-    assert here._resources.engine is not None
-    assert here._resources.engine[1].processes is None
 
 
 @pytest.fixture

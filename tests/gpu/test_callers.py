@@ -6,9 +6,6 @@ import contextlib
 import copy
 import ctypes
 import gc
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -254,34 +251,6 @@ def test_mixing_on_the_device_is_that_of_the_cpu_within_rounding(store: Path, ki
     for (images, labels), (known, expected) in pairs:
         assert torch.allclose(images.cpu(), known, atol=1e-6)
         assert torch.allclose(labels.cpu(), expected)
-
-
-def test_without_the_core_the_same_arrives_on_the_device(store: Path, tmp_path: Path) -> None:
-    program = f"""
-import sys, torch
-from fastload import FastLoader, _native
-from torchvision import transforms as v1
-import batches
-assert _native.load() is None
-erased = v1.Compose([*batches.TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
-loader = FastLoader({str(store)!r}, 5, transform=erased, seed=4, device="cuda")
-torch.save([images.cpu() for images, _ in loader], {str(tmp_path / "made.pt")!r})
-"""
-    here = Path(__file__).resolve().parent
-    hook = "import kernels; kernels.install({})\n" if "kernels" in sys.modules else ""
-    paths = [str(here.parent), str(here.parent / "cudart"), str(here.parent.parent)]
-    environment = {**os.environ, "FASTLOAD_NO_NATIVE": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", hook + program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    expected = [images.cpu() for images, _ in FastLoader(store, 5, transform=ERASED, seed=4)]
-    made = torch.load(tmp_path / "made.pt", weights_only=True)
-    assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
 
 
 # --- graphs, streams, threads ---------------------------------------------------------------------

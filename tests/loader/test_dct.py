@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,20 +83,6 @@ def test_in_every_dtype_and_layout(
 def test_with_any_number_of_threads(stores: dict[str, Path], threads: int) -> None:
     kept = epochs(stores["keep"], TRANSFORMS["train"], num_workers=0)
     assert_same(epochs(stores["dct"], TRANSFORMS["train"], num_workers=threads), kept)
-
-
-def test_without_the_core_the_batches_are_the_same(
-    stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def first(**options: Any) -> list[Any]:
-        loader = FastLoader(
-            stores["dct"], transform=TRANSFORMS["train"], batch_size=7, seed=5, **options
-        )
-        return list(itertools.islice(loader, 1))
-
-    native = first(num_workers=2)
-    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-    assert_same(first(num_workers=2, engine="python"), native)
 
 
 def test_a_packed_dataset_and_a_transform_of_the_users_own_read_it(stores: dict[str, Path]) -> None:

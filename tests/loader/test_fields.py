@@ -108,7 +108,7 @@ def expected(indices: list[int]) -> dict[str, Any]:
     return columns
 
 
-@pytest.mark.parametrize("engine", ["auto", "python", "torch"])
+@pytest.mark.parametrize("engine", ["auto", "torch"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_fields_come_with_every_batch(path: Path, engine: str, num_workers: int) -> None:
     loader = FastLoader(

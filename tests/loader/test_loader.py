@@ -41,7 +41,7 @@ SMALLER = v1.Compose([v1.Resize(40), v1.CenterCrop(32), v1.ToTensor()])
 # --- the same as DataLoader ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["native", "python", "torch"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_folder_gives_dataloaders_batches_bit_for_bit(photos, engine, drop_last):
     folder = ImageFolder(photos, EVAL)
@@ -87,10 +87,10 @@ def test_a_batch_sampler_that_draws_at_once_is_asked_when_dataloader_asks_it(pho
     assert_same(*batches)
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_a_packed_store_gives_the_folders_batches_bit_for_bit(photos, store, engine):
+@pytest.mark.native
+def test_a_packed_store_gives_the_folders_batches_bit_for_bit(photos, store):
     theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_size=4))
-    assert_same(list(FastLoader(store, batch_size=4, transform=EVAL, engine=engine)), theirs)
+    assert_same(list(FastLoader(store, batch_size=4, transform=EVAL)), theirs)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +159,14 @@ def test_a_dataset_of_the_users_goes_through_torchs_machinery():
     assert loader.stats()["images"] == 10
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_explain_says_that_the_loop_makes_each_batch_itself_and_what_to_do(photos, store, engine):
+@pytest.mark.native
+def test_explain_says_that_the_loop_makes_each_batch_itself_and_what_to_do(photos, store):
     for dataset, transform in ((store, EVAL), (ImageFolder(photos, EVAL), None)):
-        loader = FastLoader(dataset, transform=transform, num_workers=0, engine=engine)
+        loader = FastLoader(dataset, transform=transform, num_workers=0)
         assert "slower: num_workers=0, which trainers pass by default" in loader.explain()
         assert "leave it unset, or give a number" in loader.explain()
         for workers in (None, 1, "auto"):
-            loader = FastLoader(dataset, transform=transform, num_workers=workers, engine=engine)
+            loader = FastLoader(dataset, transform=transform, num_workers=workers)
             assert "num_workers=0" not in loader.explain()
 
 
@@ -332,14 +332,12 @@ def epochs(dataset, n=2, **arguments):
     return [batch for _ in range(n) for batch in loader]
 
 
-def test_one_seed_gives_the_same_batches_for_any_threads_and_engine(photos, store):
+def test_one_seed_gives_the_same_batches_for_any_threads(photos, store):
     expected = epochs(store, transform=TRAIN, seed=11, num_workers=1)
     for variation in (
         {"num_workers": 0},
         {"num_workers": 2},
         {"num_workers": 4, "prefetch_factor": 5},
-        {"engine": "python", "num_workers": 0},
-        {"engine": "python", "num_workers": 2},
     ):
         assert_same(epochs(store, transform=TRAIN, seed=11, **variation), expected)
     assert_same(epochs(ImageFolder(photos, TRAIN), seed=11), expected)
@@ -393,16 +391,15 @@ def test_without_a_seed_torchs_generator_decides(store):
 # --- output -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.native
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_dtype_and_memory_format(store, engine, dtype, memory_format):
+def test_dtype_and_memory_format(store, dtype, memory_format):
     plain = list(FastLoader(store, batch_size=4, transform=EVAL))
     loader = FastLoader(
         store,
         batch_size=4,
         transform=EVAL,
-        engine=engine,
         dtype=dtype,
         memory_format=memory_format,
     )
@@ -707,18 +704,6 @@ def test_stats_count_what_was_handed_over(store):
     assert 0 <= stats["wait_share"] <= 1
     assert stats["stages_s"]["decode"] > 0
     assert stats["images_per_s"] > 0
-
-
-def test_without_the_core_results_are_the_same_and_the_warning_is_loud(store, monkeypatch):
-    expected = list(FastLoader(store, batch_size=4, transform=TRAIN, seed=1))
-    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-    monkeypatch.setattr("fastload._native._warned", False)
-    with pytest.warns(RuntimeWarning, match="several times slower"):
-        loader = FastLoader(store, batch_size=4, transform=TRAIN, seed=1)
-    assert_same(list(loader), expected)
-    assert "engine: python" in loader.explain()
-    with pytest.raises(fastload.MissingDependencyError, match="native core is needed"):
-        FastLoader(store, batch_size=4, transform=TRAIN, engine="native")
 
 
 @pytest.mark.parametrize(

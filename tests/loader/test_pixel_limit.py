@@ -30,7 +30,6 @@ TO_TENSOR = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
 
 NATIVE = pytest.mark.native
 HOW: dict[str, dict[str, Any]] = {
-    "python": {"engine": "python", "num_workers": 1},
     "this thread": {"engine": "native", "num_workers": 0},
     "processes": {"engine": "native", "num_workers": 2},
     "workers": {"engine": "torch", "num_workers": 0},
@@ -100,8 +99,9 @@ def test_a_limit_means_what_it_means_to_pillow(folder: Path, kind: Any, how: str
             assert "Set PIL.Image.MAX_IMAGE_PIXELS higher if the image is genuine" in str(ours[1])
 
 
-@pytest.mark.parametrize("how", ["python", pytest.param("processes", marks=NATIVE)])
-@pytest.mark.parametrize("encode", ["keep", "raw", pytest.param("dct", marks=NATIVE)])
+@pytest.mark.native
+@pytest.mark.parametrize("how", ["this thread", "processes"])
+@pytest.mark.parametrize("encode", ["keep", "raw", "dct"])
 @pytest.mark.parametrize("only_python", [False, True])
 def test_a_limit_holds_for_records(
     tmp_path: Path, encode: Any, how: str, only_python: bool
@@ -126,9 +126,8 @@ def test_a_limit_holds_for_records(
 
 
 @pytest.mark.parametrize("cache", [None, "ram", "decoded"])
-@pytest.mark.parametrize(
-    "how", ["python", *(pytest.param(n, marks=NATIVE) for n in list(HOW)[1:3])]
-)
+@pytest.mark.native
+@pytest.mark.parametrize("how", ["this thread", "processes"])
 def test_a_limit_may_be_changed_between_epochs(folder: Path, how: str, cache: Any) -> None:
     dataset = ImageFolder(folder, TO_TENSOR)
     persistent = {"persistent_workers": True} if how == "processes" else {}
@@ -261,9 +260,9 @@ def test_a_header_that_lies_about_its_size_is_left_out(
             list(FastLoader(dataset, 1, **HOW[how]))
 
 
-@pytest.mark.parametrize("engine", ["python", pytest.param("native", marks=NATIVE)])
+@pytest.mark.native
 def test_an_image_that_memory_does_not_hold_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
     for number, side in enumerate((8, 9, 8)):
@@ -277,10 +276,10 @@ def test_an_image_that_memory_does_not_hold_is_left_out(
 
     monkeypatch.setattr(SlabRing, "lease", leased)
     dataset = ImageFolder(tmp_path, v1.ToTensor())
-    loader = FastLoader(dataset, 1, engine=engine, on_error="skip", max_errors=1)
+    loader = FastLoader(dataset, 1, on_error="skip", max_errors=1)
     assert [len(images) for images, _ in loader] == [1, 1]
     with pytest.raises(DataError, match=r"a/1\.png.*no memory for an image of 9x9 pixels"):
-        list(FastLoader(dataset, 1, engine=engine))
+        list(FastLoader(dataset, 1))
 
 
 def test_pack_refuses_a_size_that_no_store_holds(tmp_path: Path) -> None:

@@ -16,14 +16,13 @@ from torchvision.transforms import v2
 import torchvision_oracle as oracle
 from fastload import DataError, FastLoader
 from fastload._base.slabs import SlabRing
-from fastload._engine import pillow as reference
+from fastload._engine import long_sides
 from fastload._engine.image_engine import EngineOptions
 from fastload._engine.registry import make_engine
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
 
-ENGINES = ["python", pytest.param("native", marks=pytest.mark.native)]
 SIZES = [
     *[(300, 1), (1, 300), (1, 1), (2, 1), (1, 2), (3, 700), (700, 3), (70000, 1)],
     (40, 30),
@@ -56,21 +55,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def made_by(engine: str, folder: Path, chain: Any) -> Any:
+def made_by(folder: Path, chain: Any) -> Any:
     plan = recognise(chain)
     assert isinstance(plan, Plan)
     return make_engine(
-        engine, FolderStore(folder), plan, EngineOptions(threads=0, ring=SlabRing(2))
+        "native", FolderStore(folder), plan, EngineOptions(threads=0, ring=SlabRing(2))
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("name", CHAINS)
-def test_thin_images_are_made_as_torchvision_makes_them(
-    folder: Path, name: str, engine: str
-) -> None:
+def test_thin_images_are_made_as_torchvision_makes_them(folder: Path, name: str) -> None:
     chain = v1.Compose([*CHAINS[name], v1.PILToTensor()])
-    decoder = made_by(engine, folder, chain)
+    decoder = made_by(folder, chain)
     for number, size in enumerate(SIZES):
         if max(size) == 70000 and name not in ("Resize, CenterCrop", "CenterCrop", "nearest"):
             continue  # torchvision would take gigabytes
@@ -93,30 +90,29 @@ def test_thin_images_are_made_as_torchvision_makes_them(
 def test_what_is_made_of_a_large_resize_is_a_part_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], filter: Any
 ) -> None:
-    """As in the Python engine without a limit to what it makes at once."""
     image = oracle.picture(*size)
     chain = v1.Compose([v1.Resize(120, filter), v1.RandomCrop(50), v1.PILToTensor()])
     plan = recognise(chain)
     assert isinstance(plan, Plan)
-    monkeypatch.setattr(reference, "_WHOLE", 700)
+    monkeypatch.setattr(long_sides, "_WHOLE", 700)
     from fastload._transforms.sample_params import draw
 
     geometry, _ = draw(plan, np.array([size], np.int32), seed=0, epoch=0, indices=np.array([3]))
-    out = np.zeros((1, 3, 50, 50), np.uint8)
-    reference.fill(image, 0, geometry, plan, out)
-    assert np.array_equal(out[0], oracle.sample(chain, image, 3).numpy())
+    frame = [*geometry.box[0], *geometry.resized[0], *geometry.window[0], geometry.flip[0], 50, 50]
+    made = long_sides.cut(image, list(map(int, frame)), plan.filter, plan.fill)
+    assert np.array_equal(np.asarray(made), oracle.sample(chain, image, 3).permute(1, 2, 0).numpy())
 
 
 @pytest.mark.parametrize("cache", [None, "decoded"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_refused_image_is_what_on_error_says(tmp_path: Path, engine: str, cache: Any) -> None:
+@pytest.mark.native
+def test_a_refused_image_is_what_on_error_says(tmp_path: Path, cache: Any) -> None:
     """torchvision fails on it too: a crop larger than the image."""
     sizes = [(9, 9), (9, 3), (12, 8), (3, 9), (8, 8), (300, 8)]
     (tmp_path / "a").mkdir()
     for number, (w, h) in enumerate(sizes):
         oracle.picture(w, h, number).save(tmp_path / "a" / f"{number}.png")
     chain = v1.Compose([v1.RandomCrop(8), v1.PILToTensor()])
-    arguments: dict[str, Any] = {"engine": engine, "seed": 1, "cache": cache, "batch_size": 3}
+    arguments: dict[str, Any] = {"seed": 1, "cache": cache, "batch_size": 3}
     loader = FastLoader(
         ImageFolder(tmp_path, chain), on_error="skip", max_errors=2, num_workers=1, **arguments
     )
@@ -132,31 +128,27 @@ def test_a_refused_image_is_what_on_error_says(tmp_path: Path, engine: str, cach
         list(strict)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_images_of_several_sizes_are_nobodys_fault(tmp_path: Path, engine: str) -> None:
+@pytest.mark.native
+def test_images_of_several_sizes_are_nobodys_fault(tmp_path: Path) -> None:
     """They make no batch; to skip all but those of the first one's size would be no help."""
     (tmp_path / "a").mkdir()
     for number, size in enumerate([(9, 9), (9, 8), (9, 7)]):
         oracle.picture(*size).save(tmp_path / "a" / f"{number}.png")
-    loader = FastLoader(
-        ImageFolder(tmp_path, v1.PILToTensor()), 3, engine=engine, on_error="skip", max_errors=3
-    )
+    loader = FastLoader(ImageFolder(tmp_path, v1.PILToTensor()), 3, on_error="skip", max_errors=3)
     with pytest.raises(DataError, match="expected images of one size in a batch"):
         list(loader)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("cache", [None, "ram", "decoded"])
-def test_a_side_above_65535_pixels_is_made(tmp_path: Path, engine: str, cache: Any) -> None:
+def test_a_side_above_65535_pixels_is_made(tmp_path: Path, cache: Any) -> None:
     (tmp_path / "a").mkdir()
     images = [oracle.picture(w, h) for w, h in ((70000, 2), (40, 40), (2, 70000))]
     for number, image in enumerate(images):
         image.save(tmp_path / "a" / f"{number}.png")
     for first in ([], [v1.Resize(3)], [v1.Resize(3), v1.ColorJitter((0.5, 0.5))]):
         chain = v1.Compose([*first, v1.CenterCrop(3), v1.PILToTensor()])
-        loader = FastLoader(
-            ImageFolder(tmp_path, chain), 3, engine=engine, cache=cache, shuffle=False
-        )
+        loader = FastLoader(ImageFolder(tmp_path, chain), 3, cache=cache, shuffle=False)
         for _ in range(2):
             ((found, _),) = loader
             assert torch.equal(found, torch.stack([chain(image) for image in images]))

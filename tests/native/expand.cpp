@@ -14,6 +14,7 @@
 #include <random>
 #include <vector>
 
+#include "base/simd.h"
 #include "dct/block.h"
 #include "dct/expand.h"
 #include "dct/pack.h"
@@ -22,6 +23,7 @@ namespace {
 
 using fastload::DctCursor;
 using fastload::DctExpander;
+using fastload::Simd;
 
 constexpr int kBlocks = 6;  // an MCU of 4:2:0
 constexpr int kComponent[kBlocks] = {0, 0, 0, 0, 1, 2};
@@ -115,6 +117,11 @@ std::vector<uint8_t> hostile(Random* random) {
   return bytes;
 }
 
+struct Other {
+  const char* name;
+  const DctExpander* expander;
+};
+
 struct Result {
   bool accepted, skipped;
   ptrdiff_t nbytes, skipped_nbytes;
@@ -146,10 +153,10 @@ Result expand(const DctExpander& expander, const uint8_t* at, const uint8_t* end
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 200000;
   Random random{std::mt19937_64(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1)};
-  std::vector<const DctExpander*> others;
-  for (const char* name : {"neon", "avx2", "avx512"}) {
-    const DctExpander* found = fastload::dct_expander_named(name);
-    if (found && std::strcmp(found->name, name) == 0) others.push_back(found);
+  std::vector<Other> others;
+  for (const Simd simd : {Simd::kNeon, Simd::kAvx2, Simd::kAvx512}) {
+    if (!fastload::set_simd(fastload::simd_name(simd))) continue;
+    others.push_back({fastload::simd_name(simd), &fastload::dct_expander()});
   }
   Edge edge;
   int accepted = 0;
@@ -163,16 +170,16 @@ int main(int argc, char** argv) {
       return 1;
     }
     accepted += expected.accepted;
-    for (const DctExpander* other : others) {
-      const Result found = expand(*other, at, edge.end());
+    for (const Other& other : others) {
+      const Result found = expand(*other.expander, at, edge.end());
       if (std::memcmp(&expected, &found, sizeof(found)) != 0) {
-        std::printf("round %d: %s differs\n", round, other->name);
+        std::printf("round %d: %s differs\n", round, other.name);
         return 1;
       }
     }
   }
   std::printf("%d MCUs, %d of them accepted, the same in: scalar", rounds, accepted);
-  for (const DctExpander* other : others) std::printf(" %s", other->name);
+  for (const Other& other : others) std::printf(" %s", other.name);
   std::printf("\n");
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/simd.h"
 #include "image/header.h"
 #include "png/png.h"
 #include "png_mutations.h"

@@ -50,9 +50,8 @@ def core() -> ModuleType:
 @pytest.fixture(params=SIMD)
 def simd(core: ModuleType, request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set of this machine in turn."""
-    chosen = core.set_simd(request.param)
     try:
-        if not chosen or core.dct_simd() != request.param:
+        if not core.set_simd(request.param):
             pytest.skip(f"this machine has no {request.param}")
         yield request.param
     finally:

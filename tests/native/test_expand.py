@@ -46,7 +46,11 @@ def test_all_instruction_sets_pack_and_expand_alike(
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool} here (CONTRIBUTING.md, Other processors)")
     program = tmp_path / "expand"
-    sources = [*sorted(NATIVE.glob("dct/expand*.cpp")), *sorted(NATIVE.glob("dct/pack*.cpp"))]
+    sources = [
+        NATIVE / "base/simd.cpp",
+        *sorted(NATIVE.glob("dct/expand*.cpp")),
+        *sorted(NATIVE.glob("dct/pack*.cpp")),
+    ]
     command = [compiler, "-std=c++17", "-O2", "-static", "-Wall", "-Wextra", "-Werror"]
     command += [f"-I{NATIVE}", f"-I{headers(tmp_path / 'include')}"]
     command += [str(Path(__file__).with_name("expand.cpp")), *map(str, sources)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -36,6 +36,8 @@ MANY = hypothesis.settings(
     # Choose the instruction set once for all examples.
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
+FLOAT32 = 1  # its index there
+FORMULAS = ("ToTensor", "Normalize", "of levels", "by a factor", "one value differs")
 GUARD = 64  # bytes on both sides of the output that must not change
 
 
@@ -65,6 +67,7 @@ class Case:
     fill: tuple[int, int, int] = (0, 0, 0)
     extremes: bool = False  # levels 0 and 255 only, for which negative weights overshoot most
     seed: int = 0
+    formula: str = ""  # what a table of float32 is made by; "": random bits
 
     def pixels(self) -> npt.NDArray[np.uint8]:
         shape = (self.box[1], self.box[0], 3)
@@ -76,9 +79,29 @@ class Case:
     def lut(self) -> npt.NDArray[Any] | None:
         if not self.table and self.dtype == 0:
             return None
+        if self.dtype == FLOAT32 and self.formula:
+            return float_table(self.formula, self.seed).view(np.uint32)
         element = ELEMENTS[self.dtype]
         top = np.iinfo(element).max
         return np.random.default_rng(self.seed).integers(0, top, (3, 256), element, endpoint=True)
+
+
+def float_table(formula: str, seed: int) -> npt.NDArray[np.float32]:
+    """(3, 256): what a usual transform makes of each level; kernels compute some of them."""
+    rng = np.random.default_rng(seed)
+    levels = np.arange(256, dtype=np.float32)
+    mean, deviation = np.float32(rng.random((2, 3, 1)).round(3))
+    deviation += np.float32(0.1)
+    if formula == "ToTensor":
+        return np.repeat((levels / np.float32(255))[None], 3, axis=0)
+    if formula == "of levels":
+        return (levels - mean * np.float32(255)) / (deviation * np.float32(255))
+    scaled = levels * np.float32(1 / 255) if formula == "by a factor" else levels / np.float32(255)
+    table = (scaled - mean) / deviation
+    if formula == "one value differs":
+        channel, level = rng.integers(3), rng.integers(256)
+        table[channel, level] = np.nextafter(table[channel, level], np.float32(9))
+    return table
 
 
 def by_pillow(case: Case, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
@@ -108,7 +131,7 @@ def by_core(
     element = np.dtype(ELEMENTS[case.dtype])
     nbytes = 3 * w * h * element.itemsize
     memory = np.full(nbytes + 2 * GUARD + 64, 0xA5, np.uint8)
-    # Aligned to a cache line, as slabs are: resample/avx512_store.cpp, Note [Past the cache].
+    # Aligned to a cache line, as slabs are: resample/kernels.h, Note [Past the cache].
     memory = memory[-(memory.ctypes.data + GUARD) % 64 :][: nbytes + 2 * GUARD]
     lut = case.lut()
     core.resample(
@@ -172,6 +195,7 @@ def cases(draw: st.DrawFn) -> Case:
         fill=draw(st.tuples(*[st.integers(0, 255)] * 3)),
         extremes=draw(st.booleans()),
         seed=draw(st.integers(0, 1000)),
+        formula=draw(st.sampled_from(("", *FORMULAS))),
     )
 
 
@@ -282,6 +306,21 @@ def test_the_order_of_passes_is_that_pillow_version_s(core: Any, order: int) -> 
         np.testing.assert_array_equal(by_core(core, case, pixels, order), expected)
         shown += not np.array_equal(expected, other)
     assert shown >= 8, "the images are too small or smooth to tell the orders apart"
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_every_level_becomes_the_value_in_the_table(
+    core: Any, formula: str, channels_last: bool, count: Callable[[int, int], int]
+) -> None:
+    """Also where kernels compute what the table holds, and where one table follows another."""
+    for seed in range(count(30, 3000)):
+        for flip in (False, True):
+            size = (256 + seed % 37, 3)
+            case = Case(size, size, whole(size), dtype=FLOAT32, seed=seed, formula=formula)
+            case = dataclasses.replace(case, flip=flip, channels_last=channels_last)
+            levels = np.arange(size[0] * 9).reshape(3, size[0], 3).astype(np.uint8)
+            np.testing.assert_array_equal(by_core(core, case, levels), by_pillow(case, levels))
 
 
 @MANY

@@ -43,14 +43,14 @@ class Costly(Dataset[torch.Tensor]):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     of_workers = (
-        "_run.workers.worker_iterator",
+        "_run.epoch",
         "_run.workers.fetch",
-        "_run.workers.local_iterator",
+        "_run.workers.local_maker",
     )
     return FakeTime(
         monkeypatch,
         "_base.trace",
-        "_run.engine_stream",
+        "_run.engine_maker",
         "_run.producer",
         "_loader",
         *of_workers,

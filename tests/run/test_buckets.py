@@ -101,11 +101,11 @@ def epoch(loader):
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", v1.InterpolationMode.NEAREST])
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_the_crop_gives_the_pixels_that_it_gives_on_pil_images(folder, engine, interpolation):
+@pytest.mark.native
+def test_the_crop_gives_the_pixels_that_it_gives_on_pil_images(folder, interpolation):
     chain = v1.Compose([BUCKETS.crop(interpolation=interpolation), v1.ToTensor()])
     dataset = ImageFolder(folder, chain)
-    loader = FastLoader(dataset, 1, batch_by="aspect", engine=engine)
+    loader = FastLoader(dataset, 1, batch_by="aspect")
     order = [index for (index,) in lists(loader)]
     for index, (images, _) in zip(order, loader, strict=True):
         assert torch.equal(images[0], dataset[index][0])
@@ -237,7 +237,7 @@ def by_torchvision(index):
     return given, v2.Compose([*steps, *FOLLOWING.transforms[1:]])(dict(given))
 
 
-@pytest.mark.parametrize("engine", ["native", "python", "torch"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 def test_masks_boxes_and_points_follow_as_in_torchvision(masked, engine):
     loader = FastLoader(
         PackedDataset(masked, joint=JOINT), 4, transform=FOLLOWING, batch_by=BUCKETS, engine=engine

@@ -14,12 +14,14 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 
 import warm
+from bench import synthetic
 from fastload import FastLoader, pack
 from fastload._sources.collate import annotations_of
-from fastload._tools import synthetic
 from fastload.errors import StoreError
 from fastload.storage import open_store
 
@@ -70,7 +72,9 @@ def no_process_outlives_its_test():
 PREAMBLE = """
 import signal, sys, itertools, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+from PIL import Image
 from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 from fastload import FastLoader
 tf = v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()])
 loader = FastLoader(sys.argv[1], batch_size=8, shuffle=True, transform=tf, num_workers={threads})
@@ -189,9 +193,9 @@ def test_a_loader_works_in_a_forked_child_of_a_process_that_used_it(store):
 
 
 @pytest.mark.usefixtures("no_leaks")
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_leaving_early_a_hundred_times_leaves_nothing(store, engine):
-    loader = FastLoader(store, batch_size=4, transform=TRANSFORM, engine=engine, num_workers=2)
+@pytest.mark.native
+def test_leaving_early_a_hundred_times_leaves_nothing(store):
+    loader = FastLoader(store, batch_size=4, transform=TRANSFORM, num_workers=2)
     for _ in range(100):
         for _batch in loader:
             break
@@ -199,8 +203,16 @@ def test_leaving_early_a_hundred_times_leaves_nothing(store, engine):
 
 
 @pytest.mark.usefixtures("no_leaks")
-def test_a_loop_that_is_left_ends_its_threads_though_the_loader_lives(store):
-    loader = FastLoader(store, 8, transform=TRANSFORM, num_workers=2, engine="python")
+@pytest.mark.native
+def test_a_loop_that_is_left_ends_its_threads_though_the_loader_lives(tmp_path):
+    (tmp_path / "a").mkdir()
+    for number in range(32):
+        Image.new("RGB", (32, 32)).save(tmp_path / "a" / f"{number}.tif")
+    # Such a cache leaves no processes to Pillow.
+    loader = FastLoader(
+        ImageFolder(tmp_path, TRANSFORM), 8, num_workers=2, cache="ram",
+        multiprocessing_context="spawn",
+    )  # fmt: skip
     others = set(threading.enumerate())
     started = set()
     for _ in loader:
@@ -247,7 +259,9 @@ print(resident() - begin)
 
 CUT = """
 import hashlib, os, sys
+from PIL import Image
 from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 from fastload import FastLoader
 path, way = sys.argv[1:]
 loader = FastLoader(path, batch_size=4, num_workers=2, transform=v1.ToTensor(), seed=1)
@@ -337,7 +351,9 @@ def test_columns_that_are_left_in_a_file_are_an_error_once_it_is_cut_short(tmp_p
 KEPT = """
 import os, sys
 import torch
+from PIL import Image
 from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 from fastload import FastLoader, PackedDataset
 path = sys.argv[1]
 options = dict(batch_size=1, num_workers=2, transform=v1.PILToTensor())

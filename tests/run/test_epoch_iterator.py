@@ -50,12 +50,11 @@ def test_one_iterator_shared_by_threads_mixes_up_nothing_and_ends(store):
         while True:
             with lock:  # the sampler is no more than a Python iterator
                 iterator._order_one()
-            filled = iterator._pipeline.next()
-            if filled is None:
+            outcome = iterator._pipeline.next()
+            if outcome is None:
                 iterator.close()
                 return
-            parts = filled.images, filled.records, filled.moved, filled.drawn
-            got.append(iterator._assemble(*parts))
+            got.append(iterator._assemble(outcome.batch))
 
     threads = [threading.Thread(target=pull) for _ in range(4)]
     for thread in threads:
@@ -123,7 +122,7 @@ def test_a_repeated_sample_is_augmented_anew_alike_for_any_threads(store, seed):
     reference = images(num_workers=0)
     fives = [image.numpy().tobytes() for image in reference[[0, 1, 2, 4]]]
     assert len(set(fives)) == 4
-    for arguments in ({"num_workers": 2}, {"num_workers": 4}, {"engine": "python"}):
+    for arguments in ({"num_workers": 2}, {"num_workers": 4}):
         assert torch.equal(images(**arguments), reference)
 
 
@@ -231,20 +230,17 @@ def test_an_iterator_that_ended_or_was_closed_stays_at_its_end(store, threads):
         assert next(iterator, None) is None
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_leaving_cancels_the_batch_that_is_being_made(photos, engine):
+@pytest.mark.native
+def test_leaving_cancels_the_batch_that_is_being_made(photos):
     """Two batches of 4,800 images, ten seconds of work or more, are under way."""
     dataset = ConcatDataset([ImageFolder(photos, TRAIN)] * 400)
-    loader = FastLoader(dataset, batch_size=4800, engine=engine, num_workers=2)
+    loader = FastLoader(dataset, batch_size=4800, num_workers=2)
     iterator = iter(loader)
     while not iterator._pipeline._filling:
         time.sleep(0.001)
     ticket = iterator._pipeline._filling[0].ticket
     iterator.close()
-    if engine == "native":
-        assert (ticket._status == _native.PENDING).any()
-    else:
-        assert any(task.cancelled() for task in ticket._tasks)
+    assert (ticket._status == _native.PENDING).any()
     with pytest.raises(concurrent.futures.CancelledError):
         ticket.result()
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import deferred_datasets as shapes
 from batches import EVAL
@@ -83,6 +84,42 @@ def test_a_state_after_a_worker_died_or_was_late_lacks_no_batch(
     again = FastLoader(dataset, 5, num_workers=workers, seed=seed)
     again.load_state_dict(state)
     assert numbers([*got, *again]) == list(range(40))
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("dies_at", [1, 3, 7])
+@pytest.mark.parametrize("arguments", [{}, {"on_error": "refill"}, {"shuffle": True}], ids=str)
+def test_a_batch_that_an_error_of_torchs_took_along_does_not_count(monkeypatch, arguments, dies_at):
+    """The signal of a worker's end may raise when torch has taken a batch and asks for a task."""
+    put, asked = _MultiProcessingDataLoaderIter._try_put_index, []
+
+    def interrupted(self):
+        put(self)
+        asked.append(1)
+        if len(asked) == 2 * 2 + dies_at:  # 2 workers, 2 batches ahead for each
+            raise RuntimeError("DataLoader worker is killed by signal")
+
+    def loader():
+        return FastLoader(range(40), 4, num_workers=2, seed=3, **arguments)
+
+    expected = [batch.tolist() for batch in loader()]
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_put_index", interrupted)
+    running, got = loader(), []
+    iterator = iter(running)
+    with pytest.raises(RuntimeError, match="killed"):
+        while True:
+            got.append(next(iterator).tolist())
+    assert len(got) == dies_at - 1
+    state = running.state_dict()
+    again = loader()
+    again.load_state_dict(state)
+    assert [*got, *(batch.tolist() for batch in again)] == expected
+    # A program that goes on all the same has lost that batch, and its next state knows.
+    rest = [next(iterator).tolist()]
+    after = running.state_dict()
+    assert rest == expected[dies_at : dies_at + 1]
+    again.load_state_dict(after)
+    assert [batch.tolist() for batch in again] == expected[dies_at + 1 :]
 
 
 @pytest.mark.native

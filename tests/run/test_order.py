@@ -20,7 +20,9 @@ from torch.utils.data import (
 )
 
 from fastload import FastLoader
-from fastload._run.order import Batches, SeededSampler, index_batches, index_lists
+from fastload._run.drawing import index_batches, index_lists
+from fastload._run.index_batches import Batches
+from fastload._run.order import SeededSampler
 from fastload._sources.packed import augmentation_of
 
 

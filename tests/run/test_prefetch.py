@@ -9,7 +9,7 @@ from torchvision import transforms as tv
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
-from fastload._run.engine_stream import default_prefetch
+from fastload._run.engine_maker import default_prefetch
 
 PHOTO_NBYTES = 4 * 3 * 224 * 224
 
@@ -34,7 +34,7 @@ def test_one_batch_is_prefetched_where_batches_are_large(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from fastload._tools.synthetic import PHOTO, make_images
+    from bench.synthetic import PHOTO, make_images
 
     folder = tmp_path_factory.mktemp("prefetch") / "images"
     make_images(folder, 96, kind=PHOTO)
@@ -47,7 +47,7 @@ def loader_of(folder, **options):
 
 @pytest.mark.parametrize(("prefetch", "slabs"), [(None, 2), (2, 2), (3, 4)])
 def test_a_loop_takes_a_slab_more_than_are_prefetched(folder, prefetch, slabs, monkeypatch):
-    monkeypatch.setattr("fastload._run.engine_stream._LARGE_NBYTES", 8 << 20)
+    monkeypatch.setattr("fastload._run.engine_maker._LARGE_NBYTES", 8 << 20)
     monkeypatch.setattr("fastload._base.slabs._PATIENCE_S", 30)  # however busy the machine is
     loader = loader_of(folder, prefetch_factor=prefetch)
     for _ in range(4):

@@ -73,7 +73,7 @@ def test_a_dataset_of_the_users_with_random_samples_and_a_seed(steps, saved, use
     assert_same(got, expected)
 
 
-@pytest.mark.parametrize("engine", ["native", "python", "torch"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_packed_store_with_random_transforms(store, engine, steps):
     def make():
@@ -313,7 +313,7 @@ def test_ranks_of_a_sampler_inside_a_batch_sampler_are_in_the_state():
     two = loader(2)
     next(iter(two))
     state = two.state_dict()
-    assert state["world_size"] == 2
+    assert state["order"]["world_size"] == 2
     same = loader(2)
     same.load_state_dict(state)
     assert len(list(same)) == 3
@@ -423,7 +423,7 @@ def test_only_an_iteration_needs_the_length_of_the_dataset():
 
 def test_a_state_with_a_seed_of_numpy_is_json():
     loader = FastLoader(range(9), 2, shuffle=True, seed=np.int64(3))
-    assert json.loads(json.dumps(loader.state_dict()))["seed"] == 3
+    assert json.loads(json.dumps(loader.state_dict()))["order"]["seed"] == 3
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_a_damaged_state_is_refused(change):
     with pytest.raises(UsageError, match="the state is damaged"):
         loader.load_state_dict({**loader.state_dict(), **change})
     with pytest.raises(UsageError, match="the state is damaged"):
-        loader.load_state_dict({"version": 1})
+        loader.load_state_dict({"version": 2})
     assert_same([len(batch) for batch in loader], [2, 2, 2, 2, 1])  # it was not touched
 
 

@@ -386,7 +386,7 @@ def test_a_state_is_of_its_batch_though_the_dataset_continues(run):
     time.sleep(0.05)  # workers are ahead
     state = loader.state_dict()
     next(iterator)
-    assert state["workers"][0][1] == {"dataset": {"seen": [0, 1]}}
+    assert state["workers"]["now"][0][1] == {"dataset": {"seen": [0, 1]}}
 
 
 @pytest.mark.parametrize("make", [lambda store: store, lambda store: range(9)])

@@ -57,7 +57,7 @@ OURS: dict[str, dict[str, Any]] = {
     "transformed": {"batch_transform": same},
 }
 PYTHON = list(THEIRS)
-ENGINES = ["native", "caller", "python", "cached", "rows", "moved"]
+ENGINES = ["native", "caller", "cached", "rows", "moved"]
 
 
 def loaders(kind: str, store: Path, bad: tuple[int, ...] = ()) -> tuple[Any, Any]:
@@ -75,7 +75,6 @@ def loaders(kind: str, store: Path, bad: tuple[int, ...] = ()) -> tuple[Any, Any
     arguments: dict[str, dict[str, Any]] = {
         "native": {"num_workers": 2},
         "caller": {"num_workers": 0},
-        "python": {"num_workers": 2, "engine": "python"},
         "cached": {"num_workers": 2, "cache": "ram"},
         "moved": {"num_workers": 2, "batch_transform": same},
     }

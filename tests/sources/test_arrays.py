@@ -41,16 +41,15 @@ GRAY_CHAINS = {
     "v2": v2.Compose([v2.RGB(), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]),
     "inverted": v1.Compose([v1.RandomInvert(1.0), v1.RandomVerticalFlip(1.0), v1.ToTensor()]),
 }
-ENGINES = [pytest.param("native", marks=pytest.mark.native), "python"]
 
 
-def both(dataset: Any, engine: str = "auto", **arguments: Any) -> None:
+def both(dataset: Any, **arguments: Any) -> None:
     """FastLoader gives what DataLoader gives, from the same generator, and not through torch."""
     arguments = {"batch_size": 8, **arguments}
     theirs = DataLoader(dataset, generator=torch.Generator().manual_seed(3), **arguments)
     generator = torch.Generator().manual_seed(3)
-    ours = FastLoader(dataset, generator=generator, engine=engine, **arguments)
-    assert ours.explain().startswith(("engine: native", "engine: python"))
+    ours = FastLoader(dataset, generator=generator, **arguments)
+    assert ours.explain().startswith("engine: native")
     assert_same(list(ours), list(theirs))
 
 
@@ -60,17 +59,17 @@ def declined(dataset: Any, reason: str) -> None:
     assert reason in loader.explain()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("name", COLOUR)
 @pytest.mark.parametrize("chain", CHAINS)
-def test_colour_images_are_those_of_torch(name: str, chain: str, engine: str) -> None:
-    both(COLOUR[name](CHAINS[chain]), engine, shuffle=True)
+def test_colour_images_are_those_of_torch(name: str, chain: str) -> None:
+    both(COLOUR[name](CHAINS[chain]), shuffle=True)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("chain", GRAY_CHAINS)
-def test_gray_images_are_those_of_torch(chain: str, engine: str) -> None:
-    both(mnist(GRAY_CHAINS[chain]), engine, shuffle=True)
+def test_gray_images_are_those_of_torch(chain: str) -> None:
+    both(mnist(GRAY_CHAINS[chain]), shuffle=True)
 
 
 @pytest.mark.parametrize("name", GRAY)
@@ -92,16 +91,16 @@ def test_every_instruction_set_gives_the_same(simd: str) -> None:
         pytest.skip(f"this machine has no {simd}")
     try:
         for chain in GRAY_CHAINS.values():
-            both(mnist(chain), "native")
+            both(mnist(chain))
         for chain in CHAINS.values():
-            both(svhn(chain), "native")
-            both(cifar(chain), "native")
+            both(svhn(chain))
+            both(cifar(chain))
     finally:
         core.set_simd("")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_random_transforms_draw_for_each_sample(engine: str) -> None:
+@pytest.mark.native
+def test_random_transforms_draw_for_each_sample() -> None:
     chain = v1.Compose(
         [
             v1.RandomCrop(32, padding=4),
@@ -114,7 +113,7 @@ def test_random_transforms_draw_for_each_sample(engine: str) -> None:
         [v1.RandomAffine(20, (0.1, 0.2), (0.8, 1.1)), v1.RandomCrop(20), *ONE.transforms]
     )
     for dataset, transform in ((cifar(chain), chain), (mnist(gray), gray)):
-        loader = FastLoader(dataset, batch_size=8, seed=4, engine=engine)
+        loader = FastLoader(dataset, batch_size=8, seed=4)
         images = torch.cat([images for images, _ in loader])
         for index, image in enumerate(images):
             source = Image.fromarray(np.asarray(dataset.data[index]))
@@ -126,26 +125,15 @@ def test_random_transforms_draw_for_each_sample(engine: str) -> None:
             )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_erased_rectangles_on_gray_images(engine: str) -> None:
+@pytest.mark.native
+def test_erased_rectangles_on_gray_images() -> None:
     plain, erased = (
-        torch.cat(
-            [images for images, _ in FastLoader(mnist(t), batch_size=8, seed=1, engine=engine)]
-        )
+        torch.cat([images for images, _ in FastLoader(mnist(t), batch_size=8, seed=1)])
         for t in (ONE, v1.Compose([*ONE.transforms, v1.RandomErasing(1.0, value="random")]))
     )
     assert erased.shape == plain.shape
     changed = (plain != erased).flatten(1).float().mean(1)
     assert bool(((changed > 0.01) & (changed < 0.5)).all())
-
-
-def test_erasing_is_the_same_in_both_engines() -> None:
-    chain = v1.Compose([*ONE.transforms, v1.RandomErasing(0.7, value="random")])
-    native, python = (
-        list(FastLoader(mnist(chain), batch_size=8, seed=1, engine=engine))
-        for engine in ("auto", "python")
-    )
-    assert_same(native, python)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -223,7 +211,7 @@ def test_what_is_changed_between_epochs_is_seen(make: Any, threads: int) -> None
     for change in (in_place, relabel, replace, another_transform):
         change()
         assert_same(list(loader), list(DataLoader(dataset, batch_size=8)))
-        assert "engine: native" in loader.explain() or "engine: python" in loader.explain()
+        assert "engine: native" in loader.explain()
 
 
 def test_labels_of_another_type_are_seen_though_they_are_equal() -> None:

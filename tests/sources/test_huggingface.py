@@ -26,7 +26,6 @@ hf = pytest.importorskip("datasets")
 
 EVAL = v1.Compose([v1.Resize(32), v1.CenterCrop(24), v1.ToTensor(), v1.Normalize(MEAN, STD)])
 TRAIN = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage()])
-ENGINES = [pytest.param("native", marks=pytest.mark.native), "python"]
 XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
 
 
@@ -110,7 +109,7 @@ def dataset() -> Any:
 
 def check(loader: FastLoader[Any], rows: Any, transform: Any = EVAL) -> None:
     """Batches have what the rows, one by one, have; images as the transform makes them of RGB."""
-    assert loader.explain().startswith(("engine: native", "engine: python"))
+    assert loader.explain().startswith("engine: native")
     assert "store: arrow" in loader.explain() or "store: concat" in loader.explain()
     rows = iter(rows)
     for batch in loader:
@@ -126,18 +125,11 @@ def check(loader: FastLoader[Any], rows: Any, transform: Any = EVAL) -> None:
     assert next(rows, None) is None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("transform", [EVAL, v1.Compose([v1.Resize((20, 30)), v1.PILToTensor()])])
-def test_every_kind_of_image_is_what_the_dataset_gives(
-    dataset: Any, engine: str, transform: Any
-) -> None:
-    loader = FastLoader(dataset, batch_size=4, transform=transform, engine=engine, num_workers=2)
+def test_every_kind_of_image_is_what_the_dataset_gives(dataset: Any, transform: Any) -> None:
+    loader = FastLoader(dataset, batch_size=4, transform=transform, num_workers=2)
     check(loader, dataset, transform)
-
-
-def test_without_the_core_it_is_the_same(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-    check(FastLoader(dataset, batch_size=7, transform=EVAL, engine="python"), dataset)
 
 
 @pytest.mark.native
@@ -436,16 +428,14 @@ def test_a_function_of_the_users_runs_through_torch(dataset: Any) -> None:
     assert "transform=" in FastLoader(dataset).explain()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_seed_gives_what_a_packed_store_of_it_gives(
-    dataset: Any, tmp_path: Path, engine: str
-) -> None:
+@pytest.mark.native
+def test_a_seed_gives_what_a_packed_store_of_it_gives(dataset: Any, tmp_path: Path) -> None:
     some = dataset.select([0, 1, 2, 3, 4, 5, 9, 11, 12, 13])
     # A turned image comes into a store upright, in other bytes but of the same pixels.
     pack(some, tmp_path / "s.lmdb")
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 5, "transform": TRAIN}
-    ours = FastLoader(some, engine=engine, **options)
-    packed = FastLoader(PackedDataset(tmp_path / "s.lmdb", fields="all"), engine=engine, **options)
+    ours = FastLoader(some, **options)
+    packed = FastLoader(PackedDataset(tmp_path / "s.lmdb", fields="all"), **options)
     for _ in range(2):
         for mine, theirs in zip(ours, packed, strict=True):
             assert torch.equal(mine["image"], theirs["image"])

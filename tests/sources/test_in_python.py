@@ -176,19 +176,6 @@ def test_a_dataset_with_a_seed_keeps_it_in_torchs_loader(store: Path) -> None:
     assert not torch.equal(dataset[0][0], whole[0])
 
 
-def test_without_the_core_they_are_the_same(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = v1.Compose([*BEGIN, negative, v1.ToTensor()])
-
-    def first() -> torch.Tensor:
-        images, _ = next(iter(FastLoader(store, batch_size=6, transform=chain, seed=4)))
-        return images
-
-    with_core = first()
-    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-    monkeypatch.setattr("fastload._native.warn_missing", lambda: None)
-    assert torch.equal(first(), with_core)
-
-
 def test_switched_off_a_store_is_decoded_by_pillow(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,12 +78,12 @@ def test_negative_indices_count_from_the_end(photos, store, threads):
         assert_same(list(loader), expected)
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.native
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("beyond", [1000, -1000])
-def test_an_index_beyond_the_dataset_raises_at_its_batch(dataset, engine, threads, beyond):
+def test_an_index_beyond_the_dataset_raises_at_its_batch(dataset, threads, beyond):
     batches = [[0, 1], [2, beyond], [1]]
-    iterator = iter(FastLoader(dataset, batch_sampler=batches, num_workers=threads, engine=engine))
+    iterator = iter(FastLoader(dataset, batch_sampler=batches, num_workers=threads))
     next(iterator)
     with pytest.raises(IndexError, match=f"index {beyond} is out of range"):
         next(iterator)

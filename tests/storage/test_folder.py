@@ -173,12 +173,7 @@ def test_file_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
     assert store.sizes(np.array([0])).tolist() == [[7, 5]]
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_sizes_come_from_headers_of_every_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
-) -> None:
-    if not native:
-        monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+def test_sizes_come_from_headers_of_every_kind(tmp_path: Path) -> None:
     for index, suffix in enumerate(sorted(IMAGE_SUFFIXES)):
         mode = "L" if suffix == ".pgm" else "RGB"
         Image.new(mode, (20 + index, 10)).save(tmp_path / f"{index:02d}{suffix}")
@@ -204,9 +199,9 @@ def test_file_list_behaves_as_a_sequence_and_pickles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "replace"])
-@pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
+@pytest.mark.native
 def test_a_file_that_cannot_be_read_is_not_called_damaged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, engine: Any, on_error: Any
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, on_error: Any
 ) -> None:
     (tmp_path / "a").mkdir()
     for name in "0123":
@@ -219,9 +214,7 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(
     (tmp_path / "a" / "3.jpg").symlink_to("3.jpg")  # cannot be followed
     words = {1: "No such file or directory", 2: "No such file or directory", 3: "Too many levels"}
     for index, reason in words.items():
-        loader = FastLoader(
-            dataset, 2, sampler=[0, index], num_workers=1, engine=engine, on_error=on_error
-        )
+        loader = FastLoader(dataset, 2, sampler=[0, index], num_workers=1, on_error=on_error)
         if on_error == "raise":
             with pytest.raises(StoreError, match=f"the record cannot be read: {reason}") as caught:
                 list(loader)
@@ -234,10 +227,8 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
-def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
-    tmp_path: Path, engine: str
-) -> None:
+@pytest.mark.native
+def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     for name in "012":
@@ -246,7 +237,10 @@ def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
     for path in ("pipe.jpg", "read.jpg"):
         os.mkfifo(folder / path)
         dataset.samples.append((str(folder / path), 0))
-    options: dict[str, Any] = {"batch_size": 5, "num_workers": 1, "engine": engine}
+    options: dict[str, Any] = {
+        "batch_size": 5,
+        "num_workers": 1,
+    }
     loader = FastLoader(dataset, **options)
     assert "store: folder, 5 records" in loader.explain()
     with pytest.raises(StoreError, match="cannot be read: it is not a regular file"):

@@ -32,7 +32,6 @@ import pyarrow.parquet as pq  # noqa: E402
 
 EVAL = v1.Compose([v1.Resize(32), v1.CenterCrop(24), v1.ToTensor()])
 TRAIN = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage()])
-ENGINES = [pytest.param("native", marks=pytest.mark.native), "python"]
 ROWS, GROUP = 47, 5
 
 
@@ -122,13 +121,13 @@ def check(batches: Any, rows: Sequence[dict[str, Any]], transform: Any = EVAL) -
 # --- what is in a batch ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_every_column_and_image_is_what_pyarrow_and_pillow_give(
-    path: Path, engine: str, num_workers: int, groups: RowGroups
+    path: Path, num_workers: int, groups: RowGroups
 ) -> None:
-    loader = FastLoader(path, batch_size=8, transform=EVAL, engine=engine, num_workers=num_workers)
-    assert f"engine: {engine}" in loader.explain()
+    loader = FastLoader(path, batch_size=8, transform=EVAL, num_workers=num_workers)
+    assert "engine: native" in loader.explain()
     assert f"store: parquet, {ROWS} records" in loader.explain()
     check(loader, pq.read_table(path).to_pylist())
 
@@ -558,12 +557,15 @@ def test_what_is_no_parquet_file_or_truncated_is_an_error_that_names_it(tmp_path
         open_store(tmp_path / "y.parquet")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_null_is_an_error_of_its_row(tmp_path: Path, engine: str) -> None:
+@pytest.mark.native
+def test_a_null_is_an_error_of_its_row(tmp_path: Path) -> None:
     images: list[bytes | None] = files(9)
     images[4], images[6] = None, b"no image"
     path = written(tmp_path / "x.parquet", table(9, image=pa.array(images)), 4)
-    options: dict[str, Any] = {"batch_size": 9, "transform": EVAL, "engine": engine}
+    options: dict[str, Any] = {
+        "batch_size": 9,
+        "transform": EVAL,
+    }
     with pytest.raises(DataError, match="cannot decode this image of 0 bytes") as caught:
         next(iter(FastLoader(path, **options)))
     assert (caught.value.record, caught.value.path) == (4, str(path))

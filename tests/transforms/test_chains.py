@@ -16,9 +16,8 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
 import torchvision_oracle
-from fastload._engine.python import fill
 from fastload._transforms.recognise import Plan, recognise
-from fastload._transforms.sample_params import draw
+from in_core import made
 
 CHAINS = 200
 PICTURES = [torchvision_oracle.picture(*size) for size in [(60, 45), (37, 64), (50, 50)]]
@@ -115,14 +114,6 @@ def chain_of(number: int) -> tuple[Any, set[str], str]:
     return version.Compose(steps), {*names, end, "Resize"}, end
 
 
-def ours(plan: Plan, image: Image.Image, index: int) -> torch.Tensor:
-    sizes = np.array([image.size], np.int32)
-    geometry, params = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
-    out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-    fill(image, 0, geometry, plan, out, params)
-    return torch.from_numpy(out[0])
-
-
 def split_as_documented(plan: Plan, chain: Any) -> None:
     """Every transform of the chain is in the engine's part, at its place."""
     names = [type(leaf).__name__ for leaf in torchvision_oracle.leaves(chain)]
@@ -145,31 +136,11 @@ def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
         split_as_documented(plan, chain)
         for index, image in enumerate(PICTURES):
             theirs = torchvision_oracle.sample(chain, image, index, seed=1, epoch=2)
-            found = ours(plan, image, index)
+            found = made(plan, image, index, seed=1, epoch=2)
             if end == "GaussianBlur":
                 assert (found.int() - theirs.as_subclass(torch.Tensor).int()).abs().max() <= 1
             else:
                 assert torch.equal(found, theirs.as_subclass(torch.Tensor)), chain
-
-
-@pytest.mark.native
-@pytest.mark.parametrize("part", range(4))
-def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> None:
-    from fastload._base.slabs import SlabRing
-    from fastload._engine.image_engine import EngineOptions
-    from fastload._engine.registry import make_engine
-    from fastload.storage.folder import FolderStore
-
-    (tmp_path / "a").mkdir()
-    for number, image in enumerate(PICTURES):
-        image.save(tmp_path / "a" / f"{number}.bmp")
-    store = FolderStore(str(tmp_path))
-    for number in range(part, CHAINS, 4):
-        plan = recognise(chain_of(number)[0])
-        decoder = make_engine("native", store, plan, EngineOptions(threads=2, ring=SlabRing(2)))
-        made = decoder.submit(np.arange(len(PICTURES)), seed=1, epoch=2).result()
-        for index, image in enumerate(PICTURES):
-            assert torch.equal(made[index], ours(plan, image, index)), number
 
 
 def test_random_chains_on_photos_are_torchvisions(
@@ -182,7 +153,10 @@ def test_random_chains_on_photos_are_torchvisions(
         plan = recognise(chain)
         for index, image in enumerate(photos):
             theirs = torchvision_oracle.sample(chain, image, index, seed=1, epoch=2)
-            found, theirs = ours(plan, image, index), theirs.as_subclass(torch.Tensor)
+            found, theirs = (
+                made(plan, image, index, seed=1, epoch=2),
+                theirs.as_subclass(torch.Tensor),
+            )
             if end == "GaussianBlur":
                 assert (found.int() - theirs.int()).abs().max() <= 1
             else:

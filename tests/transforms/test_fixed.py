@@ -38,10 +38,10 @@ FIXED = {
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
-@pytest.mark.parametrize("engine", ["python", pytest.param("native", marks=pytest.mark.native)])
+@pytest.mark.native
 @pytest.mark.parametrize("name", FIXED)
 def test_a_transform_of_fixed_numbers_gives_torchvisions_pixels(
-    tmp_path: Path, name: str, engine: str, version: object
+    tmp_path: Path, name: str, version: object
 ) -> None:
     images = [oracle.picture(w, h, seed) for seed, (w, h) in enumerate([(251, 187), (64, 64)])]
     for number, image in enumerate(images):
@@ -50,7 +50,7 @@ def test_a_transform_of_fixed_numbers_gives_torchvisions_pixels(
     plan = recognise(chain)
     assert isinstance(plan, Plan)
     decoder = make_engine(
-        engine, FolderStore(tmp_path), plan, EngineOptions(threads=0, ring=SlabRing(2))
+        "native", FolderStore(tmp_path), plan, EngineOptions(threads=0, ring=SlabRing(2))
     )
     for number, image in enumerate(images):
         made = decoder.submit(np.array([number]), seed=0, epoch=0).result()

@@ -173,15 +173,14 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("engine", ["auto", "python"])
-def test_samples_are_those_of_torchvision(path: str, name: str, engine: str) -> None:
+@pytest.mark.native
+def test_samples_are_those_of_torchvision(path: str, name: str) -> None:
     chain = v2.Compose(CHAINS[name])
     loader = FastLoader(
         PackedDataset(path, joint=JOINT),
         batch_size=4,
         transform=chain,
         seed=5,
-        engine=engine,
         shuffle=True,
     )
     assert "engine: torch" not in loader.explain()

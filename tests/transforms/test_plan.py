@@ -12,10 +12,9 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fastload._engine import pillow
-from fastload._transforms.geometry import draws
 from fastload._transforms.recognise import Plan, recognise
 from fastload.errors import UsageError
+from in_core import made
 
 NORMALIZE = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 TRAIN = v1.Compose([v1.Resize(20), v1.CenterCrop(24), v1.ToTensor(), NORMALIZE])
@@ -29,13 +28,7 @@ def plan_of(transform: Any) -> Plan:
 
 
 def result_of(plan: Plan) -> torch.Tensor:
-    sizes = np.array([IMAGE.size], np.int32)
-    drawn = draws.draw(plan.ops, sizes, seed=0, epoch=0, indices=np.array([0]))
-    out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)
-    pillow.fill(IMAGE, 0, drawn, plan, out)
-    if plan.dtype == torch.bfloat16:
-        return torch.from_numpy(out[0].view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(out[0])
+    return made(plan, IMAGE, 0)
 
 
 def test_the_steps_say_what_happens_in_order() -> None:

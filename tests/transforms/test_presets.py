@@ -5,14 +5,12 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-import numpy as np
 import torch
 from torchvision import models
 
 import torchvision_oracle
-from fastload._engine.python import fill
 from fastload._transforms.recognise import Plan, recognise
-from fastload._transforms.sample_params import draw
+from in_core import made
 
 STILL = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")
 
@@ -44,8 +42,4 @@ def test_every_different_preset_is_torchvisions() -> None:
     for words, preset in different.items():
         plan = recognise(preset)
         assert isinstance(plan, Plan)
-        sizes = np.array([image.size], np.int32)
-        geometry, params = draw(plan, sizes, seed=0, epoch=0, indices=np.array([0]))
-        out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-        fill(image, 0, geometry, plan, out, params)
-        assert torch.equal(torch.from_numpy(out[0]), preset(image)), words
+        assert torch.equal(made(plan, image, 0), preset(image)), words

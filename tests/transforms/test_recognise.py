@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,8 +18,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._engine import pillow
-from fastload._transforms import sample_params
 from fastload._transforms.recognise import Plan, Unrecognised, recognise
+from in_core import made
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORMALIZE = v1.Normalize(MEAN, STD)
@@ -41,24 +40,13 @@ def reason_of(transform: Any) -> str:
     return found.reason
 
 
-def fused(plan: Plan, image: Image.Image, index: int, seed: int = 0) -> torch.Tensor:
-    """Sample ``index`` made by the Pillow engine."""
-    sizes = np.array([image.size], np.int32)
-    drawn, behind = sample_params.draw(plan, sizes, seed=seed, epoch=0, indices=np.array([index]))
-    out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)
-    pillow.fill(image, 0, drawn, plan, out, behind)
-    if plan.dtype == torch.bfloat16:
-        return torch.from_numpy(out[0].view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(out[0])
-
-
 def check_equal(transform: Any, images: list[Image.Image] = PICTURES, samples: int = 4) -> None:
     plan = plan_of(transform)
     for number, image in enumerate(images):
         for index in range(100 * number, 100 * number + samples):
             theirs = torchvision_oracle.sample(transform, image, index)
             assert type(theirs) in (torch.Tensor, v2.functional.to_image(image).__class__)
-            ours = fused(plan, image, index)
+            ours = made(plan, image, index)
             assert ours.dtype == theirs.dtype
             assert ours.shape == theirs.shape
             assert torch.equal(ours, theirs.as_subclass(torch.Tensor))
@@ -251,13 +239,13 @@ def test_presets_of_weights_are_fused(name: str) -> None:
     plan = plan_of(preset)
     for size in ((300, 260), (120, 400)):
         image = torchvision_oracle.picture(*size)
-        assert torch.equal(fused(plan, image, 0), preset(image))
+        assert torch.equal(made(plan, image, 0), preset(image))
 
 
 def test_no_transform_gives_the_levels() -> None:
     plan = plan_of(None)
     assert (plan.dtype, plan.lut, plan.ops, plan.fixed_size) == (torch.uint8, None, (), False)
-    assert torch.equal(fused(plan, PICTURES[0], 0), F1.pil_to_tensor(PICTURES[0]))
+    assert torch.equal(made(plan, PICTURES[0], 0), F1.pil_to_tensor(PICTURES[0]))
 
 
 def check_photos(paths: list[Path]) -> None:
@@ -315,7 +303,7 @@ def test_any_chain_is_equal_or_declined(
         return
     for index in range(3):
         theirs = torchvision_oracle.sample(chain, image, index, seed)
-        assert torch.equal(fused(found, image, index, seed), theirs)
+        assert torch.equal(made(found, image, index, seed), theirs)
 
 
 def test_a_padding_mode_without_padding_does_not_matter() -> None:

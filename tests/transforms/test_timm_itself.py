@@ -12,9 +12,8 @@ from torchvision import transforms as v1
 
 import torchvision_oracle
 from fastload._base import philox
-from fastload._engine.python import fill
 from fastload._transforms.recognise import Plan, recognise
-from fastload._transforms.sample_params import draw
+from in_core import made
 
 pytestmark = pytest.mark.long
 
@@ -57,14 +56,6 @@ def test_evaluation_is_timms(create: Any, name: str) -> None:
     image = torchvision_oracle.picture(93, 71)
     theirs = torch.as_tensor(chain(image))
     assert torch.equal(made(plan, image, 0), theirs)
-
-
-def made(plan: Plan, image: Any, index: int) -> torch.Tensor:
-    sizes = np.array([image.size], np.int32)
-    geometry, params = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
-    out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-    fill(image, 0, geometry, plan, out, params)
-    return torch.from_numpy(out[0])
 
 
 class Given:
@@ -114,7 +105,9 @@ def test_rand_augment_is_timms(
         for u in numbers:
             given.next_layer()
             theirs = transform.ops[int(u[0] * len(transform.ops))](theirs)
-        assert torch.equal(made(plan, image, index), v1.functional.pil_to_tensor(theirs)), index
+        assert torch.equal(
+            made(plan, image, index, seed=1, epoch=2), v1.functional.pil_to_tensor(theirs)
+        ), index
 
 
 def test_weights_of_operations_are_declined(create: Any) -> None:

@@ -40,19 +40,17 @@ def assert_views(photos: Path, views: Any, indices: list[int], epoch: int) -> No
             assert torch.equal(image, theirs), (number, index)
 
 
-@pytest.mark.parametrize("engine", ["auto", "python"])
+@pytest.mark.native
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["store", "folder"])
 def test_each_view_is_what_torchvision_makes_of_its_chain(
-    store: Path, photos: Path, engine: str, num_workers: int, kind: str
+    store: Path, photos: Path, num_workers: int, kind: str
 ) -> None:
     if kind == "store":
-        loader = FastLoader(
-            store, batch_size=7, transform=CHAINS, seed=7, engine=engine, num_workers=num_workers
-        )
+        loader = FastLoader(store, batch_size=7, transform=CHAINS, seed=7, num_workers=num_workers)
     else:
         dataset = ImageFolder(photos, CHAINS)  # type: ignore[arg-type]
-        loader = FastLoader(dataset, batch_size=7, seed=7, engine=engine, num_workers=num_workers)
+        loader = FastLoader(dataset, batch_size=7, seed=7, num_workers=num_workers)
     for epoch in range(2):
         at = 0
         for views, labels in loader:

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Sequence
 from typing import get_args
 
+from ... import _native
 from ..._base import byte_sizes
 from ..._base.machine import memory, ranks
 from ..._transforms.plan import Plan
@@ -108,7 +109,7 @@ class Cache:
 
     def serves(self, store: Store) -> bool:
         """Whether there is anything to keep of ``store``: pixels in memory need no cache."""
-        if gathers(store):
+        if _native.load() is None or gathers(store):
             return False
         pixels = [array for array in store.memory().values() if array.ndim > 1]
         return self._options.kind == "decoded" or len(pixels) < len(store.files)
@@ -144,8 +145,13 @@ class Cache:
         self._store.file.announce()
         return self._store
 
-    def opened(self, images: int) -> OpenedCache:
-        """The cache of what a user's Dataset opens; ``images``: how many are expected."""
+    def opened(self, images: int) -> OpenedCache | None:
+        """The cache of what a user's Dataset opens; ``images``: how many are expected.
+
+        None without the core, which keeps the records.
+        """
+        if _native.load() is None:
+            return None
         if self._opened is None:
             kind, limit = self._options.kind, self._options.limit
             form = {"decoded": PIXELS, "dct": DCT_RECORDS}.get(kind, BYTES)
@@ -164,6 +170,8 @@ class Cache:
             opened: whether what a user's Dataset opens is kept.
         """
         kind, limit = self._options.kind, self._options.limit
+        if _native.load() is None:
+            return f"none; {kind!r} needs fastload's native core"
         most = "half of the available memory" if limit is None else f"{limit:,} bytes"
         empty = f"empty until the first epoch, at most {most}"
         if opened:

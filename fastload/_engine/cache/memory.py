@@ -1,8 +1,7 @@
 """The memory file of a cache: a header, a table of the records kept, and their bytes.
 
-``_native/io/arena.h`` says who may write what, and why no lock is needed there. This module makes
-the files, and has the same table for builds without the core, with a lock instead of atomics. The
-two never share a file: ``flavour`` is part of its name.
+This module makes the files; the core reads and fills them. ``_native/io/arena.h`` says who may
+write what, and why no lock is needed.
 
 All numbers are little-endian. The header's, 8 bytes each: magic, number of records, where data
 begins, size of the file; at 64, 128 and 192: where free room begins, whether a record found none,
@@ -17,62 +16,18 @@ import fcntl
 import mmap
 import os
 import struct
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ... import _native
-from ..._base.fork_lock import ForkLock
 from ...errors import UsageError
+
+if TYPE_CHECKING:
+    from ..._native import _core
 
 _MAGIC = b"FLARENA1"
 _HEADER = 4096
-_ALIGNMENT = 64
-_USED, _FULL, _COUNT = 8, 16, 24  # positions in the header, in words
-_ENTRY = np.dtype([("place", "<u8"), ("nbytes", "<u4"), ("width", "<u2"), ("height", "<u2")])
-_CLAIMED = 1
-_OFFSET = np.uint64((1 << 48) - 1)
-
-
-class Arena(Protocol):
-    """Records in a memory file. The core's, or ``PythonArena``."""
-
-    @property
-    def full(self) -> bool:
-        """Whether a record found no room. After that nothing more is kept."""
-
-    @property
-    def used(self) -> int:
-        """Bytes of data."""
-
-    @property
-    def count(self) -> int:
-        """Records kept."""
-
-    @property
-    def locked(self) -> int:
-        """Bytes that this process has locked in memory."""
-
-    def find(
-        self,
-        records: np.ndarray,
-        offset: np.ndarray,
-        nbytes: np.ndarray,
-        kind: np.ndarray,
-        size: np.ndarray,
-        converted: np.ndarray,
-    ) -> int:
-        """Look up ``records`` (int64 (n,)); returns how many are kept.
-
-        Writes ``offset`` (int64, -1 where a record is not kept); where it is, also ``nbytes``
-        (int64), ``kind`` (uint8), ``size`` (int32 (n, 2), width and height) and ``converted``
-        (uint8: the bytes are not the store's own).
-        """
-
-    def put(
-        self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
-    ) -> bool:
-        """Keep a record if there is room and it is not kept yet. Returns whether it was stored."""
+_ENTRY_NBYTES = 16
+_USED, _FULL = 8, 16  # positions in the header, in words
 
 
 def create(records: int, limit: int, keys_nbytes: int = 0) -> int:
@@ -105,7 +60,7 @@ def create(records: int, limit: int, keys_nbytes: int = 0) -> int:
 
 def keys_begin(records: int) -> int:
     """Where the bytes that ``create`` sets aside begin."""
-    return _HEADER + records * _ENTRY.itemsize
+    return _HEADER + records * _ENTRY_NBYTES
 
 
 def _data_begin(records: int, keys_nbytes: int) -> int:
@@ -132,91 +87,10 @@ def fits(fd: int, records: int, keys_nbytes: int = 0) -> bool:
     )
 
 
-def flavour() -> str:
-    """Which processes can share a memory file with this one: "native" or "python"."""
-    return "python" if _native.load() is None else "native"
-
-
-def open_arena(fd: int, *, lock: bool) -> Arena:
+def open_arena(fd: int, *, lock: bool) -> _core.Arena:
     """The arena in a memory file. ``lock``: lock what is put there in memory."""
-    core = _native.load()
-    if core is None:
-        return PythonArena(fd)
-    arena: Arena = core.Arena(fd, lock=lock)
+    arena: _core.Arena = _native.required("cache= needs the native core").Arena(fd, lock=lock)
     return arena
-
-
-class PythonArena:
-    """The arena of a build without the core."""
-
-    locked = 0
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._map = mmap.mmap(fd, os.fstat(fd).st_size)
-        self._words = np.frombuffer(self._map, "<u8", _HEADER // 8)
-        records = int(self._words[1])
-        self._table = np.frombuffer(self._map, _ENTRY, records, _HEADER)
-        self._lock = ForkLock()
-
-    @property
-    def full(self) -> bool:
-        return bool(self._words[_FULL])
-
-    @property
-    def used(self) -> int:
-        return int(self._words[_USED] - self._words[2])
-
-    @property
-    def count(self) -> int:
-        return int(self._words[_COUNT])
-
-    def find(
-        self,
-        records: np.ndarray,
-        offset: np.ndarray,
-        nbytes: np.ndarray,
-        kind: np.ndarray,
-        size: np.ndarray,
-        converted: np.ndarray,
-    ) -> int:
-        place = self._table["place"][records]  # first: the writer writes it last
-        kept = self._table[records]
-        offset[:] = np.where(place > _CLAIMED, (place & _OFFSET).astype(np.int64), -1)
-        nbytes[:] = kept["nbytes"]
-        kind[:] = place >> np.uint64(48) & np.uint64(3)
-        converted[:] = place >> np.uint64(50) & np.uint64(1)
-        size[:, 0], size[:, 1] = kept["width"], kept["height"]
-        return int((place > _CLAIMED).sum())
-
-    def put(
-        self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
-    ) -> bool:
-        with self._lock:
-            # Between processes; it does not exclude other threads of this one.
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
-            try:
-                return self._put(record, data, kind, width, height, converted)
-            finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN)
-
-    def _put(
-        self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
-    ) -> bool:
-        begin = int(self._words[_USED])
-        if self.full or self._table["place"][record] or max(width, height) > 0xFFFF:
-            return False
-        if begin + len(data) > len(self._map):
-            self._words[_FULL] = 1
-            return False
-        self._words[_USED] = _rounded(begin + len(data), _ALIGNMENT)
-        self._map[begin : begin + len(data)] = data
-        self._table["nbytes"][record] = len(data)
-        self._table["width"][record] = width
-        self._table["height"][record] = height
-        self._table["place"][record] = begin | kind << 48 | int(converted) << 50
-        self._words[_COUNT] += np.uint64(1)
-        return True
 
 
 def _rounded(nbytes: int, step: int) -> int:

@@ -80,7 +80,7 @@ class OpenedCache:
             places *= 2
         self._places = places
         keys_nbytes = places * _KEY_NBYTES
-        name = repr(("opened", memory.flavour(), asked, places)).encode()
+        name = repr(("opened", asked, places)).encode()
         self.file = CacheFile(
             kind,
             places,

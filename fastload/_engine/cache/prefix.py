@@ -97,7 +97,7 @@ class Prefix:
 
     def rest(self, plan: Plan) -> Plan:
         """The plan for images to which the operations have been applied."""
-        frame = Frame(np.empty((0, 2), np.int64), np.empty(0, np.int64))
+        frame = Frame.of(np.empty((0, 2), np.int64), np.empty(0, np.int64))
         done = []
         for op in self.ops:
             op.apply(frame, _NO_NUMBERS)
@@ -106,14 +106,14 @@ class Prefix:
 
     def place(self, sizes: np.ndarray, records: np.ndarray) -> Placed:
         """What is kept of images of ``sizes`` (int32 (n, 2)). Raises what ``draws.draw`` raises."""
-        frame = Frame(sizes, records)
+        frame = Frame.of(sizes, records)
         for op in self.ops:
             op.apply(frame, _NO_NUMBERS)
-        box, resized, window, _, size = frame.columns()
+        box, resized, window, _, size = np.split(frame.rows(), (4, 6, 8, 9), axis=1)
         return Placed(
             source=np.ascontiguousarray(sizes, np.int32),
-            box=box,
-            resized=resized,
+            box=np.ascontiguousarray(box),
+            resized=np.ascontiguousarray(resized),
             window=np.concatenate([window, size], axis=1),
         )
 

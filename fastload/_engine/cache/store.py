@@ -18,7 +18,6 @@ import numpy as np
 from ...storage.base import Located, Spans, Store
 from ...storage.held import Held
 from ...storage.wrapped import WrappedStore
-from . import memory
 from .prefix import Placed, Prefix
 from .share import CacheFile, fingerprint
 
@@ -73,9 +72,7 @@ class CachedStore(WrappedStore):
         self._describe(inner)
         self.format = "cache"
         self.kind, self.form, self.prefix = kind, form, prefix
-        self.file = CacheFile(
-            kind, len(inner), limit, lambda: fingerprint(parts, memory.flavour(), asked)
-        )
+        self.file = CacheFile(kind, len(inner), limit, lambda: fingerprint(parts, asked))
         self.limit, self.arena = self.file.limit, self.file.arena
         self._number = len(inner.files)
 

@@ -16,7 +16,7 @@ void philox_words(uint64_t seed, uint32_t epoch, const int64_t* indices, size_t 
                   const uint64_t* streams, size_t stream_count, uint64_t* out) {
   const size_t plane = stream_count * index_count;
   for (size_t b = 0; b < stream_count; b++) {
-    // From all 64 bits, as in _base/philox.py: an epoch's order is drawn from a stream beyond 32 bits.
+    // From all 64 bits: an epoch's order is drawn from a stream beyond 32 bits.
     const uint64_t first_product = streams[b] * kMultiplier0;
     for (size_t first = 0; first < index_count; first += kLanes) {
       const size_t count = std::min(kLanes, index_count - first);

@@ -22,8 +22,6 @@ namespace {
 // Most headers fit; if one does not, the whole file is read.
 constexpr size_t kHeaderBytes = 4096;
 
-std::atomic<bool> stamps{true};
-
 // Without a timeline the clock is read for one sample in kStampEvery, which stands for its neighbours:
 // reading it for each would cost 2 % of a 32 x 32 JPEG. The middle one is measured, because the first sample
 // of a batch runs on a thread that has just woken up.
@@ -58,7 +56,7 @@ struct RegionTrim {
 // Reads the clock for measured samples; returns 0 for the others.
 class BatchJob::Clock {
  public:
-  explicit Clock(int64_t weight) : weight_(stamps.load(std::memory_order_relaxed) ? weight : 0) {}
+  explicit Clock(int64_t weight) : weight_(weight) {}
   bool on() const { return weight_ != 0; }
   int64_t now() const { return on() ? now_ns() : 0; }
   void add(std::atomic<int64_t>* stage, int64_t nanoseconds) const {
@@ -68,10 +66,6 @@ class BatchJob::Clock {
  private:
   const int64_t weight_;  // number of samples that this one stands for
 };
-
-void set_stamps(bool on) {
-  stamps.store(on, std::memory_order_relaxed);
-}
 
 BatchJob::BatchJob(std::shared_ptr<Files> files, std::vector<Sample> samples, BatchOutput output,
                    SampleParams params, Erasing erasing, int32_t* status, int32_t* detail, SampleTimes* times,
@@ -281,7 +275,7 @@ Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind
   if (status == Status::kOk && !erasing_.fills.empty()) {
     erase(erasing_, item, target, output_.channels, static_cast<int>(dtype_nbytes(output_.dtype)));
   }
-  // See Note [Past the cache] in resample/avx512_store.cpp.
+  // See Note [Past the cache] in resample/kernels.h.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (status == Status::kIo) *error = ENOMEM;  // decoders fail by themselves only when memory runs out
   const int64_t end = clock.now();

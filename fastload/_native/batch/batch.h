@@ -69,9 +69,6 @@ struct StageTimes {
   std::atomic<int64_t> read{0}, check{0}, decode{0}, resize{0}, augment{0};
 };
 
-// Whether batches read the clock (default: yes). A benchmark turns it off to measure the cost.
-void set_stamps(bool on);
-
 // When and on which thread a sample was processed: nanoseconds of the steady clock, and the system's thread
 // number. `resized` is a duration: rows are resized while later rows are still being decoded.
 struct SampleTimes {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "base/simd.h"
 #include "batch/batch.h"
 #include "batch/pool.h"
 #include "batch/thread_state.h"
@@ -216,7 +217,7 @@ bool decode(const py::object& data, const py::object& out, bool reversed) {
   const WithoutGil released;
   const Span span{bytes.data(), bytes.size(), bytes.size()};
   const Status status = decode_span(span, Kind::kEncoded, placement, &thread_state());
-  // See Note [Past the cache] in resample/avx512_store.cpp.
+  // See Note [Past the cache] in resample/kernels.h.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return status == Status::kOk;
 }
@@ -298,7 +299,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("mix_up", &mix_batch, "batch"_a, "before"_a, "own"_a, "MixUp in place; see _core.pyi.");
   m.def("cut_mix", &cut_batch, "batch"_a, "top"_a, "bottom"_a, "left"_a, "right"_a,
         "CutMix in place; see _core.pyi.");
-  m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
+  m.def("simd", [] { return simd_name(simd_in_use()); }, "Instruction set in use.");
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo that the core was compiled against.");
   m.def("png_version", &png_version, "Version of libdeflate; None: PNG files are left to Pillow.");
   m.def("webp_version", &webp_version, "Version of libwebp; None: WebP files are left to Pillow.");
@@ -309,11 +310,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder decodes this file; for the tests.");
   m.def("pool_size", &pool::size, "Number of threads in the pool now.");
-  m.def(
-      "set_simd",
-      [](const std::string& name) { return set_simd(name.c_str()) && dct_set_simd(name.c_str()); }, "name"_a,
-      "Choose the instruction set; False if this machine lacks it.");
-  m.def("set_stamps", &set_stamps, "on"_a, "Whether batches read the clock; see _core.pyi.");
+  m.def("set_simd", &set_simd, "name"_a, "Choose the instruction set; False if this machine lacks it.");
   m.def(
       "dct_encode",
       [](const py::object& jpeg, int column_block, bool keep_metadata) {
@@ -332,7 +329,6 @@ PYBIND11_MODULE(_core, m) {
       "DCT record to a JPEG file with equal coefficients.");
   m.def("dct_usable", &DctSource::usable, "Whether DCT records are decoded without rebuilding a JPEG.");
   m.def("planes_usable", &PlaneDecoder::usable, "Whether common JPEGs are decoded without libjpeg.");
-  m.def("dct_simd", &DctSource::simd, "Instruction set of the DCT records' expansion.");
 
   // Joins the pool before the interpreter is finalized: its threads write to memory that Python owns.
   py::module_::import("atexit").attr("register")(py::cpp_function([] {

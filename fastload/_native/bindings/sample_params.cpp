@@ -1,7 +1,7 @@
-// Crop stages, pixel operations and erased rectangles from the arrays that Python drew; and `pixels` for the
-// tests.
+// Crop stages, pixel operations and erased rectangles from the arrays that Python drew; and `pixels`.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -185,12 +185,13 @@ Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& 
 
 namespace {
 
-// Applies operations to one image on the caller's thread, for the tests.
+// Applies operations to one image on the caller's thread: for the tests, and for images with a side that is
+// too long for a batch.
 void pixels(const py::object& image, const py::object& codes, const py::object& values) {
   const Buffer pixels(image, "image", 'u', 1, true);
-  if (pixels.ndim() != 3 || pixels.extent(2) != 3 || pixels.extent(0) > kMaxSide ||
-      pixels.extent(1) > kMaxSide || pixels.nbytes() == 0) {
-    throw py::value_error("image: expected shape (h, w, 3) of sides from 1 up to 65,535");
+  constexpr py::ssize_t kMostBytes = std::numeric_limits<int32_t>::max();
+  if (pixels.ndim() != 3 || pixels.extent(2) != 3 || pixels.nbytes() == 0 || pixels.nbytes() > kMostBytes) {
+    throw py::value_error("image: expected shape (h, w, 3) of 1 up to 2**31 - 1 bytes");
   }
   const int width = static_cast<int>(pixels.extent(1)), height = static_cast<int>(pixels.extent(0));
   const Buffer code_array(codes, "codes", 'i', 4, false);

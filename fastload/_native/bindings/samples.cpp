@@ -5,7 +5,6 @@
 #include "jpeg/idct.h"
 #include "jpeg/ycc.h"
 #include "resample/axis.h"
-#include "resample/resample.h"
 
 namespace fastload {
 namespace {
@@ -13,14 +12,7 @@ namespace {
 // Bytes before and after a row that may be read, and after a row that may be written.
 constexpr py::ssize_t kPadding = 64;
 
-// The function of the instruction set that Resampler::simd() names.
-template <typename Function>
-Function of_simd(Function avx512, Function avx2, Function scalar) {
-  const std::string name = Resampler::simd();
-  return name == "avx512" ? avx512 : name == "avx2" ? avx2 : scalar;
-}
-
-void inverse_dct(const py::object& blocks, const py::object& quant, const py::object& samples) {
+void make_samples(const py::object& blocks, const py::object& quant, const py::object& samples) {
   const Buffer numbers(blocks, "blocks", 'i', 2, false);
   const py::ssize_t count = numbers.length();
   numbers.expect_shape("blocks", count, 64);
@@ -32,12 +24,11 @@ void inverse_dct(const py::object& blocks, const py::object& quant, const py::ob
   uint16_t* const aligned_quant = storage[1].room_for<uint16_t>(64);
   std::memcpy(aligned, numbers.data<int16_t>(), static_cast<size_t>(numbers.nbytes()));
   std::memcpy(aligned_quant, factors.data<uint16_t>(), sizeof(uint16_t) * 64);
-  const InverseDct inverse = of_simd(inverse_dct_avx512(), inverse_dct_avx2(), inverse_dct_scalar());
-  inverse(aligned, static_cast<int>(count), aligned_quant, out.data<uint8_t>(), 8 * count);
+  inverse_dct()(aligned, static_cast<int>(count), aligned_quant, out.data<uint8_t>(), 8 * count);
 }
 
-void ycc_to_rgb(int sampling, const py::object& luma, const py::object& chroma, bool far_below, int x0,
-                const py::object& rgb) {
+void make_pixels(int sampling, const py::object& luma, const py::object& chroma, bool far_below, int x0,
+                 const py::object& rgb) {
   const Buffer luma_row(luma, "luma", 'u', 1, false), chroma_rows(chroma, "chroma", 'u', 1, false);
   const Buffer out(rgb, "rgb", 'u', 1, true);
   const py::ssize_t width = out.length();
@@ -60,8 +51,7 @@ void ycc_to_rgb(int sampling, const py::object& luma, const py::object& chroma, 
   }
   row.far_below = far_below;
   std::vector<uint8_t> converted(static_cast<size_t>(3 * width + kPadding));
-  const YccToRgb convert = of_simd(ycc_to_rgb_avx512(), ycc_to_rgb_avx2(), ycc_to_rgb_scalar());
-  convert(static_cast<Sampling>(sampling), row, x0, static_cast<int>(width), converted.data());
+  ycc_to_rgb()(static_cast<Sampling>(sampling), row, x0, static_cast<int>(width), converted.data());
   std::memcpy(out.data<uint8_t>(), converted.data(), static_cast<size_t>(3 * width));
 }
 
@@ -69,8 +59,8 @@ void ycc_to_rgb(int sampling, const py::object& luma, const py::object& chroma, 
 
 void bind_samples(py::module_& m) {
   using namespace pybind11::literals;
-  m.def("_inverse_dct", &inverse_dct, "blocks"_a, "quant"_a, "samples"_a, "For the tests; see _core.pyi.");
-  m.def("_ycc_to_rgb", &ycc_to_rgb, "sampling"_a, "luma"_a, "chroma"_a, "far_below"_a, "x0"_a, "rgb"_a,
+  m.def("_inverse_dct", &make_samples, "blocks"_a, "quant"_a, "samples"_a, "For the tests; see _core.pyi.");
+  m.def("_ycc_to_rgb", &make_pixels, "sampling"_a, "luma"_a, "chroma"_a, "far_below"_a, "x0"_a, "rgb"_a,
         "For the tests; see _core.pyi.");
 }
 

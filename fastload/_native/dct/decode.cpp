@@ -156,10 +156,6 @@ bool DctSource::corrupt() const {
   return impl_->corrupt;
 }
 
-const char* DctSource::simd() {
-  return dct_expander().name;
-}
-
 bool dct_size(const uint8_t* record, size_t nbytes, int* width, int* height) {
   DctRecord parsed;
   if (!dct_parse(record, nbytes, &parsed)) return false;

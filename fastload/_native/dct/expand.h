@@ -17,7 +17,6 @@ struct DctCursor {
 
 // The functions of one instruction set. All give the same coefficients and reject the same blocks.
 struct DctExpander {
-  const char* name;
   // Expands into blocks[0..count), which must hold zeros, and advances the cursor. False: the data is
   // invalid; the cursor and the blocks may be in any state.
   bool (*expand)(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks);
@@ -31,11 +30,7 @@ const DctExpander* dct_expander_avx2();
 const DctExpander* dct_expander_avx512();
 const DctExpander* dct_expander_neon();  // every 64-bit ARM processor has NEON
 
-// The fastest expander that this processor runs, no higher than `name` ("": any) in the order scalar, neon,
-// avx2, avx512. nullptr: unknown name.
-const DctExpander* dct_expander_named(const char* name);
-
-// The fastest expander that this processor runs, no higher than FASTLOAD_SIMD or dct_set_simd allow.
+// The expander of simd_in_use().
 const DctExpander& dct_expander();
 
 }  // namespace fastload

@@ -41,28 +41,37 @@ constexpr Tables kTables;
 
 // Unpacks 64 codes and converts them to values; those from `count` on are bytes that follow in the record.
 // Returns which of the first `count` are escapes.
-FASTLOAD_AVX2 inline uint64_t unpack(const DctBlockHeader& header, int8_t* values) {
+constexpr uint64_t kOnes = 0x0101010101010101;
+
+// Unpacks 32 codes from the `first` on and converts them to values; those from `count` on are bytes that
+// follow in the record. Sets which of the others are escapes.
+FASTLOAD_AVX2 inline __m256i unpack(const DctBlockHeader& header, int first, uint64_t* escaped) {
   const int width = header.width, range = 1 << width;
-  const uint64_t lanes = 0x0101010101010101u * static_cast<uint64_t>(range - 1);
+  const uint64_t lanes = kOnes * static_cast<uint64_t>(range - 1);
   const __m256i half = _mm256_set1_epi8(static_cast<char>(range / 2));
   const __m256i wrap = _mm256_set1_epi8(static_cast<char>(-range));
   const __m256i zero_code = _mm256_set1_epi8(width == kDctMinWidth ? -2 : 0);
-  uint64_t escaped = 0;
-  for (int i = 0; i < header.count; i += 32) {
-    // Eight codes take `width` bytes.
-    const auto eight = [&](int group) FASTLOAD_AVX2 {
-      return static_cast<long long>(
-          _pdep_u64(load_le<uint64_t>(header.values + (i / 8 + group) * width), lanes));
-    };
-    const __m256i codes = _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0));
-    const __m256i zero = _mm256_cmpeq_epi8(codes, _mm256_setzero_si256());
-    const __m256i negative = _mm256_and_si256(_mm256_cmpgt_epi8(codes, half), wrap);
-    const __m256i value =
-        _mm256_or_si256(_mm256_add_epi8(codes, negative), _mm256_and_si256(zero, zero_code));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(values + i), value);
-    escaped |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(zero))) << i;
-  }
-  return width == kDctMinWidth ? 0 : _bzhi_u64(escaped, static_cast<unsigned>(header.count));
+  // Eight codes take `width` bytes.
+  const auto eight = [&](int group) FASTLOAD_AVX2 {
+    return static_cast<long long>(
+        _pdep_u64(load_le<uint64_t>(header.values + (first / 8 + group) * width), lanes));
+  };
+  const __m256i codes = _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0));
+  const __m256i zero = _mm256_cmpeq_epi8(codes, _mm256_setzero_si256());
+  const __m256i negative = _mm256_and_si256(_mm256_cmpgt_epi8(codes, half), wrap);
+  const uint64_t zeros = static_cast<uint32_t>(_mm256_movemask_epi8(zero));
+  *escaped = width == kDctMinWidth ? 0 : _bzhi_u64(zeros, static_cast<unsigned>(header.count - first));
+  return _mm256_or_si256(_mm256_add_epi8(codes, negative), _mm256_and_si256(zero, zero_code));
+}
+
+// The escapes of the first 16 codes, in their places.
+FASTLOAD_AVX2 inline __m256i first_escapes(const DctBlockHeader& header, uint64_t escaped) {
+  const auto eight = [&](int group) FASTLOAD_AVX2 {
+    const uint64_t lanes = _pdep_u64(escaped >> (8 * group), kOnes) * 255;
+    const int before = group == 0 ? 0 : __builtin_popcountll(escaped & 255);
+    return static_cast<long long>(_pdep_u64(load_le<uint64_t>(header.escapes + before), lanes));
+  };
+  return _mm256_set_epi64x(0, 0, eight(1), eight(0));
 }
 
 // Spreads the next values to the positions of two bytes of the mask: 16 coefficients in zig-zag order.
@@ -86,7 +95,15 @@ struct ExpandBlock {
     JCOEF* block = blocks[b][0];
     if (header.mask) {
       alignas(32) int8_t values[64 + 8];
-      const uint64_t escaped = unpack(header, values);
+      __m256i* const stored = reinterpret_cast<__m256i*>(values);
+      uint64_t escaped, more = 0;
+      const __m256i first = unpack(header, 0, &escaped);
+      // Nearly all escapes are here. Without a branch on their number, a batch took 2 % less time.
+      const __m256i escapes = first_escapes(header, escaped);
+      const __m256i wide = _mm256_cmpeq_epi8(escapes, _mm256_set1_epi8(static_cast<char>(kDctWideEscape)));
+      _mm256_store_si256(stored, _mm256_or_si256(first, escapes));
+      if (header.count > 32) _mm256_store_si256(stored + 1, unpack(header, 32, &more));
+      escaped |= more << 32;
       __m256i quarter[4];
       for (int q = 0; q < 4; q++)
         quarter[q] = _mm256_broadcastsi128_si256(spread(values, header.mask, 16 * q));
@@ -101,7 +118,11 @@ struct ExpandBlock {
         _mm256_storeu_si256(to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(half)));
         _mm256_storeu_si256(to + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(half, 1)));
       }
-      if (!put_escapes(header, _pdep_u64(escaped, header.mask), block, kNaturalOrder)) return false;
+      if (__builtin_expect(escaped >> 16 != 0 || !_mm256_testz_si256(wide, wide), 0)) {
+        if (!put_escapes(header, _pdep_u64(escaped, header.mask), block, kNaturalOrder)) return false;
+      } else if (__builtin_popcountll(escaped) != header.next - header.escapes) {
+        return false;
+      }
     } else if (header.next != header.escapes) {
       return false;
     }
@@ -125,7 +146,7 @@ FASTLOAD_AVX2 bool skip(DctCursor* cursor, const int* component, int count) {
 }  // namespace
 
 const DctExpander* dct_expander_avx2() {
-  static const DctExpander kAvx2 = {"avx2", expand, skip};
+  static const DctExpander kAvx2 = {expand, skip};
   return &kAvx2;
 }
 

@@ -93,7 +93,7 @@ FASTLOAD_AVX512 bool skip(DctCursor* cursor, const int* component, int count) {
 }  // namespace
 
 const DctExpander* dct_expander_avx512() {
-  static const DctExpander kAvx512 = {"avx512", expand, skip};
+  static const DctExpander kAvx512 = {expand, skip};
   return &kAvx512;
 }
 

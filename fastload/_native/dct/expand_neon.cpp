@@ -130,7 +130,7 @@ bool skip(DctCursor* cursor, const int* component, int count) {
 }  // namespace
 
 const DctExpander* dct_expander_neon() {
-  static const DctExpander kNeon = {"neon", expand, skip};
+  static const DctExpander kNeon = {expand, skip};
   return &kNeon;
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/simd.h"
 #include "dct/block.h"
 
 #if defined(__SSE2__)
@@ -109,9 +110,7 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
 }
 
 DctPacker dct_packer() {
-  // dct_set_simd limits packing too.
-  const DctExpander* avx512 = dct_expander_avx512();
-  return avx512 && &dct_expander() == avx512 ? dct_packer_avx512() : dct_pack_block;
+  return simd_in_use() == Simd::kAvx512 ? dct_packer_avx512() : dct_pack_block;
 }
 
 }  // namespace fastload

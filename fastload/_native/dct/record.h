@@ -60,10 +60,6 @@ bool dct_to_jpeg(const uint8_t* record, size_t nbytes, std::vector<uint8_t>* jpe
 // Width and height in pixels from the record's header. False: not a record, or its header is corrupt.
 bool dct_size(const uint8_t* record, size_t nbytes, int* width, int* height);
 
-// Limits the instruction set of records opened from now on, in all threads, to "avx512", "avx2", "neon" or
-// "scalar" ("": no limit). False: unknown name. For tests.
-bool dct_set_simd(const char* name);
-
 struct FrameHeader;
 
 // One thread's state while it decodes a record; reused for the next.
@@ -99,9 +95,6 @@ class DctSource final : public CoefficientSource {
   // Whether the hook works with the libjpeg of this process, tested once on a small image. Always false if
   // FASTLOAD_NO_DCT_HOOK is set in the environment.
   static bool usable();
-
-  // Name of the instruction set in use: "avx512", "avx2", "neon", "scalar". FASTLOAD_SIMD limits it.
-  static const char* simd();
 
  private:
   struct Impl;

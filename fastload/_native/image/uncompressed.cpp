@@ -8,6 +8,7 @@
 #endif
 
 #include "base/limits.h"
+#include "base/simd.h"
 #include "image/header.h"
 
 namespace fastload {
@@ -65,8 +66,7 @@ void convert(const uint8_t* from, int from_bytes, bool bgr, uint8_t* to, int cou
   }
   int done = 0;
 #if defined(__x86_64__)
-  const bool ssse3 = __builtin_cpu_supports("ssse3");
-  if (ssse3) done = convert_row_ssse3(from, from_bytes, bgr, to, count);
+  if (simd_in_use() >= Simd::kAvx2) done = convert_row_ssse3(from, from_bytes, bgr, to, count);
 #endif
   convert_row(from + done * from_bytes, from_bytes, bgr, to + done * 3, count - done);
 }

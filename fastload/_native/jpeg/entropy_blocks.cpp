@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "dct/expand.h"
+#include "base/simd.h"
 #include "jpeg/zigzag.h"
 
 namespace fastload {
@@ -237,8 +237,7 @@ constexpr EntropyKernels kBmi2 = {decode_bmi2, decode_zigzag_bmi2, decode_run_bm
 
 const EntropyKernels& entropy_kernels() {
 #if defined(__x86_64__)
-  // Every expander of DCT records but the portable one needs BMI2; dct_set_simd limits this choice too.
-  if (&dct_expander() != &dct_expander_scalar()) return kBmi2;
+  if (simd_in_use() >= Simd::kAvx2) return kBmi2;
 #endif
   return kPlain;
 }

@@ -16,9 +16,13 @@ namespace fastload {
 using InverseDct = void (*)(const int16_t* blocks, int count, const uint16_t* quant, uint8_t* samples,
                             ptrdiff_t stride);
 
+// That of simd_in_use().
+InverseDct inverse_dct();
+
 InverseDct inverse_dct_scalar();
 // nullptr if not compiled (another processor family).
 InverseDct inverse_dct_avx2();
 InverseDct inverse_dct_avx512();
+InverseDct inverse_dct_neon();
 
 }  // namespace fastload

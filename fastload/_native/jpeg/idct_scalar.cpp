@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/simd.h"
 #include "jpeg/idct_constants.h"
 
 namespace fastload {
@@ -66,6 +67,19 @@ void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_
 }
 
 }  // namespace
+
+InverseDct inverse_dct() {
+  switch (simd_in_use()) {
+    case Simd::kAvx512:
+      return inverse_dct_avx512();
+    case Simd::kAvx2:
+      return inverse_dct_avx2();
+    case Simd::kNeon:
+      return inverse_dct_neon();
+    default:
+      return inverse_dct_scalar();
+  }
+}
 
 InverseDct inverse_dct_scalar() {
   return inverse_row;

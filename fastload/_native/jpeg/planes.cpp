@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <new>
+
+#include "base/simd.h"
 
 namespace fastload {
 namespace {
@@ -24,31 +25,14 @@ struct Plane {
 
 }  // namespace
 
-struct PlaneDecoder::Kernels {
-  const char* resampler;  // the value of Resampler::simd() that it belongs to
-  InverseDct inverse_dct;
-  YccToRgb to_rgb;
-};
-
-PlaneDecoder::Kernels PlaneDecoder::kernels() {
-  // Not a static variable, for the reason that SelfTest in jpeg/self_test.cpp gives.
-  const Kernels all[] = {
-#if defined(__x86_64__)
-      {"avx512", inverse_dct_avx512(), ycc_to_rgb_avx512()},
-      {"avx2", inverse_dct_avx2(), ycc_to_rgb_avx2()},
-#endif
-      {"scalar", inverse_dct_scalar(), ycc_to_rgb_scalar()}};
-  const auto same = [](const Kernels& of) { return std::strcmp(of.resampler, Resampler::simd()) == 0; };
-  return *std::find_if(std::begin(all), std::end(all) - 1, same);
-}
-
 bool PlaneDecoder::available() {
-  return std::strcmp(Resampler::simd(), "scalar") != 0;  // libjpeg is faster than the scalar kernels
+  return simd_in_use() != Simd::kScalar;  // libjpeg is faster than the scalar kernels
 }
 
 // The state while one image is decoded.
 struct PlaneDecoder::Image {
-  const Kernels kernels;
+  const InverseDct inverse_dct;
+  const YccToRgb to_rgb;
   const FrameHeader& frame;
   int16_t* blocks;
   int first_column, last_column;  // of MCUs, half-open
@@ -98,7 +82,7 @@ void PlaneDecoder::Image::transform(int column, int count, bool luma) const {
     const int width = count * plane.h;
     uint8_t* to = plane.first + 8 * plane.h * (column - first_column);
     for (int y = 0; y < plane.v; y++, from += 64 * kRun * plane.h, to += 8 * plane.stride) {
-      if (c > 0 || luma) kernels.inverse_dct(from, width, frame.quant[c], to, plane.stride);
+      if (c > 0 || luma) inverse_dct(from, width, frame.quant[c], to, plane.stride);
       std::memset(from, 0, sizeof(int16_t) * 64 * static_cast<size_t>(width));
     }
   }
@@ -158,7 +142,7 @@ void PlaneDecoder::Image::convert(int y, int x0, int width, uint8_t* rgb) const 
     from.near[c - 1] = planes[c].row(near - 8 * row);
     from.far[c - 1] = up ? planes[c].row(far - 8 * row) : from.near[c - 1];
   }
-  kernels.to_rgb(frame.sampling, from, x0 - first_column * frame.mcu_width(), width, rgb);
+  to_rgb(frame.sampling, from, x0 - first_column * frame.mcu_width(), width, rgb);
 }
 
 Status PlaneDecoder::decode(const FrameHeader& frame, CoefficientSource* source, const Placement& placement,
@@ -166,7 +150,8 @@ Status PlaneDecoder::decode(const FrameHeader& frame, CoefficientSource* source,
   const int x0 = placement.box_x + resampler->need_x0(), x1 = placement.box_x + resampler->need_x1();
   const int y0 = placement.box_y + resampler->need_y0(), y1 = placement.box_y + resampler->need_y1();
   const int mcu_width = frame.mcu_width(), mcu_height = frame.mcu_height();
-  Image image{kernels(),
+  Image image{inverse_dct(),
+              ycc_to_rgb(),
               frame,
               blocks_,
               std::max(0, x0 - kMargin) / mcu_width,

@@ -40,9 +40,7 @@ class PlaneDecoder {
   static constexpr int kMargin = 3;
 
  private:
-  struct Kernels;
   struct Image;
-  static Kernels kernels();
 
   // MCUs that are decoded and transformed together. 4 or 16 were not faster, and two rows of MCUs at once
   // were 4 % slower, because the samples leave the L1 cache.

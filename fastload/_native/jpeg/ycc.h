@@ -25,9 +25,13 @@ struct YccRow {
 // Converts columns [x0, x0 + width) to `rgb`, 3 bytes each. May write up to 64 bytes after them.
 using YccToRgb = void (*)(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rgb);
 
+// That of simd_in_use().
+YccToRgb ycc_to_rgb();
+
 YccToRgb ycc_to_rgb_scalar();
 // nullptr if not compiled (another processor family).
 YccToRgb ycc_to_rgb_avx2();
 YccToRgb ycc_to_rgb_avx512();
+YccToRgb ycc_to_rgb_neon();
 
 }  // namespace fastload

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/simd.h"
+
 namespace fastload {
 namespace {
 
@@ -45,6 +47,19 @@ void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rg
 }
 
 }  // namespace
+
+YccToRgb ycc_to_rgb() {
+  switch (simd_in_use()) {
+    case Simd::kAvx512:
+      return ycc_to_rgb_avx512();
+    case Simd::kAvx2:
+      return ycc_to_rgb_avx2();
+    case Simd::kNeon:
+      return ycc_to_rgb_neon();
+    default:
+      return ycc_to_rgb_scalar();
+  }
+}
 
 YccToRgb ycc_to_rgb_scalar() {
   return to_rgb;

@@ -13,7 +13,7 @@
 //   thread safety  functions without state; a Canvas belongs to one thread
 //   ownership      a Canvas owns its pixels; the caller owns batches
 //
-// Tests: tests/transforms/ (each operation against torchvision and against _engine/pixels.py),
+// Tests: tests/transforms/ (each operation against torchvision),
 // tests/native/test_sample_params.py, test_hue.py.
 //
 // Sources of the arithmetic: Pillow, ImageEnhance.py and Blend.c (brightness, contrast, saturation,

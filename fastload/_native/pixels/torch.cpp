@@ -5,8 +5,7 @@
 //
 // Note [Fused]
 // Torch's kernels round a * b + c once if both operations are in one kernel. In double the product of two
-// floats is exact, so the sum rounded to float is the same and needs no FMA instruction; the Python engine
-// does the same.
+// floats is exact, so the sum rounded to float is the same and needs no FMA instruction.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "base/bytes.h"
-#include "resample/resample.h"
+#include "base/simd.h"
 
 namespace fastload {
 namespace {
@@ -58,8 +57,7 @@ __attribute__((target("ssse3"))) void pick_ssse3(const uint8_t* from, const Chan
 
 void expand_channels(const uint8_t* from, const Channels& at, uint8_t* to, int count) {
 #if defined(__x86_64__)
-  const bool ssse3 = __builtin_cpu_supports("ssse3");
-  if (ssse3 && std::string_view(Resampler::simd()) != "scalar") return pick_ssse3(from, at, to, count);
+  if (simd_in_use() >= Simd::kAvx2) return pick_ssse3(from, at, to, count);
 #endif
   pick(from, at, to, count);
 }

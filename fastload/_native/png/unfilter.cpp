@@ -2,13 +2,14 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
-#include "resample/resample.h"
+#include "base/simd.h"
 
 namespace fastload {
 namespace {
@@ -73,6 +74,7 @@ void unfilter_scalar(uint8_t filter, int step, const uint8_t* from, const uint8_
 
 #if defined(__x86_64__)
 
+#define PIXELS __attribute__((target("sse4.1")))
 #define SSE41 __attribute__((target("sse4.1"), always_inline)) inline
 
 // A pixel of up to 8 bytes. Reads and writes 4 bytes for pixels of 3.
@@ -179,9 +181,71 @@ void unfilter_two_sse41(int step, const uint8_t* first, const uint8_t* second, c
   }
 }
 
+#elif defined(__aarch64__)
+
+#define PIXELS
+
+// A pixel of up to 8 bytes. Reads and writes 4 bytes for pixels of 3.
 template <size_t kStep>
-__attribute__((target("sse4.1"))) void unfilter_pixels(uint8_t filter, const uint8_t* from,
-                                                       const uint8_t* above, uint8_t* to, size_t nbytes) {
+uint8x8_t load(const uint8_t* from) {
+  if constexpr (kStep <= 4) {
+    uint32_t pixel;
+    std::memcpy(&pixel, from, sizeof(pixel));
+    return vcreate_u8(pixel);
+  }
+  return vld1_u8(from);
+}
+
+template <size_t kStep>
+void store(uint8_t* to, uint8x8_t pixel) {
+  if constexpr (kStep <= 4) {
+    vst1_lane_u32(reinterpret_cast<uint32_t*>(to), vreinterpret_u32_u8(pixel), 0);
+  } else {
+    vst1_u8(to, pixel);
+  }
+}
+
+template <size_t kStep>
+void sub(const uint8_t* from, uint8_t* to, size_t nbytes) {
+  uint8x8_t left = vdup_n_u8(0);
+  for (size_t i = 0; i < nbytes; i += kStep) {
+    left = vadd_u8(left, load<kStep>(from + i));
+    store<kStep>(to + i, left);
+  }
+}
+
+template <size_t kStep>
+void average(const uint8_t* from, const uint8_t* above, uint8_t* to, size_t nbytes) {
+  uint8x8_t left = vdup_n_u8(0);
+  for (size_t i = 0; i < nbytes; i += kStep) {
+    left = vadd_u8(load<kStep>(from + i), vhadd_u8(left, load<kStep>(above + i)));
+    store<kStep>(to + i, left);
+  }
+}
+
+template <size_t kStep>
+void paeth(const uint8_t* from, const uint8_t* above, uint8_t* to, size_t nbytes) {
+  uint8x8_t left = vdup_n_u8(0), corner = left;
+  for (size_t i = 0; i < nbytes; i += kStep) {
+    const uint8x8_t up = load<kStep>(above + i);
+    const uint8x8_t near_left = vabd_u8(up, corner), near_up = vabd_u8(left, corner);
+    // Saturated, for the other distances have 8 bits.
+    const uint8x8_t far = vqmovn_u16(vabdq_u16(vaddl_u8(left, up), vshll_n_u8(corner, 1)));
+    const uint8x8_t other = vbsl_u8(vcle_u8(near_up, far), up, corner);
+    const uint8x8_t best = vbsl_u8(vcle_u8(near_left, vmin_u8(near_up, far)), left, other);
+    left = vadd_u8(load<kStep>(from + i), best);
+    corner = up;
+    store<kStep>(to + i, left);
+  }
+}
+
+#endif
+
+#if defined(PIXELS)
+
+template <size_t kStep>
+PIXELS void unfilter_pixels(uint8_t filter, const uint8_t* from, const uint8_t* above, uint8_t* to,
+                            size_t nbytes) {
   if (filter == kFilterSub) {
     sub<kStep>(from, to, nbytes);
   } else if (filter == kFilterAverage) {
@@ -191,8 +255,9 @@ __attribute__((target("sse4.1"))) void unfilter_pixels(uint8_t filter, const uin
   }
 }
 
-void unfilter_sse41(uint8_t filter, int step, const uint8_t* from, const uint8_t* above, uint8_t* to,
-                    size_t nbytes) {
+// With the pixels of this processor's registers.
+void unfilter_fast(uint8_t filter, int step, const uint8_t* from, const uint8_t* above, uint8_t* to,
+                   size_t nbytes) {
   if (filter == kFilterNone || filter == kFilterUp || step < 3) {
     return unfilter_scalar(filter, step, from, above, to, nbytes);
   }
@@ -208,25 +273,20 @@ void unfilter_sse41(uint8_t filter, int step, const uint8_t* from, const uint8_t
   }
 }
 
-bool has_sse41() {
-  const bool sse41 = __builtin_cpu_supports("sse4.1");
-  return sse41 && std::string_view(Resampler::simd()) != "scalar";
-}
-
 #endif
 
 }  // namespace
 
 Unfilter unfilter_of_simd() {
-#if defined(__x86_64__)
-  if (has_sse41()) return unfilter_sse41;
+#if defined(PIXELS)
+  if (simd_in_use() != Simd::kScalar) return unfilter_fast;
 #endif
   return unfilter_scalar;
 }
 
 UnfilterTwo unfilter_two_of_simd() {
 #if defined(__x86_64__)
-  if (has_sse41()) return unfilter_two_sse41;
+  if (simd_in_use() >= Simd::kAvx2) return unfilter_two_sse41;
 #endif
   return nullptr;
 }

@@ -24,7 +24,7 @@ using UnfilterTwo = void (*)(int step, const uint8_t* first, const uint8_t* seco
 
 constexpr int kMostStepOfTwo = 4;  // pixels may be as large as this
 
-// The functions for the instruction set that Resampler::simd() names; nullptr: there is none for two.
+// The functions for simd_in_use(); nullptr: there is none for two.
 Unfilter unfilter_of_simd();
 UnfilterTwo unfilter_two_of_simd();
 

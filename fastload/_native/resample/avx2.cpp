@@ -32,14 +32,14 @@ void encode(const int32_t* weights, int32_t* words) {
   words[1] = static_cast<int32_t>(pair(weights[0] & kLow, weights[1] & kLow));
 }
 
-// Words: [column][group of taps][half]. After the starts: each column's own number of groups, because reading
-// many more would read past the row.
+// Words: [column][group of taps][half]. Starts in bytes. After the starts: each column's own number of
+// groups, because reading many more would read past the row.
 void make_horizontal(const Weights& weights, HorizontalTable* table) {
   const int out = weights.out;
   table->groups = (weights.taps + kRows - 1) / kRows;
   table->stride = out;
   int32_t* start = table->start.room_for<int32_t>(2 * static_cast<size_t>(out));
-  std::copy_n(weights.starts(), out, start);
+  for (int x = 0; x < out; ++x) start[x] = 3 * weights.starts()[x];
   for (int x = 0; x < out; ++x) start[out + x] = (weights.counts()[x] + kRows - 1) / kRows;
   int32_t* words = table->words.room_for<int32_t>(static_cast<size_t>(out) * table->groups * 2);
   for (int x = 0; x < out; ++x) {
@@ -74,92 +74,125 @@ FASTLOAD_AVX2 __m256i both_lanes(__m128i value) {
   return _mm256_broadcastsi128_si256(value);
 }
 
-// One column of two rows, row 0 in the lower 128-bit lane: levels of red, green, blue, and an unused one.
-template <int kGroups>
-FASTLOAD_AVX2 __m256i column(const uint8_t* row0, const uint8_t* row1, const int32_t* words, int groups) {
+// One column of kPairs times two rows, row 0 in the lower 128-bit lane: levels of red, green, blue, and an
+// unused one.
+template <int kGroups, int kPairs>
+FASTLOAD_AVX2 void column(const uint8_t* const* rows, ptrdiff_t at, const int32_t* words, int groups,
+                          __m256i* levels) {
   // Taps 0 and 1, then 2 and 3, of each channel, widened to 16 bits.
   const __m256i first_taps =
       both_lanes(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
   const __m256i next_taps =
       both_lanes(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
   const int n = kGroups > 0 ? kGroups : groups;
-  Sums sums = no_sums();
-  for (int g = 0; g < n; g += 2, row0 += 12, row1 += 12, words += 4) {
-    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row0));
-    const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row1));
-    const __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-    accumulate(&sums, _mm256_shuffle_epi8(pixels, first_taps), _mm256_set1_epi32(words[0]),
-               _mm256_set1_epi32(words[1]));
-    if (g + 1 < n) {
-      accumulate(&sums, _mm256_shuffle_epi8(pixels, next_taps), _mm256_set1_epi32(words[2]),
-                 _mm256_set1_epi32(words[3]));
+  Sums sums[kPairs];
+  for (int p = 0; p < kPairs; ++p) sums[p] = no_sums();
+  for (int g = 0; g < n; g += 2, at += 12, words += 4) {
+    __m256i pixels[kPairs];
+    for (int p = 0; p < kPairs; ++p) {
+      const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[2 * p] + at));
+      const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[2 * p + 1] + at));
+      pixels[p] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
     }
+    __m256i high = _mm256_set1_epi32(words[0]), low = _mm256_set1_epi32(words[1]);
+    for (int p = 0; p < kPairs; ++p)
+      accumulate(&sums[p], _mm256_shuffle_epi8(pixels[p], first_taps), high, low);
+    if (g + 1 >= n) break;
+    high = _mm256_set1_epi32(words[2]), low = _mm256_set1_epi32(words[3]);
+    for (int p = 0; p < kPairs; ++p)
+      accumulate(&sums[p], _mm256_shuffle_epi8(pixels[p], next_taps), high, low);
   }
-  return levels_of(sums);
+  for (int p = 0; p < kPairs; ++p) levels[p] = levels_of(sums[p]);
 }
 
-// Four columns at a time. kToGroup: writes lanes of a group to `group`; otherwise rows of levels to `planes`.
-template <int kGroups, bool kToGroup>
+// Four columns of two rows, to lanes of a group (kToGroup) or rows of levels, of which the first `n` exist.
+template <bool kToGroup>
+FASTLOAD_AVX2 void store_columns(const __m256i* levels, uint8_t* const* lanes, uint8_t* const* planes, int x,
+                                 int n) {
+  const __m256i by_channel = both_lanes(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(levels[0], levels[1]),
+                                             _mm256_packus_epi32(levels[2], levels[3]));
+  const __m256i channels = _mm256_shuffle_epi8(packed, by_channel);  // per row: 4 red, 4 green, 4 blue
+  if (kToGroup) {
+    const __m128i row0 = _mm256_castsi256_si128(channels), row1 = _mm256_extracti128_si256(channels, 1);
+    const __m256i red_green = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(row0, row1));
+    const __m128i blue = _mm_cvtepu8_epi16(_mm_unpackhi_epi8(row0, row1));
+    const ptrdiff_t to = static_cast<ptrdiff_t>(x) * kLaneBytes;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes[0] + to), _mm256_castsi256_si128(red_green));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes[1] + to), _mm256_extracti128_si256(red_green, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes[2] + to), blue);
+  } else {
+    alignas(32) uint8_t bytes[32];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(bytes), channels);
+    for (int i = 0; i < 6; ++i) std::memcpy(planes[i] + x, bytes + 16 * (i / 3) + 4 * (i % 3), n);
+  }
+}
+
+// kToGroup: two rows to a group, each of kPairs times; else two rows to levels.
+template <int kGroups, bool kToGroup, int kPairs>
 FASTLOAD_AVX2_CALL void columns(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows,
-                                uint8_t* group, int plane, uint8_t* const* planes) {
+                                uint8_t* const* to_groups, int plane, uint8_t* const* planes) {
   const int32_t* start = table.start.get<int32_t>() + part.x;
   const int32_t* groups = start + table.stride;
-  const ptrdiff_t words_per_column = static_cast<ptrdiff_t>(table.groups) * 2;
+  const ptrdiff_t words_per_column = static_cast<ptrdiff_t>(kGroups > 0 ? kGroups : table.groups) * 2;
   const int32_t* words = table.words.get<int32_t>() + part.x * words_per_column;
-  const __m256i by_channel = both_lanes(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  uint8_t* const lanes[3] = {group, group + static_cast<ptrdiff_t>(plane) * kLaneBytes,
-                             group + static_cast<ptrdiff_t>(plane) * 2 * kLaneBytes};
-  for (int x = 0; x < part.count; x += 4) {
-    __m256i levels[4];
-    for (int i = 0; i < 4; ++i) {
-      const int at = std::min(x + i, part.count - 1);  // columns after the last may read past the row
-      const ptrdiff_t offset = static_cast<ptrdiff_t>(start[at] - part.source_x) * 3;
-      levels[i] =
-          column<kGroups>(rows[0] + offset, rows[1] + offset, words + at * words_per_column, groups[at]);
-    }
-    const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(levels[0], levels[1]),
-                                               _mm256_packus_epi32(levels[2], levels[3]));
-    const __m256i channels = _mm256_shuffle_epi8(packed, by_channel);  // per row: 4 red, 4 green, 4 blue
-    const __m128i row0 = _mm256_castsi256_si128(channels), row1 = _mm256_extracti128_si256(channels, 1);
-    if (kToGroup) {
-      const __m256i red_green = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(row0, row1));
-      const __m128i blue = _mm_cvtepu8_epi16(_mm_unpackhi_epi8(row0, row1));
-      const ptrdiff_t to = static_cast<ptrdiff_t>(x) * kLaneBytes;
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes[0] + to), _mm256_castsi256_si128(red_green));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes[1] + to), _mm256_extracti128_si256(red_green, 1));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes[2] + to), blue);
-    } else {
-      alignas(32) uint8_t bytes[32];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(bytes), channels);
-      const int n = std::min(4, part.count - x);
-      for (int i = 0; i < 6; ++i) std::memcpy(planes[i] + x, bytes + 16 * (i / 3) + 4 * (i % 3), n);
-    }
+  const ptrdiff_t before = static_cast<ptrdiff_t>(part.source_x) * 3;
+  const uint8_t* from[kRows * kPairs];
+  for (int k = 0; k < kRows * kPairs; ++k) from[k] = rows[k] - before;
+  uint8_t* lanes[kPairs][3];
+  for (int p = 0; kToGroup && p < kPairs; ++p) {
+    for (int c = 0; c < 3; ++c) lanes[p][c] = to_groups[p] + static_cast<ptrdiff_t>(plane) * c * kLaneBytes;
   }
+  __m256i levels[4][kPairs];
+  const auto store = [&](int x, int n) FASTLOAD_AVX2_CALL {
+    for (int p = 0; p < kPairs; ++p) {
+      const __m256i four[4] = {levels[0][p], levels[1][p], levels[2][p], levels[3][p]};
+      store_columns<kToGroup>(four, lanes[p], planes, x, n);
+    }
+  };
+  int x = 0;
+  for (const int count = part.count; x + 4 <= count; x += 4) {
+    for (int i = 0; i < 4; ++i, words += words_per_column) {
+      column<kGroups, kPairs>(from, start[x + i], words, kGroups > 0 ? 0 : groups[x + i], levels[i]);
+    }
+    store(x, 4);
+  }
+  if (x == part.count) return;
+  for (int i = 0; i < 4; ++i) {  // columns after the last may read past the row
+    const int at = std::min(x + i, part.count - 1);
+    column<kGroups, kPairs>(from, start[at], words + (at - x) * words_per_column, groups[at], levels[i]);
+  }
+  store(x, part.count - x);
 }
 
-template <bool kToGroup>
-void horizontal(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows, uint8_t* group,
-                int plane, uint8_t* const* planes) {
+template <bool kToGroup, int kPairs>
+void horizontal(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows,
+                uint8_t* const* groups, int plane, uint8_t* const* planes) {
   switch (table.groups) {
     case 1:
-      return columns<1, kToGroup>(table, part, rows, group, plane, planes);
+      return columns<1, kToGroup, kPairs>(table, part, rows, groups, plane, planes);
     case 2:
-      return columns<2, kToGroup>(table, part, rows, group, plane, planes);
+      return columns<2, kToGroup, kPairs>(table, part, rows, groups, plane, planes);
     case 3:
-      return columns<3, kToGroup>(table, part, rows, group, plane, planes);
+      return columns<3, kToGroup, kPairs>(table, part, rows, groups, plane, planes);
     default:
-      return columns<0, kToGroup>(table, part, rows, group, plane, planes);
+      return columns<0, kToGroup, kPairs>(table, part, rows, groups, plane, planes);
   }
 }
 
 void horizontal_to_group(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows,
                          uint8_t* group, int plane) {
-  horizontal<true>(table, part, rows, group, plane, nullptr);
+  horizontal<true, 1>(table, part, rows, &group, plane, nullptr);
+}
+
+void horizontal_to_two(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows,
+                       uint8_t* const* groups, int plane) {
+  horizontal<true, 2>(table, part, rows, groups, plane, nullptr);
 }
 
 void horizontal_to_planes(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows,
                           uint8_t* const* planes) {
-  horizontal<false>(table, part, rows, nullptr, 0, planes);
+  horizontal<false, 1>(table, part, rows, nullptr, 0, planes);
 }
 
 FASTLOAD_AVX2_CALL void interleave(const uint8_t* const* rows, int count, uint8_t* group) {
@@ -230,9 +263,18 @@ void vertical(const uint8_t* const* groups, int count, const int32_t* words, int
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2",     kRows,           kLaneBytes,          2,
-                              encode,     make_horizontal, horizontal_to_group, horizontal_to_planes,
-                              interleave, vertical,        avx2_deinterleave,   avx2_store_for};
+const Kernels kAvx2Kernels = {kRows,
+                              kLaneBytes,
+                              2,
+                              encode,
+                              make_horizontal,
+                              horizontal_to_group,
+                              horizontal_to_planes,
+                              interleave,
+                              vertical,
+                              avx2_deinterleave,
+                              avx2_store_for,
+                              horizontal_to_two};
 
 }  // namespace fastload::resampling
 

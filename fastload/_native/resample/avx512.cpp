@@ -366,8 +366,7 @@ void vertical(const uint8_t* const* groups, int count, const int32_t* words, int
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512",
-                                kRows,
+const Kernels kAvx512Kernels = {kRows,
                                 kRows,
                                 3,
                                 encode,

@@ -5,12 +5,6 @@
 // bytes: byte 0 of every value, byte 1, and so on. vpermi2b looks up 64 levels in 128 bytes at a time; two of
 // them and a blend cover 256, and unpacking joins the bytes of each value. The result is the table's value
 // whatever it is. Arithmetic cannot promise that: no fused multiply-add gives torch's two roundings.
-//
-// Note [Past the cache]
-// A batch of large images exceeds the cache, so its rows are written with non-temporal stores: a normal store
-// first reads the cache line and evicts data that decoding needs. DCT records, RandomResizedCrop(224),
-// float32, batch of 64: 210 us of CPU per image instead of 243. Batches of small images stay in the cache for
-// the consumer. A release does not order non-temporal stores, so BatchJob::make ends with a fence.
 #include "resample/avx512.h"
 
 #ifdef FASTLOAD_X86
@@ -131,14 +125,6 @@ FASTLOAD_AVX512 __m512i load_levels(const uint8_t* plane, int x, int width) {
   return _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.at), levels);
 }
 
-// 64 images of this size take 16 MB; a float32 image of 224 x 224 pixels has 602,112 bytes.
-constexpr int64_t kPastCache = 256 << 10;
-
-// Whether values at `row`, and at multiples of a register from it, are written with non-temporal stores.
-FASTLOAD_AVX512 bool past_cache(const RowOutput& output, const uint8_t* row) {
-  return output.nbytes >= kPastCache && reinterpret_cast<uintptr_t>(row) % 64 == 0;
-}
-
 // Stores a register of values; `n` bytes of the row are left.
 FASTLOAD_AVX512 void store_bytes(uint8_t* to, __m512i values, ptrdiff_t n, bool past) {
   if (n >= 64) {
@@ -157,7 +143,7 @@ FASTLOAD_AVX512_CALL void store_planar(const RowOutput& output, const uint8_t* c
     Tables<kBytes> tables;
     if (kTable) tables = load_tables<kBytes>(output, channel);
     uint8_t* to = static_cast<uint8_t*>(row) + channel * output.channel_stride * kBytes;
-    const bool past = past_cache(output, to);
+    const bool past = output.is_past_cache(to);
     for (int x = 0; x < output.width; x += 64) {
       const __m512i levels = load_levels<kBytes, kFlip>(planes[channel], x, output.width);
       __m512i values[kBytes];
@@ -197,7 +183,7 @@ FASTLOAD_AVX512 __m512i interleaved(__m512i red, __m512i green, __m512i blue, in
 template <int kBytes, bool kTable, bool kFlip>
 FASTLOAD_AVX512_CALL void store_interleaved(const RowOutput& output, const uint8_t* const* planes,
                                             void* row) {
-  const bool past = past_cache(output, static_cast<const uint8_t*>(row));
+  const bool past = output.is_past_cache(row);
   for (int x = 0; x < output.width; x += 64) {
     __m512i values[3][kBytes];
     for (int channel = 0; channel < 3; ++channel) {

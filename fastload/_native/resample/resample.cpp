@@ -74,6 +74,11 @@ struct Resampler::Impl {
 
   void copy_row(const uint8_t* row);
   void take_group(const uint8_t* const* rows, int first, int count);
+  bool takes_two() const {
+    return kernels->horizontal_to_two != nullptr && passes.vertical && passes.horizontal &&
+           !passes.vertical_first;
+  }
+  void take_two(const uint8_t* first, ptrdiff_t stride);
   void make_outputs(int groups_done);
   void horizontal_rows(const uint8_t* const* rows, int first, int count, int output_row);
   void store_fill(int64_t begin, int64_t end);
@@ -98,6 +103,7 @@ void Resampler::Impl::prepare(const Resize& r, const Target& t) {
   const Kernels* now = &kernels_in_use();
   if (now != kernels) {  // tables are specific to an instruction set
     axes.clear();
+    output.tables.release();
     kernels = now;
   }
   resize = r;
@@ -170,7 +176,7 @@ void Resampler::Impl::prepare_scratch() {
   plane_lanes = static_cast<int>(round_up(passes.columns.size(), 16));
   const size_t lanes = passes.vertical_first ? round_up(row_bytes, 64) : 3 * static_cast<size_t>(plane_lanes);
   group_bytes = lanes * kernels->lane_bytes;
-  ring_groups = y_axis->vertical.most_groups;
+  ring_groups = y_axis->vertical.most_groups + (kernels->horizontal_to_two ? 1 : 0);
   ring_bytes.room_for<uint8_t>(ring_groups * group_bytes + kSlack);
   pointers_bytes.room_for<const uint8_t*>(ring_groups);
 }
@@ -257,6 +263,18 @@ void Resampler::Impl::take_group(const uint8_t* const* rows, int first, int coun
     kernels->horizontal_to_group(x_axis->horizontal, part, rows, ring_group(index), plane_lanes);
   }
   make_outputs(index);
+}
+
+// Takes the next two groups of source rows, all of which are needed.
+void Resampler::Impl::take_two(const uint8_t* first, ptrdiff_t stride) {
+  const int index = next_source / kernels->rows;
+  const uint8_t* rows[2 * kMostRows];
+  for (int k = 0; k < 2 * kernels->rows; ++k) rows[k] = first + stride * k;
+  uint8_t* const groups[2] = {ring_group(index), ring_group(index + 1)};
+  const RowPart part{passes.columns.begin, passes.columns.size(), need_x.begin, need_x.size()};
+  kernels->horizontal_to_two(x_axis->horizontal, part, rows, groups, plane_lanes);
+  make_outputs(index + 1);
+  next_source += 2 * kernels->rows;
 }
 
 // Makes every row of the resized image that needs no group after `index`.
@@ -359,6 +377,12 @@ void Resampler::rows(const uint8_t* first, ptrdiff_t stride, int count) {
   const uint8_t* rows[kMostRows];
   while (count > 0) {
     const int at = s.next_source % group_rows;
+    if (at == 0 && count >= 2 * group_rows && s.takes_two()) {
+      s.take_two(first, stride);
+      first += stride * 2 * group_rows;
+      count -= 2 * group_rows;
+      continue;
+    }
     const int fresh = std::min(group_rows - at, count);
     const bool complete = at + fresh == group_rows || s.next_source + fresh == s.need_y.end;
     // Rows that do not exist (before the first or after the last needed one) have no weight: use any row.

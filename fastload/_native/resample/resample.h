@@ -3,7 +3,7 @@
 // What it does. A Resampler takes the rows of a box as they are decoded, resizes them, crops a window,
 // mirrors it, and stores it through a lookup table. resample.cpp is the control flow, plan.h the passes and
 // their order, axis.h the weights, shared_axes.h the weights that threads share, kernels.h the functions of
-// one instruction set (scalar.cpp, avx2*.cpp, avx512*.cpp); simd.cpp chooses one.
+// one instruction set (scalar.cpp, avx2*.cpp, avx512*.cpp, neon*.cpp).
 //
 // Guarantees
 //   exactness      Pillow's result bit for bit, for every filter, box, window and pass order, and torch's for
@@ -129,18 +129,11 @@ class Resampler {
   // Nanoseconds spent in them since measure().
   int64_t spent_ns() const;
 
-  // Name of the instruction set in use: "avx512", "avx2", "scalar". FASTLOAD_SIMD limits it.
-  static const char* simd();
-
  private:
   struct Impl;
   struct ScopedTimer;
   Impl* impl_;
 };
-
-// Chooses the instruction set for images begun from now on, in all threads: "avx512", "avx2", "scalar", or ""
-// for the best one here. Returns false, and changes nothing, if this machine lacks it. For tests.
-bool set_simd(const char* name);
 
 // Resamples a whole box, with a Resampler that each thread keeps for this. `rgb`: the box's pixel (0, 0), 3
 // bytes per pixel, `stride` bytes between rows. Unlike Resampler::rows, reads no byte after the box's last

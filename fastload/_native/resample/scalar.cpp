@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/simd.h"
 #include "resample/kernels.h"
 
 namespace fastload::resampling {
@@ -119,8 +120,7 @@ StoreRow scalar_store_for(RowOutput* output) {
   }
 }
 
-const Kernels kScalarKernels = {"scalar",
-                                1,
+const Kernels kScalarKernels = {1,
                                 1,
                                 1,
                                 encode,
@@ -131,5 +131,21 @@ const Kernels kScalarKernels = {"scalar",
                                 vertical,
                                 deinterleave,
                                 scalar_store_for};
+
+const Kernels& kernels_in_use() {
+  switch (simd_in_use()) {
+#ifdef FASTLOAD_X86
+    case Simd::kAvx512:
+      return kAvx512Kernels;
+    case Simd::kAvx2:
+      return kAvx2Kernels;
+#elif defined(FASTLOAD_ARM)
+    case Simd::kNeon:
+      return kNeonKernels;
+#endif
+    default:
+      return kScalarKernels;
+  }
+}
 
 }  // namespace fastload::resampling

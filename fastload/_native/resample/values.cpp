@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/simd.h"
 #include "resample/kernels.h"
 
 #ifdef FASTLOAD_X86
@@ -158,8 +159,7 @@ struct Passes {
 
 Passes passes_in_use() {
 #ifdef FASTLOAD_X86
-  // AVX-512 machines have both.
-  if (std::strcmp(kernels_in_use().name, "scalar") != 0) return {horizontal_avx2, sum_rows_avx2};
+  if (simd_in_use() >= Simd::kAvx2) return {horizontal_avx2, sum_rows_avx2};
 #endif
   return {horizontal_portable, sum_rows_portable};
 }

@@ -17,12 +17,10 @@ from ..._transforms.plan import Plan
 from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
 from ...storage._decoded import decoded
-from ..order import Repeats
+from ..drawing import Repeats
+from ..outcome import Outcome
 from . import policy
-from .policy import BadSample
-from .refill import Refill
-
-_NONE = np.empty(0, np.int64)
+from .refill import Refill, Refilling
 
 Moved = dict[str, torch.Tensor | list[Any]]
 """The fields that moved along with the images: a tensor (n, ...), or a tensor per image.
@@ -58,10 +56,9 @@ class _Made:
     images: Images
     moved: Moved
 
-    def of(self, rows: slice | torch.Tensor) -> _Made:
-        """These records only: a slice, or positions (int64)."""
-        images, at = self.images, range(len(next(iter(self.moved.values()), ())))
-        chosen = at[rows] if isinstance(rows, slice) else rows.tolist()
+    def of(self, rows: torch.Tensor) -> _Made:
+        """The records at these positions (int64) only."""
+        images, chosen = self.images, rows.tolist()
         return _Made(
             [view[rows] for view in images] if isinstance(images, list) else images[rows],
             {
@@ -75,27 +72,19 @@ class _Made:
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """A batch that is ready.
+    """A batch that is ready; the batch of an ``Outcome`` before the consumer assembles it.
 
     Attributes:
         records: int64 (n,), one for each image; fewer than were asked for where some were skipped.
         images: (n, 3, h, w), or a list of the views.
-        bad: the samples that could not be read.
-        empty: there is no batch, because no sample is left.
-        refilled: samples taken from the end of the order so far.
         moved: the fields that moved along with the images.
-        repeats: int64 (n,), how often each came before; None: nothing is random.
         drawn: rectangles of these images for the device stage, or None.
     """
 
     records: np.ndarray
     images: Images
-    bad: tuple[BadSample, ...] = ()
-    empty: bool = False
-    refilled: int = 0
-    moved: Moved = dataclasses.field(default_factory=dict)
-    repeats: np.ndarray | None = None
-    drawn: Drawn | None = None
+    moved: Moved
+    drawn: Drawn | None
 
 
 class Filler:
@@ -130,10 +119,8 @@ class Filler:
         self._seed = seed
         self._epoch = epoch
         self._on_error = on_error
-        self._refill = refill
+        self._refilling = None if refill is None else Refilling(refill, self)
         self.rest = rest
-        self._number = 0  # of the batch that is finished next
-        self._left_out = _NONE if left_out is None else left_out
         self._repeats = Repeats(len(source.store), times) if source.plan.random else None
         if self._repeats is not None and left_out is not None:
             self._repeats.count(source.lookup(left_out))
@@ -175,42 +162,36 @@ class Filler:
                 tried = np.delete(tried, error.position)
         return Filling(indices, records, tried, ticket, repeats, refused)
 
-    def finish(self, filling: Filling) -> Filled:
+    def finish(self, filling: Filling) -> Outcome:
         """Wait for ``filling``, the oldest one, and make a batch of the samples that are good.
+
+        Its batch is a ``Filled``.
 
         Raises:
             DataError: a sample failed that is not to be skipped or replaced.
             concurrent.futures.CancelledError: it was cancelled.
         """
-        filled, rest = self._finished(filling), self.rest
-        if rest is None or not rest.erasing or filled.empty or isinstance(filled.images, list):
-            return filled
-        height, width = filled.images.shape[2:]
-        drawn = sample_params.rectangles(
-            rest,
-            width,
-            height,
-            seed=self._seed,
-            epoch=self._epoch,
-            indices=filled.records,
-            repeats=filled.repeats,
-        )
-        return dataclasses.replace(filled, drawn=drawn)
+        outcome = self.answer(filling)
+        return outcome if self._refilling is None else self._refilling.settle(outcome)
 
-    def _finished(self, filling: Filling) -> Filled:
+    def ask(self, indices: list[Any], repeats: list[int] | None) -> Filling:
+        """As in ``Remaker``."""
+        numbers = np.array(indices, np.int64)
+        before = None if repeats is None else np.array(repeats, np.int64)
+        return self._begin(numbers, self.source.lookup(numbers), before, False)
+
+    def answer(self, filling: Filling) -> Outcome:
+        """As in ``Remaker``: what ``filling`` gives, not filled up."""
         records, repeats = filling.records, filling.repeats
         if self._on_error == "raise":
             assert filling.ticket is not None
             images, moving = filling.ticket.result(), filling.ticket.moving
             moved = {} if moving is None else moving.result()
-            return Filled(records, images, moved=moved, repeats=repeats)
-        if self._refill is not None:
-            self._number += 1
-            return self._fill_up(filling, self._refill, self._number - 1)
+            return self._outcome(records, images, moved, repeats)
         n = len(records)
         made, failed = self._settled(filling)
         if not failed:
-            return Filled(records, made.images, moved=made.moved, repeats=repeats)
+            return self._outcome(records, made.images, made.moved, repeats)
         actions: dict[int, OnErrorName] = {}
         bad = []
         for i, error in sorted(failed.items()):
@@ -219,19 +200,37 @@ class Filler:
             if actions[i] == "raise":
                 raise error
             bad.append(policy.bad_sample(index, error, actions[i]))
+        if self._refilling is not None:
+            return Outcome(empty=True, bad=bad, missing=sorted(failed))
         kept = policy.kept([i for i in range(n) if i not in failed], n, actions)
+        if not kept:
+            return Outcome(empty=True, bad=bad)
         rows = {int(position): row for row, position in enumerate(filling.tried)}
         # A copy, because such batches are few.
         made = made.of(torch.tensor([rows[i] for i in kept], dtype=torch.int64, device="cpu"))
         which = np.array(kept, np.int64)
-        return Filled(
-            records[which],
-            made.images,
-            tuple(bad),
-            empty=not kept,
-            moved=made.moved,
-            repeats=None if repeats is None else repeats[which],
+        outcome = self._outcome(
+            records[which], made.images, made.moved, None if repeats is None else repeats[which]
         )
+        outcome.bad = bad
+        return outcome
+
+    def _outcome(
+        self, records: np.ndarray, images: Images, moved: Moved, repeats: np.ndarray | None
+    ) -> Outcome:
+        drawn, rest = None, self.rest
+        if rest is not None and rest.erasing and not isinstance(images, list):
+            height, width = images.shape[2:]
+            drawn = sample_params.rectangles(
+                rest,
+                width,
+                height,
+                seed=self._seed,
+                epoch=self._epoch,
+                indices=records,
+                repeats=repeats,
+            )
+        return Outcome(Filled(records, images, moved, drawn), len(records))
 
     def _settled(self, filling: Filling) -> tuple[_Made, dict[int, DataError]]:
         """What the engine made, and the errors, by position in the batch."""
@@ -260,47 +259,3 @@ class Filler:
                 values[name] = list(found)
                 errors |= damaged
         return values, errors
-
-    def _fill_up(self, filling: Filling, refill: Refill, number: int) -> Filled:
-        """Batch ``number`` of the order, made again until none of its samples is bad."""
-        positions = refill.own(number)
-        repeats = dict(zip(positions, [] if filling.repeats is None else filling.repeats.tolist()))
-        bad: list[BadSample] = []
-        made, failed = self._settled(filling)
-        # Positions that others have taken from the end meanwhile no longer belong to this batch.
-        lost = [i for i in sorted(failed) if i < len(positions)]
-        while lost:
-            for i in lost:
-                bad.append(policy.bad_sample(int(filling.indices[i]), failed[i], "refill"))
-            positions = refill.instead(number, positions, lost)
-            if refill.hopeless(len(bad)) or not refill.complete(positions):
-                break
-            del made  # frees its slab for the next attempt
-            filling = self._again(positions, repeats)
-            made, failed = self._settled(filling)
-            lost = sorted(failed)
-        n = len(positions)
-        if lost or not refill.complete(positions):
-            return Filled(_NONE, torch.empty(0), tuple(bad), empty=True, refilled=refill.spent)
-        made = made.of(slice(n))
-        return Filled(
-            filling.records[:n],
-            made.images,
-            tuple(bad),
-            refilled=refill.spent,
-            moved=made.moved,
-            repeats=None if filling.repeats is None else filling.repeats[:n],
-        )
-
-    def _again(self, positions: list[int], repeats: dict[int, int]) -> Filling:
-        """Start to fill a batch with these positions of the order."""
-        assert self._refill is not None, "only batches that are filled up are made again"
-        indices = np.array([self._refill.index(at) for at in positions], np.int64)
-        before = None
-        if self._repeats is not None:
-            for at, index in zip(positions, indices):
-                if at not in repeats:
-                    earlier = int(np.count_nonzero(self._left_out == index))
-                    repeats[at] = earlier + self._refill.repeats(at)
-            before = np.array([repeats[at] for at in positions], np.int64)
-        return self._begin(indices, self.source.lookup(indices), before, False)

@@ -11,20 +11,19 @@ import torch
 from ..._base import nested, randomness
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
-from ..._base.trace import Observed
 from ..._sources.collate import images_of, with_images
 from ..._transforms.pixels.erasing import Drawn
 from ..._transforms.plan import Plan
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
-from ..progress import Progress
+from ..maker import Maker
 from ..resources import AHEAD_ON_DEVICE, Resources, mover_of
 from ..route import EngineRoute, Route
 from ..setup import Setup
-from ..stream import BatchStream
 
 if TYPE_CHECKING:  # batches in host memory do not need these
+    from ..._base.devices.accelerator import Accelerator
     from ..._base.devices.mover import Mover
     from ..._engine.device_stage import DeviceStage
 
@@ -48,16 +47,16 @@ def deliver(
     cursor: EpochCursor,
     plan: EpochPlan,
     setup: Setup | None,
-    inner: BatchStream,
-) -> BatchStream:
-    """The batches of ``inner``, moved to the device and transformed as ``config`` says.
+    maker: Maker,
+) -> Maker:
+    """The batches of ``maker``, moved to the device and transformed as ``config`` says.
 
     ``setup``: of the engine that fills them; None if none does.
     """
     mover = mover_of(config, resources)
     elsewhere = config.device if config.accelerated and mover is None else None
     if mover is None and elsewhere is None and config.batch_transform is None:
-        return inner
+        return maker
     from .transfer import Delivery
 
     stage = None
@@ -68,11 +67,18 @@ def deliver(
         filled = None if resources.decoder is None else resources.decoder.memory
         rings = (*made, resources.ring, resources.warm, filled)
         mover.rings = tuple(ring for ring in rings if isinstance(ring, (SlabRing, SharedRing)))
-    transform = _in_place(config, plan.route) or config.batch_transform
+    # The seed that was drawn for the workers or the augmentation, as torch does each epoch.
+    drawn = cursor.base_seed if maker.base_seed is None else maker.base_seed
     finisher = _EpochFinisher(
-        config, cursor, plan.progress, inner, mover, elsewhere, stage, transform
+        elsewhere,
+        stage,
+        _in_place(config, plan.route) or config.batch_transform,
+        seed=int((drawn if config.seed is None else config.seed) or 0),
+        epoch=plan.progress.epoch,
+        accelerator=None if mover is None else mover.accelerator,
     )
-    return Delivery(inner, mover, finisher, plan.stamps)
+    first = config.left_out + plan.progress.batches
+    return Delivery(maker, mover, finisher, plan.stamps, first)
 
 
 def _in_place(config: LoaderConfig, route: Route) -> Callable[[Any], Any] | None:
@@ -108,30 +114,20 @@ class _EpochFinisher:
 
     def __init__(
         self,
-        config: LoaderConfig,
-        cursor: EpochCursor,
-        progress: Progress,
-        inner: BatchStream,
-        mover: Mover | None,
         elsewhere: str | int | torch.device | None,
         stage: DeviceStage | None,
         transform: Callable[[Any], Any] | None,
+        *,
+        seed: int,
+        epoch: int,
+        accelerator: Accelerator | None,
     ) -> None:
-        self._cursor = cursor
-        self._progress = progress
-        self._current: Progress = progress
-        self._accelerator = None if mover is None else mover.accelerator
         self._elsewhere = elsewhere
         self._stage = stage
         self._transform = transform
-        self._left_out = config.left_out
-        self._seed = config.seed
-        if self._seed is None and self._transform is not None:
-            # The seed that was drawn for the workers or the augmentation, as torch does each epoch.
-            drawn = getattr(inner, "_base_seed", None)
-            self._seed = cursor.base_seed if drawn is None else drawn
-        # Progress does not count the batches of DataPipes and of in_order=False.
-        self._counts, self._taken = isinstance(inner, Observed), 0
+        self._seed = seed
+        self._epoch = epoch
+        self._accelerator = accelerator
 
     def to_move(self, item: Any) -> Any:
         if not isinstance(item, UnfinishedBatch):
@@ -149,20 +145,9 @@ class _EpochFinisher:
             batch = with_images(batch, self._stage(images_of(batch), item.drawn, columns))
         if self._transform is None:
             return batch
-        seed = randomness.transform_seed(int(self._seed or 0), self._progress.epoch, number)
+        seed = randomness.transform_seed(self._seed, self._epoch, number)
         with randomness.seeded(seed, self._accelerator):
             return self._transform(batch)
-
-    def note(self) -> tuple[int, Progress]:
-        self._taken += 1
-        number = self._taken if self._counts else self._progress.batches
-        note = dataclasses.replace(self._progress, workers=list(self._progress.workers))
-        return self._left_out + number - 1, note
-
-    def returned(self, note: Progress) -> None:
-        # Otherwise another epoch has begun meanwhile.
-        if self._cursor.progress is self._current:
-            self._cursor.progress = self._current = note
 
 
 def split(setup: Setup, plan: Plan) -> str:

@@ -38,13 +38,12 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import dataclasses
 import functools
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -52,11 +51,9 @@ from ..._base import nested
 from ..._base.devices.accelerator import Accelerator, Mark
 from ..._base.devices.mover import Mover
 from ..._base.trace import Stamps
-from ..._base.wrapped_iterator import WrappedIterator
+from ..maker import Maker, Stage, check_process
+from ..outcome import Outcome
 from ..producer import below
-from ..stream import BatchStream, check_process
-
-_Note = TypeVar("_Note")
 
 _SAMPLED = 16  # without a timeline, only one in so many batches is timed
 
@@ -114,31 +111,14 @@ def _settle_all() -> None:
 atexit.register(_settle_all)
 
 
-@dataclasses.dataclass
-class _Pending(Generic[_Note]):
-    """A batch on the device or in flight, or the error in its place."""
-
-    note: _Note
-    samples: int = 0
-    batch: Any = None
-    mark: Mark | None = None
-    error: Exception | None = None
-
-
-class Finisher(Protocol[_Note]):
-    """What to do with each item of the inner stream; a loader implements it."""
+class Finisher(Protocol):
+    """What to do with each batch of the inner maker; a loader implements it."""
 
     def to_move(self, item: Any) -> Any:
         """The part of ``item`` to move to the device."""
 
     def finish(self, item: Any, moved: Any, number: int) -> Any:
         """The caller's batch, made in the side stream; ``number`` counts the epoch's batches."""
-
-    def note(self) -> tuple[int, _Note]:
-        """The number of the batch that was just taken, and the inner stream's progress."""
-
-    def returned(self, note: _Note) -> None:
-        """The caller gets the batch, or the error, after which ``note`` was taken."""
 
 
 @contextlib.contextmanager
@@ -154,101 +134,96 @@ def _no_inference_mode() -> Iterator[None]:
         yield
 
 
-class Delivery(WrappedIterator[Any], Generic[_Note]):
-    """The batches of ``inner``, moved to the device and finished for the caller.
+class Delivery(Stage):
+    """The batches of a maker, moved to the device and finished for the caller.
 
     Args:
-        inner: gives batches in host memory.
+        maker: makes batches in host memory.
         mover: moves them to the device; None leaves them in host memory.
         finisher: finishes each batch.
         stamps: collects times.
+        number: of the first batch in the epoch.
     """
 
     def __init__(
-        self, inner: BatchStream, mover: Mover | None, finisher: Finisher[_Note], stamps: Stamps
+        self, maker: Maker, mover: Mover | None, finisher: Finisher, stamps: Stamps, number: int
     ) -> None:
-        self._wrapped: BatchStream = inner
+        super().__init__(maker)
         self._mover = mover
         self._finisher = finisher
         self._stamps = stamps
-        self._taken = stamps.held = []
+        self._number = number
+        self._given = number  # of the batches that were taken: those in outcomes
         self._ahead = 0 if mover is None else mover.ahead
-        self._ready = collections.deque[_Pending[_Note]]()
+        self._ready = collections.deque[tuple[Outcome, Mark | None]]()
+        self._late: Exception | None = None  # what the maker raised after those
         self._in_flight = _InFlight(None if mover is None else mover.accelerator)
         self._ended = False
         self._moved = self._timed = 0  # batches moved; the value of that when one was last timed
-        self._pid = os.getpid()
+        if mover is not None:
+            self.settle = _Settle(mover, self._in_flight, self._ahead + 1)
 
     def ready(self) -> bool:
-        """As in BatchStream."""
-        return bool(self._ready) or self._ended or self._wrapped.ready()
+        return bool(self._ready) or self._ended or self._maker.ready()
 
-    def __next__(self) -> Any:
-        if self._mover is not None:
-            check_process(self._pid)
-            self._mover.accelerator.follow()  # first, because it raises while a graph is captured
-            while _orphaned:
-                _orphaned.pop().settle()
-            # Not counted as waiting for data: the device is busy with the loop's earlier steps.
-            self._in_flight.settle(self._ahead + 1)
-        begin = time.perf_counter_ns()
+    def __next__(self) -> Outcome:
         while self._wants():
             self._pull()
         if not self._ready:
-            self._finisher.returned(self._finisher.note()[1])
-            self._stamps.exhausted(begin)
-            raise StopIteration
-        pending = self._ready.popleft()
-        self._finisher.returned(pending.note)
-        if pending.error is not None:
+            if self._late is None:
+                raise StopIteration
+            late, self._late = self._late, None
             try:
-                raise pending.error
+                raise late
             finally:
-                del pending  # its traceback refers to this frame: a cycle that keeps inner alive
-        batch, mark = pending.batch, pending.mark
+                del late  # its traceback refers to this frame: a cycle that keeps the maker alive
+        outcome, mark = self._ready.popleft()
         if self._mover is not None and mark is not None:
+            batch = outcome.batch
             self._mover.accelerator.hand_over(mark, lambda: nested.all_tensors(batch))
-        self._stamps.handed(pending.samples, begin)
-        return batch
+        return outcome
 
     def close(self) -> None:
         """End this epoch now; then no copy is in flight (unless a graph is being captured)."""
         self._ended = True
         self._ready.clear()
-        self._wrapped.close()
+        self._maker.close()
         self._in_flight.settle()
 
     def _wants(self) -> bool:
         """Whether to take one more batch now."""
-        if self._ended or len(self._ready) > self._ahead:
+        if self._ended or self._late is not None or len(self._ready) > self._ahead:
             return False
         if not self._ready:
             return True
-        if self._ready[-1].error is not None:
-            return False  # raise it first: the inner stream may end after it
-        return self._wrapped.ready()
+        if self._ready[-1][0].error is not None:
+            return False  # raise it first: the maker may end after it
+        return self._maker.ready()
 
     def _pull(self) -> None:
         """Take one more batch, and start to move it."""
         try:
-            item = next(self._wrapped)
+            outcome = next(self._maker)
         except StopIteration:
             self._ended = True
             return
-        except Exception as error:  # noqa: BLE001 - raised in place of its batch, after the batches before it
-            self._ready.append(_Pending(self._finisher.note()[1], error=below(error)))
+        except Exception as error:  # noqa: BLE001 - raised after the batches before it
+            self._late = below(error)
             return
-        samples = self._taken.pop()
-        number, note = self._finisher.note()
-        pending = _Pending(note, samples)
-        try:
-            if self._mover is None:
-                pending.batch = self._finisher.finish(item, self._finisher.to_move(item), number)
-            else:
-                pending.mark, pending.batch = self._move(self._mover, item, number)
-        except Exception as error:  # noqa: BLE001 - as above
-            pending.error = below(error)
-        self._ready.append(pending)
+        self._number += outcome.taken
+        mark = None
+        if outcome.error is None and not outcome.empty:
+            item, number = outcome.batch, self._number - 1
+            try:
+                if self._mover is None:
+                    moved = self._finisher.to_move(item)
+                    outcome.batch = self._finisher.finish(item, moved, number)
+                else:
+                    mark, outcome.batch = self._move(self._mover, item, number)
+            except Exception as error:  # noqa: BLE001 - raised in place of its batch
+                outcome.batch, outcome.error = None, below(error)
+        outcome.taken, self._given = self._number - self._given, self._number
+        self._ready.append((outcome, mark))
 
     def _move(self, mover: Mover, item: Any, number: int) -> tuple[Mark, Any]:
         accelerator, stamps, held = mover.accelerator, self._stamps, list[object]()
@@ -279,6 +254,29 @@ class Delivery(WrappedIterator[Any], Generic[_Note]):
                 )
             self._in_flight.add(mark, held, record)
         return mark, batch
+
+
+class _Settle:
+    """Waits for the device. That is no waiting for data: it is at the loop's earlier steps.
+
+    Args:
+        mover: moves batches to the device.
+        in_flight: the transfers.
+        most: so many may be left.
+    """
+
+    def __init__(self, mover: Mover, in_flight: _InFlight, most: int) -> None:
+        self._accelerator = mover.accelerator
+        self._in_flight = in_flight
+        self._most = most
+        self._pid = os.getpid()
+
+    def __call__(self) -> None:
+        check_process(self._pid)
+        self._accelerator.follow()  # first, because it raises while a graph is captured
+        while _orphaned:
+            _orphaned.pop().settle()
+        self._in_flight.settle(self._most)
 
 
 def _record_times(accelerator: Accelerator, stamps: Stamps, weight: int, marks: list[Mark]) -> None:

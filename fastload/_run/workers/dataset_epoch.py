@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._base.machine import cpu
 from ..._base.shared_slabs import SharedRing
@@ -13,23 +13,25 @@ from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
 from ..._sources.every_view import runnable
 from ..._sources.source import check_crc
+from ..bad_samples.refill import Refilled
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
+from ..maker import Maker
 from ..persistent_workers import PersistentWorkers
-from ..progress import positions
+from ..positions import Position
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from ..stateful import is_stateful
-from .deferral import Deferral, install
+from .deferral import Deferral, begin_epoch
 from .fetch import Fetcher
-from .local_iterator import LocalIterator
+from .local_maker import LocalMaker
 from .queues import with_direct_queues
 from .resumable import Resumable
-from .tasks import Outcome, OutcomeLoader, Tasks, identity
+from .tasks import OutcomeLoader, SentOutcome, Tasks, identity
 from .torch_iterator import processes
 from .worker_init import WorkerInit
-from .worker_iterator import WorkerIterator
+from .worker_maker import WorkerMaker
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
@@ -46,7 +48,7 @@ _KEPT_MORE = 4
 _UNKNOWN = 1 << 20
 
 
-def stream(
+def maker(
     config: LoaderConfig,
     resources: Resources,
     cursor: EpochCursor,
@@ -54,8 +56,8 @@ def stream(
     kept: PersistentWorkers,
     *,
     reported: int | None,
-) -> WorkerIterator | LocalIterator:
-    """The batches of ``plan``.
+) -> Maker:
+    """What makes the batches of ``plan``.
 
     Args:
         kept: worker processes of the epochs before, and of this one.
@@ -63,35 +65,46 @@ def stream(
     """
     decoder = _decoder(config, resources, plan)
     if decoder is not None:
-        install()
+        begin_epoch()
         decoder.counts = plan.images.made
         decoder.stamps = plan.stamps
         decoder.cache = _cache(config, resources)
-    if not (config.num_workers or plan.refill):
-        return _local(config, resources, plan, reported)
+    maker: LocalMaker | WorkerMaker
+    if config.num_workers:
+        maker = _workers(config, resources, cursor, plan, kept)
+    else:
+        fetcher = _fetcher(config, resources, plan)
+        maker = LocalMaker(config, fetcher, plan, reported=reported)
+    return maker if plan.refill is None else Refilled(maker, plan.refill)
+
+
+def _workers(
+    config: LoaderConfig,
+    resources: Resources,
+    cursor: EpochCursor,
+    plan: EpochPlan,
+    kept: PersistentWorkers,
+) -> WorkerMaker:
+    """The same, with worker processes."""
     outcomes = kept.holder
     if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
         outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
-    idle = progress.next_worker if plan.resumed else 0
+    idle = progress.positions.turn if plan.resumed else 0
     outcomes.tasks.begin(
         progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times
     )
-    iterator = WorkerIterator(outcomes.loader, outcomes.tasks, plan, reported=reported)
-    if plan.resumed and not config.num_workers:
-        iterator.start()
+    fetcher = outcomes.loader.dataset
+    assert isinstance(fetcher, Fetcher)
+    workers = progress.positions.workers
+    if fetcher.resumable is not None and not workers:
+        workers += [Position() for _ in range(config.num_workers)]
+    maker = WorkerMaker(outcomes, iterable=config.iterable, positions=workers)
     if config.persistent:
         kept.holder = outcomes
         if cursor.base_seed is None:
-            cursor.base_seed = iterator._base_seed
-    return iterator
-
-
-def _local(
-    config: LoaderConfig, resources: Resources, plan: EpochPlan, reported: int | None
-) -> LocalIterator:
-    """The same, with each batch made in this process, in ``next``."""
-    return LocalIterator(config, _fetcher(config, resources, plan), plan, reported=reported)
+            cursor.base_seed = maker.base_seed
+    return maker
 
 
 def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
@@ -102,33 +115,22 @@ def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
 
 
 def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
-    count = config.num_workers
-    if count and resources.ring is None:
+    count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
+    if resources.ring is None:
         # batches ahead, the consumer's batch, and the one that it has just freed
-        held = slabs_held(config, resources)
-        ahead = count * (config.prefetch_factor or 0)
-        resources.ring = SharedRing(ahead + 2 + held)
+        resources.ring = SharedRing(ahead + 2 + slabs_held(config, resources))
     fetcher = _fetcher(config, resources, plan)
     tasks = Tasks(
         config.index_sampler,
-        resources.ring if count else None,
+        resources.ring,
         repeats=plan.repeats,
-        workers=max(1, count),
-        keep=plan.refill is not None,
-        decoder=_decoder(config, resources, plan) if count else None,
+        workers=count,
+        decoder=_decoder(config, resources, plan),
     )
-    options: dict[str, Any] = {}
-    if count:
-        options = {
-            "prefetch_factor": config.prefetch_factor,
-            "persistent_workers": config.persistent_workers,
-            "multiprocessing_context": with_direct_queues(config.multiprocessing_context),
-            "worker_init_fn": WorkerInit(config.worker_init_fn),
-        }
     with warnings.catch_warnings():
         # torch has given this warning for the loader itself.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        loader: PlainLoader[Outcome] = PlainLoader(
+        loader: PlainLoader[SentOutcome] = PlainLoader(
             fetcher,
             batch_size=None,
             sampler=tasks,
@@ -138,7 +140,10 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
             pin_memory_device=config.pin_memory_device,
             timeout=config.timeout,
             generator=plan.seeding(config),
-            **options,
+            prefetch_factor=config.prefetch_factor,
+            persistent_workers=config.persistent_workers,
+            multiprocessing_context=with_direct_queues(config.multiprocessing_context),
+            worker_init_fn=WorkerInit(config.worker_init_fn),
         )
     return OutcomeLoader(loader, tasks)
 
@@ -151,6 +156,10 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
     dataset = runnable(config.dataset)
     resumable = None
     if config.iterable or is_stateful(dataset):
+        resume = None
+        if plan.resumed:
+            plan.progress.positions.check(count)
+            resume = plan.progress.epoch, plan.progress.positions.copied()
         resumable = Resumable(
             dataset,
             size=config.batch_size,
@@ -158,7 +167,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
             on_error=plan.on_error,
             limit=config.max_errors,
             seed=config.seed,
-            resume=positions(plan.progress, count) if plan.resumed else None,
+            resume=resume,
             every=config.snapshot_every_n_steps or 0,
         )
     return Fetcher(

@@ -37,8 +37,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.habits import Habits
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from .own_generators import Before
     from .transport import Packer
 
+_Made = TypeVar("_Made")
+
 # Batches without an image before deferring pauses, and how many later it looks again.
 _PATIENCE = 3
 
@@ -69,6 +72,14 @@ def install() -> None:
     from ..._sources.deferred import completion, record_images, switch  # noqa: F401
 
     switch.install()
+
+
+def begin_epoch() -> None:
+    """The same, when an epoch begins: what has been left out may prove itself."""
+    install()
+    from ..._sources.deferred import switch
+
+    switch.try_again()
 
 
 class Deferral:
@@ -162,10 +173,10 @@ class Deferral:
         self,
         number: int | None,
         owners: Sequence[object],
-        make: Callable[[], Any],
-        complete: Callable[[Any], Any],
-    ) -> tuple[Any, Any] | None:
-        """``made = make()`` over deferred images, and ``complete(made)``.
+        make: Callable[[], _Made],
+        complete: Callable[[_Made], _Made],
+    ) -> _Made | None:
+        """``complete(make())``, where ``make`` runs over deferred images.
 
         Args:
             number: of the task, to find the states of the generators before it again.
@@ -174,10 +185,11 @@ class Deferral:
             complete: finishes the batch, still deferring nothing.
 
         Returns:
-            Both results; None: the generators have their states from before, and the caller makes
+            The result; None: the generators have their states from before, and the caller makes
             the batch without deferring.
         """
-        from ..._sources.deferred import switch, thread_state
+        from ..._sources.deferred.attempt import attempt
+        from ..._sources.deferred.thread_state import BatchContext
 
         if self._once:
             return self._run_once(make, complete)
@@ -187,34 +199,31 @@ class Deferral:
             while len(self._states) > self._keep:
                 self._states.popitem(last=False)
         self.report = Report()
-        with thread_state.batch(self._cache, self._arrays) as batch:
-            try:
-                with switch.deferring(), self._filling():
-                    made = make()
-                if not batch.has_failed():
-                    completed = complete(made)
-                    self._note(batch)
-                    return made, completed
-            except Exception:
-                if not (batch.opened or self._habits.opened or batch.has_failed()):
-                    raise
-            self._note(batch)
-        state.restore()
-        return None
+        context = BatchContext(self._cache, self._arrays, asked={})
+        made = attempt(
+            context,
+            functools.partial(self._filling, make),
+            complete,
+            state.restore,
+            kept=self._habits.opened,
+        )
+        self._note(context)
+        return made
 
-    def _run_once(self, make: Callable[[], Any], complete: Callable[[Any], Any]) -> tuple[Any, Any]:
+    def _run_once(self, make: Callable[[], _Made], complete: Callable[[_Made], _Made]) -> _Made:
         """The same for a batch that cannot be made again: what is raised is the caller's."""
         from ..._sources.deferred import switch, thread_state
         from ..._sources.deferred.batch import damage_raised
 
         self.report = Report()
-        with damage_raised(), thread_state.batch(self._cache, self._arrays, checks=True) as batch:
-            try:
-                with switch.deferring(), self._filling():
-                    made = make()
-                return made, complete(made)
-            finally:
-                self._note(batch)
+        context = thread_state.BatchContext(self._cache, self._arrays, checks=True)
+        try:
+            with damage_raised(), thread_state.batch(context):
+                with switch.deferring():
+                    made = self._filling(make)
+                return complete(made)
+        finally:
+            self._note(context)
 
     def state_before(self, number: int) -> Before | None:
         """The states of the generators before a task of this process; None: no longer known."""
@@ -306,17 +315,15 @@ class Deferral:
             known.opened = True
             thread_state.note_opened()
 
-    @contextlib.contextmanager
-    def _filling(self) -> Iterator[None]:
-        """Within it, deferred batches that the user's code looks into are filled by the core."""
+    def _filling(self, make: Callable[[], _Made]) -> _Made:
+        """``make()``, in which batches that the user's code looks into are filled by the core."""
         if not has_tensors():
-            yield
-            return
+            return make()
         from ..._sources.deferred import tensor
         from ..._sources.deferred.completion import fill
 
         token = tensor.BATCHES.set(lambda batch: fill(self.decoder, batch).result())
         try:
-            yield
+            return make()
         finally:
             tensor.BATCHES.reset(token)

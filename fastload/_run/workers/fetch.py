@@ -31,11 +31,12 @@ from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..image_counts import Report
-from ..progress import Position
+from ..outcome import Outcome
+from ..positions import Position
 from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing
 from .resumable import Resumable
-from .tasks import Outcome, Task
+from .tasks import SentOutcome, Task
 from .transport import Message, Packer, sweep, warm_collate
 
 
@@ -59,44 +60,22 @@ class Wanted(NamedTuple):
     number: int | None = None
 
 
-class Made(NamedTuple):
-    """A batch that was made, or none.
-
-    Attributes:
-        samples: how many; None: there is no batch.
-        batch: what ``collate`` gave of them.
-        message: carries it to another process; None: it stays here.
-        bad, missing, position: as in ``Outcome``.
-        fetched_ns: when its samples were fetched.
-        blocked_ns: as in ``Clock``.
-        report: what became of its images; None: none were deferred.
-    """
-
-    samples: int | None
-    batch: Any
-    message: Message | None
-    bad: Sequence[BadSample]
-    missing: Sequence[int]
-    position: Position | None
-    fetched_ns: int = 0
-    blocked_ns: int = 0
-    report: Report | None = None
-
-
-def _without_kept(made: Made) -> Made:
+def _without_kept(outcome: Outcome) -> Outcome:
     """A batch that was made without deferring, with what its dataset had kept deferred made real.
 
     Another loader may have run the dataset before. What is sent to another process is real anyway.
     """
-    if made.samples is None or made.message is not None or not thread_state.may_be_kept():
-        return made
+    kept = thread_state.may_be_kept() and not outcome.empty
+    if not kept or isinstance(outcome.batch, Message):
+        return outcome
     from ..._sources.deferred.completion import materialised
 
-    return made._replace(batch=materialised(made.batch))
+    outcome.batch = materialised(outcome.batch)
+    return outcome
 
 
-class Fetcher(Dataset[Outcome]):
-    """Turns tasks into outcomes. Runs in every worker process, or in this one.
+class Fetcher(Dataset[SentOutcome]):
+    """Makes batches in this process, and turns tasks into outcomes in every worker process.
 
     Args:
         dataset: the user's.
@@ -111,6 +90,10 @@ class Fetcher(Dataset[Outcome]):
         waiting: measures how long the dataset's code waits.
         deferral: runs the dataset over deferred images; None: it never does.
         eager: whether no part of the dataset may defer images, either.
+
+    Attributes:
+        fetched_ns: when the samples of the last batch were fetched.
+        blocked_ns: of that batch, as in ``Clock``.
     """
 
     def __init__(
@@ -143,6 +126,7 @@ class Fetcher(Dataset[Outcome]):
         self.deferral = deferral
         self._eager = eager
         self._eagerly = False  # the next batch is made again
+        self.fetched_ns = self.blocked_ns = 0
 
     @property
     def iterable(self) -> bool:
@@ -153,63 +137,49 @@ class Fetcher(Dataset[Outcome]):
         """Where the dataset is; None if it has no position, or the epoch could not begin."""
         return None if self.resumable is None else self.resumable.position()
 
-    def __getitem__(self, task: Task) -> Outcome:
+    def __getitem__(self, task: Task) -> SentOutcome:
         info = get_worker_info()
+        assert info is not None, "this process makes batches without tasks"
         if task.idle:
-            return Outcome(task.number, 0 if info is None else info.id, empty=True, idle=True)
-        if info is None and (self._refill or self.iterable):
-            # The error must wait for its turn: an earlier batch may be being refilled.
-            try:
-                return self._outcome(task, 0, None)
-            except Exception as error:  # noqa: BLE001 - raised at this batch
-                return Outcome(task.number, error=error, position=self.position())
-        if info is None:
-            return self._outcome(task, 0, None)
+            return SentOutcome(task=task.number, worker=info.id, empty=True, idle=True)
         try:
             if self._mapped is None:
                 self._mapped = Mapped()
             if task.again:
                 return self._again(task, info.id)
             memory = None if task.slot is None else self._mapped.memory(task.slot)
-            return self._outcome(task, info.id, Packer(memory))
+            return self._sent(task, info.id, Packer(memory))
         except Exception:  # noqa: BLE001 - raised in the training process, at this batch
             sweep()
             where = f"in DataLoader worker process {info.id}"
             wrapped = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-            return Outcome(task.number, info.id, error=wrapped, position=self.position())
-
-    def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
-        # The generators of the training process are the user's: their states are restored.
-        state = randomness.get() if self.seeds and packer is None else None
-        begin_ns = time.perf_counter_ns()
-        try:
-            made = self.make(
-                Wanted(
-                    task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number
-                )
+            return SentOutcome(
+                task=task.number, worker=info.id, raised=wrapped, position=self.position()
             )
-        finally:
-            if state is not None:
-                randomness.put(state)
-        empty, clock = made.samples is None, None
-        if not empty:
+
+    def _sent(self, task: Task, worker: int, packer: Packer) -> SentOutcome:
+        begin_ns = time.perf_counter_ns()
+        made = self.make(
+            Wanted(task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number)
+        )
+        clock = None
+        if not made.empty:
             end_ns = time.perf_counter_ns()
-            clock = Clock(os.getpid(), begin_ns, made.fetched_ns, end_ns, made.blocked_ns)
-        return Outcome(
-            task.number,
-            worker,
-            samples=made.samples or 0,
-            batch=made.batch if packer is None else None,
-            message=made.message,
-            bad=tuple(made.bad),
-            missing=tuple(made.missing),
+            clock = Clock(os.getpid(), begin_ns, self.fetched_ns, end_ns, self.blocked_ns)
+        return SentOutcome(
+            task=task.number,
+            message=made.batch,
+            samples=made.samples,
+            empty=made.empty,
+            bad=made.bad,
+            missing=made.missing,
+            worker=worker,
             position=None if made.position is None else made.position.delta(),
-            empty=empty,
             clock=clock,
             report=made.report,
         )
 
-    def _again(self, task: Task, worker: int) -> Outcome:
+    def _again(self, task: Task, worker: int) -> SentOutcome:
         """Make a batch again without deferring, and then those after it; see ``Task.again``."""
         assert self.deferral is not None, "only batches with deferred images are made again"
         state = self.deferral.state_before(task.again[0].number)
@@ -222,21 +192,21 @@ class Fetcher(Dataset[Outcome]):
                 made.append(self[one])
             finally:
                 self._eagerly = False
-        return Outcome(task.number, worker, empty=True, again=tuple(made))
+        return SentOutcome(task=task.number, worker=worker, empty=True, again=tuple(made))
 
-    def make(self, wanted: Wanted) -> Made:
-        """Fetch and collate one batch."""
+    def make(self, wanted: Wanted) -> Outcome:
+        """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
         deferral, packer = self.deferral, wanted.packer
         if self._eager:
             with thread_state.eagerly():
-                made = self._make(wanted)
-            return _without_kept(made)
+                outcome = self._make(wanted)
+            return _without_kept(outcome)
         if deferral is None or not (self._eagerly or deferral.due()):
             return _without_kept(self._make(wanted))
         if self._eagerly or deferral.idle():
             report = Report(again=int(self._eagerly))
             return self._made_eagerly(deferral, report, wanted)
-        done = deferral.run(
+        done: Outcome | None = deferral.run(
             wanted.number,
             (self.dataset, self._collate_fn),
             lambda: self._make(wanted, pack=False),
@@ -246,31 +216,31 @@ class Fetcher(Dataset[Outcome]):
             if packer is not None:
                 wanted = wanted._replace(packer=packer.another())
             return self._made_eagerly(deferral, Report(again=1), wanted)
-        made, (batch, message) = done
-        return made._replace(batch=batch, message=message, report=deferral.report)  # type: ignore[no-any-return]
+        done.report = deferral.report
+        return done
 
-    def _made_eagerly(self, deferral: Deferral, report: Report, wanted: Wanted) -> Made:
+    def _made_eagerly(self, deferral: Deferral, report: Report, wanted: Wanted) -> Outcome:
         """The batch made without deferring. What the dataset kept deferred is made here."""
         with thread_state.eagerly():
-            made = self._make(wanted, pack=False)
-        if made.samples is None:
-            return made._replace(report=report)
-        batch = deferral.complete_or_raise(made.batch)
-        message = None if wanted.packer is None else wanted.packer.pack(batch)
-        return made._replace(batch=batch, message=message, report=report)
+            outcome = self._make(wanted, pack=False)
+        outcome.report = report
+        if not outcome.empty:
+            batch, packer = deferral.complete_or_raise(outcome.batch), wanted.packer
+            outcome.batch = batch if packer is None else packer.pack(batch)
+        return outcome
 
     @staticmethod
-    def _completed(
-        deferral: Deferral, packer: Packer | None, made: Made
-    ) -> tuple[Any, Message | None]:
-        """The batch with its deferred images made, or the message that carries them."""
-        if made.samples is None:
-            return None, None
+    def _completed(deferral: Deferral, packer: Packer | None, outcome: Outcome) -> Outcome:
+        """``outcome`` with its deferred images made, or the message that carries them."""
+        if outcome.empty:
+            return outcome
         if packer is None:
-            return deferral.complete(made.batch), None
-        return None, packer.pack(deferral.complete_to_send(made.batch, packer))
+            outcome.batch = deferral.complete(outcome.batch)
+        else:
+            outcome.batch = packer.pack(deferral.complete_to_send(outcome.batch, packer))
+        return outcome
 
-    def _make(self, wanted: Wanted, *, pack: bool = True) -> Made:
+    def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
         indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
         waiting = self.waiting
         waiting.begin(begin_ns)
@@ -288,15 +258,16 @@ class Fetcher(Dataset[Outcome]):
             if resumable is not None:
                 position = resumable.note()
         if missing or (not len(samples) and (bad or self.iterable)):
-            return Made(None, None, None, bad, missing, position)
-        fetched_ns = time.perf_counter_ns()
-        blocked_ns = waiting.end(begin_ns, fetched_ns)
+            return Outcome(empty=True, bad=bad, missing=missing, position=position)
+        self.fetched_ns = time.perf_counter_ns()
+        self.blocked_ns = waiting.end(begin_ns, self.fetched_ns)
         if packer is not None and self._places_rows is None and self.batched:
             self._places_rows = self._collate_fn is collate and worth_placing(samples)
         batch = self.collate(samples, packer)
-        message = None if packer is None or not pack else packer.pack(batch)
+        if packer is not None and pack:
+            batch = packer.pack(batch)
         count = len(samples) if self.batched else 1
-        return Made(count, batch, message, bad, missing, position, fetched_ns, blocked_ns)
+        return Outcome(batch, count, bad=bad, position=position)
 
     def collate(self, samples: Sequence[Any], packer: Packer | None = None) -> Any:
         """The batch of ``samples``; without batches, the collated single sample."""

@@ -19,7 +19,7 @@ from ..._sources import huggingface
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
-from ..progress import Position, Positions
+from ..positions import Position, Positions
 from ..stateful import is_stateful
 
 # If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
@@ -40,7 +40,7 @@ class Resumable:
         limit: ``max_errors``; after so many bad samples a batch is not refilled any more.
         seed: an int makes the random numbers of a batch of an iterable dataset a function of (seed,
             epoch, worker, batch).
-        resume: where it resumes.
+        resume: the epoch that it resumes, and where; None: it begins.
         every: the state of an iterable dataset is taken after every so many batches; 0: at its end.
     """
 
@@ -53,7 +53,7 @@ class Resumable:
         on_error: OnError,
         limit: float,
         seed: int | None,
-        resume: Positions | None,
+        resume: tuple[int, Positions] | None,
         every: int,
     ) -> None:
         self.iterable = isinstance(dataset, IterableDataset)
@@ -116,8 +116,9 @@ class Resumable:
         resume, self._resume = self._resume, None
         now, before = Position(), Position()
         if resume is not None:
-            now, before = resume.of(worker)
-            if resume.epoch != self._epoch:  # that epoch had no more batches for this worker
+            epoch, positions = resume
+            now, before = positions.of(worker)
+            if epoch != self._epoch:  # that epoch had no more batches for this worker
                 now, before = Position(), before if now.state is None else now
         self._position = now
         if self._seed is not None and self.iterable and not now.ended:

@@ -1,7 +1,7 @@
 """Tasks and their outcomes: what the training process and its workers exchange.
 
 A sampler's indices become tasks on the consumer's thread, with a slab for each batch. A ``Fetcher``
-turns tasks into outcomes, and ``TaskIterator.open`` turns outcomes into batches.
+turns tasks into outcomes, and ``TaskIterator.open`` opens what these sent.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import operator
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,18 +22,13 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..._base.shared_slabs import SharedRing, Slot
 from ..._base.torch_loader import DataLoader
-from ..._base.trace import Clock
-from ...errors import InternalError
-from ..bad_samples.policy import BadSample
-from ..image_counts import Report
-from ..progress import Position
+from ..drawing import IndexCounter
+from ..outcome import Outcome
 from .transport import Message, unpack
 
 if TYPE_CHECKING:
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Filler
-
-_Item = TypeVar("_Item")
 
 ENDED: Any = object()
 """What ``next`` gives at the end of an order: a sampler may give anything."""
@@ -68,49 +64,34 @@ class Task:
     again: tuple[Task, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """The result of a task: one of ``batch``, ``message`` and ``error``, or none of them.
+@dataclasses.dataclass(slots=True, eq=False)
+class SentOutcome(Outcome):
+    """The outcome of a task, as a worker sends it.
 
     Attributes:
         task: number of the task.
-        worker: id of the worker; 0 in this process.
-        samples: number of samples in the batch.
-        batch: a batch that was made in this process.
-        message: carries a batch from another process.
-        error: what was raised in another process, or in this one where it has to wait for its turn.
-        bad: samples that could not be made.
-        missing: with ``on_error="refill"``, their places in the batch, which is then not made.
-        position: of a dataset that is iterable or stateful, after this batch.
-        empty: there is no batch: all samples were skipped, or there are no more.
+        message: carries the batch; None: there is none, or it is opened.
         idle: the task was idle.
-        clock: when the batch was made; None without a batch.
-        report: what became of its images; None: none were deferred.
+        raised: what was raised in place of the batch.
         again: the outcomes of ``Task.again``.
     """
 
-    task: int
-    worker: int = 0
-    samples: int = 0
-    batch: Any = None
+    task: int = -1
     message: Message | None = None
-    error: ExceptionWrapper | Exception | None = None
-    bad: tuple[BadSample, ...] = ()
-    missing: tuple[int, ...] = ()
-    position: Position | None = None
-    empty: bool = False
     idle: bool = False
-    clock: Clock | None = None
-    report: Report | None = None
-    again: tuple[Outcome, ...] = ()
+    raised: ExceptionWrapper | None = None
+    again: tuple[SentOutcome, ...] = ()
 
-    def pin_memory(self) -> Outcome:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SentOutcome, _values(self)  # without the names: it is short
+
+    def pin_memory(self) -> SentOutcome:
         """The outcome with its batch in pinned memory. torch calls this on its pinning thread."""
         tasks = _open_tasks.get(self.task)
         if self.again:
             again = tuple(outcome.pin_memory() for outcome in self.again)
             return dataclasses.replace(self, again=again)
-        if self.error is not None or self.empty or tasks is None:
+        if self.message is None or tasks is None:
             return self
         if not tasks.complete(self):
             return self  # the consumer has it made again
@@ -118,17 +99,7 @@ class Outcome:
         return dataclasses.replace(self, message=None, batch=batch)
 
 
-class OutcomeIterator(Iterator[Outcome], Protocol):
-    """An iterator over outcomes, with a length."""
-
-    @property
-    def consumed(self) -> int:
-        """Grows with each outcome, or error in its place; not with an error for being late."""
-
-    def __len__(self) -> int: ...
-
-    def ready(self) -> bool:
-        """Whether ``next`` would probably not wait: an outcome has arrived, or is made in it."""
+_values = operator.attrgetter(*(field.name for field in dataclasses.fields(SentOutcome)))
 
 
 class Tasks:
@@ -136,28 +107,25 @@ class Tasks:
 
     Args:
         sized: has the length.
-        ring: slabs for the batches, or None.
+        ring: slabs for the batches.
         repeats: whether to count how often each index occurs in an epoch.
         workers: that torch gives tasks to, in turn.
-        keep: keep the tasks in ``TaskIterator.given``, as is done with a decoder.
         decoder: fills tensors that workers recorded; None: they record nothing.
     """
 
     def __init__(
         self,
         sized: object,
-        ring: SharedRing | None,
+        ring: SharedRing,
         *,
         repeats: bool,
         workers: int,
-        keep: bool = False,
-        decoder: BatchDecoder | None = None,
+        decoder: BatchDecoder | None,
     ) -> None:
         self._sized = sized
         self._ring = ring
         self._repeats = repeats
         self._workers = workers
-        self._keep = keep or decoder is not None
         self._decoder = decoder
         self._order: Callable[[], Iterable[Any]] = tuple
         self._epoch = self._skip = self._idle = 0
@@ -181,8 +149,7 @@ class Tasks:
         self._epoch, self._order, self._skip, self._idle = epoch, order, skip, idle
         self._times = times
         self.current = None
-        if self._ring is not None:
-            self._ring.left = False
+        self._ring.left = False
 
     def __iter__(self) -> TaskIterator:
         # With workers, torch calls iter twice. iter(order) is called when torch would call iter of
@@ -195,7 +162,6 @@ class Tasks:
             ring=self._ring,
             repeats=IndexCounter(self._times) if self._repeats else None,
             workers=self._workers,
-            keep=self._keep,
             decoder=self._decoder,
         )
         return self.current
@@ -209,7 +175,7 @@ class Tasks:
 class OutcomeLoader:
     """torch's loader of outcomes, and its sampler."""
 
-    loader: DataLoader[Outcome]
+    loader: DataLoader[SentOutcome]
     tasks: Tasks
 
 
@@ -232,10 +198,9 @@ class TaskIterator(Iterator[Task]):
         epoch: int,
         skip: int,
         idle: int,
-        ring: SharedRing | None,
+        ring: SharedRing,
         repeats: IndexCounter | None,
         workers: int,
-        keep: bool,
         decoder: BatchDecoder | None,
     ) -> None:
         self._order = order
@@ -247,26 +212,17 @@ class TaskIterator(Iterator[Task]):
         self._repeats = repeats
         self._workers = workers
         self._stopped = False
-        self._keep = keep
         self._inserted: collections.deque[Task] = collections.deque()
         self._decoder = decoder
         self._begun: dict[int, _Begun] = {}
         self.given: dict[int, tuple[int, Task]] = {}
-        """(worker, task) by the task's number, until its batch is taken; only if they are kept."""
+        """(worker, task) by the task's number, until its batch is taken; only with a decoder."""
+        self.ordered: collections.deque[int] = collections.deque()
+        """Numbers of the tasks of the order whose outcomes were not taken."""
         self.asked = 0
         """How often torch has asked for a task."""
         self.count = 0
         """Tasks that torch was given."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether tasks say how often their indices occurred before."""
-        return self._repeats is not None
-
-    def start(self) -> None:
-        """Draw the start of the order now, rather than with the first task."""
-        self._skip_items()
-        self._order = drawn(self._order)
 
     def _skip_items(self) -> None:
         for _ in range(self._skip):
@@ -293,7 +249,8 @@ class TaskIterator(Iterator[Task]):
         else:
             indices = next(self._order)
             task = self._task(indices, self._count(indices))
-        if self._keep:
+            self.ordered.append(task.number)
+        if self._decoder is not None:
             self.given[task.number] = self.count % self._workers, task
         self.count += 1
         return task
@@ -337,64 +294,49 @@ class TaskIterator(Iterator[Task]):
         self._inserted.append(task)
         return task.number
 
-    def replaced(self, outcome: Outcome) -> None:
+    def replaced(self, outcome: SentOutcome) -> None:
         """Free the slab of ``outcome``, which arrived after it was asked for again."""
         if outcome.message is not None:
             self._reserved.pop(outcome.task, None)
 
-    def discard(self, outcome: Outcome) -> None:
-        """Free the slab of ``outcome``, whose batch is not wanted."""
-        number = outcome.task
-        _open_tasks.pop(number, None)
-        self._reserved.pop(number, None)
-        self._begun.pop(number, None)
-        self.given.pop(number, None)
-
     def _task(self, indices: Any, repeats: list[int] | None) -> Task:
         number = next(_numbers)
-        lease = None if self._ring is None else self._ring.lease()
+        lease = self._ring.lease()
         slot = None
         if lease is not None:
             slot, self._reserved[number] = lease
         _open_tasks[number] = self
         return Task(number, indices, self._epoch, repeats, slot)
 
-    def open(self, outcome: Outcome) -> Any:
+    def open(self, outcome: SentOutcome) -> Any:
         """The batch of ``outcome``. Its slab is free when nothing refers to the batch any more.
 
-        Raises:
-            What Pillow raises: an image that a worker recorded cannot be made.
+        If an image that a worker recorded cannot be made, ``outcome`` has what Pillow raises.
         """
         _open_tasks.pop(outcome.task, None)
-        if outcome.error is not None:
-            self._reserved.pop(outcome.task, None)
-            error = _raised(outcome.error)
-            try:
-                raise error
-            finally:
-                del error  # its traceback refers to this frame
         if outcome.message is None:
             self._reserved.pop(outcome.task, None)
             return outcome.batch
         self.begin(outcome)
-        begun = self._begun[outcome.task]
+        begun = self._begun.pop(outcome.task)
         if begun.fillers:
             from ..._sources.deferred.batch import damage_raised
 
-            with damage_raised():
-                for filler in begun.fillers:
-                    filler.result()
-        del self._begun[outcome.task]
+            try:
+                with damage_raised():
+                    for filler in begun.fillers:
+                        filler.result()
+            except Exception as error:  # noqa: BLE001 - raised at this batch
+                outcome.error = error.with_traceback(None)
         return begun.batch
 
-    def begin(self, outcome: Outcome) -> None:
+    def begin(self, outcome: SentOutcome) -> None:
         """Start to fill what a worker recorded, before the batch is asked for."""
         if outcome.message is None:
             return
         known = self._begun.get(outcome.task)
         if known is not None and known.message is outcome.message:
             return
-        assert self._ring is not None, "only worker processes send messages, and they have a ring"
         memory = self._reserved.pop(outcome.task, None)
         self._ring.wanted(outcome.message.nbytes)
         self._ring.left |= outcome.message.unplaced > 0
@@ -418,7 +360,7 @@ class TaskIterator(Iterator[Task]):
             batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
         self._begun[outcome.task] = _Begun(outcome.message, batch, fillers)
 
-    def complete(self, outcome: Outcome) -> bool:
+    def complete(self, outcome: SentOutcome) -> bool:
         """Wait for what is being filled; False: an image is damaged."""
         if outcome.message is None or not outcome.message.recorded:
             return True
@@ -436,73 +378,6 @@ class TaskIterator(Iterator[Task]):
         return None if self._repeats is None else self._repeats.count(indices)
 
 
-class IndexCounter:
-    """Counts how often each index occurs in an epoch.
-
-    Args:
-        known: how often each came before, if that is known, in the order of the calls of ``count``.
-    """
-
-    def __init__(self, known: np.ndarray | None = None) -> None:
-        self._times: collections.Counter[Hashable] = collections.Counter()
-        self._known = None if known is None else iter(known.tolist())
-
-    def count(self, indices: Any) -> list[int] | None:
-        """Count ``indices`` (a list or one); how often each occurred before, None if none did."""
-        before = []
-        if self._known is not None:
-            before = list(itertools.islice(self._known, len(as_list(indices))))
-            return before if any(before) else None
-        for index in as_list(indices):
-            key = index if isinstance(index, Hashable) else repr(index)
-            before.append(self._times[key])
-            self._times[key] += 1
-        return before if any(before) else None
-
-
-def as_list(indices: Any) -> list[Any]:
-    """The indices of a task: a list, or one index where there are no batches."""
-    return indices if isinstance(indices, list) else [indices]
-
-
-def identity(outcome: Outcome) -> Outcome:
+def identity(outcome: SentOutcome) -> SentOutcome:
     """The ``collate_fn`` that torch's machinery is given, because the batch is already made."""
     return outcome
-
-
-def _raised(wrapper: ExceptionWrapper | Exception) -> BaseException:
-    """The exception that the wrapper raises, without the frames of raising it.
-
-    Those frames refer to the exception and to the iterator. In such a cycle, torch's iterator would
-    be collected after the threads that tell its workers to end, and wait 5 s for each worker.
-    """
-    if isinstance(wrapper, Exception):
-        return wrapper
-    try:
-        wrapper.reraise()  # type: ignore[no-untyped-call]
-    except BaseException as error:  # noqa: BLE001 - raised by the caller
-        return error.with_traceback(None)
-    raise InternalError("an exception from a worker could not be raised again")
-
-
-def drawn(order: Iterator[_Item]) -> Iterator[_Item]:
-    """The same items; the first one is drawn now."""
-    try:
-        first = next(order)
-    except StopIteration:
-        return iter(())
-    return _prepended(first, order)
-
-
-def _prepended(first: _Item, order: Iterator[_Item]) -> Iterator[_Item]:
-    """``first``, then ``order``.
-
-    Not itertools.chain, which calls ``iter(order)``: a user's iterator may start again then.
-    """
-    yield first
-    while True:
-        try:
-            following = next(order)
-        except StopIteration:
-            return
-        yield following

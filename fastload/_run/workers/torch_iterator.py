@@ -16,9 +16,11 @@ class TorchIterator(Protocol):
     _base_seed: int
     _num_yielded: int
 
+    def __next__(self) -> Any: ...
+
 
 class TorchLocalIterator(TorchIterator, Protocol):
-    """``_SingleProcessDataLoaderIter``, of which ``LocalIterator`` is a subclass."""
+    """``_SingleProcessDataLoaderIter``, of which ``LocalMaker`` is a subclass."""
 
     _dataset: object
     _dataset_kind: int

@@ -2,7 +2,7 @@
 
 How it runs
     ``BatchDecoder.begin`` allocates a batch; ``Filling.add`` starts to fill some of its rows and
-    returns at once: what the core can do is submitted to its threads, group by group
+    returns at once: what the core can do is submitted to its threads, call by call
     (``lowering.py``). ``Filling.result`` waits. What the core cannot do, or declines when it sees
     the file (CMYK, a warning of libjpeg), is replayed there with the libraries' own functions, and
     so is what failed: the library decides what is an error. The core does not read a file that
@@ -41,8 +41,9 @@ from ..._transforms.plan import STORED, Plan, as_numpy
 from ...hints import CheckCrc
 from ...storage.base import RAW
 from . import lowering, torch_resize
+from .composed import Erased
 from .habits import Habits
-from .lowering import Erased, Group
+from .lowering import Call
 from .operations import TENSOR_OPERATIONS
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
@@ -228,7 +229,7 @@ class BatchDecoder:
         self.habits = Habits()
         self.cache: OpenedCache | None = None
         self.reader = Reader(check_crc)
-        self._waiting: list[_GroupJob] | None = None
+        self._waiting: list[_CallJob] | None = None
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -236,20 +237,20 @@ class BatchDecoder:
 
         Several views of one image are read once, and decoded once where that is less work.
         """
-        waiting: list[_GroupJob] = []
+        waiting: list[_CallJob] = []
         before, self._waiting = self._waiting, waiting
         try:
             yield
         finally:
             self._waiting = before
-        same: dict[object, list[_GroupJob]] = {}
+        same: dict[object, list[_CallJob]] = {}
         for job in waiting:
             # Of a cache two views may not find the same.
             same.setdefault(job.images if self.cache is None else id(job), []).append(job)
         for leader, *followers in same.values():
             leader.start(self.threads, followers)
 
-    def _start(self, job: _GroupJob) -> None:
+    def _start(self, job: _CallJob) -> None:
         if self._waiting is None:
             job.start(self.threads)
         else:
@@ -284,31 +285,26 @@ class Filling:
         self._decoder = decoder
         self._memory = memory
         self._row_nbytes = images[0].numel() * images.element_size() if len(images) else 0
-        self._jobs: list[_GroupJob] = []
+        self._jobs: list[_CallJob] = []
         self._left: list[tuple[int, Recording, str]] = []
         self._done = False
         self._damaged: Damaged | None = None
 
     def add(self, first: int, recordings: Sequence[Recording]) -> None:
         """Start to fill the rows from ``first`` on."""
-        samples = [lowering.lower(recording) for recording in recordings]
-        for place, sample in enumerate(samples):
-            if sample is None:
-                self._leave(first + place, recordings[place], "")
         _, channels, height, width = self.tensor.shape
         rows_of_pixels = not self.tensor.is_contiguous()
-        for group in lowering.grouped(samples):
+        left = set(range(len(recordings)))
+        for call in lowering.lower(recordings, (width, height)):
             kernel = None
-            if group.size == (width, height) and group.first.channels == channels:
-                kernel = kernel_of(key_of(group), self.tensor.dtype, rows_of_pixels)
+            if call.channels == channels:
+                kernel = kernel_of(key_of(call), self.tensor.dtype, rows_of_pixels)
             if kernel is None:
-                for place in group.places:
-                    self._leave(first + place, recordings[place], "")
                 continue
-            job = _GroupJob(
+            job = _CallJob(
                 kernel,
-                group,
-                [recordings[place] for place in group.places],
+                call,
+                [recordings[place] for place in call.places],
                 first,
                 self.tensor,
                 self._memory,
@@ -316,8 +312,11 @@ class Filling:
                 self._decoder.reader,
                 self._decoder.cache,
             )
+            left -= set(call.places)
             self._jobs.append(job)
             self._decoder._start(job)
+        for place in sorted(left):
+            self._leave(first + place, recordings[place], "")
 
     def put(self, row: int, tensor: torch.Tensor) -> None:
         """Fill a row with what was made elsewhere."""
@@ -396,10 +395,10 @@ class Filling:
 
 
 class Submission:
-    """One call of the core: the images of a group, read from where they were opened.
+    """One call of the core: images that are read from where they were opened.
 
     Args:
-        kernel, group: what to do.
+        kernel, call: what to do.
         reading: where the images are.
         opened: the images; None for one that is not read from where it was opened.
         images, memory: as in ``BatchRequest``.
@@ -412,13 +411,14 @@ class Submission:
     def __init__(
         self,
         kernel: Kernel,
-        group: Group,
+        call: Call,
         reading: Reading,
         opened: Sequence[Opened | None],
         images: torch.Tensor,
         memory: np.ndarray,
     ) -> None:
-        self._kernel, self._reading, self._filters = kernel, reading, group.first_filters()
+        self._kernel, self._reading = kernel, reading
+        geometry, params, self._filters = call.parameters()
         self._points = points = entry_points()
         self._places = places = points.places(opened)
         self.status = np.zeros(len(opened), np.int32)
@@ -429,8 +429,8 @@ class Submission:
             sizes=reading.sizes,
             checksums=reading.checksums,
             check=reading.to_check(points.verified(places)),
-            geometry=group.geometry(),
-            params=group.params(),
+            geometry=geometry,
+            params=params,
             images=images,
             memory=memory,
             cache_fill=reading.fill,
@@ -464,8 +464,8 @@ class Submission:
         return self.status
 
 
-class _GroupJob:
-    """The samples of one group, filled by one call of the core.
+class _CallJob:
+    """Samples that one call of the core fills.
 
     Attributes:
         recordings, rows: the samples, and their rows in the batch.
@@ -476,7 +476,7 @@ class _GroupJob:
     def __init__(
         self,
         kernel: Kernel,
-        group: Group,
+        call: Call,
         recordings: list[Recording],
         first: int,
         images: torch.Tensor,
@@ -486,7 +486,7 @@ class _GroupJob:
         cache: OpenedCache | None,
     ) -> None:
         self.recordings = recordings
-        self.rows = [first + place for place in group.places]
+        self.rows = [first + place for place in call.places]
         n = len(recordings)
         # Straight into the batch where the rows follow each other.
         start = self.rows[0]
@@ -500,11 +500,11 @@ class _GroupJob:
         opened = [recording.opened for recording in recordings]
         self.reading = reader(opened, cache)
         self.images = tuple(map(id, opened))
-        self._call = Submission(kernel, group, self.reading, opened, images, into)
+        self._call = Submission(kernel, call, self.reading, opened, images, into)
         self._job: _core.Job
         self._end: Callable[[], object] = self.reading.close
 
-    def start(self, threads: int, followers: Sequence[_GroupJob] = ()) -> None:
+    def start(self, threads: int, followers: Sequence[_CallJob] = ()) -> None:
         """Start to fill these samples, and those of ``followers``: other views of the same images.
 
         The jobs of the followers end with this one.
@@ -589,17 +589,14 @@ _Key = tuple[
 ]
 
 
-def key_of(group: Group) -> _Key:
-    """What the kernel of a group depends on."""
-    first = group.first
-    return (
-        group.fill, first.channels, first.mode, first.table, first.after, tuple(group.values)
-    )  # fmt: skip
+def key_of(call: Call) -> _Key:
+    """What the kernel of a call depends on."""
+    return call.fill, call.channels, call.mode, call.table, call.after, tuple(call.values)
 
 
 @functools.lru_cache(maxsize=128)
 def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | None:
-    """The core's kernel for a group; None: the core cannot give what the operations give."""
+    """The core's kernel for a call; None: the core cannot give what the operations give."""
     if _native.load() is None:
         return None
     fill, channels, mode, operations, after, values = key

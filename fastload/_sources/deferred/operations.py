@@ -1,4 +1,5 @@
-"""The operations that are recorded: their effect on size and mode, and how they are replayed.
+"""The operations that are recorded: their effect on size and mode, what the library makes of them
+when they are replayed, and what the core does.
 
 The one table that recording, replaying and lowering share. What it has under a name takes the
 arguments that follow the name in a recorded operation.
@@ -20,7 +21,11 @@ import PIL.ImageOps
 import torch
 from PIL.Image import Image
 
+from ..._transforms.pixels import operations as pixels
+from . import slots, torch_blur
+from .composed import Composed
 from .recording import Argument, Recording
+from .slots import Size, Slot
 
 
 class _Module:
@@ -37,8 +42,8 @@ pil_functional = _Module("torchvision.transforms._functional_pil")
 functional = _Module("torchvision.transforms.functional")
 functional_v2 = _Module("torchvision.transforms.v2.functional")
 
-Size: TypeAlias = "tuple[int, int]"
 Effect: TypeAlias = "Callable[..., tuple[Size, str]]"
+Compose: TypeAlias = "Callable[..., None]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,11 +53,21 @@ class ImageOperation:
     Attributes:
         replay: ``replay(image, *arguments)``: what the user's code would have got from Pillow.
         effect: ``effect(size, mode, *arguments)``: size and mode after it; None: as before.
+        compose: ``compose(images, *arguments)``: what the core does, of geometry.
+        numbers: how many of the arguments are numbers, which may differ among images that are
+            composed together.
+        slot: ``slot(size, mode, *arguments)``: what the core does to pixels; None: nothing.
+            Without it and ``compose`` the core cannot do the operation.
+        by_pixel: whether it changes each pixel by itself, wherever it is.
         keeps_info: whether the new image has the old one's ``info``.
     """
 
     replay: Callable[..., Image]
     effect: Effect | None = None
+    compose: Compose | None = None
+    numbers: int = 0
+    slot: Callable[..., Slot | None] | None = None
+    by_pixel: bool = False
     keeps_info: bool = True
 
 
@@ -77,11 +92,17 @@ class TensorOperation:
         layout: ``layout(before, *arguments)``: the layout after it; None: as before. ``before`` is
             None for an image.
         size: ``size(before, *arguments)``: width and height after it; None: as before.
+        compose, numbers: as of an image. None: a table of 256 values says what it does, because it
+            gives or changes them level by level.
+        erases: whether it writes over values, which is done after everything else.
     """
 
     replay: Callable[..., torch.Tensor]
     layout: Callable[..., Layout] | None = None
     size: Callable[..., Size] | None = None
+    compose: Compose | None = None
+    numbers: int = 0
+    erases: bool = False
 
 
 def _same_size(size: Size, mode: str, new_mode: str) -> tuple[Size, str]:
@@ -134,58 +155,60 @@ def _enhance(enhancer: type[Any]) -> Callable[[Image, float], Image]:
     return lambda image, factor: cast(Image, enhancer(image).enhance(factor))
 
 
-def _kernel_blur(
-    image: Image,
-    v2: bool,
-    kernel: tuple[int, int],
-    sigma: tuple[float, float],
-    *weights: tuple[float, ...],
-) -> Image:
-    blur = functional_v2.gaussian_blur if v2 else functional.gaussian_blur
-    return cast(Image, blur(image, list(kernel), list(sigma)))
-
-
 def _radius(x: float, y: float) -> Any:
     return x if x == y else (x, y)  # older versions of Pillow take one number only
 
 
 IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     # Mode.
-    "convert": ImageOperation(lambda image, mode: image.convert(mode), _same_size),
+    "convert": ImageOperation(
+        lambda image, mode: image.convert(mode), _same_size, slot=slots.convert, by_pixel=True
+    ),
     "grayscale": ImageOperation(  # three equal channels
         lambda image: pil_functional.to_grayscale(image, 3),
         lambda size, mode: (size, "RGB"),
+        slot=slots.grayscale,
+        by_pixel=True,
         keeps_info=False,
     ),
     # Geometry.
-    "copy": ImageOperation(lambda image: image.copy()),
+    "copy": ImageOperation(lambda image: image.copy(), slot=slots.copy, by_pixel=True),
     "crop": ImageOperation(  # a box inside the image: x, y, w, h
         lambda image, x, y, w, h: image.crop((x, y, x + w, y + h)),
         lambda size, mode, x, y, w, h: ((w, h), mode),
+        Composed.crop,
+        numbers=4,
     ),
     "window": ImageOperation(  # a box that may reach beyond: left, top, right, bottom
         lambda image, *box: image.crop(box),
         lambda size, mode, left, top, right, bottom: ((right - left, bottom - top), mode),
+        Composed.window,
+        numbers=4,
     ),
-    "resize": ImageOperation(
-        lambda image, w, h, resample: image.resize((w, h), resample), _resized
+    "resize": ImageOperation(  # w, h, filter
+        lambda image, w, h, resample: image.resize((w, h), resample),
+        _resized,
+        Composed.resize,
+        numbers=2,
     ),
     "resize_box": ImageOperation(  # w, h, filter, box
         lambda image, w, h, resample, box: image.resize((w, h), resample, box), _resized
     ),
-    "flip": ImageOperation(_flip),
-    "rot90": ImageOperation(_rot90, _turned),
+    "flip": ImageOperation(_flip, None, Composed.flip),
+    "rot90": ImageOperation(_rot90, _turned, slot=slots.rot90),
     "affine": ImageOperation(  # w, h, 6 numbers, filter, fill
-        _transform(PIL.Image.Transform.AFFINE), _resized
+        _transform(PIL.Image.Transform.AFFINE), _resized, slot=slots.affine
     ),
     "perspective": ImageOperation(  # w, h, 8 numbers, filter, fill
-        _transform(PIL.Image.Transform.PERSPECTIVE), _resized
+        _transform(PIL.Image.Transform.PERSPECTIVE), _resized, slot=slots.perspective
     ),
     "expand": ImageOperation(  # left, top, right, bottom, fill
         lambda image, left, top, right, bottom, fill: PIL.ImageOps.expand(
             image, (left, top, right, bottom), fill
         ),
         _expanded,
+        Composed.expand,
+        numbers=4,
         keeps_info=False,
     ),
     "pad": ImageOperation(  # left, top, right, bottom, "edge", "reflect" or "symmetric"
@@ -193,13 +216,25 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
             image, [left, top, right, bottom], padding_mode=mode
         ),
         _expanded,
+        slot=slots.pad,
         keeps_info=False,
     ),
     # Colour. The four enhancers blend an image with one of the "degenerate" images after them.
-    "brightness": ImageOperation(_enhance(PIL.ImageEnhance.Brightness), keeps_info=False),
-    "contrast": ImageOperation(_enhance(PIL.ImageEnhance.Contrast), keeps_info=False),
-    "saturation": ImageOperation(_enhance(PIL.ImageEnhance.Color)),
-    "sharpness": ImageOperation(_enhance(PIL.ImageEnhance.Sharpness)),
+    "brightness": ImageOperation(
+        _enhance(PIL.ImageEnhance.Brightness),
+        slot=slots.of(pixels.BRIGHTNESS),
+        by_pixel=True,
+        keeps_info=False,
+    ),
+    "contrast": ImageOperation(
+        _enhance(PIL.ImageEnhance.Contrast), slot=slots.of(pixels.CONTRAST), keeps_info=False
+    ),
+    "saturation": ImageOperation(
+        _enhance(PIL.ImageEnhance.Color), slot=slots.of(pixels.SATURATION), by_pixel=True
+    ),
+    "sharpness": ImageOperation(
+        _enhance(PIL.ImageEnhance.Sharpness), slot=slots.of(pixels.SHARPNESS)
+    ),
     "black": ImageOperation(
         lambda image: PIL.Image.new(image.mode, image.size, 0), keeps_info=False
     ),
@@ -207,35 +242,48 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         lambda image: PIL.ImageEnhance.Contrast(image).degenerate, keeps_info=False
     ),
     "hue": ImageOperation(
-        lambda image, factor: pil_functional.adjust_hue(image, factor), keeps_info=False
+        lambda image, factor: pil_functional.adjust_hue(image, factor),
+        slot=slots.hue,
+        by_pixel=True,
+        keeps_info=False,
     ),
     "point": ImageOperation(  # 256 levels for every band, or as many for each
         lambda image, table: image.point(
             list(table) * (len(image.getbands()) if len(table) == 256 else 1)
-        )
+        ),
+        slot=slots.point,
+        by_pixel=True,
     ),
-    "invert": ImageOperation(PIL.ImageOps.invert),
-    "solarize": ImageOperation(PIL.ImageOps.solarize),  # threshold
-    "posterize": ImageOperation(PIL.ImageOps.posterize),  # bits
-    "equalize": ImageOperation(PIL.ImageOps.equalize),
-    "autocontrast": ImageOperation(PIL.ImageOps.autocontrast),
+    "invert": ImageOperation(PIL.ImageOps.invert, slot=slots.of(pixels.INVERT), by_pixel=True),
+    "solarize": ImageOperation(  # threshold
+        PIL.ImageOps.solarize, slot=slots.of(pixels.SOLARIZE), by_pixel=True
+    ),
+    "posterize": ImageOperation(  # bits
+        PIL.ImageOps.posterize, slot=slots.of(pixels.POSTERIZE), by_pixel=True
+    ),
+    "equalize": ImageOperation(PIL.ImageOps.equalize, slot=slots.of(pixels.EQUALIZE)),
+    "autocontrast": ImageOperation(PIL.ImageOps.autocontrast, slot=slots.of(pixels.AUTOCONTRAST)),
     # Filters.
     "filter": ImageOperation(  # the name of one of ImageFilter's constant kernels
-        lambda image, name: image.filter(getattr(PIL.ImageFilter, name))
+        lambda image, name: image.filter(getattr(PIL.ImageFilter, name)),
+        slot=slots.constant_kernel,
     ),
     "kernel": ImageOperation(  # side, scale, offset, weights
         lambda image, side, scale, offset, weights: image.filter(
             PIL.ImageFilter.Kernel((side, side), weights, scale, offset)
-        )
+        ),
+        slot=slots.kernel,
     ),
     "gaussian_blur": ImageOperation(  # Pillow's: radius x, radius y
-        lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur(_radius(x, y)))
+        lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur(_radius(x, y))),
+        slot=slots.gaussian_blur,
     ),
     "box_blur": ImageOperation(
-        lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur(_radius(x, y)))
+        lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur(_radius(x, y))),
+        slot=slots.box_blur,
     ),
     "kernel_blur": ImageOperation(
-        _kernel_blur, keeps_info=False
+        torch_blur.blurred, slot=slots.kernel_blur, keeps_info=False
     ),  # torchvision's: v2, kernel, sigma; weights of x and y, for the core, if they are known
 }
 """Operations on images, by name."""
@@ -255,6 +303,15 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def _cast(before: Layout, name: str, scale: bool = False) -> Layout:
     return Layout(dtype_named(name), before.contiguous)
+
+
+def _to_dtype(tensor: torch.Tensor, name: str, scale: bool) -> torch.Tensor:
+    dtype = dtype_named(name)
+    return (
+        cast(torch.Tensor, functional_v2.to_dtype(tensor, dtype, True))
+        if scale
+        else tensor.to(dtype)
+    )
 
 
 def _quotient(before: Layout, by: float) -> Layout:
@@ -279,7 +336,7 @@ def _zero(tensor: torch.Tensor, y: int, x: int, h: int, w: int) -> torch.Tensor:
 
 
 def _fill(
-    tensor: torch.Tensor, channel: int, y: int, x: int, h: int, w: int, value: float
+    tensor: torch.Tensor, y: int, x: int, h: int, w: int, channel: int, value: float
 ) -> torch.Tensor:
     made = tensor.clone()
     made[channel, y : y + h, x : x + w] = value
@@ -317,27 +374,37 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         lambda image: functional.pil_to_tensor(image),
         lambda before: Layout(torch.uint8, contiguous=False),
     ),
-    "to_dtype": TensorOperation(  # dtype, scale: v2's
-        lambda tensor, name, scale: functional_v2.to_dtype(tensor, dtype_named(name), scale), _cast
-    ),
+    "to_dtype": TensorOperation(_to_dtype, _cast),  # dtype, scale: v2's
     "convert_dtype": TensorOperation(  # dtype: v1's convert_image_dtype
         lambda tensor, name: functional.convert_image_dtype(tensor, dtype_named(name)), _cast
     ),
     "normalize": TensorOperation(  # mean, std
         lambda tensor, mean, std: functional.normalize(tensor, list(mean), list(std))
     ),
-    "erase": TensorOperation(_erase),  # y, x, h, w, values: one, or one for each channel
-    "zero": TensorOperation(_zero),  # y, x, h, w: multiplied by zero, which keeps the sign
-    "fill": TensorOperation(_fill),  # channel, y, x, h, w, value
+    "erase": TensorOperation(  # y, x, h, w, values: one, or one for each channel
+        _erase, compose=Composed.erase, numbers=4, erases=True
+    ),
+    "zero": TensorOperation(  # y, x, h, w: multiplied by zero, which keeps the sign
+        _zero, compose=Composed.zero, numbers=4, erases=True
+    ),
+    "fill": TensorOperation(  # y, x, h, w, channel, value
+        _fill, compose=Composed.fill, numbers=4, erases=True
+    ),
     "border": TensorOperation(  # left, top, right, bottom, value: what is stored there
-        _border, lambda before, *border: Layout(before.dtype, contiguous=True), _bordered
+        _border,
+        lambda before, *border: Layout(before.dtype, contiguous=True),
+        _bordered,
+        Composed.border,
+        numbers=4,
     ),
     "part": TensorOperation(  # a box: x, y, w, h
         lambda tensor, x, y, w, h: tensor[:, y : y + h, x : x + w],
         size=lambda before, x, y, w, h: (w, h),
+        compose=Composed.crop,
+        numbers=4,
     ),
     "mirror": TensorOperation(  # upside down, or left to right
-        lambda tensor, vertical: tensor.flip(-2 if vertical else -1)
+        lambda tensor, vertical: tensor.flip(-2 if vertical else -1), compose=Composed.flip
     ),
     "resize_levels": TensorOperation(  # v2's of uint8: w, h, filter, whether it ends contiguous
         lambda tensor, w, h, name, contiguous: functional_v2.resize_image(
@@ -345,11 +412,15 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         ),
         lambda before, w, h, name, contiguous: Layout(before.dtype, contiguous),
         lambda before, w, h, name, contiguous: (w, h),
+        Composed.resize_levels,
+        numbers=2,
     ),
     "resize_values": TensorOperation(  # float32, bilinear: w, h, v2's, ends contiguous
         _resize_values,
         lambda before, w, h, v2, contiguous: Layout(before.dtype, contiguous),
         lambda before, w, h, v2, contiguous: (w, h),
+        Composed.resize_values,
+        numbers=2,
     ),
     "mul": TensorOperation(lambda tensor, by: tensor.mul(by)),
     "div": TensorOperation(lambda tensor, by: tensor.div(by), _quotient),

@@ -56,7 +56,7 @@ def decoded_record(opened: Opened, stored: Stored) -> Image:
         DecodeError: it is damaged, or not of its size.
         RecordChanged: it cannot be read any more.
     """
-    from ..._engine.python import decoded
+    from ..._engine.pillow import decoded
 
     with eagerly():
         data = record_bytes(opened, stored)

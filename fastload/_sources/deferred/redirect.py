@@ -48,6 +48,7 @@ def redirect(
     make: Callable[[Function], Function],
     proof: Callable[[Function, Function], str],
     name: str,
+    in_float32: bool = False,
 ) -> Trial | None:
     """Have calls of ``function`` go to ``make(original)``, if the proof holds; None: they cannot.
 
@@ -60,13 +61,14 @@ def redirect(
         make: makes what is called.
         proof: gets the original and what was made, and says what is wrong with that; "": nothing.
         name: of the function, for the user.
+        in_float32: the proof means something only where that is torch's default dtype.
     """
     if not isinstance(function, types.FunctionType) or function.__code__.co_freevars:
         leave_out(name, "it is not a plain Python function")
         return None
     exchange = _EXCHANGES.get(function)
     if exchange is None or _of_others(function, exchange):
-        made = _exchange(function, make, proof, name)
+        made = _exchange(function, make, proof, name, in_float32)
         if isinstance(made, str):
             leave_out(name, made)
             return None
@@ -98,6 +100,7 @@ def _exchange(
     make: Callable[[Function], Function],
     proof: Callable[[Function, Function], str],
     name: str,
+    in_float32: bool,
 ) -> _Exchange | str:
     """What to exchange; or why the function stays as it is."""
     code = function.__code__
@@ -125,7 +128,9 @@ def _exchange(
             if function.__code__ is stub:
                 function.__code__ = code
 
-    trial = Trial(name, ours, _by_position(original), lambda: proof(original, ours), settle)
+    trial = Trial(
+        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_float32
+    )
     function.__globals__[called] = trial
     return _Exchange(code, stub, trial)
 

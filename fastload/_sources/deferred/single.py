@@ -32,7 +32,7 @@ from .thread_state import THREAD, forget, note_made
 
 if TYPE_CHECKING:
     from ..._engine.native import Kernel
-    from .lowering import Group
+    from .lowering import Call
 
 _PIXELS: Final[Operation] = ("to_image",)
 _TO_RGB: Final[Operation] = ("convert", "RGB")
@@ -248,16 +248,16 @@ def _begun(
     if width * height < (LEAST_PIXELS if least_pixels is None else least_pixels):
         THREAD.batch.small += 1
         return None
-    lowered = lowering.lower(recording)
-    if lowered is None:
+    calls = lowering.lower([recording], recording.size)
+    if not calls:
         return None
-    (group,) = lowering.grouped([lowered])
-    kernel = kernel_of(key_of(group), layout.dtype, not layout.contiguous)
-    if kernel is None or group.first.channels != channels(recording.mode):
+    (call,) = calls
+    kernel = kernel_of(key_of(call), layout.dtype, not layout.contiguous)
+    if kernel is None or call.channels != channels(recording.mode):
         return None
     w, h = recording.size
     memory = np.empty(w * h * channels(recording.mode) * layout.dtype.itemsize, np.uint8)
-    return Begun(memory, kernel, group, recording.opened, kept, threads)
+    return Begun(memory, kernel, call, recording.opened, kept, threads)
 
 
 class Begun:
@@ -265,7 +265,7 @@ class Begun:
 
     Args:
         memory: of the tensor, uint8, 1-D.
-        kernel, group: what to do.
+        kernel, call: what to do.
         opened: the image.
         kept: its pixels, if they are known.
         threads: that do it; 0: the caller's, in ``result``.
@@ -275,7 +275,7 @@ class Begun:
         self,
         memory: np.ndarray,
         kernel: Kernel,
-        group: Group,
+        call: Call,
         opened: Opened,
         kept: np.ndarray | None,
         threads: int,
@@ -287,7 +287,7 @@ class Begun:
             self._found = Reading(*pixels_as_files([kept]))
         read = [opened if kept is None else None]
         images = torch.from_numpy(memory)
-        self._call = Submission(kernel, group, self._found, read, images, memory)
+        self._call = Submission(kernel, call, self._found, read, images, memory)
         self._job = self._call.start(threads)
 
     @property

@@ -15,6 +15,7 @@ from ..._base.fork_lock import ForkLock
 from .patches import patch, pillow
 from .redirect import put_back
 from .thread_state import THREAD, forget
+from .trial import may_try_again
 
 _LOCK = ForkLock()
 _INSTALLED: set[str] = set()
@@ -48,6 +49,15 @@ def install() -> None:
                 if library not in _INSTALLED:
                     part()
                     _INSTALLED.add(library)
+
+
+def try_again() -> None:
+    """Have what is left out prove itself anew: see Note [The program's state] of ``trial.py``."""
+    with _LOCK:
+        if may_try_again():
+            patch.MISSING.clear()
+            _INSTALLED.clear()
+    install()
 
 
 def uninstall() -> None:

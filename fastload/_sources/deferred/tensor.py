@@ -38,17 +38,18 @@ from torchvision import tv_tensors
 
 from ..._base.named import named
 from . import single
-from .lowering import TABLED, border_level
+from .composed import border_level
+from .lowering import TABLED
 from .operations import (
     TENSOR_OPERATIONS,
     Layout,
-    Size,
     dtype_name,
     layout,
     shape_and_strides,
 )
 from .recording import Opened, Operation, Recording
 from .replay import replay
+from .slots import Size
 from .thread_state import cause, note_made
 
 Handler: TypeAlias = "Callable[..., Any]"
@@ -1267,7 +1268,7 @@ def _assign(tensor: DeferredTensor, index: Any, value: Any) -> Any:
     if channel is None:
         record_in_place(tensor, ("erase", y, x, h, w, values))
     else:
-        record_in_place(tensor, ("fill", channel, y, x, h, w, values[0]))
+        record_in_place(tensor, ("fill", y, x, h, w, channel, values[0]))
     return None
 
 

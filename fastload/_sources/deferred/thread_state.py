@@ -121,15 +121,14 @@ _OPENED: list[bool] = []  # not empty once a dataset has, in this process or one
 
 
 @contextlib.contextmanager
-def batch(cache: OpenedCache | None, arrays: bool, checks: bool = False) -> Iterator[BatchContext]:
+def batch(context: BatchContext) -> Iterator[None]:
     """In here this thread makes a batch, which has a context of its own.
 
     It may be within another one, whose dataset iterates over a loader of its own.
     """
-    before, context = THREAD.batch, BatchContext(cache, arrays, checks, None if checks else {})
-    THREAD.batch = context
+    before, THREAD.batch = THREAD.batch, context
     try:
-        yield context
+        yield
     finally:
         THREAD.batch = before
         context.asked = None

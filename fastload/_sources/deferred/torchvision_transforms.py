@@ -103,14 +103,6 @@ def _happens(p: Any) -> bool:
     return bool(drawn < p)
 
 
-def _applies(p: Any) -> bool:
-    """``not p < torch.rand(1)``, the other comparison that torchvision uses."""
-    drawn = _rand()
-    if type(p) is float and drawn.dtype is torch.float32:
-        return not _as_float32(p) < drawn.item()
-    return not bool(p < drawn)
-
-
 @functools.lru_cache(256)
 def _as_float32(p: float) -> float:
     value: float = _FLOATS.unpack(_FLOATS.pack(p))[0]
@@ -189,9 +181,8 @@ _SCALE: Final = (0.08, 1.0)
 _RATIO: Final = (3 / 4, 4 / 3)
 
 
-@functools.cache
 def draws_alike() -> bool:
-    """Whether this version of torchvision draws its crops as they are drawn here."""
+    """Whether this version of torchvision draws its resized crops as they are drawn here."""
     before = torch.get_rng_state()
     try:
         return all(_draw_alike(seed, *size) for seed in range(2) for size in _SIZES)
@@ -202,17 +193,11 @@ def draws_alike() -> bool:
 def _draw_alike(seed: int, width: int, height: int) -> bool:
     image = PIL.Image.new("L", (width, height))
     start = torch.Generator("cpu").manual_seed(seed).get_state()
-    size = (height + 1) // 2, (width + 1) // 2
     torch.set_rng_state(start)
     top, left, h, w = transforms.RandomResizedCrop.get_params(image, list(_SCALE), list(_RATIO))
-    theirs = [(left, top, w, h), transforms.RandomCrop.get_params(image, size), torch.rand(1)]
+    theirs = (left, top, w, h), torch.rand(1)
     torch.set_rng_state(start)
-    ours = [_random_box(width, height, _SCALE, _RATIO)]
-    if size != (height, width):
-        ours.append((*_two_below(height - size[0] + 1, width - size[1] + 1), *size))
-    else:
-        ours.append((0, 0, *size))
-    return theirs == [*ours, torch.rand(1)]
+    return theirs == (_random_box(width, height, _SCALE, _RATIO), torch.rand(1))
 
 
 _Ranges: TypeAlias = "tuple[tuple[float, float] | None, ...]"
@@ -233,7 +218,6 @@ _RANGES: Final[tuple[_Ranges, ...]] = (
 )
 
 
-@functools.cache
 def jitters_alike() -> bool:
     """Whether this version of torchvision draws its colours as they are drawn here."""
     before = torch.get_rng_state()
@@ -542,18 +526,6 @@ def random_grayscale(original: Function) -> Function:
         ):
             return img._then(("grayscale",)) if _happens(self.p) else img
         return original(self, img)
-
-    return forward
-
-
-def random_apply(original: Function) -> Function:
-    def forward(self: Any, img: Any) -> Any:
-        if type(img) not in _LEAVES or type(self) is not transforms.RandomApply:
-            return original(self, img)
-        if _applies(self.p):
-            for transform in self.transforms:
-                img = transform(img)
-        return img
 
     return forward
 

@@ -1,16 +1,22 @@
 """Trial: what is called in the place of another library's function until ours has proved itself.
 
-It proves itself at the first call of it in a process, so that nobody waits for proofs of functions
-that are not used. ``explain()`` settles what nobody has called, in this process: the workers'
-verdicts are the same.
+It proves itself at its first call in a process that defers, so that nobody waits for proofs of
+functions that are not used. ``explain()`` settles what nobody has called, in this process: the
+workers' verdicts are the same.
 
-Note [Their own thread]
-    Proofs run where nothing is set that a program sets for a thread: no default device, no
-    inference mode, no batch that is being made.
+Note [The program's state]
+    Proofs run on a thread of their own, where nothing is set that a program sets for a thread: no
+    default device, no inference mode, no batch that is being made. What a program sets for the
+    whole process stays as it is, since its other threads see that. Two of those settings would
+    make a proof mean nothing, ``torch.set_default_dtype`` and a very low limit of pixels: in such
+    a state the original is called, and nothing is decided. Whatever else may have led a proof
+    astray, a function that the program had replaced or a thread that could not begin, will be gone
+    some day: what is left out is tried again when an epoch begins, ``TRIES`` times in all.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +24,19 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from ..._base.pixel_limit import is_within
+from .thread_state import THREAD, may_be_kept
+
 Function: TypeAlias = "Callable[..., Any]"
+
+TRIES: Final = 3
+_tries = [0]
 
 LEFT_OUT: Final[list[str]] = []
 """What stays as it is in other libraries, and why, a line for each."""
 
 _OPEN: Final[list[Trial]] = []
+_SIDE: Final = 64  # longer than any image of a proof
 
 
 def leave_out(name: str, why: str) -> None:
@@ -34,7 +47,7 @@ def leave_out(name: str, why: str) -> None:
 
 
 def left_out() -> list[str]:
-    """What is left out, when all trials are settled."""
+    """What is left out, when all trials are settled that can be."""
     for trial in list(_OPEN):
         trial.settled()
     return list(LEFT_OUT)
@@ -44,6 +57,16 @@ def forget_all() -> None:
     """Forget what was left out, and the trials that are open."""
     LEFT_OUT.clear()
     _OPEN.clear()
+    _tries[0] = 0
+
+
+def may_try_again() -> bool:
+    """Whether something is left out that shall be tried again: then it is forgotten."""
+    if not LEFT_OUT or _tries[0] + 1 >= TRIES:
+        return False
+    LEFT_OUT.clear()
+    _tries[0] += 1
+    return True
 
 
 class Trial:
@@ -54,6 +77,7 @@ class Trial:
         ours, otherwise: what is called, if the proof holds and if not.
         proof: says what is wrong with ours; "": nothing.
         settle: is given what is called from now on.
+        in_float32: the proof means something only where that is torch's default dtype.
     """
 
     def __init__(
@@ -63,36 +87,46 @@ class Trial:
         otherwise: Function,
         proof: Callable[[], str],
         settle: Callable[[Function], None],
+        in_float32: bool = False,
     ) -> None:
         self._name = name
         self._ours = ours
         self._otherwise = otherwise
         self._proof = proof
         self._settle = settle
-        self._proving = False
+        self._in_float32 = in_float32
+        self._proving = 0  # the process that does; a forked child lacks the thread
         self._called: Function | None = None
         _OPEN.append(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # a proof would be compiled too
             return self._otherwise(*args, **kwargs)
+        if not (THREAD.deferring or may_be_kept()):
+            return self._otherwise(*args, **kwargs)
         return self.settled()(*args, **kwargs)
 
     def holds(self) -> bool:
-        """Whether ours is called from now on."""
-        return self.settled() is self._ours
+        """Whether ours is called from now on, in whatever state the program is."""
+        return self._decided() is self._ours
 
     def settled(self) -> Function:
-        """What is called from now on."""
+        """What is called from now on; or only now: see Note [The program's state]."""
         if self._called is not None:
             return self._called
-        if self._proving:
+        usual = not self._in_float32 or torch.get_default_dtype() is torch.float32
+        return self._decided() if usual and is_within(_SIDE, _SIDE) else self._otherwise
+
+    def _decided(self) -> Function:
+        if self._called is not None:
+            return self._called
+        if self._proving == os.getpid():
             return self._otherwise  # within the proof, or on another thread meanwhile
-        self._proving = True
+        self._proving = os.getpid()
         try:
             fault = _aside(self._proof)
-        except Exception as error:  # noqa: BLE001 - whatever another release raises
-            fault = f"fastload cannot try it ({type(error).__name__}: {error})"
+        finally:  # a program's signal handler may raise
+            self._proving = 0
         if fault:
             leave_out(self._name, fault)
         called = self._called = self._otherwise if fault else self._ours
@@ -103,14 +137,25 @@ class Trial:
 
 
 def _aside(proof: Callable[[], str]) -> str:
-    """What the proof says. See Note [Their own thread].
+    """What the proof says. See Note [The program's state].
 
     torch's generator is as before afterwards, and what is warned of goes to nobody.
     """
+
+    def tried() -> str:
+        try:
+            return proof()
+        except Exception as error:  # noqa: BLE001 - whatever another release raises
+            return f"fastload cannot try it ({type(error).__name__}: {error})"
+
     state = torch.default_generator.get_state()
     try:
         with ThreadPoolExecutor(1) as own, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return own.submit(proof).result()
+            try:
+                said = own.submit(tried)
+            except RuntimeError as error:
+                return f"fastload cannot try it ({error})"
+            return said.result()
     finally:
         torch.default_generator.set_state(state)

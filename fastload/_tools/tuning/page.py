@@ -1,14 +1,12 @@
-"""Shows the result of autotune: a heat map as a self-contained HTML page, or as PNG."""
+"""Shows the result of autotune: a heat map as a self-contained HTML page."""
 
 from __future__ import annotations
 
 import html
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import MissingDependencyError, install
 from .result import TIED, Tried, Tuning
 
 EPOCH = "in a later epoch, when the data has been read before"
@@ -158,51 +156,3 @@ def _colour(share: float) -> str:
 
 def _machine(fields: Mapping[str, object]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in fields.items())
-
-
-def check_png() -> None:
-    """Raise what ``write_png`` would raise without matplotlib, before long work.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingDependencyError(
-            f"the heat map as a picture needs matplotlib: {install('plot')}"
-        )
-
-
-def write_png(tuning: Tuning, path: str | os.PathLike[str]) -> None:
-    """Write the heat map as a picture.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
-    check_png()
-    from matplotlib.figure import Figure
-
-    found = cells(tuning)
-    workers = sorted({place[0] for place in found})
-    sizes = sorted({place[1] for place in found})
-    best = max(found.values())
-    grid = [[found.get((w, b), float("nan")) for b in sizes] for w in workers]
-    figure = Figure(figsize=(1.6 + 1.1 * len(sizes), 1.6 + 0.6 * len(workers)), dpi=120)
-    axes = figure.add_subplot()
-    axes.imshow(grid, cmap="Greens", vmin=0, vmax=best, aspect="auto")
-    axes.set_xticks(range(len(sizes)), list(map(str, sizes)))
-    axes.set_yticks(range(len(workers)), list(map(str, workers)))
-    axes.set_xlabel("batch_size")
-    axes.set_ylabel("num_workers")
-    axes.set_title("images/s with the fastest prefetch and cache")
-    for (number, size), rate in found.items():
-        axes.text(
-            sizes.index(size),
-            workers.index(number),
-            f"{rate:,.0f}",
-            ha="center",
-            va="center",
-            color="white" if rate > 0.6 * best else "black",
-            weight="bold" if rate == best else "normal",
-        )
-    figure.tight_layout()
-    figure.savefig(path)

@@ -123,7 +123,7 @@ class _Decoded(Dataset[Any]):
         return len(self._packed)
 
     def __getitem__(self, index: int) -> Any:
-        from ..._engine.python import decode_record
+        from ..._engine.pillow import decode_record
 
         image: Any = decode_record(self._packed.store, index)
         transform, labels = self._packed.transform, self._packed.store.labels

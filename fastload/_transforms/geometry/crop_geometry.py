@@ -8,12 +8,15 @@ Note [Composing]
     reach outside requires that nothing was cropped since the resize: otherwise pixels that were
     already cut off would reappear where torchvision has padding. Operations that do not fit raise
     ``Unfit``. Whether they fit does not depend on the images, so an empty batch is enough to check.
+
+    A number that all samples have in common is an int, and the frame computes with it once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -86,36 +89,51 @@ class Geometry:
     out_h: int
     out_w: int
 
+    @classmethod
+    def of(cls, frames: npt.NDArray[np.int32], out_w: int, out_h: int) -> Geometry:
+        """That of samples of this size, and of ``Frame.rows``."""
+        box, resized, window, flip, _ = np.split(frames, (4, 6, 8, 9), axis=1)
+        box, resized, window = map(np.ascontiguousarray, (box, resized, window))
+        return cls(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), out_h, out_w)
+
 
 class Frame:
-    """The state of a batch's images in normal form. See Note [Composing]."""
+    """The state of a batch's images in normal form. See Note [Composing].
+
+    Args:
+        w, h: their size.
+        indices: one for each image, which names it in errors.
+        log: records each step, for masks and boxes.
+    """
 
     def __init__(
-        self,
-        sizes: Array,
-        indices: Array,
-        fixed: tuple[int, int] | None = None,
-        log: GeometryLog | None = None,
+        self, w: Length, h: Length, indices: Sequence[int] | Array, log: GeometryLog | None = None
     ) -> None:
-        size = np.asarray(sizes, np.int64)
-        self.log = log  # records each step, for masks and boxes
+        self.log = log
         self.indices = indices
         self.x: Length = 0  # the box in the source
         self.y: Length = 0
-        self.box_w: Length = size[:, 0]
-        self.box_h: Length = size[:, 1]
-        if fixed is not None:  # (h, w): every image has this size
-            self.box_h, self.box_w = fixed
-        self.resized_w: Length = self.box_w
-        self.resized_h: Length = self.box_h
+        self.box_w = self.resized_w = self.w = w
+        self.box_h = self.resized_h = self.h = h  # w, h: of the window, the image's current size
         self.left: Length = 0  # the window in the resized box
         self.top: Length = 0
-        self.w: Length = self.box_w  # size of the window: the image's current size
-        self.h: Length = self.box_h
-        self.flipped: Array | None = None  # bool (n,)
+        self.flipped: Array | bool = False  # bool (n,), or all of them
         # lower bounds of width and height for any source
-        self.least = (1, 1) if fixed is None else (fixed[1], fixed[0])
+        self.least = (w if isinstance(w, int) else 1, h if isinstance(h, int) else 1)
         self.resampled = self.cut = self.outside = False
+
+    @classmethod
+    def of(
+        cls, sizes: Array, indices: Sequence[int] | Array, log: GeometryLog | None = None
+    ) -> Frame:
+        """The images of these sizes, (n, 2)."""
+        w, h = np.asarray(sizes, np.int64).T
+        return cls(w, h, indices, log)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it is all of the images, as they are, or mirrored."""
+        return not (self.cut or self.outside or self.resampled)
 
     def crop(
         self,
@@ -136,16 +154,22 @@ class Frame:
         if not inside:
             self._settle("pads")
             self.outside = True
-        if self.flipped is not None:
-            x = np.where(self.flipped, self.w - x - w, x)
+        x = self.unmirrored(x, w)
         self.left, self.top = self.left + x, self.top + y
         self.w, self.h = w, h
         self.least = (w if isinstance(w, int) else 1, h if isinstance(h, int) else 1)
         self.cut = True
 
+    def unmirrored(self, x: Length, w: Length) -> Length:
+        """Where a part of width ``w`` begins, from ``x`` on, without the flip."""
+        if self.flipped is False:
+            return x
+        mirrored = self.w - x - w
+        return mirrored if self.flipped is True else np.where(self.flipped, mirrored, x)
+
     def resize(self, w: Length, h: Length, *, least: int = 1) -> None:
         """Resize to w x h, which are at least ``least`` for any source."""
-        if self.flipped is not None:
+        if self.flipped is not False:
             raise Unfit("resizes after a flip; put the flip last, which has the same distribution")
         self._settle("resizes")
         w, h = (side if np.ndim(side) else int(side) for side in (w, h))
@@ -156,11 +180,11 @@ class Frame:
         self.least = (w if isinstance(w, int) else least, h if isinstance(h, int) else least)
         self.resampled = True
 
-    def flip(self, which: Array) -> None:
+    def flip(self, which: Array | Literal[True] = True) -> None:
         """Flip the samples where ``which`` is true, left to right."""
         if self.log is not None:
-            self.log.mirror(which, self.w, self.h)
-        self.flipped = which if self.flipped is None else self.flipped ^ which
+            self.log.mirror(np.asarray(which), self.w, self.h)
+        self.flipped = self.flipped ^ which
 
     def _settle(self, what: str) -> None:
         """Turn the window into the box, so that the resized box is the whole image again."""
@@ -169,11 +193,15 @@ class Frame:
         if self.outside:
             raise Unfit(f"{what} an image that may be padded already")
         if self.cut:
-            self.x, self.y = self.x + self.left, self.y + self.top
-            self.box_w = self.resized_w = self.w
-            self.box_h = self.resized_h = self.h
-            self.left = self.top = 0
-            self.cut = False
+            self.narrow()
+
+    def narrow(self) -> None:
+        """Make the window the box. Nothing was resized or padded."""
+        self.x, self.y = self.x + self.left, self.y + self.top
+        self.box_w = self.resized_w = self.w
+        self.box_h = self.resized_h = self.h
+        self.left = self.top = 0
+        self.cut = False
 
     def refuse(self, wrong: Array | np.bool_ | bool, message: str) -> None:
         """Raise Refused for the first sample where ``wrong``; {w} and {h} give its current size."""
@@ -221,21 +249,23 @@ class Frame:
                     f"collate_fn for images of several sizes{type_next(FIXED_SIZE)}",
                     record=int(self.indices[at]),
                 )
-        box, resized, window, flip, _ = self.columns()
-        return Geometry(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), *size)
+        return Geometry.of(np.broadcast_to(self.rows(), (n, 11)), size[1], size[0])
 
-    def columns(self) -> tuple[npt.NDArray[np.int32], ...]:
-        """int32 (n, ...): box (4), resized (2), window (2), flip (1), and current size (2)."""
-        box, resized, window, flip, size = (
-            np.zeros((len(self.indices), width), np.int32) for width in (4, 2, 2, 1, 2)
-        )
-        box[:, 0], box[:, 1], box[:, 2], box[:, 3] = self.x, self.y, self.box_w, self.box_h
-        resized[:, 0], resized[:, 1] = self.resized_w, self.resized_h
-        window[:, 0], window[:, 1] = self.left, self.top
-        if self.flipped is not None:
-            flip[:, 0] = self.flipped
-        size[:, 0], size[:, 1] = self.w, self.h
-        return box, resized, window, flip, size
+    def rows(self) -> npt.NDArray[np.int32]:
+        """int32 (n, 11): box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h).
+
+        One row if all samples have the same.
+        """
+        columns = (
+            self.x, self.y, self.box_w, self.box_h, self.resized_w, self.resized_h,
+            self.left, self.top, self.flipped, self.w, self.h,
+        )  # fmt: skip
+        if not any(isinstance(column, np.ndarray) for column in columns):
+            return np.array([columns], np.int32)
+        made = np.empty((len(self.indices), len(columns)), np.int32)
+        for k, column in enumerate(columns):
+            made[:, k] = column
+        return made
 
     def sides(self) -> tuple[Array, Array]:
         """Current width and height of the images, int64 (n,)."""

@@ -295,7 +295,9 @@ def fit(ops: Sequence[Op], start: tuple[int, int] | None = None) -> Fit:
 
     ``start`` is the (h, w) of every image before them, if known.
     """
-    frame = Frame(np.empty((0, 2), np.int64), np.empty(0, np.int64), start)
+    none = np.empty(0, np.int64)
+    h, w = (none, none) if start is None else start
+    frame = Frame(w, h, none)
     padding = None
     for position, op in enumerate(ops):
         op.apply(frame, np.empty((4, op.blocks, 0)))
@@ -340,7 +342,7 @@ def draw(
             size. Names the record.
         Unfit: the operations have no normal form (``fit`` checks this beforehand).
     """
-    frame = Frame(sizes, indices, log=log)
+    frame = Frame.of(sizes, indices, log)
     check_sizes(frame)
     apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
     return frame.finish()

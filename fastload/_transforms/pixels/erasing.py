@@ -1,7 +1,7 @@
 """Random erasing: the rectangles that are erased in the finished sample, and their values.
 
 The rectangles are those of torchvision's ``RandomErasing.get_params``. For values with a normal
-distribution, a table holds 65,536 equally likely quantiles. The core and the Python engine look
+distribution, a table holds 65,536 equally likely quantiles. The core and the device stage look
 them up by the same 16 random bits, so neither needs a logarithm that the other computes
 identically.
 """
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..._base import philox
 from ..geometry.crop_geometry import Array
 
 if TYPE_CHECKING:
@@ -105,32 +104,3 @@ def quantiles() -> npt.NDArray[np.float32]:
     normal = statistics.NormalDist()
     half = [normal.inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES // 2)]
     return np.array(half + [-x for x in reversed(half)], dtype=np.float32)
-
-
-def noise(key: int, count: int) -> npt.NDArray[np.uint16]:
-    """The 16 random bits of each of ``count`` values: eight to a Philox block, low halves first."""
-    blocks = np.arange(-(-count // 8), dtype=np.int64)
-    words = philox.words(key, 0, blocks, [0]).reshape(4, -1).T
-    halves = np.stack([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=2)
-    return halves.reshape(-1)[:count].astype(np.uint16)
-
-
-def erase(
-    image: npt.NDArray[np.generic],
-    boxes: npt.NDArray[np.int32],
-    keys: Array,
-    erasing: tuple[Erase, ...],
-) -> None:
-    """Erase the rectangles (e, 4) of one sample (channels, h, w), in place."""
-    count = len(image)
-    for (x, y, w, h), key, fill in zip(boxes.tolist(), keys.tolist(), erasing, strict=True):
-        if w == 0:
-            continue
-        if fill.noise:
-            drawn = noise(key, count * h * w).reshape(count, h, w)
-            channels = np.arange(count)[:, None, None]
-            image[:, y : y + h, x : x + w] = fill.values[channels, drawn]
-        elif fill.bits:
-            image.view(fill.values.dtype)[:, y : y + h, x : x + w] &= fill.values[:count, :, None]
-        else:
-            image[:, y : y + h, x : x + w] = fill.values[:count, :, None]

@@ -29,7 +29,7 @@ MOST_BLURRED = 65_535
 """Pixels: the largest radius of BOX_BLUR."""
 
 Slots = tuple[Array, Array]
-"""Codes int32 (n, slots) and values float64 (n, slots, width)."""
+"""Codes int32 (n, slots) and values float64 (n, slots, width); n 1: the same for all samples."""
 
 
 class PixelOp(Protocol):

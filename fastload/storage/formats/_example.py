@@ -14,12 +14,11 @@ format.
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ._protobuf import MAX_NBYTES, Data, fields, signed, to_varint, varint
+from ._protobuf import Data, fields, signed, to_varint, varint
 
 BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Feature
 
@@ -66,29 +65,17 @@ def find(
 
     Raises:
         BrokenExample: one is not a valid message.
+        MissingDependencyError: there is no core.
     """
     from ... import _native
 
-    core = _native.load()
-    if core is not None:
-        broken = core.find_features(
-            data, offset, nbytes, list(names),
-            found.kind, found.count, found.offset, found.nbytes, found.first,
-        )  # fmt: skip
-        if broken >= 0:
-            raise BrokenExample(broken)
-        return
-    columns = {name: column for column, name in enumerate(names)}
-    for row, (begin, length) in enumerate(zip(offset.tolist(), nbytes.tolist())):
-        try:
-            if length > MAX_NBYTES:
-                raise ValueError("longer than a message may be")
-            for name, kind, start, end in features(data, begin, begin + length):
-                column = columns.get(name)
-                if column is not None:
-                    _locate(found, row, column, data, kind, start, end)
-        except (ValueError, IndexError, struct.error) as error:
-            raise BrokenExample(row) from error
+    core = _native.required("a TFRecord file without a sidecar needs the native core")
+    broken = core.find_features(
+        data, offset, nbytes, list(names),
+        found.kind, found.count, found.offset, found.nbytes, found.first,
+    )  # fmt: skip
+    if broken >= 0:
+        raise BrokenExample(broken)
 
 
 class BrokenExample(Exception):
@@ -97,26 +84,6 @@ class BrokenExample(Exception):
     def __init__(self, row: int) -> None:
         self.row = row
         super().__init__(f"example {row} is not a valid tf.train.Example")
-
-
-def _locate(
-    found: Found, row: int, column: int, data: Data, kind: int, start: int, end: int
-) -> None:
-    where = row, column
-    found.kind[where] = kind
-    found.offset[where], found.nbytes[where] = start, end - start
-    found.count[where] = found.first[where] = 0
-    if kind == BYTES:
-        spans = list(byte_values(data, start, end))
-        found.count[where] = len(spans)
-        begin, stop = spans[0] if spans else (start, start)
-        found.offset[where], found.nbytes[where] = begin, stop - begin
-        return
-    values = numbers(data, kind, start, end)
-    found.count[where] = len(values)
-    if len(values):
-        first = values[:1].view(np.uint32 if kind == FLOAT else np.int64)
-        found.first[where] = first[0]
 
 
 def features(data: Data, begin: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
@@ -145,13 +112,6 @@ def features(data: Data, begin: int, end: int) -> Iterator[tuple[bytes, int, int
                     kind, where = number, (a, b)
             if kind:
                 yield name, kind, *where
-
-
-def byte_values(data: Data, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each value of the BytesList [begin, end)."""
-    for number, wire, start, stop in fields(data, begin, end):
-        if number == 1 and wire == 2:
-            yield start, stop
 
 
 def numbers(data: Data, kind: int, begin: int, end: int) -> np.ndarray:

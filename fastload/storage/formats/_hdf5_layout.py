@@ -26,7 +26,6 @@ from .._read import open_regular
 from .._sums import Sums
 from ..base import RAW
 from ..table import Table, constant
-from ._hdf5_strings import strings
 from ._image_table import (
     CLASSES,
     IMAGES,
@@ -258,7 +257,7 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
             item = group[name]
             if isinstance(item, h5py.Dataset):
                 found[prefix + name] = item
-            elif prefix.count("/") < 2 and (prefix + name).startswith("fields"):
+            elif prefix.count("/") < 2 and (prefix + name).startswith(("fields", "keys")):
                 groups.append((f"{prefix}{name}/", item))
     return found
 
@@ -280,10 +279,6 @@ def _array(dataset: h5py.Dataset, path: str, mapped: MappedColumns | None = None
         _place(dataset, path)
     elif dataset.size > max(1 << 16, os.path.getsize(path)):
         raise StoreError(f"{dataset.name!r} is larger than its file: it is damaged", path=path)
-    elif (found := strings(dataset, path)) is not None:
-        texts: np.ndarray = np.empty(dataset.shape, object)
-        texts.reshape(-1)[:] = found
-        return texts
     large = dataset.size * dataset.dtype.itemsize >= _MAPPED and dataset.dtype.isnative
     if mapped is not None and large and dataset.dtype.kind in "iuf":
         # A column in one piece stays in the file: a batch looks up only its own labels.
@@ -297,13 +292,19 @@ def _array(dataset: h5py.Dataset, path: str, mapped: MappedColumns | None = None
 def _keys_of(path: str, count: int) -> Blobs:
     """The keys of a file that is not open."""
     with opened(path) as file:
-        return _keys(_datasets(file).get("keys"), count, path)
+        datasets = _datasets(file)
+        reader = ColumnReader(
+            path, count, lambda name: _array(datasets[name], path) if name in datasets else None
+        )
+        blobs = reader.blobs("keys/data", "keys/ends")
+        if blobs is not None:
+            return blobs
+        names = datasets.get("keys")
+        return numbered_keys(count) if names is None else _strings(names, count, path)
 
 
-def _keys(dataset: h5py.Dataset | None, count: int, path: str) -> Blobs:
-    """The keys; numbers if there are none."""
-    if dataset is None:
-        return numbered_keys(count)
+def _strings(dataset: h5py.Dataset, count: int, path: str) -> Blobs:
+    """The keys of a file of another program, or of one that has them as strings."""
     names = _array(dataset, path).tolist()
     if len(names) != count:
         raise StoreError(f"expected {count} keys, found {len(names)}", path=path)

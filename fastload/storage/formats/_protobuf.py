@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 Data = bytes | memoryview | mmap.mmap
 
-MAX_NBYTES = 2**31 - 1  # of a message, by protobuf's own limit
 _SIGN = 1 << 63
 _ONE_BYTE = [bytes([value]) for value in range(128)]
 

@@ -159,7 +159,7 @@ class Hdf5Writer(ArrayWriter):
     def _first_offset(self) -> int:
         """The offset of the first dataset in a file. See Note [Writing contiguous data ...]."""
         probe = self._partial.file("probe")
-        offset = _create(probe, "bytes", (1,), {}, {})
+        offset = _create(probe, "bytes", (1,), {})
         os.unlink(probe)
         assert offset is not None  # it has a byte
         return offset
@@ -186,20 +186,19 @@ class Hdf5Writer(ArrayWriter):
         self._data[at:] = new
 
     def _close(self, columns: Columns) -> str:
-        if b"\0" in columns.keys.data.tobytes():
-            raise UsageError("expected keys without the character NUL, which HDF5 cannot keep")
         raw = bool(self._raw)
         arrays = arrays_of(columns, dtypes=_DTYPES, raw=raw)
+        arrays |= {"keys/data": columns.keys.data, "keys/ends": columns.keys.ends}
         name = "images" if raw else "bytes"
-        texts = {
-            "fastload": [to_json(self.header([name, "classes", "keys", *arrays]))],
-            "classes": [encode_text(name) for name in self._classes],
-            "keys": columns.keys.take(np.arange(len(columns))),
-        }
-        self._check_room(sum(array.nbytes for array in arrays.values()) + len(columns.keys.data))
+        header = to_json(self.header([name, "classes", *arrays]))
+        # Strings of one length: those of any length lie in heaps, which the library trusts.
+        arrays["classes"] = np.array([encode_text(name) for name in self._classes] or [b""], "S")
+        arrays["classes"] = arrays["classes"][: len(self._classes)]
+        arrays["fastload"] = np.array([header], "S")
+        self._check_room(sum(array.nbytes for array in arrays.values()))
         if self._compression is not None and self._file is not None:
             with _as_os_errors():
-                _add(self._file, arrays, texts)
+                _add(self._file, arrays)
                 file, self._file = self._file, None
                 file.close()
             return "data"
@@ -207,7 +206,7 @@ class Hdf5Writer(ArrayWriter):
         nbytes = int(columns.nbytes.sum())
         shape = (len(columns), height, width, 3) if raw else (nbytes,)
         head = self._partial.file("head")
-        offset = _create(head, name, shape, arrays, texts)
+        offset = _create(head, name, shape, arrays)
         if offset is None:  # nothing was written
             return "head"
         begin = self._at - nbytes
@@ -231,7 +230,6 @@ def _create(
     name: str,
     shape: tuple[int, ...],
     arrays: Mapping[str, np.ndarray],
-    texts: Mapping[str, Sequence[bytes]],
 ) -> int | None:
     """Create a file whose first dataset, ``name``, has bytes that are not written; its offset."""
     h5py = library()
@@ -248,21 +246,14 @@ def _create(
             file.id, name.encode(), h5py.h5t.STD_U8LE, h5py.h5s.create_simple(shape), creation
         )
         offset: int | None = made.get_offset()
-        _add(file, arrays, texts)
+        _add(file, arrays)
     return offset
 
 
-def _add(
-    file: h5py.File, arrays: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[bytes]]
-) -> None:
+def _add(file: h5py.File, arrays: Mapping[str, np.ndarray]) -> None:
     """Columns into an open file."""
-    strings = library().string_dtype("utf-8")
     for name, array in arrays.items():
         file.create_dataset(name, data=array)
-    for name, values in texts.items():
-        file.create_dataset(
-            name, (len(values),), strings, data=np.array([*values, None], object)[:-1]
-        )
 
 
 def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:

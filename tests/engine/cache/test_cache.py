@@ -44,16 +44,10 @@ CHAINS: dict[str, Any] = {
 
 
 CASES = [
-    *(
-        pytest.param("native", kept, chain, marks=pytest.mark.native)
-        for kept, chain in [
-            *(("folder", chain) for chain in CHAINS),
-            *itertools.product(("keep", "dct", "raw"), ("train", "eval")),
-        ]
-    ),
-    ("python", "folder", "train"),
-    ("python", "keep", "one size, then random"),
-    ("python", "raw", "padded"),
+    *(("folder", chain) for chain in CHAINS),
+    *itertools.product(("keep", "dct", "raw"), ("train", "eval")),
+    ("keep", "one size, then random"),
+    ("raw", "padded"),
 ]
 
 
@@ -103,36 +97,21 @@ def epochs(loading: FastLoader, count: int = 3) -> list[Any]:
     return [batch for _ in range(count) for batch in loading]
 
 
-@pytest.mark.parametrize(("engine", "kept", "chain"), CASES)
+@pytest.mark.native
+@pytest.mark.parametrize(("kept", "chain"), CASES)
 def test_the_batches_are_those_without_a_cache(
-    stores: dict[str, Path], kept: str, chain: str, engine: str
+    stores: dict[str, Path], kept: str, chain: str
 ) -> None:
     data = dataset(stores[kept], CHAINS[chain])
-    plain = epochs(loader(data, engine=engine))
+    plain = epochs(loader(data))
     n = len(data)
     for kind in KINDS:
-        caching = loader(data, engine=engine, cache=kind)
+        caching = loader(data, cache=kind)
         assert_same(epochs(caching, 1), plain[: len(caching)])
         assert (caching.stats()["cache_hits"], caching.stats()["cache_misses"]) == (0, n)
         assert_same(epochs(caching, 2), plain[len(caching) :])
         assert (caching.stats()["cache_hits"], caching.stats()["cache_misses"]) == (n, 0)
         assert f"cache: {kind}, {n} of {n} records kept" in caching.explain()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_the_core_the_batches_are_the_same(
-    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-    for chain in ("train", "eval"):
-        data = dataset(folder, CHAINS[chain])
-        plain = epochs(loader(data, engine="python"), 2)
-        caching = loader(data, engine="python", cache=kind)
-        assert_same(epochs(caching, 2), plain)
-        assert caching.stats()["cache_hits"] == len(data)
-        small = loader(data, engine="python", cache=kind, cache_limit="30kB")
-        assert_same(epochs(small, 2), plain)
-        assert small.stats()["cache_nbytes"] <= 30_000
 
 
 @pytest.mark.native
@@ -275,10 +254,10 @@ def test_a_changed_record_fails_its_checksum_and_is_not_kept(
     assert errors[0][1] == 4
 
 
-@pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
+@pytest.mark.native
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_file_gives_the_error_without_a_cache(
-    folder: Path, tmp_path: Path, kind: str, engine: str
+    folder: Path, tmp_path: Path, kind: str
 ) -> None:
     root = tmp_path / "imgs"
     shutil.copytree(folder, root)
@@ -287,7 +266,7 @@ def test_a_damaged_file_gives_the_error_without_a_cache(
     data = ImageFolder(root, transform=EVAL)
     errors = set()
     for options in ({}, {"cache": kind}):
-        loading = loader(data, engine=engine, **options)
+        loading = loader(data, **options)
         for _ in range(2):
             with pytest.raises(DecodeError) as info:
                 epochs(loading, 1)

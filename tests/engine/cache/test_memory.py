@@ -1,4 +1,4 @@
-"""The memory file of a cache, in the core and in Python: the same table, the same rules."""
+"""The memory file of a cache: the table in it and its rules."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ import pytest
 
 from fastload import _native
 from fastload._base.machine import memory
-from fastload._engine.cache.memory import Arena, PythonArena, create, fits
+from fastload._engine.cache.memory import create, fits
 
 RECORDS = 50
 
 
-@pytest.fixture(params=[pytest.param("native", marks=pytest.mark.native), "python"])
-def make(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Arenas of 64 KiB or as given, of one kind."""
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    """Arenas of 64 KiB or as given."""
     opened: list[int] = []
 
-    def arena(nbytes: int = 1 << 16, fd: int | None = None) -> Arena:
-        if fd is None:
-            opened.append(create(RECORDS, nbytes))
-        core = _native.load()
-        fd = opened[-1]
-        return PythonArena(fd) if request.param == "python" else core.Arena(fd, lock=False)  # type: ignore[union-attr]
+    def arena(nbytes: int = 1 << 16) -> Any:
+        opened.append(create(RECORDS, nbytes))
+        return _native.required().Arena(opened[-1], lock=False)
 
     arena.fds = opened  # type: ignore[attr-defined]
     yield arena
@@ -39,7 +39,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Any]:
         os.close(fd)
 
 
-def find(arena: Arena, records: list[int]) -> list[dict[str, Any]]:
+def find(arena: Any, records: list[int]) -> list[dict[str, Any]]:
     n = len(records)
     columns = {
         "offset": np.empty(n, np.int64),
@@ -126,7 +126,7 @@ def test_forked_processes_fill_it_together(make: Any) -> None:
     check(arena, make.fds[-1])
 
 
-def check(arena: Arena, fd: int) -> None:
+def check(arena: Any, fd: int) -> None:
     """That every record is kept whole, and none lies over another."""
     assert arena.count == RECORDS
     places = []
@@ -154,7 +154,6 @@ def test_memory_is_taken_when_it_is_written() -> None:
         os.close(fd)
 
 
-@pytest.mark.native
 def test_a_header_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     core = _native.load()
     path = tmp_path / "file"
@@ -164,7 +163,6 @@ def test_a_header_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             core.Arena(file.fileno(), lock=False)  # type: ignore[union-attr]
 
 
-@pytest.mark.native
 def test_the_core_checks_what_it_is_to_keep() -> None:
     core: Any = _native.load()
     fd = create(RECORDS, 1 << 16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from fastload._engine.cache.memory import create, fits
 from fastload._engine.cache.share import Shared, fingerprint
 from fastload.storage import open_store
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.timeout(90), pytest.mark.native]
 
 
 def serve(commands: Any, store: Path) -> None:
@@ -95,10 +94,9 @@ def names() -> list[str]:
 
 def nothing_left(store: Path) -> bool:
     """Whether nobody announces the store any more; other tests may run beside this one."""
-    from fastload._engine.cache.memory import flavour
 
     with open_store(store) as opened:
-        name = fingerprint([opened], flavour(), None)
+        name = fingerprint([opened], None)
     deadline = time.monotonic() + 100
     while any(name in entry for entry in names()):
         if time.monotonic() > deadline:
@@ -203,71 +201,6 @@ def test_a_search_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert heard[0].filename == __file__
     alone.close()
     os.close(alone.fd)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, which root can become")
-@pytest.mark.parametrize("held", ["listening", "bound", "datagrams", "full"])
-def test_names_that_another_user_holds_are_not_waited_for(
-    held: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fastload._engine.cache import share
-
-    prefix = f"\0fastload-cache/0/{'ab' * 16}"
-    ready, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setuid(65534)
-        kind = socket.SOCK_DGRAM if held == "datagrams" else socket.SOCK_STREAM
-        sockets = [socket.socket(socket.AF_UNIX, kind) for _ in range(3)]
-        kept: list[socket.socket] = []
-        for number, one in enumerate(sockets):
-            name = f"{prefix}/turn-{number}" if number else prefix
-            one.bind(name)
-            if held in ("listening", "full"):
-                one.listen(0)
-            if held == "full":
-                calls = [socket.socket(socket.AF_UNIX, kind) for _ in range(2)]
-                for call in calls:
-                    call.setblocking(False)
-                    call.connect_ex(name)
-                kept += calls
-        os.write(tell, b"1")
-        time.sleep(100)
-        os._exit(0)
-    try:
-        assert os.read(ready, 1) == b"1"
-        monkeypatch.setattr(share, "_WAIT_S", 3600.0)  # a turn that is waited for hangs the test
-        turn = share._turn(prefix[1:])
-        assert isinstance(turn, socket.socket)
-        turn.close()
-        first, second = make(), make()
-        assert os.fstat(first.fd).st_ino == os.fstat(second.fd).st_ino
-        for shared in (first, second):
-            shared.close()
-            os.close(shared.fd)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(ready)
-        os.close(tell)
-
-
-def test_without_any_name_processes_still_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastload._engine.cache import share
-
-    monkeypatch.setattr(share, "_listener", lambda name: os.geteuid() + 1)
-    monkeypatch.setattr(share, "_WAIT_S", 3600.0)
-    prefix = f"\0fastload-cache/{os.geteuid()}/{'ab' * 16}"
-    held = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(share._NAMES)]
-    for number, one in enumerate(held):
-        one.bind(f"{prefix}/turn-{number}" if number else prefix)
-    first, second = make(), make()
-    assert os.fstat(first.fd).st_ino == os.fstat(second.fd).st_ino
-    for shared in (first, second):
-        shared.close()
-        os.close(shared.fd)
-    for one in held:
-        one.close()
 
 
 def test_a_forked_child_announces_itself(store: Path) -> None:

@@ -114,14 +114,12 @@ def damaged(photos, tmp_path_factory):
     return damaged_photos(photos, tmp_path_factory.mktemp("damaged") / "photos", no_images=[1])
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.native
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
-def test_an_engine_of_ours_gives_the_same_as_the_datasets_own_code(
-    damaged, engine, threads, on_error
-):
+def test_an_engine_of_ours_gives_the_same_as_the_datasets_own_code(damaged, threads, on_error):
     arguments = {"batch_size": 3, "on_error": on_error, "max_errors": 3}
-    ours = FastLoader(damaged, engine=engine, num_workers=threads, **arguments)
+    ours = FastLoader(damaged, num_workers=threads, **arguments)
     theirs = FastLoader(damaged, engine="torch", **arguments)
     assert_same(list(ours), list(theirs))
     for loader in (ours, theirs):
@@ -132,15 +130,15 @@ def test_an_engine_of_ours_gives_the_same_as_the_datasets_own_code(
     assert [error["file"] for error in ours.stats()["errors"]] == [paths[1], paths[5], paths[6]]
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_an_engine_of_ours_asks_a_callable_and_keeps_to_the_limit(damaged, engine):
+@pytest.mark.native
+def test_an_engine_of_ours_asks_a_callable_and_keeps_to_the_limit(damaged):
     seen = []
 
     def choose(index, error):
         seen.append((index, type(error)))
         return "raise" if index == 6 else "skip"
 
-    loader = FastLoader(damaged, 3, engine=engine, on_error=choose, max_errors=3)
+    loader = FastLoader(damaged, 3, on_error=choose, max_errors=3)
     iterator = iter(loader)
     assert len(next(iterator)[0]) == 2
     assert len(next(iterator)[0]) == 2
@@ -149,7 +147,7 @@ def test_an_engine_of_ours_asks_a_callable_and_keeps_to_the_limit(damaged, engin
     assert len(list(iterator)) == 5
     assert [index for index, _ in seen] == [1, 5, 6]
     with pytest.raises(TooManyErrors):
-        list(FastLoader(damaged, 3, engine=engine, on_error="skip", max_errors=2))
+        list(FastLoader(damaged, 3, on_error="skip", max_errors=2))
 
 
 @pytest.mark.parametrize("threads", [0, 2])

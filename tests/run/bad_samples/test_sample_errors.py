@@ -22,7 +22,6 @@ from fastload import verify as verify_store
 from fastload.converters import pack
 from fastload.errors import sample_error
 
-ENGINES = ["python", pytest.param("native", marks=pytest.mark.native)]
 CHAIN = v1.Compose([v1.Resize(20), v1.CenterCrop(16), v1.PILToTensor()])
 
 ERRORS: dict[bytes, Exception] = {
@@ -77,13 +76,11 @@ def folder(tmp_path: Path, rare: None) -> Path:
     return root
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_loader_skips_what_any_library_raises(folder: Path, engine: str, threads: int) -> None:
+def test_a_loader_skips_what_any_library_raises(folder: Path, threads: int) -> None:
     dataset = ImageFolder(folder, CHAIN)
-    loader = FastLoader(
-        dataset, 3, engine=engine, num_workers=threads, on_error="skip", max_errors=1.0
-    )
+    loader = FastLoader(dataset, 3, num_workers=threads, on_error="skip", max_errors=1.0)
     assert [len(images) for images, _ in loader] == [1]
     errors = loader.stats()["errors"]
     assert [error["file"] for error in errors] == [path for path, _ in dataset.samples[1:]]
@@ -92,17 +89,15 @@ def test_a_loader_skips_what_any_library_raises(folder: Path, engine: str, threa
     assert "cannot allocate memory" in errors[[*sorted(ERRORS)].index(b"system")]["error"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("when", ["load", "open"])
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_loader_raises_it_with_its_place(
-    folder: Path, engine: str, when: str, name: bytes
-) -> None:
+def test_a_loader_raises_it_with_its_place(folder: Path, when: str, name: bytes) -> None:
     dataset = ImageFolder(folder, CHAIN)
     path = str(folder / "a" / f"{when}-{name.decode()}.png")
     record = [path for path, _ in dataset.samples].index(path)
     with pytest.raises(DecodeError) as info:
-        list(FastLoader(dataset, 1, sampler=[record], engine=engine))
+        list(FastLoader(dataset, 1, sampler=[record]))
     assert (info.value.path, info.value.record) == (path, record)
 
 
@@ -139,11 +134,11 @@ def truncated(tmp_path: Path) -> ImageFolder:
     return ImageFolder(tmp_path)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 @pytest.mark.parametrize("cache", [None, "ram", "dct", "decoded"])
 @pytest.mark.parametrize("crop", ["whole", "top", "random"])
 def test_a_truncated_jpeg_is_bad_whatever_is_cut_out_of_it(
-    truncated: ImageFolder, crop: str, cache: Any, engine: str
+    truncated: ImageFolder, crop: str, cache: Any
 ) -> None:
     crops = {
         "whole": v1.Resize((40, 40)),
@@ -162,9 +157,7 @@ def test_a_truncated_jpeg_is_bad_whatever_is_cut_out_of_it(
 
     expected = [path for path, _ in truncated.samples if bad(path)]
     assert len(expected) in (1, 2)
-    loader = FastLoader(
-        truncated, 6, engine=engine, cache=cache, seed=1, on_error="skip", max_errors=2
-    )
+    loader = FastLoader(truncated, 6, cache=cache, seed=1, on_error="skip", max_errors=2)
     for _ in range(3):
         ((images, _),) = loader
         assert len(images) == 6 - len(expected)
@@ -173,13 +166,13 @@ def test_a_truncated_jpeg_is_bad_whatever_is_cut_out_of_it(
         assert all("image file is truncated" in error["error"] for error in errors)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.native
 def test_who_allows_truncated_images_gets_pillows(
-    truncated: ImageFolder, engine: str, monkeypatch: pytest.MonkeyPatch
+    truncated: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     truncated.transform = v1.PILToTensor()
-    ((images, _),) = FastLoader(truncated, 6, engine=engine)
+    ((images, _),) = FastLoader(truncated, 6)
     for (path, _), image in zip(truncated.samples, images):
         with Image.open(path) as file:
             assert np.array_equal(np.moveaxis(image.numpy(), 0, 2), np.asarray(file))
@@ -194,10 +187,9 @@ def test_a_pixel_format_that_pillow_does_not_implement_has_its_file(tmp_path: Pa
     (tmp_path / "a" / "1.png").write_bytes(b"DDS " + header + format_ + bytes(20 + 2000))
     with pytest.raises(NotImplementedError):
         Image.open(tmp_path / "a" / "1.png")
-    for engine in ("auto", "python"):
-        loader = FastLoader(ImageFolder(tmp_path, CHAIN), 2, engine=engine, on_error="skip")
-        assert [len(images) for images, _ in loader] == [1]
-        assert loader.stats()["errors"][0]["file"] == str(tmp_path / "a" / "1.png")
+    loader = FastLoader(ImageFolder(tmp_path, CHAIN), 2, on_error="skip")
+    assert [len(images) for images, _ in loader] == [1]
+    assert loader.stats()["errors"][0]["file"] == str(tmp_path / "a" / "1.png")
     report = pack(tmp_path, tmp_path / "x.lmdb", on_error="skip")
     assert [skipped.record for skipped in report.skipped] == [1]
 
@@ -260,9 +252,9 @@ def test_a_warning_that_is_an_error_is_one_of_the_sample(tmp_path: Path) -> None
     """With warnings as errors, Pillow's word on a file's metadata is about that file."""
     (tmp_path / "a").mkdir()
     file = io.BytesIO()
-    oracle.picture(30, 20).save(file, "PNG")
-    (tmp_path / "a" / "0.png").write_bytes(file.getvalue())
-    (tmp_path / "a" / "1.png").write_bytes(file.getvalue())
+    oracle.picture(30, 20).save(file, "TIFF")
+    (tmp_path / "a" / "0.tif").write_bytes(file.getvalue())
+    (tmp_path / "a" / "1.tif").write_bytes(file.getvalue())
     original = Image.Image.convert
 
     def convert(image: Image.Image, *arguments: Any, **named: Any) -> Image.Image:
@@ -272,8 +264,6 @@ def test_a_warning_that_is_an_error_is_one_of_the_sample(tmp_path: Path) -> None
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("error")
         patch.setattr(Image.Image, "convert", convert)
-        loader = FastLoader(
-            ImageFolder(tmp_path, CHAIN), 2, engine="python", on_error="skip", max_errors=2
-        )
+        loader = FastLoader(ImageFolder(tmp_path, CHAIN), 2, on_error="skip", max_errors=2)
         assert list(loader) == []
         assert "corrupt EXIF data" in loader.stats()["errors"][0]["error"]

@@ -74,12 +74,12 @@ class Stream(IterableDataset):
     "options",
     [
         {},
-        {"num_workers": 0, "engine": "python"},
+        {"num_workers": 0},
         {"dtype": torch.bfloat16, "memory_format": torch.channels_last},
         {"collate_fn": torch.utils.data.default_collate},
         {"collate_fn": lambda samples: [torch.stack([x for x, _ in samples]), samples[0][1]]},
     ],
-    ids=["plain", "python", "bfloat16", "torch's collate", "own collate"],
+    ids=["plain", "this thread", "bfloat16", "torch's collate", "own collate"],
 )
 def test_batches_of_an_engine_arrive_as_they_would_in_host_memory(
     store, devices, transform, options

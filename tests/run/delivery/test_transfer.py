@@ -57,7 +57,7 @@ def test_every_schedule_gives_whole_batches_in_order(seed, ahead, lag, kind, len
     # the batch that the loop still names, those ahead, and the one that is on its way
     assert device.allocator.allocations <= ahead + 3
     assert device.host.allocations <= ahead + 2
-    inner = iterator._wrapped
+    inner = iterator.inner
     assert inner.most <= ahead + 3
     # What is pinned is never freed: the engine's ring keeps as many as can be in use. Other memory
     # is given back while it is not needed, and allocated again.
@@ -77,7 +77,7 @@ def test_nothing_is_allocated_and_nothing_pinned_in_the_steady_state(kind):
                 (
                     device.allocator.allocations,
                     device.host.allocations,
-                    iterator._wrapped.ring.allocations,
+                    iterator.inner.ring.allocations,
                     len(device.pins),
                 )
             )
@@ -114,7 +114,7 @@ def test_batches_in_a_slab_are_copied_out_of_it_and_others_out_of_ours():
     iterator, _ = delivery(Slabs(3), device)
     list(iterator)
     assert device.host.allocations == 0
-    assert set(device.pins) <= {slab.address for slab in iterator._wrapped.ring._slabs}
+    assert set(device.pins) <= {slab.address for slab in iterator.inner.ring._slabs}
     device = FakeDevice()
     iterator, _ = delivery(Pageable(3), device)
     list(iterator)
@@ -162,7 +162,7 @@ def test_a_copy_is_timed_by_the_device_without_the_hosts_staging_and_only_now_an
     device.mark = lambda **given: (mark(**given), order.append("mark"))[0]
     list(iterator)
     assert order == ["staged", "mark", "copied", "mark", "mark"] + ["staged", "copied", "mark"] * 2
-    stages = iterator._stamps.snapshot().stages_s
+    stages = iterator.stamps.snapshot().stages_s
     assert {"staging", "move", "copy", "device"} <= set(stages)
 
 
@@ -180,7 +180,7 @@ def test_an_error_comes_in_the_place_of_its_batch_and_the_next_ones_can_be_had(a
         else:
             data = device.raw(next(iterator)).view(np.int32)
             device.launch(lambda data=data: seen.append(int(data.min())))
-        assert iterator._finisher.returned_ == expected
+        assert iterator.progress.batches == expected
     assert next(iterator, None) is None
     device.synchronize()
     assert seen == [1, 2, 3, 6, 7, 8, 9]
@@ -195,13 +195,13 @@ def test_an_error_of_a_transform_comes_in_the_place_of_its_batch():
 
     device = FakeDevice(3)
     inner = Slabs(4)
-    iterator, _ = delivery(inner, device, finisher=Failing(inner))
+    iterator, _ = delivery(inner, device, finisher=Failing())
     next(iterator)
     with pytest.raises(RuntimeError, match="no"):
         next(iterator)
     assert len(list(iterator)) == 2
-    iterator.close()
-    assert len(iterator._in_flight) == 0
+    iterator.stage.close()
+    assert len(iterator.stage._in_flight) == 0
 
 
 def test_ctrl_c_while_a_batch_is_moved_loses_that_batch_and_no_other():
@@ -223,11 +223,11 @@ def test_leaving_early_waits_for_every_copy(how, taken):
     iterator, _ = delivery(inner, device)
     for _ in range(taken):
         next(iterator)
-    flights = iterator._in_flight
+    flights = iterator.stage._in_flight
     marks = [mark for mark, _, _ in flights._transfers]
     assert len(marks) >= min(taken, 1)
     if how == "close":
-        iterator.close()
+        iterator.stage.close()
         assert next(iterator, None) is None
     del iterator, flights
     gc.collect()
@@ -246,7 +246,7 @@ def test_a_forked_child_is_told_and_lets_go_without_a_word():
             next(iterator)
         except UsageError:
             waits = device.waits
-            iterator._in_flight.settle()
+            iterator.stage._in_flight.settle()
             code = int(device.waits != waits)
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -22,8 +22,7 @@ from torchvision import tv_tensors
 import fastload
 from fastload import FastLoader
 from fastload._base.named import named
-from fastload._sources.deferred import batch, redirect, switch, trial
-from fastload._sources.deferred import torchvision_transforms as fewer_steps
+from fastload._sources.deferred import batch, lowering, redirect, switch, trial
 from fastload._sources.deferred.patches import patch as patches
 from fastload._sources.deferred.patches import pillow
 from fastload._sources.deferred.patches import torch as of_torch
@@ -45,9 +44,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWa
 def exchanged_anew() -> Iterator[None]:
     for proven in (False, True):
         fastload.uninstall()
-        fewer_steps.draws_alike.cache_clear()
-        fewer_steps.jitters_alike.cache_clear()
         batch.kernel_of.cache_clear()  # whose tables the library's functions have made
+        lowering.ramp.cache_clear()
         if not proven:
             yield
 

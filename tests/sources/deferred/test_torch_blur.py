@@ -15,7 +15,6 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from fastload._base.slabs import SlabRing
-from fastload._engine.pixels import apply
 from fastload._sources.deferred import lowering, torch_blur
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.switch import deferring
@@ -62,7 +61,6 @@ def test_the_core_blurs_as_torchvision(
             made = image.copy()
             core().pixels(made, np.array([pixels.TORCH_BLUR], np.int32), np.array([values], float))
             assert np.array_equal(made, theirs), (sigma, is_v2)
-            assert np.array_equal(made, apply(Image.fromarray(image), pixels.TORCH_BLUR, values))
 
 
 def opened(data: bytes, blur: Any) -> torch.Tensor:
@@ -112,11 +110,11 @@ def recording() -> Any:
 
 
 def test_a_torch_that_sums_otherwise_blurs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lowering.lower(recording()) is not None
+    assert lowering.lower([recording()], SIZE)
     monkeypatch.setattr(torch_blur, "_alike", {})
     other = torch_blur.weights(False, 5, 1.2)
     monkeypatch.setattr(torch_blur, "weights", lambda v2, size, sigma: other)
-    assert lowering.lower(recording()) is None
+    assert not lowering.lower([recording()], SIZE)
 
 
 def test_images_of_many_sizes_are_not_compared() -> None:
@@ -138,4 +136,4 @@ def test_tiny_images_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_torchvision_without_these_weights_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_blur, "weights", lambda v2, size, sigma: None)
-    assert lowering.lower(recording()) is None
+    assert not lowering.lower([recording()], SIZE)

@@ -43,7 +43,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    from fastload._tools import synthetic
+    from bench import synthetic
 
     folder = tmp_path_factory.mktemp("local")
     images = synthetic.make_images(tmp_path_factory.mktemp("images"), 18, classes=3, seed=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import warm
-from fastload._tools import synthetic
+from bench import synthetic
 from fastload._tools.doctor import Diagnosis, examine
 from fastload.cli import main
 from fastload.errors import ScriptError, UsageError

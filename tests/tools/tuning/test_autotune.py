@@ -221,17 +221,6 @@ def test_arguments_of_the_wrong_type_are_told(store: Path, given: Any, message: 
         fastload.autotune(store, **given)
 
 
-def test_a_picture_without_matplotlib_is_refused_before_the_search(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("fastload._tools.tuning.autotune", lambda *args, **named: pytest.fail())
-    named = ["-o", str(tmp_path / "tune.json"), "--png", str(tmp_path / "tune.png")]
-    done = CliRunner().invoke(main, ["autotune", str(store), *named])
-    assert "torch-fastload[plot]" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_busy_machine_is_said(tuning: Tuning) -> None:
     quiet = dataclasses.replace(tuning, others=0.05)
     assert "the machine was busy" not in dict(page.summary(quiet))
@@ -518,16 +507,6 @@ def test_a_browser_shows_the_heat_map(tuning: Tuning, tmp_path: Path) -> None:
     green, red = (71, 209, 117), (214, 39, 40)
     for wanted in (green, red):
         assert any(max(abs(a - b) for a, b in zip(wanted, one, strict=True)) < 3 for one in shown)
-
-
-def test_the_heat_map_is_a_picture_too(tuning: Tuning, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from PIL import Image
-
-    page.write_png(tuning, tmp_path / "tune.png")
-    with Image.open(tmp_path / "tune.png") as image:
-        assert image.width > 200
-        assert len(image.convert("RGB").getcolors(1 << 20)) > 20
 
 
 def test_the_command_writes_everything_and_names_modules(store: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ References that are not globals of a module, such as a default argument, stay Op
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from .. import agreement, opencv
 from ..thread_state import THREAD
 from ..trial import Function, Trial, leave_out
 from .patch import Patch
-from .proof import Proof
+from .proof import Proof, path_of
 
 
 class Redirected:
@@ -75,10 +74,8 @@ _UNCHANGED: Final = -1
 
 
 def _of_file(imread: Function, data: bytes) -> Any:
-    with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
-        file.write(data)
-        file.flush()
-        return imread(file.name, _UNCHANGED)
+    with path_of(data) as path:
+        return imread(path, _UNCHANGED)
 
 
 def _of_bytes(imdecode: Function, data: bytes) -> Any:

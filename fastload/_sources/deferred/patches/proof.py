@@ -7,11 +7,14 @@ what both leave of torch's generator, if they draw.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import io
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -20,7 +23,7 @@ import torch
 from .. import single
 from ..from_array import deferred_pixels
 from ..image import waiting
-from ..operations import IMAGE_OPERATIONS, Layout
+from ..operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS, Layout
 from ..recording import Operation, Recording
 from ..thread_state import THREAD
 from ..trial import Function
@@ -30,6 +33,7 @@ Proof: TypeAlias = "Callable[[Function, Function], str]"
 
 _SIZE: Final = (11, 9)
 _PIXELS: Final[np.ndarray] = np.random.default_rng(0).integers(0, 256, (*_SIZE[::-1], 3), np.uint8)
+_TO_FLOAT32: Final[Operation] = ("to_dtype", "float32", True)
 OTHER: Final = "it gives other values than fastload's"
 
 
@@ -65,28 +69,25 @@ class Given:
 
     @property
     def tensor(self) -> Any:
-        """Its tensor, float32 (3, h, w) in [0, 1]."""
+        """Its tensor, float32 (3, h, w) in [0, 1], as v2 makes it: whatever the default dtype."""
         if self._deferred:
-            return self._tensor("to_tensor")
-        levels = torch.from_numpy(self.array).permute(2, 0, 1)
-        return self._mark(levels.contiguous().to(torch.float32).div(255))
+            from ..tensor import record
+
+            return record(self.levels, _TO_FLOAT32, marked=self._marks)
+        return TENSOR_OPERATIONS["to_dtype"].replay(self.levels, *_TO_FLOAT32[1:])
 
     @property
     def levels(self) -> Any:
         """Its tensor, uint8 (3, h, w)."""
         if self._deferred:
-            return self._tensor("to_image")
-        return self._mark(torch.from_numpy(self.array).permute(2, 0, 1))
+            from ..tensor import of_image
 
-    def _tensor(self, name: str) -> Any:
-        from ..tensor import of_image
-
-        image = self.image
-        return self._mark(
-            of_image(image._opened, image._operations, image._size, image._mode, name)
-        )
-
-    def _mark(self, tensor: torch.Tensor) -> Any:
+            image = self.image
+            tensor: torch.Tensor = of_image(
+                image._opened, image._operations, image._size, image._mode, "to_image"
+            )
+        else:
+            tensor = torch.from_numpy(self.array).permute(2, 0, 1)
         if not self._marks:
             return tensor
         from torchvision import tv_tensors
@@ -100,6 +101,21 @@ def jpeg() -> bytes:
     file = io.BytesIO()
     PIL.Image.frombytes("RGB", _SIZE, _PIXELS.tobytes()).save(file, "JPEG")
     return file.getvalue()
+
+
+@contextlib.contextmanager
+def path_of(data: bytes) -> Iterator[str]:
+    """A path where ``data`` is, also where no folder can be written to, if the system has those."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = open(os.memfd_create("fastload"), "w+b")
+        path = f"/proc/self/fd/{file.fileno()}"
+    else:
+        file = tempfile.NamedTemporaryFile(suffix=".jpg")
+        path = file.name
+    with file:
+        file.write(data)
+        file.flush()
+        yield path
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import functools
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -46,7 +45,7 @@ from ..tensor import (
 from ..thread_state import OF_MODE, cause
 from ..trial import Function, Trial, leave_out
 from .patch import Patch, leave_out_all
-from .proof import OTHER, Given, Proof, Same, jpeg, values
+from .proof import OTHER, Given, Proof, Same, jpeg, path_of, values
 
 _BYTES = frozenset({"L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"})
 
@@ -388,9 +387,9 @@ def _on_real_images(function: Function, kernel: Function) -> Function:
 # The list.
 
 
-def _drawn(transform: Callable[[], Any]) -> Same:
+def _drawn(transform: Callable[[], Any], seeds: int = 2) -> Same:
     """The proof of a transform's ``forward`` that draws."""
-    return Same(lambda forward, given: forward(transform(), given.image), seeds=2)
+    return Same(lambda forward, given: forward(transform(), given.image), seeds=seeds)
 
 
 def _and(first: Callable[[], bool], proof: Proof) -> Proof:
@@ -433,10 +432,8 @@ def _and_decodes(same: Proof) -> Proof:
 
 
 def _of_file(read: Function, given: Given) -> Any:
-    with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
-        file.write(jpeg())
-        file.flush()
-        return values(read(file.name, tv_io.ImageReadMode.UNCHANGED))  # while it is there
+    with path_of(jpeg()) as path:
+        return values(read(path, tv_io.ImageReadMode.UNCHANGED))  # while it is there
 
 
 def _of_bytes(decode: Function, given: Given) -> Any:
@@ -453,7 +450,8 @@ def _fill_by_type(get_fill: Function, given: Given) -> Any:
 
 def _dtype_by_type(transform: Function, given: Given) -> Any:
     chosen = v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)
-    return transform(chosen, given.marked().levels, {})
+    made = transform(chosen, given.marked().levels, {})
+    return str(made.dtype), getattr(type(made), "stands_for", type(made)).__name__
 
 
 def _jitter_v2(transform: Function, given: Given) -> Any:
@@ -528,6 +526,7 @@ PATCHES: Final = [
         why=_PIXELS,
         kept_by=_PHOTOS,
         proof=Same(lambda to_tensor, given: to_tensor(given.image)),
+        in_float32=True,
     ),
     Patch(
         names=("torchvision.transforms.functional.pil_to_tensor",),
@@ -569,7 +568,7 @@ PATCHES: Final = [
         ours=fewer_steps.random_crop,
         why=_STEPS,
         kept_by=_CPU,
-        proof=_and(fewer_steps.draws_alike, _drawn(lambda: transforms.RandomCrop(8, padding=2))),
+        proof=_drawn(lambda: transforms.RandomCrop(8, padding=2), seeds=4),
     ),
     Patch(
         names=("torchvision.transforms.RandomResizedCrop.forward",),
@@ -577,6 +576,7 @@ PATCHES: Final = [
         why=_STEPS,
         kept_by=_CPU,
         proof=_and(fewer_steps.draws_alike, _drawn(lambda: transforms.RandomResizedCrop(6))),
+        in_float32=True,
     ),
     Patch(
         names=("torchvision.transforms.RandomHorizontalFlip.forward",),
@@ -584,6 +584,7 @@ PATCHES: Final = [
         why=_STEPS,
         kept_by=_CPU,
         proof=_drawn(transforms.RandomHorizontalFlip),
+        in_float32=True,
     ),
     Patch(
         names=("torchvision.transforms.ColorJitter.forward",),
@@ -594,6 +595,7 @@ PATCHES: Final = [
             fewer_steps.jitters_alike,
             _drawn(lambda: transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)),
         ),
+        in_float32=True,
     ),
     Patch(
         names=("torchvision.transforms.RandomGrayscale.forward",),
@@ -601,13 +603,7 @@ PATCHES: Final = [
         why=_STEPS,
         kept_by=_CPU_JITTER,
         proof=_drawn(lambda: transforms.RandomGrayscale(0.5)),
-    ),
-    Patch(
-        names=("torchvision.transforms.RandomApply.forward",),
-        ours=fewer_steps.random_apply,
-        why=_STEPS,
-        kept_by=_CPU_JITTER,
-        proof=_drawn(lambda: transforms.RandomApply([transforms.RandomHorizontalFlip(1.0)])),
+        in_float32=True,
     ),
     Patch(
         names=("torchvision.transforms.v2.Transform.forward",),
@@ -622,6 +618,7 @@ PATCHES: Final = [
         why=_STEPS,
         kept_by=_CPU,
         proof=_drawn(v2.RandomHorizontalFlip),
+        in_float32=True,
     ),
     Patch(
         names=("torchvision.transforms.v2.ColorJitter.transform",),
@@ -687,6 +684,15 @@ def _same(call: Callable[[Function, Given], Any]) -> Callable[[bool], Proof]:
     return lambda marked: Same(call, marked=marked)
 
 
+def _casts(marked: bool) -> Proof:
+    def cast(scale: bool) -> Same:
+        return Same(
+            lambda to_dtype, given: to_dtype(given.levels, torch.float32, scale), marked=marked
+        )
+
+    return lambda original, ours: cast(True)(original, ours) or cast(False)(original, ours)
+
+
 KERNELS: Final = [
     Kernel(
         name="normalize",
@@ -698,7 +704,7 @@ KERNELS: Final = [
         name="to_dtype",
         kinds=_TENSORS,
         ours=_to_dtype,
-        proof=_same(lambda to_dtype, given: to_dtype(given.levels, torch.float32, True)),
+        proof=_casts,
     ),
     Kernel(
         name="resize",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bench.synthetic import PHOTO, SMALL, jpeg, make_images
 from fastload import UsageError
-from fastload._tools.synthetic import PHOTO, SMALL, jpeg, make_images
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -63,14 +63,6 @@ def test_classes_differ_in_colour() -> None:
         return float(red - blue)
 
     assert hue(0) > hue(1) + 20
-
-
-def test_progress_counts_pictures_and_bytes(tmp_path: Path) -> None:
-    seen: list[tuple[int, int, int]] = []
-    make_images(tmp_path, 5, kind=SMALL, progress=lambda *now: seen.append(now))
-    assert [done for done, _, _ in seen] == [1, 2, 3, 4, 5]
-    assert {total for _, total, _ in seen} == {5}
-    assert seen[-1][2] == sum(len(data) for data in _files(tmp_path).values())
 
 
 def test_no_pictures_is_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``fastload demo`` as a new user runs it."""
+"""``make demo`` as a new user runs it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from bench import demo as bench_demo
+from bench.demo import linked, main
+from bench.synthetic import make_images
 from fastload import _native
-from fastload._tools.synthetic import make_images
-from fastload.cli import main
 
 pytest.importorskip("torchvision")
 NAMES = ["torch DataLoader", "FastLoader, folder", "FastLoader, LMDB"]
@@ -28,7 +29,7 @@ LAST = """
 
 
 def demo(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["demo", *map(str, arguments)])
+    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +41,8 @@ def scratch(
     # most. A worker that cannot make one sends no batch, and DataLoader waits for ever.
     folder = Path(tempfile.mkdtemp(prefix="demo-"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr("fastload.cli.demo._MADE", 480)  # images trained on
-    monkeypatch.setattr("fastload.cli._demo_train.MOST_S", 3600.0)  # also on a busy machine
+    monkeypatch.setattr(bench_demo, "_MADE", 480)  # images trained on
+    monkeypatch.setattr(bench_demo, "_MOST_S", 3600.0)  # also on a busy machine
     yield folder
     shutil.rmtree(folder)
 
@@ -88,13 +89,11 @@ def test_demo_takes_a_folder_and_leaves_it_as_it_was(tmp_path: Path, scratch: Pa
 
 
 def test_a_flat_folder_is_one_class_and_a_large_one_is_thinned_evenly(tmp_path: Path) -> None:
-    from fastload.cli import _demo_images
-
     flat = tmp_path / "flat"
     flat.mkdir()
     for index in range(10):
         Image.new("RGB", (8, 8)).save(flat / f"{index}.png")
-    assert _demo_images.linked(str(flat), tmp_path / "links", 4) == 4
+    assert linked(flat, tmp_path / "links", 4) == 4
     found = sorted(path.name for path in (tmp_path / "links" / "all").iterdir())
     assert found == ["0.png", "2.png", "5.png", "7.png"]
 
@@ -126,5 +125,5 @@ def test_only_broken_images_is_a_clear_error(tmp_path: Path, scratch: Path) -> N
     (folder / "broken.jpg").write_bytes(b"not a JPEG")
     done = demo("--images", tmp_path)
     assert done.exit_code == 1
-    assert "left out class0_broken.jpg" in done.output or "broken.jpg" in done.output
+    assert "none of 1 files is an image" in done.output and "broken.jpg" in done.output
     assert not list(scratch.iterdir())

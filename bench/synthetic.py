@@ -17,14 +17,13 @@ import dataclasses
 import functools
 import io
 import os
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UsageError
+from fastload import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,7 +95,6 @@ def make_images(
     classes: int = 10,
     seed: int = 0,
     threads: int | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
 ) -> Path:
     """Write ``count`` JPEGs into the class folders ``class0 ..`` of ``directory``; return its path.
 
@@ -110,8 +108,6 @@ def make_images(
         classes: number of class folders, at least 1.
         seed: another seed gives other pictures.
         threads: number of threads; None: the number of CPUs that this process may use.
-        progress: called in this thread after each picture, as ``progress(done, count, nbytes)``
-            with the bytes written so far.
 
     Raises:
         UsageError: ``count`` or ``classes`` below 1.
@@ -124,14 +120,14 @@ def make_images(
     for label in range(min(classes, count)):
         (root / f"class{label}").mkdir(parents=True, exist_ok=True)
 
-    def write(index: int) -> int:
+    def write(index: int) -> None:
         label = index % classes
         data = jpeg(index, label=label, classes=classes, kind=kind, seed=seed)
-        return (root / f"class{label}" / f"{index:06d}.jpg").write_bytes(data)
+        (root / f"class{label}" / f"{index:06d}.jpg").write_bytes(data)
 
     _fields()  # computed once, before all threads need it
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
-        _report(pool.map(write, range(count)), count, progress)
+        list(pool.map(write, range(count)))
     return root
 
 
@@ -148,16 +144,6 @@ def jpeg(index: int, *, label: int, classes: int, kind: Kind = PHOTO, seed: int 
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=kind.quality, subsampling=subsampling)
     return file.getvalue()
-
-
-def _report(
-    sizes: Iterable[int], count: int, progress: Callable[[int, int, int], None] | None
-) -> None:
-    nbytes = 0
-    for number, size in enumerate(sizes, start=1):
-        nbytes += size
-        if progress is not None:
-            progress(number, count, nbytes)
 
 
 def _size(rng: np.random.Generator, kind: Kind) -> tuple[int, int]:

@@ -27,20 +27,18 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.base import Images
-from .._transforms.pixels.erasing import Drawn
 from .bad_samples.batch_filler import Filled
-from .bad_samples.policy import BadSamples
-from .order import Order
+from .drawing import IndexBatches
+from .maker import Maker
+from .outcome import Outcome
 from .point import PREFETCH
 from .producer import Pipeline, below
-from .progress import Progress
 
 if TYPE_CHECKING:
     from .governor import Governor, Pace
@@ -71,21 +69,19 @@ def default_prefetch(
     return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else PREFETCH
 
 
-class BatchIterator(Iterator[Any]):
-    """Iterates over the batches of one epoch.
+class EngineMaker(Maker):
+    """Has an engine make the batches of one epoch.
 
     Args:
         order: index batches, iterated on the consumer's thread.
         pipeline: has an engine fill them; not started yet.
         sized: has the iterator's ``len``; asked only for that, because it may have none.
-        assemble: (images, record numbers, fields that moved, rectangles) -> the caller's batch.
+        assemble: makes the caller's batch of one that is filled.
         prefetch: batches ahead of the consumer; 0: no thread.
         ahead_in_torch: batches that DataLoader asks its sampler for ahead of the consumer.
         drawn_by_next: the first batch is drawn from generators, in ``next`` as with a DataLoader
             without workers, so nothing starts before.
         stamps: sums up times.
-        progress: is updated.
-        bad: where samples that cannot be read are counted.
         governor: adjusts threads and batches ahead; None leaves them as they are.
     """
 
@@ -94,17 +90,15 @@ class BatchIterator(Iterator[Any]):
 
     def __init__(
         self,
-        order: Order,
+        order: IndexBatches,
         pipeline: Pipeline,
         *,
         sized: Sized,
-        assemble: Callable[[Images, np.ndarray, dict[str, Any], Drawn | None], Any],
+        assemble: Callable[[Filled], Any],
         prefetch: int,
         ahead_in_torch: int,
         drawn_by_next: bool,
         stamps: Stamps,
-        progress: Progress,
-        bad: BadSamples,
         governor: Governor | None,
     ) -> None:
         self._order = order
@@ -116,14 +110,12 @@ class BatchIterator(Iterator[Any]):
         self._ahead_in_torch = ahead_in_torch
         self._drawn = collections.deque[np.ndarray | BaseException | None]()
         self._ordered = 0
+        self._given = 0  # of the batches that the pipeline gave: those in outcomes
         self._pace: Pace | None = None
         if governor is not None and prefetch:
             from .governor import Pace
 
             self._pace = Pace(governor, stamps)
-        self._progress = progress
-        self._bad = bad
-        self._samples = 0
         self._to_start = threading.Lock() if prefetch else None
         if not drawn_by_next:
             self._start()
@@ -147,63 +139,43 @@ class BatchIterator(Iterator[Any]):
     def __len__(self) -> int:
         return len(self._sized)
 
-    def __next__(self) -> Any:
-        begin = time.perf_counter_ns()
-        if self._to_start is not None:
-            self._start()
-        while True:
-            if not self._prefetch:
-                self._order_one()
-            if not self._ahead_in_torch:
-                self._order.asked(self._pipeline.taken + 1)
-            try:
-                filled = self._filled()
-                if filled is None:
-                    self._end()
-                    self._stamps.ended(begin)
-                    raise StopIteration
-                if not filled.empty:
-                    got = time.perf_counter_ns()
-                    batch = self._assemble(
-                        filled.images, filled.records, filled.moved, filled.drawn
-                    )
-                    self._stamps.stage("collate", got)
-                    break
-            finally:  # after the batch has been taken: see the module
-                self._keep_ahead()
-        self._stamps.batch(len(filled.records), begin)
+    def __next__(self) -> Outcome:
         if self._pace is not None:
             setting = self._pace.batch()
             self._pipeline.use_threads(setting.workers)
             self._prefetch = setting.prefetch
-        return batch
+        if self._to_start is not None:
+            self._start()
+        if not self._prefetch:
+            self._order_one()
+        if not self._ahead_in_torch:
+            self._order.asked(self._pipeline.taken + 1)
+        try:
+            outcome = self._pipeline.next()
+            if outcome is None:
+                self.close()
+                raise StopIteration
+            if outcome.batch is not None:
+                self._finish(outcome)
+        finally:  # after the batch has been taken: see the module
+            self._keep_ahead()
+        taken = self._pipeline.taken
+        outcome.taken, self._given = taken - self._given, taken
+        return outcome
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Make the caller's batch. What its code raises takes the place of the batch."""
+        begin = time.perf_counter_ns()
+        try:
+            outcome.batch = self._assemble(outcome.batch)
+        except Exception as error:  # noqa: BLE001 - raised at this batch
+            outcome.batch, outcome.error = None, below(error)
+        self._stamps.stage("collate", begin)
 
     def ready(self) -> bool:
         """Whether ``next`` need not wait for the producer."""
         results = self._pipeline.results()
         return results is None or not results.empty()
-
-    def _filled(self) -> Filled | None:
-        """The next batch from the engine. One that failed counts as taken, as in torch."""
-        taken = self._pipeline.taken
-        try:
-            filled = self._pipeline.next()
-        except Exception:
-            if self._pipeline.taken != taken:  # after a timeout the batch is still the next one
-                self._progress.batch()
-            raise
-        if filled is not None:
-            self._progress.batch()
-            self._progress.refilled = filled.refilled or self._progress.refilled
-            self._samples += len(filled.records) + len(filled.bad)
-            self._bad.add(filled.bad, self._samples)
-        return filled
-
-    def _end(self) -> None:
-        self.close()
-        if not self._progress.ended:
-            self._progress.ended = True
-            self._bad.report(self._progress.epoch, self._samples)
 
     def close(self) -> None:
         """End this epoch now. Afterwards nothing runs and no batch is written to."""

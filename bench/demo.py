@@ -1,0 +1,417 @@
+"""Pack images, train from them, and compare with torch's DataLoader.
+
+make demo [IMAGES=DIR]
+python -m bench.demo [--images DIR]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from bench.synthetic import make_images
+from bench.workload import MEAN, STD
+from fastload import FastLoader, _native, pack
+from fastload.errors import DataError
+from fastload.storage.folder import IMAGE_SUFFIXES
+
+_MADE = 1_500  # pictures: an epoch long enough to measure, 165 MB
+_MOST = 6_000  # images of a user's folder; more would only take longer
+_BATCH = 64
+_SIDE = 224  # of the network's input, in pixels
+_MOST_S = 60.0  # of one training, so that the demo ends in minutes on any machine
+_CPUS = len(os.sched_getaffinity(0))
+
+_Setting = dict[str, Any]  # arguments of a loader
+# What is read, the loader, its settings, makes the loader. Rows of the same data are compared.
+_Contestant = tuple[str, str, _Setting, Callable[[], DataLoader[Any]]]
+_Row = dict[str, Any]  # figures of a training, for JSON
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """The measurements of one training.
+
+    Attributes:
+        images: number of images trained on.
+        seconds: time from requesting the first batch to the end of the last step.
+        wait_s: part of ``seconds`` spent waiting for the loader.
+        first_batch_s: time from a loader that has not started to its first batch.
+        losses: loss of each step, in order.
+    """
+
+    images: int
+    seconds: float
+    wait_s: float
+    first_batch_s: float
+    losses: list[float]
+
+    @property
+    def images_per_s(self) -> float:
+        return self.images / self.seconds
+
+    @property
+    def wait_share(self) -> float:
+        return self.wait_s / self.seconds
+
+    def loss(self, *, last: bool) -> float:
+        """Mean loss of the first or the last quarter of the steps."""
+        steps = max(1, len(self.losses) // 4)
+        part = self.losses[-steps:] if last else self.losses[:steps]
+        return sum(part) / len(part)
+
+
+def network(classes: int) -> nn.Module:
+    """A network that is small enough for the loader to limit the speed.
+
+    A training step takes 0.16 ms per image on one core. (n, 3, 224, 224) float32 -> (n, classes).
+    The initial weights are always the same.
+    """
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.AvgPool2d(8),
+        nn.Conv2d(3, 16, kernel_size=3, stride=2, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, classes),
+    )
+
+
+def train(
+    loader: Iterable[Sequence[torch.Tensor]], *, classes: int, epochs: int, device: torch.device
+) -> Training:
+    """Train a new network from ``loader`` for at most ``_MOST_S`` seconds."""
+    start = time.perf_counter()
+    next(iter(loader))
+    waited_first = time.perf_counter() - start
+    model = network(classes).to(device).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    images, wait_s = 0, 0.0
+    losses: list[torch.Tensor] = []
+    start = time.perf_counter()
+    for _ in range(epochs):
+        batches = iter(loader)
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            wait_s += time.perf_counter() - asked
+            if batch is None or time.perf_counter() - start > _MOST_S:
+                break
+            pixels, labels = (part.to(device, non_blocking=True) for part in batch)
+            loss = nn.functional.cross_entropy(model(pixels), labels)
+            optimizer.zero_grad()
+            torch.autograd.backward([loss])
+            optimizer.step()
+            losses.append(loss.detach())
+            images += len(labels)
+        del batches
+    values = torch.stack(losses).tolist()  # waits for the device
+    return Training(
+        images=images,
+        seconds=time.perf_counter() - start,
+        wait_s=wait_s,
+        first_batch_s=waited_first,
+        losses=values,
+    )
+
+
+class Photos(Dataset[tuple[torch.Tensor, int]]):
+    """Opens a file, applies the transform, and returns the result with the label.
+
+    Nothing in it is made for fastload. A sample is (float32 (3, h, w), int).
+
+    Args:
+        samples: path and label of each image.
+        transform: PIL image -> tensor.
+    """
+
+    def __init__(
+        self, samples: Sequence[tuple[str, int]], transform: Callable[[Image.Image], torch.Tensor]
+    ) -> None:
+        self.samples = samples
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        path, label = self.samples[index]
+        with Image.open(path) as image:
+            return self.transform(image.convert("RGB")), label
+
+
+@click.command()
+@click.option("--images", metavar="DIR", help="A folder of images. [default: synthetic images]")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option(
+    "--count", type=click.IntRange(20), default=_MADE, show_default=True,
+    help="Number of synthetic images.",
+)  # fmt: skip
+def main(images: str | None, as_json: bool, count: int) -> None:
+    """Train a small network with torch's DataLoader and with FastLoader, and compare their speed.
+
+    Both read the same images: from ImageFolder and from a custom Dataset; FastLoader also reads
+    them from packed stores.
+
+    Takes about three minutes on two cores. Everything is written to a temporary folder, which
+    is removed at the end.
+    """
+    with tempfile.TemporaryDirectory(prefix="fastload-demo-") as scratch:
+        folder = Path(scratch) / "images"
+        number = _gather(images, folder, count)
+        stores = {"LMDB": Path(scratch) / "images.lmdb"}
+        number = _pack(folder, stores["LMDB"], number)
+        if _native.load() is not None:  # which writes DCT records
+            stores["LMDB, DCT"] = Path(scratch) / "dct.lmdb"
+            _pack(folder, stores["LMDB, DCT"], number, encode="dct")
+        rows = _contest(folder, stores, number)
+        _table(rows)
+        _next_steps(images)
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+
+
+def _gather(images: str | None, folder: Path, count: int) -> int:
+    if images is not None:
+        number = linked(Path(images), folder, _MOST)
+        _say(f"{number:,} images of {images}")
+        return number
+    make_images(folder, count)
+    nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
+    _say(f"made {count:,} photo-like pictures, {nbytes / count / 1e3:.0f} KB each")
+    return count
+
+
+def linked(root: Path, folder: Path, most: int) -> int:
+    """Link at most ``most`` images of ``root``, spread evenly, into class folders of ``folder``.
+
+    With links, a folder without classes or a part of a large one is read like any other, and
+    nothing is written to the user's folder. Returns the number of images.
+    """
+    if not root.is_dir():
+        raise click.BadParameter(f"{root}: expected a folder of images, found no folder")
+    found = _images(root)
+    if not found:
+        raise click.BadParameter(
+            f"{root}: expected images in this folder, found none with the suffixes "
+            f"{', '.join(IMAGE_SUFFIXES)}; give a folder with one folder per class, or leave out "
+            "--images to use synthetic ones"
+        )
+    step = max(1.0, len(found) / most)
+    chosen = [found[int(place * step)] for place in range(min(most, len(found)))]
+    for label, path in chosen:
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        name = path.relative_to(root).as_posix().replace("/", "_")
+        (folder / label / name).symlink_to(path.resolve())
+    return len(chosen)
+
+
+def _images(root: Path) -> list[tuple[str, Path]]:
+    """(class, path) of each image. Classes are the folders of ``root``; "all" if it has none."""
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir())
+    if not folders:
+        return [("all", path) for path in sorted(root.iterdir()) if _is_image(path)]
+    return [
+        (folder.name, Path(parent) / name)
+        for folder in folders
+        for parent, _, names in sorted(os.walk(folder))
+        for name in sorted(names)
+        if _is_image(Path(parent) / name)
+    ]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+
+
+def _pack(folder: Path, store: Path, number: int, encode: Any = "keep") -> int:
+    """Pack; remove files that cannot be decoded from ``folder``; return the number left."""
+    try:
+        report = pack(folder, store, encode=encode, on_error="skip", progress=True)
+    except DataError as error:
+        raise click.ClickException(str(error)) from error
+    for skipped in report.skipped:
+        _say(f"left out {Path(skipped.path).name}: {skipped.reason}")
+        (folder / skipped.path).unlink()
+    speed = report.records / max(report.seconds, 1e-6)
+    nbytes = sum(part.nbytes for part in report.parts)
+    _say(
+        f"packed {report.records:,} images into {store.name}: {nbytes / 1e6:.1f} MB in "
+        f"{report.seconds:.1f} s, {speed:,.0f} images/s"
+    )
+    return number - len(report.skipped)
+
+
+def _contest(folder: Path, stores: Mapping[str, Path], number: int) -> list[_Row]:
+    """Train once from each loader; return a row of figures for each."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch = min(_BATCH, max(1, number // 4))
+    epochs = max(1, round(_MADE / number))
+    classes = sum(1 for entry in folder.iterdir() if entry.is_dir())
+    _say(
+        f"training on the {'GPU' if device.type == 'cuda' else 'CPU'}: batches of {batch}, "
+        f"{epochs} epoch{'s' if epochs > 1 else ''}, random crops of 224 x 224"
+    )
+    torch.set_num_threads(1)  # more would spin on the loaders' cores while they wait
+    rows: list[_Row] = []
+    base: dict[str, float] = {}  # DataLoader's images/s, for each kind of data
+    for data, name, setting, make in _loaders(folder, stores, batch, device):
+        loader = make()
+        done = train(loader, classes=classes, epochs=epochs, device=device)
+        del loader  # ends its processes or threads before the next one is measured
+        ratio = done.images_per_s / base.setdefault(data, done.images_per_s)
+        rows.append({**_row(name, setting, done), "data": data, "ratio": round(ratio, 2)})
+        _say(f"{name}: {_words(setting)}: {done.images_per_s:,.0f} images/s")
+    return rows
+
+
+def _loaders(
+    folder: Path, stores: Mapping[str, Path], batch: int, device: torch.device
+) -> Iterator[_Contestant]:
+    """The loaders to compare; each is created when its turn comes. A DataLoader is the first of
+    each kind of data."""
+    transform = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(_SIDE),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+    dataset = ImageFolder(str(folder), transform=transform)
+    shared: dict[str, Any] = {"batch_size": batch, "shuffle": True, "drop_last": True}
+    if device.type == "cuda":
+        shared["pin_memory"] = True
+
+    def torch_loader(setting: _Setting) -> DataLoader[Any]:
+        return DataLoader(dataset, persistent_workers=True, **shared, **setting)
+
+    best = _best(torch_loader)
+    yield "ImageFolder", "torch DataLoader", best, lambda: torch_loader(best)
+    setting: _Setting = {"num_workers": _CPUS}
+    yield (
+        "ImageFolder",
+        "FastLoader, folder",
+        setting,
+        lambda: FastLoader(dataset, num_workers=_CPUS, **shared),
+    )
+    for kind, store in stores.items():
+        make = functools.partial(FastLoader, str(store), transform=transform, **setting, **shared)
+        yield "ImageFolder", f"FastLoader, {kind}", setting, make
+    own = Photos(dataset.samples, transform)
+    workers: _Setting = {"num_workers": best["num_workers"]}
+    given: _Setting = {**workers, **shared, "persistent_workers": True}
+    own_torch = functools.partial(DataLoader, own, **given)
+    yield "own Dataset", "torch DataLoader, own", workers, own_torch
+    own_ours = functools.partial(FastLoader, own, **given)
+    yield "own Dataset", "FastLoader, own", workers, own_ours
+
+
+def _best(make: Callable[[_Setting], DataLoader[Any]]) -> _Setting:
+    """The fastest of the usual DataLoader settings on this machine."""
+    candidates = [
+        {"num_workers": workers, "prefetch_factor": prefetch}
+        for workers in sorted({_CPUS, max(1, _CPUS - 1)}, reverse=True)
+        for prefetch in (2, 4)
+    ]
+    rates = []
+    for setting in candidates:
+        loader = make(setting)
+        images, start = 0, 0.0
+        for number, (pixels, _) in enumerate(loader):
+            if number == 0:  # the start of the workers is not measured
+                start = time.perf_counter()
+                continue
+            images += len(pixels)
+            if time.perf_counter() - start > 3:
+                break
+        rates.append(images / max(time.perf_counter() - start, 1e-6))
+        del loader
+    best = candidates[rates.index(max(rates))]
+    _say(f"torch DataLoader is fastest here with {_words(best)} (of {len(candidates)} tried)")
+    return best
+
+
+def _row(name: str, setting: _Setting, done: Training) -> _Row:
+    return {
+        "loader": name,
+        "images_per_s": round(done.images_per_s, 1),
+        "wait_share": round(done.wait_share, 3),
+        "first_batch_s": round(done.first_batch_s, 3),
+        "images": done.images,
+        "seconds": round(done.seconds, 2),
+        "loss_first": round(done.loss(last=False), 3),
+        "loss_last": round(done.loss(last=True), 3),
+        "setting": setting,
+    }
+
+
+def _table(rows: list[_Row]) -> None:
+    table = Table()
+    table.add_column("loader", no_wrap=True)
+    for heading in ("images/s", "ratio", "waiting", "start", "loss"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for before, row in zip([rows[0], *rows], rows):
+        if row["data"] != before["data"]:
+            table.add_section()
+        table.add_row(
+            row["loader"],
+            f"{row['images_per_s']:,.0f}",
+            f"{row['ratio']:.2f} x",
+            f"{row['wait_share']:.0%}",
+            f"{row['first_batch_s']:.2f} s",
+            f"{row['loss_first']:.2f} to {row['loss_last']:.2f}",
+        )
+    table.caption = (
+        "own: a custom Dataset that opens files; ratio: to DataLoader on the same data; "
+        "waiting: share of the time without a batch; start: to the first batch; loss: first and "
+        "last quarter"
+    )
+    Console(stderr=True).print(table)
+
+
+def _next_steps(images: str | None) -> None:
+    """Three lines for the user's own script."""
+    folder = "./imgs" if images is None else shlex.quote(images)
+    _say(
+        f"""
+Pack your images once (fastload pack {folder} imgs.lmdb --encode dct), and in your script write
+
+  from fastload import FastLoader
+  loader = FastLoader("imgs.lmdb", 256, shuffle=True, transform=train_tf)
+  loader = FastLoader(dataset, 256, shuffle=True, num_workers=2)  # or your own Dataset, as it is"""
+    )
+
+
+def _words(setting: _Setting) -> str:
+    return ", ".join(f"{name}={value}" for name, value in setting.items())
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench.demo")

@@ -1,0 +1,86 @@
+"""FastLoader and DataLoader over the same dataset, measured in turn."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from typing import Any
+
+from bench.report import Row, row
+from bench.suites.base import Options
+
+# Pairs of measurements, and Student's t for the 95 % interval of so many.
+_PAIRS, _T = 12, 2.2
+
+# If the interval reaches below 1, so many times the pairs are measured: else the smallest of many
+# ratios would be the noisiest one.
+_AGAIN = 2
+
+
+def compare(
+    theirs: Any, ours: Any, options: Options, *, setting: dict[str, Any], **facts: Any
+) -> Row:
+    """The row of how many times DataLoader's speed FastLoader has."""
+    rates = _rates(theirs, ours, options)
+    ratios = [mine / other for mine, other in zip(*rates, strict=True)]
+    mean, low, high = interval(ratios)
+    return row(
+        metric="times DataLoader",
+        unit="x",
+        values=ratios,
+        setting={
+            "mean": mean,
+            "interval_95": [low, high],
+            "engine": ours.stats()["engine"],
+            "samples_per_s": [round(statistics.median(rate), 1) for rate in rates],
+            **setting,
+        },
+        warmup_s=options.seconds / 4,
+        round_s=options.seconds / 4,
+        **facts,
+        **options.machine,
+    )
+
+
+def _rates(theirs: Any, ours: Any, options: Options) -> tuple[list[float], list[float]]:
+    """Samples a second of FastLoader and of DataLoader, in pairs."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    loaders = (ours, theirs)
+    for loader in loaders:
+        _rate(loader, 0.0)
+    pairs = 2 if options.toy else max(_PAIRS, options.rounds)
+    for _ in range(1 if options.toy else _AGAIN):
+        for _ in range(pairs):
+            for which in random.sample((0, 1), 2):
+                rates[which].append(_rate(loaders[which], options.seconds / 4))
+        if interval([mine / other for mine, other in zip(*rates, strict=True)])[1] >= 1:
+            break
+    return rates
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """The geometric mean of ``ratios``, and its 95 % interval."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean, half = statistics.mean(logs), _T * statistics.stdev(logs) / len(logs) ** 0.5
+    low, middle, high = (round(math.exp(value), 3) for value in (mean - half, mean, mean + half))
+    return middle, low, high
+
+
+def _rate(loader: Any, seconds: float) -> float:
+    """Samples a second over whole epochs that take at least ``seconds``."""
+    samples, begin = 0, time.perf_counter()
+    while True:
+        for batch in loader:
+            samples += _samples(batch)
+        elapsed = time.perf_counter() - begin
+        if elapsed >= seconds:
+            return samples / elapsed
+
+
+def _samples(batch: Any) -> int:
+    """How many samples a batch has: the length of its first tensor."""
+    while isinstance(batch, (dict, list, tuple)):
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    return len(batch)

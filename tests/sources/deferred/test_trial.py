@@ -1,0 +1,141 @@
+"""Proofs: a program's state does not decide what is left out, and what failed is tried again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import fastload
+import program_states
+from fastload._sources.deferred import switch, trial
+from fastload._sources.deferred.thread_state import THREAD
+from fastload._sources.deferred.trial import Trial
+from program_states import REPLACING, STATES, WITHOUT_THREADS
+
+SCRIPT = program_states.__file__
+
+
+@pytest.fixture(scope="module")
+def of_states() -> dict[str, dict[str, list[str]]]:
+    """What was left out in each state, and after it."""
+    said = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    lines = map(json.loads, said.stdout.splitlines())
+    return {line.pop("state"): line for line in lines}
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("state", STATES)
+def test_a_programs_state_leaves_nothing_out(
+    of_states: dict[str, dict[str, list[str]]], state: str
+) -> None:
+    found = of_states[state]
+    assert found["afterwards"] == []
+    if state not in (*REPLACING, WITHOUT_THREADS):
+        assert found["meanwhile"] == []
+    elif state in REPLACING:
+        assert len(found["meanwhile"]) == 1  # the transform whose function it is
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    fastload.uninstall()
+    yield
+    fastload.uninstall()
+
+
+def _trial(proof: Callable[[], str], **given: Any) -> Trial:
+    return Trial(
+        "a.function", lambda: "ours", lambda: "theirs", proof, lambda called: None, **given
+    )
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_process_that_defers_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "may_be_kept", lambda: False)
+    one = _trial(lambda: "")
+    assert one() == "theirs"
+    monkeypatch.setattr(THREAD, "deferring", True)
+    assert one() == "ours"
+
+
+@pytest.mark.usefixtures("anew")
+def test_what_a_programs_signal_handler_raises_within_a_proof_is_raised_and_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(THREAD, "deferring", True)
+    begun = threading.Event()
+
+    def proof() -> str:
+        if not begun.is_set():
+            begun.set()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+        return ""
+
+    def late(*args: Any) -> None:
+        raise TimeoutError("late")
+
+    one = _trial(proof)
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        with pytest.raises(TimeoutError, match="late"):
+            one()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert one() == "ours"
+    assert trial.LEFT_OUT == []
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_child_that_was_forked_within_a_proof_has_its_own() -> None:
+    def proof() -> str:
+        child = os.fork()
+        if not child:
+            os._exit(0 if one.settled()() == "ours" else 1)
+        _, status = os.waitpid(child, 0)
+        return "" if status == 0 else "the child did not prove it"
+
+    forked = []
+
+    def once() -> str:
+        if forked:
+            return ""
+        forked.append(True)
+        return proof()
+
+    one = _trial(once)
+    assert one.settled()() == "ours"
+    assert trial.LEFT_OUT == []
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_proof_waits_for_the_default_dtype_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(THREAD, "deferring", True)
+    one, other = _trial(lambda: "", in_float32=True), _trial(lambda: "")
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert (one(), other()) == ("theirs", "ours")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert one() == "ours"
+
+
+@pytest.mark.usefixtures("anew")
+def test_what_is_left_out_is_tried_again_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(switch, "_PARTS", {"sys": lambda: tried.append(len(tried))})
+    switch.install()
+    for _ in range(5):
+        trial.leave_out("a.function", "it is other")
+        switch.try_again()
+    assert tried == [0, 1, 2]
+    assert trial.LEFT_OUT == ["a.function is left as it is: it is other"]
