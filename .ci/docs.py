@@ -19,7 +19,7 @@ import fastload
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build" / "docs"
-BESIDE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+BESIDE = ("ARCHITECTURE.md", "SPECIFICATION.md", "CONTRIBUTING.md", "CHANGELOG.md")
 ERRORS = "Errors"
 GROUPS = {
     "Loading": ("FastLoader", "PackedDataset", "Mix", "Buckets", "open_store", "open_writer"),

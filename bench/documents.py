@@ -63,7 +63,9 @@ _CHOICES = {
 }
 # Suites whose tables are in docs/performance.md, docs/buckets.md or docs/remote.md only.
 _EXPLAINED = {"cache", "entry-points", "scaled", "buckets", "remote"}
-# Suites whose figures a page tells in a sentence; bench/results has their rows.
+# Suites whose figures are in the summary and a chart, and those that a page tells in a sentence;
+# bench/results has their rows.
+_DRAWN = {suite for suite, _ in _SHORT}
 _TOLD = {"formats", "never-slower", "scaling", "auto"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
@@ -73,9 +75,8 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
     Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
     of remote to docs/remote.md, those of cache, entry-points and scaled to docs/performance.md, all
-    others to docs/benchmarks.md. README.md has a chart of few of them. The
-    encodings, and any-dataset's own Datasets, have a table in docs/performance.md and
-    docs/your-dataset.md, too.
+    others to docs/benchmarks.md. README.md has a chart of few of them. Of any-dataset, own Datasets
+    have their tables in docs/your-dataset.md; the encodings have one in docs/performance.md, too.
     A table for which there are no rows stays as it is.
 
     Raises ValueError if a document has no markers.
@@ -86,7 +87,7 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     others = [
         row for suite in sorted(suites.keys() - _EXPLAINED - {"scripts"}) for row in suites[suite]
     ]
-    own = [row for row in suites.get("any-dataset", ()) if row["variant"] in {*_DEFERRED, *_ARRAYS}]
+    own = [row for row in suites.get("any-dataset", ()) if _on_a_page(row)]
     filled = []
     for name, markers, table, its_rows in (
         ("README.md", _README, chart, others),
@@ -114,7 +115,7 @@ _SCRIPTS_SHOWN = 8
 def scripts(rows: Sequence[Row]) -> str:
     """Public training scripts, the fastest first: a table of a few, evenly from first to last.
 
-    All others are named below it, each with its figure.
+    Below it stands what all others gained; bench/results has their rows.
     """
     measured = sorted(
         (row for row in rows if row["median"] is not None), key=lambda row: -float(row["median"])
@@ -133,9 +134,10 @@ def scripts(rows: Sequence[Row]) -> str:
             figure = f"**{figure}**" if row["median"] > 1 else figure
             lines.append(f"| {link}, `{name['file']}` | {row['does']} | {figure} ({between}) |")
         else:
-            others.append(f"{name['repository']} {row['median']:.1f}")
+            others.append(float(row["median"]))
     if others:
-        lines += ["", textwrap.fill(f"The others: {', '.join(others)}.", 100)]
+        text = f"The other {len(others)} gained {others[-1]:.1f} to {others[0]:.1f} times"
+        lines += ["", f"{text}: `python -m bench table bench/results/scripts.json`."]
     absent = [row for row in rows if row["median"] is None]
     if absent:
         names = ", ".join(row["script"]["repository"] for row in absent)
@@ -241,31 +243,26 @@ def entry_points(rows: Sequence[Row]) -> str:
             for name in ("without", "with")
         )
         lines.append(
-            f"| {images} | {without} | {remembering} | {_spread(gain)} "
+            f"| {images} | {without} | {remembering} | {gain['median']:.2f} "
             f"| {gain['setting']['first_epoch']:.2f} x | {gain['setting']['bytes_an_image']:,} |"
         )
     return "\n".join(lines)
 
 
 def scaled(rows: Sequence[Row]) -> str:
-    """One line per size: how far scaled pixels are from exact ones."""
-    lines = [
-        _conditions(rows, figures="Each sample once."),
-        "",
-        "| to pixels | photos | decoded smaller | median dB | 5th percentile | minimum |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        if row["median"] is None:
-            continue
-        large = row["variant"] == "large"
-        size, step = "224" if large else row["variant"], row["loader"].split(", ")[1]
-        lines.append(
-            f"| {size}, {step} | {'12 megapixels' if large else 'ordinary'} "
-            f"| {row['setting']['decoded_smaller']} of {row['images']} | {row['median']:.1f} "
-            f"| {row['setting']['fifth_percentile']} | {row['min']:.1f} |"
-        )
-    return "\n".join(lines)
+    """How far scaled pixels are from exact ones, over all sizes."""
+    measured = [row for row in rows if row["median"] is not None]
+    medians, least = (sorted(float(row[key]) for row in measured) for key in ("median", "min"))
+    text = (
+        f"How far the pixels are from the exact ones: PSNRs have medians of {medians[0]:.0f} to "
+        f"{medians[-1]:.0f} dB, and minima of {least[0]:.0f} to {least[-1]:.0f}, for results of "
+        f"{', '.join(dict.fromkeys(_side(row) for row in measured))} pixels."
+    )
+    return textwrap.fill(text, 100)
+
+
+def _side(row: Row) -> str:
+    return "224" if row["variant"] == "large" else str(row["variant"])
 
 
 def caches(rows: Sequence[Row]) -> str:
@@ -282,7 +279,7 @@ def caches(rows: Sequence[Row]) -> str:
     for variant, kind in dict.fromkeys(key[:2] for key in known):
         first, later = (known[variant, kind, epoch] for epoch in ("first", "later"))
         lines.append(
-            f'| {variant} | `"{kind}"` | {_spread(first)} | {_spread(later)} '
+            f'| {variant} | `"{kind}"` | {first["median"]:.2f} | {later["median"]:.2f} '
             f"| {later['setting']['bytes_an_image']:,} |"
         )
     return "\n".join(lines)
@@ -299,6 +296,11 @@ _ARRAYS = {
     "albumentations": "Pillow, then Albumentations (`albumentations`)",
     "cv2": "OpenCV, then Albumentations (`cv2`)",
 }
+
+
+def _on_a_page(row: Row) -> bool:
+    """Whether a row of any-dataset has its table where its subject is explained."""
+    return row["suite"] == "any-dataset" and row["variant"] in {*_DEFERRED, *_ARRAYS}
 
 
 def deferred(rows: Sequence[Row]) -> str:
@@ -320,9 +322,9 @@ def _own(rows: Sequence[Row], variants: dict[str, str]) -> str:
     if not measured:
         return ""
     lines = [
-        _conditions(list(measured.values()), figures="Means of interleaved rounds, 95 % interval."),
+        _conditions(list(measured.values())),
         "",
-        "| times DataLoader on the same Dataset | 0 workers | workers |",
+        "| times DataLoader (95 % interval) | 0 workers | workers |",
         "|---|---:|---:|",
     ]
     for variant, described in variants.items():
@@ -364,11 +366,6 @@ def buckets(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _spread(row: Row) -> str:
-    """A ratio with the smallest and the largest of its rounds."""
-    return f"{row['median']:.2f} ({row['min']:.2f} to {row['max']:.2f})"
-
-
 def chart(rows: Sequence[Row]) -> str:
     """The README's chart and what its bars are; nothing if one of them was not measured."""
     few = plot.overview(rows)
@@ -403,22 +400,11 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def figures(rows: Sequence[Row]) -> str:
-    """The summary, charts, a table of each suite, and the reasons of loaders without a figure."""
+    """The summary, charts, and tables of the suites that these do not tell."""
     lines = [_conditions(rows), "", *summary(rows), *_slowest(rows), *_charts(rows)]
-    for suite in dict.fromkeys(row["suite"] for row in rows if row["suite"] not in _TOLD):
-        lines += _table([row for row in rows if row["suite"] == suite])
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        if row["median"] is None:
-            suites = reasons.setdefault((row["loader"], row["reason"]), [])
-            if row["suite"] not in suites:
-                suites.append(row["suite"])
-    if reasons:
-        lines += ["Loaders without a figure:", ""]
-        lines += [
-            f"- `{loader}`, {', '.join(suites)}: {reason}"
-            for (loader, reason), suites in reasons.items()
-        ]
+    left = [row for row in rows if row["suite"] not in _TOLD | _DRAWN and not _on_a_page(row)]
+    for suite in dict.fromkeys(row["suite"] for row in left):
+        lines += _table([row for row in left if row["suite"] == suite])
     return "\n".join(lines).rstrip()
 
 
@@ -448,7 +434,9 @@ def _table(rows: Sequence[Row]) -> list[str]:
         for row in ranked:
             loader = row["loader"].removeprefix("fastload, ")
             line, heading = (loader, name) if wide else (f"{variant}: {loader}", name)
-            if len(loaders) == 1:
+            if metric == _TIMES:
+                line, heading = row["variant"], f"x, {row['setting']['workers']} workers"
+            elif len(loaders) == 1:
                 line = variant
             if wide and len(tables) > 1:
                 heading = f"{row['variant']}: {name}"
@@ -519,25 +507,15 @@ def _figure(found: Row, *, best: bool = False) -> str:
     return f"{report.first_epoch(found)} / {figure}" if report.raced([found]) else figure
 
 
-def _conditions(rows: Sequence[Row], *, figures: str = "Medians of interleaved rounds.") -> str:
+def _conditions(rows: Sequence[Row]) -> str:
     machine, versions = rows[0]["machine"], rows[0]["shared_versions"]
-    suites: dict[str, list[str]] = {}  # by commit
-    for row in [row for row in rows if row["median"] is not None] or rows:
-        known = suites.setdefault(row["machine"]["commit"], [])
-        if row["suite"] not in known:
-            known.append(row["suite"])
-    if len(suites) == 1:
-        commits = f"commit {machine['commit']}"
-    else:
-        commits = "commits " + "; ".join(f"{one} ({', '.join(of)})" for one, of in suites.items())
     *most, last = map(str, sorted({row["threads"] for row in rows}))
     if most:
         last = f"{', '.join(most)} or {last}"
     threads = "1 thread or worker" if last == "1" else f"{last} threads or workers"
     text = (
-        f"{_processor(machine)}, {threads} for each loader; "
-        f"torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
-        f"{figures}"
+        f"{_processor(machine)}, {threads} each; "
+        f"torch {versions['torch']}, Pillow {versions['pillow']}."
     )
     return textwrap.fill(text, 100)
 

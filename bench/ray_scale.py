@@ -3,7 +3,7 @@
     python -m bench.ray_scale 400000
 
 Records are small, because their bytes are not what is measured. Prints a line of JSON, which
-docs/scale.md extrapolates.
+docs/distributed.md extrapolates.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from .._base.keywords import names_nearest
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
 from ..errors import DecodeError, StoreError, UsageError
@@ -40,6 +41,7 @@ from ._run import Run
 from ._source import Source
 
 
+@names_nearest
 def pack(
     source: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store] | Any,
     destination: str | os.PathLike[str],
@@ -87,7 +89,7 @@ def pack(
         encode: "keep": the files' own bytes, without decoding: only the header is read, and for a
             JPEG whether it has an end. Damage in between is stored too; ``check`` finds it now,
             ``verify(..., decode=True)`` later. "jpeg", "png": encode again. "bmp": uncompressed.
-            "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/dct.md): the same
+            "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/formats.md): the same
             pixels, about 1.3 times the size, decoded several times faster; files that are not
             JPEGs, or JPEGs that this form cannot hold, keep their bytes. With ``resize``, the image
             is first encoded as a JPEG of this quality. None: "keep", or "jpeg" with ``resize``;

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ._base.keywords import names_nearest
 from ._base.machine import cpu
 from ._base.timeline import active
 from ._base.torch_loader import DataLoader
@@ -47,7 +48,7 @@ from ._sources.augmentation_checks import check_augmentation, epoch_number
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import open_dataset
 from ._sources.streams import ImageStream, collate_rows
-from .errors import UsageError, advise
+from .errors import FastloadError, UsageError, advise
 from .hints import (
     CacheKind,
     Decode,
@@ -223,6 +224,7 @@ class FastLoader(DataLoader[Sample]):
     _left_out = 0  # batches that accelerate skips at the start of each epoch
 
     @refuses_moved
+    @names_nearest
     def __init__(
         self,
         dataset: Dataset[Sample] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mix,
@@ -572,13 +574,25 @@ class FastLoader(DataLoader[Sample]):
 
         return as_figures(explain.figures(self.engine, self._resources))
 
+    def __repr__(self) -> str:
+        """What a terminal shows: explain(), and stats() once the loader has run."""
+        from ._run.notebook import loader_text
+
+        try:
+            explained = self.explain()
+        except FastloadError as error:  # the loop will raise it; this is only shown
+            explained = str(error)
+        return loader_text(self._title, explained, self.stats())
+
     def _repr_html_(self) -> str:
-        """What a notebook shows: explain(), and stats() once the loader has run."""
+        """The same for a notebook."""
         from ._run.notebook import loader_html
 
-        dataset = type(self.dataset).__name__
-        title = f"FastLoader: {dataset}, batch_size={self.batch_size}"
-        return loader_html(title, self.explain(), self.stats())
+        return loader_html(self._title, self.explain(), self.stats())
+
+    @property
+    def _title(self) -> str:
+        return f"FastLoader: {type(self.dataset).__name__}, batch_size={self.batch_size}"
 
     def replay(self, batch: _Batch, steps: int) -> Iterator[_Batch]:
         """Yield the same batch ``steps`` times, to measure the loop without data loading.

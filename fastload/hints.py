@@ -144,9 +144,11 @@ class Stats(TypedDict):
     wait_share: float
     """``wait_s`` over ``elapsed_s``."""
     stages_s: dict[str, float]
-    """Seconds of work by stage ("read", "decode", "resize", "fetch", "copy" ...), summed over
-    threads and processes, so that the total may exceed ``elapsed_s``. Only stages that ran. "fill"
-    is the time that a batch waits for C++ threads, which decode what a user's Dataset opened."""
+    """Seconds of work by stage, summed over threads and processes, so that the total may exceed
+    ``elapsed_s``. Only stages that ran: "read", "check" (checksums), "decode", "resize", "augment",
+    "pillow", "dali"; of a user's Dataset "fetch", of that "blocked" (waiting), "collate", "fill"
+    (waiting for C++ threads that decode what it opened); with ``device``, "staging" and "move" on
+    the host, "copy" and "device" there."""
     decisions: list[str]
     """What ``num_workers="auto"`` tried and why, in words."""
     padding: int

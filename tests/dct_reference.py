@@ -1,4 +1,4 @@
-"""A simple reader of DCT records, written from docs/dct.md and not from the C++ code."""
+"""A simple reader of DCT records, written from SPECIFICATION.md and not from the C++ code."""
 
 from __future__ import annotations
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,28 +60,42 @@ def test_links_lead_to_files_and_headings_that_exist(path: Path) -> None:
         assert not heading or heading in headings(target), f"{path.name}: {link}"
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "my own Dataset",
-        "timm",
-        "Lightning",
-        "HF Trainer",
-        "multi-GPU",
-        "resume",
-        "why is it not faster",
-        "weighted sampling",
-        "train/val split",
-        "16-bit",
-        "file names in the batch",
-        "masks",
-        "S3",
-    ],
-)
+# What people type, and the page that should come first.
+TYPED = {
+    "my own Dataset": "your-dataset",
+    "timm": "trainers",
+    "Lightning": "trainers",
+    "HF Trainer": "trainers",
+    "multi-GPU": "distributed",
+    "resume": "parity",
+    "why is it not faster": "tuning",
+    "weighted sampling": "recipes",
+    "train/val split": "recipes",
+    "16-bit": "recipes",
+    "file names in the batch": "recipes",
+    "masks": "transforms",
+    "S3": "remote",
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
 def test_what_people_type_is_in_a_heading_which_the_search_prefers(typed: str) -> None:
-    words = anchor(typed)
-    found = [path.name for path in DOCUMENTS if any(words in one for one in headings(path))]
-    assert found, f"{typed}: in no heading"
+    page = ROOT / "docs" / f"{TYPED[typed]}.md"
+    assert any(anchor(typed) in one for one in headings(page))
+
+
+def test_the_search_of_the_site_finds_what_people_type_at_first_place() -> None:
+    node = shutil.which("node") or pytest.skip("node is not installed: it runs the site's search")
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    subprocess.run([sys.executable, ROOT / ".ci" / "docs.py"], check=True, timeout=300)
+    site = ROOT / "build" / "site"
+    (worker,) = site.glob("assets/javascripts/workers/search.*.js")
+    index = site / "search" / "search_index.json"
+    asked = [node, ROOT / "tests" / "site_search.js", worker, index, *TYPED]
+    done = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60)
+    found = json.loads(done.stdout)
+    first = {typed: pages[0][0].partition("/")[0] for typed, pages in found.items() if pages}
+    assert first == TYPED
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

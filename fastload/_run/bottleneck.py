@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from .._base.trace import Snapshot
 from ..hints import Bound
 
-_WAITS = 0.05  # a loop that waits for at least this share of its time is bound by data
+WAITS = 0.05  # a loop that waits for at least this share of its time is bound by data
 _BUSY = 0.7  # workers that are busy for at least this share of their time are the bottleneck
 _COPIES = 0.9  # a device that copies for at least this share of the time is the bottleneck
 _READING = ("network", "read", "check")
@@ -46,7 +46,7 @@ def verdict(figures: Snapshot, *, native: bool) -> Verdict:
     copying = figures.stages_s.get("copy", 0.0) / figures.elapsed_s
     if copying >= _COPIES:
         return Verdict(bound="copy", why=f"copies to the device take {copying:.0%} of its time")
-    if waiting < _WAITS:
+    if waiting < WAITS:
         return Verdict(bound="compute", why=f"the loop waits for data {waiting:.0%} of its time")
     stages = figures.stages_s
     moving = (stages.get("staging", 0.0) + stages.get("move", 0.0)) / figures.wait_s

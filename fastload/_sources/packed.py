@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from .. import _native
 from .._base import randomness
 from .._base.indices import repeats_within
+from .._base.keywords import names_nearest
 from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
@@ -117,6 +118,7 @@ class PackedDataset(Dataset[Any]):
         UsageError: the store has no such field, or an argument has a wrong type.
     """
 
+    @names_nearest
     def __init__(
         self,
         path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],

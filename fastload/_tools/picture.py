@@ -11,6 +11,8 @@ from ..errors import MissingDependencyError, UsageError
 if TYPE_CHECKING:
     from PIL import Image
 
+LINE = 12  # pixels between two lines of text
+
 _FORMATS = {
     ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP",
     ".tif": "TIFF", ".tiff": "TIFF", ".gif": "GIF",
@@ -34,6 +36,22 @@ def format_of(path: str | os.PathLike[str]) -> str:
             f"{os.fspath(path)!r}: expected a picture file ending in {', '.join(_FORMATS)}"
         )
     return _FORMATS[suffix]
+
+
+def write(image: Image.Image, at: tuple[int, int], text: str, width: int) -> None:
+    """Write ``text``, black, below and to the right of ``at``.
+
+    What is wider than ``width`` pixels loses its beginning: of a path the end tells more.
+    """
+    from PIL import ImageDraw, ImageFont
+
+    font = ImageFont.load_default()
+    text = text.encode("latin-1", "replace").decode("latin-1")  # an old Pillow has no others
+    left = text
+    while left and font.getlength(text) > width:
+        left = left[1:]
+        text = f"...{left}"
+    ImageDraw.Draw(image).text(at, text, "black", font)
 
 
 def save(image: Image.Image, path: str | os.PathLike[str]) -> None:

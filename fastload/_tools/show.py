@@ -2,7 +2,8 @@
 
 The pictures are a loader's own batches, converted back to levels by the inverse of the plan's
 table, so they are exact. Chains that only Python can run have no table: their values are shown
-directly if they are between 0 and 1, and stretched otherwise.
+directly if they are between 0 and 1, and stretched otherwise. Masks, boxes and points of ``joint``
+are drawn over them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +19,18 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from .._base.import_object import one_line
+from .._base.keywords import names_nearest
 from .._base.torch_loader import DataLoader
 from .._sources.packed import PackedDataset, copy_with, open_dataset
 from .._sources.source import nested, resolve
 from .._sources.unreadable import Unreadable
+from .._transforms.targets.joint import stored
 from .._transforms.views import Views
 from ..errors import FastloadError, UsageError
 from ..hints import Decode
 from ..storage.base import Store
 from . import picture as _picture
+from .marks import drawn
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_SIDE = 512  # pixels; a larger picture is scaled down
 _GAP = 4  # white pixels around each picture
+_LEAST = 48  # pixels of a column, so that its name has room
 
 _T = TypeVar("_T")
 _Dataset: TypeAlias = "str | os.PathLike[str] | Dataset[Any]"
@@ -48,6 +53,7 @@ class Tile:
     Attributes:
         index: index of the sample in the dataset.
         name: its key in the store, or its file.
+        label: its class, or its label in digits; "" without one.
         epoch: epoch of the augmentation; None: the stored image.
         box: x, y, width and height in the grid, in pixels.
         scale: 1.0, or the factor by which it was scaled down.
@@ -55,6 +61,7 @@ class Tile:
 
     index: int
     name: str
+    label: str
     epoch: int | None
     box: tuple[int, int, int, int]
     scale: float
@@ -62,7 +69,7 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A grid of pictures.
+    """A grid of pictures: column names above, index, class and file below each row.
 
     Attributes:
         image: the grid, RGB.
@@ -77,6 +84,7 @@ class Shown:
     levels: str
 
 
+@names_nearest
 def show(
     dataset: _Dataset,
     transform: Callable[[Any], Any] | None = None,
@@ -92,7 +100,8 @@ def show(
 
     Each row is a sample: the stored image (scaled down to fit), and the images that a FastLoader
     with this seed gives for it in ``views`` epochs. Up to 512 x 512 pixels, these are exactly the
-    pixels that the network gets, before normalisation. The same seed gives the same grid.
+    pixels that the network gets, before normalisation, but for masks, boxes and points, which are
+    drawn over them. The same seed gives the same grid.
 
     Example:
         >>> fastload.show("imgs.lmdb", train_tf, out="grid.png")
@@ -116,8 +125,6 @@ def show(
         DataError: a sample cannot be read.
     """
     _picture.format_of("grid.png" if out is None else out)  # raises before any work is done
-    from PIL import Image
-
     if views < 1:
         raise UsageError(f"views: expected 1 or more, got {views}")
     opened = open_dataset(dataset, seed=seed, transform=transform, target_transform=None)
@@ -134,9 +141,8 @@ def show(
             one._epoch.copy_(number)
     rows = []
     for at, index in enumerate(indices):
-        name, original = _original(opened, index)
-        after = [Image.fromarray(levels[at]) for levels in made]
-        rows.append((index, name, original, after))
+        name, label, original = _original(opened, index)
+        rows.append(_Row(index, name, label, [original, *(images[at] for images in made)]))
     shown = _grid(rows, epoch, engine, words)
     if out is not None:
         _picture.save(shown.image, out)
@@ -170,8 +176,10 @@ def _indices(samples: int | Sequence[int], dataset: object) -> list[int]:
 
 def _made(
     dataset: Any, indices: list[int], epochs: list[int], seed: int, decode: Decode
-) -> tuple[list[list[_Levels]], str, str]:
-    """The samples' levels by epoch, the engine, and how values were converted to levels."""
+) -> tuple[list[list[Image.Image]], str, str]:
+    """The samples' images by epoch, the engine, and how values were converted to levels."""
+    from PIL import Image
+
     from .._loader import FastLoader
 
     try:
@@ -192,9 +200,10 @@ def _made(
         decode=decode,
     )
     made, words = [], ""
+    joint = next((one.joint for one in nested(dataset) if isinstance(one, PackedDataset)), None)
     for epoch in epochs:
         loader.set_epoch(epoch)
-        levels: list[_Levels] = []
+        images: list[Image.Image] = []
         batches = iter(loader)
         for index in indices:
             try:
@@ -205,9 +214,13 @@ def _made(
                 raise UsageError(
                     f"the transform fails on sample {index}: {one_line(error)}"
                 ) from error
-            found, words = _levels(_image_of(batch, batched=not single), plan)
-            levels.append(found)
-        made.append(levels)
+            levels, words = _levels(_image_of(batch, batched=not single), plan)
+            image = Image.fromarray(levels)
+            if joint is not None:
+                values = {name: batch[name] if single else batch[name][0] for name in joint.names}
+                image = drawn(image, joint, values)
+            images.append(image)
+        made.append(images)
     return made, str(loader.stats()["engine"]), words
 
 
@@ -257,51 +270,75 @@ def _of_tensor(image: torch.Tensor, plan: Plan | None) -> tuple[torch.Tensor, st
     return (255 * spread).round().to(torch.uint8), "stretched, each from its minimum to its maximum"
 
 
-def _original(dataset: Any, index: int) -> tuple[str, Image.Image]:
-    """A sample's name and its image before the transform."""
+def _original(dataset: Any, index: int) -> tuple[str, str, Image.Image]:
+    """A sample's name, its label in words, and its image before the transform."""
     if isinstance(dataset, Subset):
         return _original(dataset.dataset, int(dataset.indices[index]))
     if isinstance(dataset, PackedDataset):
         from .._engine.pillow import decode_record
 
-        return dataset.samples[index][0], decode_record(dataset.store, index)
+        image = decode_record(dataset.store, index)
+        if dataset.joint is not None:
+            values = stored(dataset.joint, dataset.store, index, image.size)
+            image = drawn(image, dataset.joint, values)
+        (name,) = dataset.store.keys(np.array([index]))
+        return name, _label(dataset, index) if dataset.targets else "", image
     if hasattr(dataset, "samples") and hasattr(dataset, "loader"):
         path = dataset.samples[index][0]
-        return str(path), dataset.loader(path).convert("RGB")
+        return str(path), _label(dataset, index), dataset.loader(path).convert("RGB")
     raise UsageError(
         "show: expected a path, a PackedDataset, an ImageFolder or a DatasetFolder, got "
         f"{type(dataset).__name__}, which does not give access to images before the transform"
     )
 
 
-def _grid(
-    rows: list[tuple[int, str, Image.Image, list[Image.Image]]], epoch: int, engine: str, words: str
-) -> Shown:
+def _label(dataset: Any, index: int) -> str:
+    """The class of a sample, or its label in digits."""
+    label = dataset.targets[index]
+    if isinstance(label, int) and 0 <= label < len(dataset.classes):
+        return str(dataset.classes[label])
+    return str(label)
+
+
+class _Row(NamedTuple):
+    sample: int
+    name: str
+    label: str
+    images: list[Image.Image]  # as stored, then of each epoch
+
+
+def _grid(rows: list[_Row], epoch: int, engine: str, words: str) -> Shown:
     from PIL import Image
 
-    shrunk = [[_fitted(image, (_MAX_SIDE, _MAX_SIDE)) for image in after] for *_, after in rows]
-    cell_w = max(image.width for after in shrunk for image in after)
-    heights = [max(image.height for image in after) for after in shrunk]
-    columns = 1 + len(shrunk[0])
-    size = columns * (cell_w + _GAP) + _GAP, sum(heights) + (len(rows) + 1) * _GAP
+    most = (_MAX_SIDE, _MAX_SIDE)
+    after = [[_fitted(image, most) for image in row.images[1:]] for row in rows]
+    cell_w = max(_LEAST, *(image.width for some in after for image in some))
+    heights = [max(image.height for image in some) for some in after]
+    names = ["stored", *(f"epoch {epoch + view}" for view in range(len(after[0])))]
+    lefts = [_GAP + column * (cell_w + _GAP) for column in range(len(names))]
+    line = _picture.LINE + _GAP
+    size = lefts[-1] + cell_w + _GAP, line + sum(heights) + len(rows) * (line + _GAP)
     grid = Image.new("RGB", size, "white")
-    tiles, top = [], _GAP
-    for (index, name, original, after), small, height in zip(rows, shrunk, heights, strict=True):
-        before = _fitted(original, (cell_w, height))
-        for column, (whole, picture) in enumerate(
-            zip([original, *after], [before, *small], strict=True)
-        ):
-            left = _GAP + column * (cell_w + _GAP)
-            grid.paste(picture, (left, top))
+    for left, name in zip(lefts, names):
+        _picture.write(grid, (left, 0), name, cell_w)
+    tiles, top = [], line
+    for row, small, height in zip(rows, after, heights, strict=True):
+        pictures = [_fitted(row.images[0], (cell_w, height)), *small]
+        for column, (whole, picture) in enumerate(zip(row.images, pictures, strict=True)):
+            grid.paste(picture, (lefts[column], top))
             tile = Tile(
-                index=index,
-                name=name,
+                index=row.sample,
+                name=row.name,
+                label=row.label,
                 epoch=epoch + column - 1 if column else None,
-                box=(left, top, picture.width, picture.height),
+                box=(lefts[column], top, picture.width, picture.height),
                 scale=picture.width / whole.width,
             )
             tiles.append(tile)
         top += height + _GAP
+        told = "  ".join(filter(None, (str(row.sample), row.label, row.name)))
+        _picture.write(grid, (_GAP, top - _GAP), told, size[0] - 2 * _GAP)
+        top += line
     return Shown(image=grid, tiles=tuple(tiles), engine=engine, levels=words)
 
 

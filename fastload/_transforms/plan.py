@@ -92,7 +92,7 @@ class Plan:
             "1 table of output values" * (self.lut is not None),
             f"{len(self.erasing)} erasing" * bool(self.erasing),
         ]
-        return "all in the engine, sample by sample: " + ", ".join(filter(None, parts))
+        return "everything runs in the engine: " + ", ".join(filter(None, parts))
 
     @property
     def fixed_size(self) -> bool:

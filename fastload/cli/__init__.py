@@ -103,8 +103,8 @@ class _Group(click.Group):
         terminated: list[int] = []
         handler = _as_ctrl_c(terminated)
         others = warnings.formatwarning
-        warnings.formatwarning = lambda message, category, *place, **more: self._as_typed(
-            _format_warning(message, category), given
+        warnings.formatwarning = lambda message, category, *place, **more: _shown(
+            self._as_typed(_format_warning(message, category), given)
         )
         try:
             status = super().main(*args, **kwargs)
@@ -121,7 +121,7 @@ class _Group(click.Group):
             sys.exit(1)
         except (FastloadError, OSError) as error:
             message = self._as_typed(_message(error), given)
-            click.echo(f"fastload: error: {message}", err=True)
+            click.echo(_coloured(f"fastload: error: {message}", "error", "red"), err=True)
             self._fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
         except Exception as error:  # from the user's dataset or transform, or a bug in fastload
             if not self._asks_for_json(given):
@@ -183,6 +183,24 @@ def _format_warning(message: Warning | str, category: type[Warning]) -> str:
     """A warning in one line, like an error, without its place in the code."""
     name = "" if category in (UserWarning, RuntimeWarning) else f" ({category.__name__})"
     return f"fastload: warning{name}: {printable(str(message), keep=chr(10))}\n"
+
+
+def _shown(warning: str) -> str:
+    """A warning with colours, if stderr is a terminal: Python writes it there itself."""
+    return _coloured(warning, "warning", "yellow") if sys.stderr.isatty() else warning
+
+
+def _coloured(message: str, word: str, colour: str) -> str:
+    """``message`` with colours for ``word`` and for the line to type next.
+
+    click takes them away where the output is no terminal. NO_COLOR, if it is set and not empty,
+    asks for none at all (no-color.org).
+    """
+    if os.environ.get("NO_COLOR"):
+        return message
+    message = message.replace(word, click.style(word, fg=colour, bold=True), 1)
+    head, mark, line = message.partition("\ntype next: ")
+    return f"{head}{mark}{click.style(line, fg='cyan')}" if mark else message
 
 
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from .._base.import_object import import_object
 from .._base.progress_bar import bar
 from .._base.whole_file import check_writable
+from ..errors import FastloadError
 from ..storage._local import is_url
 from ._stdout import kept_for_json
 from .pack import size_of
@@ -67,6 +68,10 @@ Examples:
     help="Also try decode='scaled', whose pixels differ slightly.",
 )  # fmt: skip
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a page with a heat map.")
+@click.option(
+    "--force", is_flag=True,
+    help="Write the file even if other programs kept the machine busy.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the tuning file's content.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(
@@ -80,6 +85,7 @@ def command(
     output: str,
     approximate: bool,
     html: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -109,6 +115,14 @@ def command(
                 approximate=approximate,
                 progress=progress,
             )
+    if tuning.busy and not force:
+        if not as_json:
+            _show(tuning)
+        raise FastloadError(
+            f"other programs took {tuning.others:.0%} of the CPUs, also when it was measured "
+            "again: which setting is best cannot be told, and the defaults stay. Run it again when "
+            "the machine is idle, or with --force"
+        )
     tuning.save(output)
     if html is not None:
         page.write_html(tuning, html)

@@ -22,7 +22,7 @@ Examples:
   fastload doctor --steps 200 --apply train.py
   fastload doctor --json train.py | jq '.findings[0]'
 
-Exit status: 0 no findings, 1 the script failed or does not train,
+Exit status: 0 nothing to change, 1 the script failed or does not train,
 2 an error in the command line, 3 there are findings.
 """,
 )
@@ -68,7 +68,12 @@ def command(
                 _say(f"with {_IMPORT}: {found.applied.words()}")
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
-    return 3 if found.findings else 0
+    return _status(found)
+
+
+def _status(found: Diagnosis) -> int:
+    """The exit status; what only a GPU could show counts only where there is one."""
+    return 3 if _shown(found.findings) else 0
 
 
 _IMPORT = "`from fastload import FastLoader as DataLoader`"
@@ -89,13 +94,20 @@ def _warn_of_own(script: str, arguments: Sequence[str]) -> None:
 
 
 def _show(found: Diagnosis) -> None:
+    from .._run.bottleneck import WAITS
+
     loader = found.seen.training
     assert loader is not None  # examine raises without one
-    _say(
-        f"{len(loader.steps_s)} steps at {found.images_per_s:,.0f} images/s; the loop waits for "
-        f"data {loader.waiting:.0%} of its time"
-    )
-    if not found.findings:
+    most = 1 / max(1 - loader.waiting, 1e-9)  # if data came at once
+    if loader.waiting < WAITS:
+        verdict = "the training step is the bottleneck"
+        verdict += f": a faster loader gains at most {most - 1:.0%}"
+    else:
+        verdict = f"the loop waits for data {loader.waiting:.0%} of its time"
+        verdict += f": a faster loader gains at most {most:.1f} x"
+    _say(verdict)
+    _say(f"{len(loader.steps_s)} steps at {found.images_per_s:,.0f} images/s")
+    if not _shown(found.findings):
         _say("found nothing to change")
     _show_findings(found.findings)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _CLASSES_SHOWN = 20
 _TILE = 96  # pixels of a picture in the contact sheet
+_CELL = _TILE + 2 * picture.LINE  # with index and class, and the file, below it
 _COLUMNS, _ROWS = 10, 8
 
 
@@ -113,14 +114,26 @@ def _contact_sheet(store: Store, path: str) -> int:
     indices = np.linspace(0, len(store) - 1, count).astype(np.int64) if count else np.empty(0, int)
     columns = max(1, min(_COLUMNS, count))
     rows = max(1, -(-count // columns))
-    sheet = Image.new("RGB", (columns * _TILE, rows * _TILE), "white")
-    kinds, sizes = store.kinds(indices), store.sizes(indices)
+    sheet = Image.new("RGB", (columns * _TILE, rows * _CELL), "white")
+    kinds, sizes, keys = store.kinds(indices), store.sizes(indices), store.keys(indices)
     for at, data in enumerate(read_records(store, indices)):
         tile = _tile(data, int(kinds[at]), (int(sizes[at, 0]), int(sizes[at, 1])))
-        x, y = at % columns * _TILE, at // columns * _TILE
+        x, y = at % columns * _TILE, at // columns * _CELL
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
+        told = (f"{indices[at]}  {_class_of(store, int(indices[at]))}", keys[at])
+        for line, text in enumerate(told):
+            picture.write(sheet, (x + 2, y + _TILE + line * picture.LINE), text, _TILE - 4)
     picture.save(sheet, path)
     return count
+
+
+def _class_of(store: Store, index: int) -> str:
+    """The class of a record, or its label in digits; "" without one."""
+    if store.labels is None:
+        return ""
+    label = store.labels[index].tolist()
+    inside = isinstance(label, int) and 0 <= label < len(store.classes)
+    return store.classes[label] if inside else str(label)
 
 
 def _tile(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:

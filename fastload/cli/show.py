@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
 from .._base.import_object import import_object
 from ..hints import Decode
 from ._stdout import kept_for_json
+
+
+def _kinds(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    kinds = dict(one.partition("=")[::2] for one in given)
+    if not all(kinds.values()):
+        raise click.BadParameter(f"expected NAME=KIND, such as mask=mask, got {', '.join(given)}")
+    return kinds
 
 
 @click.command(
@@ -25,6 +34,10 @@ Examples:
 @click.option(
     "--transform", metavar="MODULE:OBJECT",
     help="The transform. [default: none, images unchanged]",
+)  # fmt: skip
+@click.option(
+    "--joint", "joint", multiple=True, metavar="NAME=KIND", callback=_kinds,
+    help="Draw this field, too: mask=mask, boxes=xyxy, xywh or cxcywh, eyes=points. Repeatable.",
 )  # fmt: skip
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False), default="grid.png", show_default=True,
@@ -55,6 +68,7 @@ Examples:
 def command(
     path: str,
     transform: str | None,
+    joint: dict[str, Any],
     out: str,
     samples: int,
     indices: tuple[int, ...],
@@ -66,15 +80,16 @@ def command(
 ) -> None:
     """Draw the images of PATH, a store or a folder of images, as the network will see them.
 
-    A row is a sample: the stored image, then the results of the transform. The same seed gives the
-    same picture. Importing MODULE, also from the current folder, runs it: a script needs
-    `if __name__ == "__main__":` before its training.
+    A row is a sample: the stored image, then the results of the transform; below it index, class
+    and file. The same seed gives the same picture. Importing MODULE, also from the current folder,
+    runs it: a script needs `if __name__ == "__main__":` before its training.
     """
+    from .._sources.packed import PackedDataset
     from .._tools.show import show
 
     with kept_for_json(as_json):
         shown = show(
-            path,
+            PackedDataset(path, joint=joint) if joint else path,
             import_object(transform) if transform else None,
             out=out,
             samples=list(indices) or samples,

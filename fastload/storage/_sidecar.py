@@ -1,7 +1,7 @@
 """The sidecar ``NAME.fastload``: the columns of a store whose own format has no place for them.
 
-docs/formats.md has the layout and says what ``append`` does with it. A sidecar is mapped when it is
-read; every length is checked first.
+SPECIFICATION.md has the layout and says what ``append`` does with it. A sidecar is mapped when it
+is read; every length is checked first.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ __all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store"
 
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; its first bytes say which
 RAW = 1  # the record is uint8 pixels, HWC, RGB, without padding; `sizes` has width and height
-DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
+DCT = 2  # the record is fastload's quantised DCT form (SPECIFICATION.md)
 BLOCK_NBYTES = 8 << 20
 """What is read at once from elsewhere: S3's own advice is 8 to 16 MB; more delays the start."""
 

@@ -42,7 +42,7 @@ def test_every_recipe_is_whole_in_the_engine(variant: str, photos: Path) -> None
     else:
         plan = recognise(transforms_v1(work))
     assert isinstance(plan, Plan), plan
-    assert plan.split.startswith("all in the engine, sample by sample: ")
+    assert plan.split.startswith("everything runs in the engine: ")
     assert plan.size == (224, 224)
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import PIL
 import PIL.features
@@ -122,8 +123,11 @@ def test_info_as_json_and_contact_sheet(images: Path, tmp_path: Path) -> None:
     assert summary["width"] == {"min": 30, "median": 40, "max": 49}
     assert summary["checksums"] is True
     with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.size == (960, 192)
+        assert sheet.size == (960, 240)
         assert len(np.unique(np.asarray(sheet))) > 100
+        below = [np.asarray(sheet.convert("L"))[96:120, x : x + 96] for x in range(0, 960, 96)]
+        assert all((one < 128).any() for one in below)  # index, class and file
+        assert len({one.tobytes() for one in below}) == 10
     assert sorted(os.listdir(tmp_path)) == ["imgs", "sheet.png", "x.lmdb"]
 
 
@@ -471,3 +475,24 @@ def test_dry_run_names_the_fastest_and_writes_nothing(images: Path, tmp_path: Pa
     as_json = run("pack", images, tmp_path / "a.lmdb", "--dry-run", "--json", "--encode", "png")
     assert [one["encode"] for one in json.loads(as_json.stdout)] == ["png"]
     assert os.listdir(tmp_path) == ["imgs"]
+
+
+@pytest.mark.parametrize("wanted", [None, "", "1"])
+def test_the_word_that_matters_and_the_line_to_type_have_a_colour_on_a_terminal(
+    wanted: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("NO_COLOR", wanted)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imgs.lmdb").mkdir()
+    words = ["info", "imgz.lmdb"]
+    plain, terminal = (CliRunner().invoke(main, words, color=color) for color in (False, True))
+    assert plain.stderr.startswith("fastload: error: ") and "\ntype next: " in plain.stderr
+    assert click.unstyle(terminal.stderr) == plain.stderr
+    if wanted:
+        assert terminal.stderr == plain.stderr
+    else:
+        assert click.style("error", fg="red", bold=True) in terminal.stderr
+        line = plain.stderr.partition("type next: ")[2].strip()
+        assert click.style(line, fg="cyan") in terminal.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import re
 from pathlib import Path
@@ -21,6 +23,7 @@ import fastload
 from fastload import FastLoader, UsageError, pack
 from fastload._sources.packed import augmentation_of
 from fastload.cli import main
+from fastload.storage import Record
 
 TRAIN = v1.Compose([v1.RandomResizedCrop((40, 48)), v1.ColorJitter(0.4, 0.4), v1.PILToTensor()])
 MODULE = """
@@ -199,6 +202,60 @@ def test_a_dataset_without_images_before_the_transform_is_refused() -> None:
     images = torch.utils.data.TensorDataset(torch.zeros(3, 3, 8, 8))
     with pytest.raises(UsageError, match="which does not give access to images"):
         fastload.show(images)
+
+
+def dark(picture: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
+    """Where something is written in ``box`` (left, upper, right, lower), bool."""
+    return np.asarray(picture.convert("L").crop(box)) < 128
+
+
+def test_columns_are_named_and_a_line_below_each_row_says_index_class_and_file(
+    photos: Path,
+) -> None:
+    shown = fastload.show(photos, TRAIN, samples=[2, 23], views=2)
+    rows = [[tile for tile in shown.tiles if tile.index == index] for index in (2, 23)]
+    classes = sorted(folder.name for folder in photos.iterdir())
+    assert [row[0].label for row in rows] == [classes[0], classes[-1]]
+    width = shown.image.width
+    for tile in rows[0]:  # above each column its name
+        x, y, w, _ = tile.box
+        assert dark(shown.image, (x, 0, x + w, y)).any()
+    below = []
+    for row, end in zip(rows, (rows[1][0].box[1], shown.image.height), strict=True):
+        bottom = max(tile.box[1] + tile.box[3] for tile in row)
+        below.append(dark(shown.image, (0, bottom, width, end)))
+        assert below[-1].any()
+    height = min(map(len, below))
+    assert not np.array_equal(below[0][:height], below[1][:height])
+
+
+def test_masks_boxes_and_points_are_drawn_over_their_images(tmp_path: Path) -> None:
+    levels = np.zeros((40, 60), np.uint8)
+    levels[:, :30] = 3
+    mask, image = io.BytesIO(), io.BytesIO()
+    Image.fromarray(levels).save(mask, "PNG")
+    Image.new("RGB", (60, 40), "white").save(image, "PNG")
+    fields = {"mask": mask.getvalue(), "boxes": [[36, 10, 20, 12]], "eyes": [[50, 5]]}
+    with fastload.open_writer(tmp_path / "x.lmdb") as writer:
+        record = {"label": None, "key": "0.png", "width": 60, "height": 40, "fields": fields}
+        writer.append([Record(data=image.getvalue(), **record)])
+    joint = {"mask": "mask", "boxes": "xywh", "eyes": "points"}
+    flipped = v2.Compose([v2.RandomHorizontalFlip(p=1.0), v2.ToImage()])
+    dataset = fastload.PackedDataset(tmp_path / "x.lmdb", joint=joint, transform=flipped)
+    shown = fastload.show(dataset, samples=1, views=1)
+    before, after = (part(shown.image, dataclasses.asdict(tile)) for tile in shown.tiles)
+    np.testing.assert_array_equal(before[:, ::-1], after)
+    white = (before == 255).all(axis=2)
+    assert not white[:, :30].any()  # the mask, see-through
+    assert not white[10, 36:56].any() and not white[10:22, 36].any()  # the outline of the box
+    assert white[12:20, 38:54].all()  # what is inside
+    assert not white[5, 50]
+    line = [tmp_path / "x.lmdb", *(f"--joint={name}={kind}" for name, kind in joint.items())]
+    done = run(*line, "--views", 1, "--json")
+    assert done.exit_code == 0, done.output
+    tile = json.loads(done.stdout)["tiles"][0]
+    np.testing.assert_array_equal(part(Image.open("grid.png"), tile), before)
+    assert "expected NAME=KIND" in run(tmp_path / "x.lmdb", "--joint", "mask").stderr
 
 
 def test_text_says_where_and_how(photos: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+import fastload
 from fastload import FastLoader, PackedDataset
 from fastload._run.moved import INSTEAD
 from fastload.errors import UsageError
@@ -36,3 +37,25 @@ def test_what_moved_to_a_class_is_taken_there() -> None:
     taken = inspect.signature(PackedDataset).parameters.keys()
     moved = {name for name, line in INSTEAD.items() if "PackedDataset(" in line}
     assert moved and moved <= taken
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "meant"),
+    [
+        (FastLoader, "shufle", "shuffle"),
+        (FastLoader, "workers", "num_workers"),
+        (FastLoader, "batchsize", "batch_size"),
+        (PackedDataset, "cachedir", "cache_dir"),
+        (fastload.pack, "encoding", "encode"),
+        (fastload.autotune, "batch_sise", "batch_size"),
+        (fastload.show, "sample", "samples"),
+    ],
+)
+def test_a_mistyped_argument_is_answered_with_the_nearest_name(
+    call: Any, given: str, meant: str
+) -> None:
+    wanted = f"unexpected keyword argument '{given}'. Did you mean '{meant}'\\?$"
+    with pytest.raises(TypeError, match=wanted):
+        call("absent.lmdb", **{given: None})
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'zzz'$"):
+        call("absent.lmdb", zzz=None)

@@ -40,7 +40,7 @@ def test_libjpeg_decodes_on_processors_without_avx2() -> None:
 
 
 def block(values: Coefficients, before: int) -> bytes:
-    """One block of a record (docs/dct.md), with every non-zero value as a 16-bit escape."""
+    """One block of a record (SPECIFICATION.md), with every non-zero value as a 16-bit escape."""
     zigzag = values[ZIGZAG]
     at = [k for k in range(1, 64) if zigzag[k]]
     mask = sum(1 << (k - 1) for k in at)

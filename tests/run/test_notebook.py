@@ -1,4 +1,4 @@
-"""What a notebook shows of a loader is well-formed HTML that says what the plain objects say."""
+"""What a notebook and a terminal show of a loader says what the plain objects say."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import pickle
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader
 from torchvision import transforms as T
 
-from fastload import FastLoader, pack
+from fastload import FastLoader, FastloadError, PackedDataset
 from notebook_html import Cells
 from notebook_html import rows as shown
 
@@ -50,6 +49,34 @@ def test_a_loader_that_has_not_run_shows_no_figures(store: Path) -> None:
     assert loader._repr_html_().startswith("<b>FastLoader: PackedDataset, batch_size=4</b>")
 
 
+def test_a_terminal_shows_the_figures_that_a_notebook_shows(store: Path) -> None:
+    loader = FastLoader(store, 4, transform=TRANSFORM)
+    before = repr(loader)
+    list(loader)
+    stats = loader.stats()
+    rows = shown(stats)
+    lines = repr(stats).splitlines()
+    assert [line.split("  ")[0] for line in lines] == list(rows)
+    for line, words in zip(lines, rows.values(), strict=True):
+        assert line.endswith(words)
+    bars = [line.count("#") for line in lines if line.startswith("stage ")]
+    assert bars[0] == 12 and bars == sorted(bars, reverse=True)
+    assert f"{stats}" == repr(stats) and stats["images"] == 24
+    title = "FastLoader: PackedDataset, batch_size=4"
+    assert before.splitlines()[0] == title and "speed" not in before
+    for text in (title, *loader.explain().splitlines(), *repr(loader.stats()).splitlines()[:1]):
+        assert text in repr(loader)
+
+
+def test_a_loader_that_cannot_be_explained_can_be_printed(store: Path) -> None:
+    dataset = PackedDataset(store, TRANSFORM)
+    loader = FastLoader(dataset, 4, engine="native")
+    dataset.transform = lambda image: image
+    with pytest.raises(FastloadError, match="cannot read this dataset") as caught:
+        loader.explain()
+    assert str(caught.value).splitlines()[0] in repr(loader)
+
+
 def test_names_of_files_and_errors_are_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "imgs" / "<b>a&b"
     folder.mkdir(parents=True)
@@ -68,13 +95,9 @@ def test_showing_a_loader_changes_nothing_that_it_yields(store: Path, workers: i
         for _ in range(2)
     )
     seen._repr_html_()
+    repr(seen)
     for number, ((a, _), (b, _)) in enumerate(zip(plain, seen, strict=True)):
         if number == 1:
             seen._repr_html_()
+            repr(seen)
         assert a.equal(b)
-
-
-def test_a_print_of_a_loader_is_what_a_dataloaders_is(tmp_path: Path, photos: Path) -> None:
-    pack(photos, tmp_path / "x.lmdb")
-    assert FastLoader.__repr__ is DataLoader.__repr__
-    assert str(FastLoader(tmp_path / "x.lmdb", 4).explain()).count("\n") >= 3

@@ -124,7 +124,7 @@ def split_as_documented(plan: Plan, chain: Any) -> None:
     assert len(ops) == len([name for name in names if name in ON_GEOMETRY])
     assert len(plan.erasing) == names.count("RandomErasing")
     assert (plan.lut is not None) == plan.dtype.is_floating_point
-    assert plan.split.startswith("all in the engine, sample by sample: ")
+    assert plan.split.startswith("everything runs in the engine: ")
 
 
 @pytest.mark.parametrize("part", range(8))

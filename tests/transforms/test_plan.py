@@ -109,4 +109,4 @@ def test_split_says_where_the_parts_run() -> None:
     ):
         plan = recognise(v1.Compose(chain))
         assert isinstance(plan, Plan)
-        assert plan.split == f"all in the engine, sample by sample: {split}"
+        assert plan.split == f"everything runs in the engine: {split}"

@@ -1,5 +1,5 @@
-// The layout of a block (docs/dct.md, "A block"), shared by all instruction sets: reading and writing its
-// header, and the loop over the blocks of an MCU.
+// The layout of a block (SPECIFICATION.md, "A block"), shared by all instruction sets: reading and writing
+// its header, and the loop over the blocks of an MCU.
 #pragma once
 
 #include <cstddef>

@@ -50,7 +50,7 @@ struct ExpandBlock {
 
   FASTLOAD_AVX512 bool operator()(const DctBlockHeader& header, int16_t dc, int b) const {
     // Escapes are stored without a branch on whether there are any: over images that were not seen just
-    // before, the branch was a little slower (docs/dct.md, "What each choice costs").
+    // before, the branch was a little slower (SPECIFICATION.md, "What each choice costs").
     JCOEF* block = blocks[b][0];
     const int w = header.width - kDctMinWidth;
     const __m512i packed = _mm512_loadu_si512(header.values);

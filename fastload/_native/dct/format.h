@@ -1,4 +1,4 @@
-// The record's header: its fields, reader and writer. docs/dct.md specifies the bytes.
+// The record's header: its fields, reader and writer. SPECIFICATION.md specifies the bytes.
 #pragma once
 
 #include <cstddef>

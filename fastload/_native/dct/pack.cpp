@@ -1,4 +1,4 @@
-// Packs coefficients into a block's bytes (docs/dct.md, "A block").
+// Packs coefficients into a block's bytes (SPECIFICATION.md, "A block").
 #include "dct/pack.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// DCT records: a JPEG's quantised coefficients without Huffman coding, for the DCT store. docs/dct.md
+// DCT records: a JPEG's quantised coefficients without Huffman coding, for the DCT store. SPECIFICATION.md
 // specifies the bytes.
 //
 // What it does. encode.cpp makes a record from a JPEG file, restore.cpp a JPEG file from a record. DctSource
@@ -42,8 +42,8 @@ namespace fastload {
 
 struct DctOptions {
   // MCUs between two restarts of the DC prediction, a power of two in 1..128. Decoding of a crop starts at
-  // such a restart. 8 takes 0.7 % fewer bytes than 4, and no measurable extra time (docs/dct.md, "What each
-  // choice costs").
+  // such a restart. 8 takes 0.7 % fewer bytes than 4, and no measurable extra time (SPECIFICATION.md, "What
+  // each choice costs").
   int column_block = 8;
   // Whether EXIF, ICC and other segments are stored, so that dct_to_jpeg restores them.
   bool keep_metadata = true;

@@ -13,7 +13,7 @@ from ..._run.tuned_file import FORMAT, VERSION, write
 TIED = 0.03
 """Settings within this share of the best count as equally fast."""
 
-_BUSY = 0.15  # share of the CPUs
+BUSY = 0.15  # share of the CPUs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Tuning:
     @property
     def busy(self) -> bool:
         """Whether other programs took so much CPU time that the figures are unreliable."""
-        return self.others > _BUSY
+        return self.others > BUSY
 
     def as_json(self) -> dict[str, object]:
         """The content of the file."""

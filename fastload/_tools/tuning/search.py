@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..._base.keywords import names_nearest
 from ..._base.machine import cpu
 from ..._base.machine.load import Others
 from ..._run.point import Point
@@ -24,7 +25,7 @@ from ..._run.tuned_file import fingerprint, machine
 from ...errors import UsageError
 from .grid import BATCH_SIZE, Grid
 from .meter import Meter, Trial
-from .result import TIED, Tried, Tuning
+from .result import BUSY, TIED, Tried, Tuning
 from .target import Target, cpus, target_of
 
 _SHARES = {"grid": 0.3, "refine": 0.25, "final": 0.2, "context": 0.25}  # of the budget
@@ -35,6 +36,7 @@ _FILLING = 0.03  # share of the budget: a dataset that can be read in this time 
 _COMPUTE = 0.95  # share of the step's own rate from which the loop is bound by the step
 
 
+@names_nearest
 def autotune(
     source: object,
     *,
@@ -66,7 +68,7 @@ def autotune(
         fix_batch_size: as ``batch_size``, and no other batch size is tried.
         budget_s: seconds that the search may take.
         memory_limit: bytes that a setting may use; None: half of the available memory.
-        approximate: also try decode="scaled", whose pixels differ slightly (docs/transforms.md).
+        approximate: also try decode="scaled", whose pixels differ slightly (docs/performance.md).
         progress: called with (seconds spent, budget, the setting being measured).
 
     Returns:
@@ -98,7 +100,7 @@ class _Search:
         self, meter: Meter, budget_s: float, progress: Callable[[float, float, str], None]
     ) -> None:
         self._meter = meter
-        self._budget_s = budget_s
+        self._budget_s = self._left_s = budget_s
         self._progress = progress
         self._begun = time.perf_counter()
         self._others = Others()
@@ -121,7 +123,11 @@ class _Search:
         if not self._own(left):
             smallest = self._meter.trials[min(self._own(list(self._meter.trials)))]
             raise UsageError(f"no setting fits: {smallest.point}: {smallest.reason}")
-        left = self._round(left, "grid", rounds=1, keep=max(_FINALISTS, len(left) // 3))
+        points, keep = left, max(_FINALISTS, len(left) // 3)
+        left = self._round(points, "grid", rounds=1, keep=keep)
+        if self._others.share() > BUSY:  # perhaps they have ended
+            self._begin_again()
+            left = self._round(points, "grid", rounds=1, keep=keep)
         grid = dataclasses.replace(grid, caches=self._worth_caching(left))
         begin = {left[0], *self._own(left)[:2]}
         near = {point for one in begin for point in grid.near(one) if self._meter.fits(point)}
@@ -129,12 +135,21 @@ class _Search:
         left = self._round(left, "final", rounds=3, keep=_FINALISTS)
         return self._outcome(left)
 
+    def _begin_again(self) -> None:
+        """Forget what was measured; the rest of the budget is left."""
+        self._progress(self._spent(), self._budget_s, "other programs are busy: measuring again")
+        self._left_s = self._budget_s - self._spent()
+        self._others = Others()
+        for trial in self._meter.trials.values():
+            trial.rates.clear()
+            trial.filling.clear()
+
     def _round(self, points: list[Point], share: str, *, rounds: int, keep: int) -> list[Point]:
         """Visit ``points`` ``rounds`` times; return the best ``keep``, best first.
 
         At least half of them have the batch size in use, if there are enough.
         """
-        end = time.perf_counter() + _SHARES[share] * self._budget_s
+        end = time.perf_counter() + _SHARES[share] * self._left_s
         for number in range(rounds):
             order = list(points)
             self._random.shuffle(order)
@@ -173,7 +188,7 @@ class _Search:
         meter, trials = self._meter, self._meter.trials
         best = self._own(left)[0]
         rate = trials[best].rate
-        seconds = _SHARES["context"] * self._budget_s / (2 * _ROUNDS + 4)
+        seconds = _SHARES["context"] * self._left_s / (2 * _ROUNDS + 4)
         uncached = max(
             (
                 point
@@ -220,7 +235,7 @@ class _Search:
 
     def _beside_torch(self, point: Point, seconds: float) -> list[tuple[float, float]]:
         """Images/s of a setting and of torch's defaults, measured several times in turn."""
-        end = time.perf_counter() + _SHARES["context"] * self._budget_s
+        end = time.perf_counter() + _SHARES["context"] * self._left_s
         pairs: list[tuple[float, float]] = []
         while len(pairs) < _ROUNDS and (len(pairs) < 2 or time.perf_counter() < end):
             self._progress(self._spent(), self._budget_s, "comparing with torch's defaults")

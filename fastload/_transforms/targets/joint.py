@@ -364,6 +364,15 @@ def _read_mask(data: bytes) -> npt.NDArray[np.generic]:
         return np.asarray(image)
 
 
+def stored(
+    joint: Joint, store: Store, record: int, size: tuple[int, int]
+) -> dict[str, torch.Tensor]:
+    """The fields of one record, as they are stored; ``size`` is the image's width and height."""
+    one, sizes, (width, height) = np.array([record]), np.array([size], np.int32), size
+    moving = Moving(joint, store, one, sizes, GeometryLog(1), height, width, None)
+    return {name: values[0] for name, values in moving.result().items()}
+
+
 def in_python(
     joint: Joint,
     store: Store,
@@ -382,23 +391,18 @@ def in_python(
     moved: dict[str, list[Any]] = {name: [] for name in joint.names}
     for record in records.tolist():
         image = decode(store, record)
-        size = np.array([image.size], np.int32)
-        one = np.array([record], np.int64)
-        moving = Moving(joint, store, one, size, GeometryLog(1), image.height, image.width, None)
         given: dict[str, Any] = {"image": image}
-        for name, values in moving.result().items():
+        for name, value in stored(joint, store, record, image.size).items():
             kind, canvas = dict(joint.kinds)[name], (image.height, image.width)
             if kind == "mask":
-                given[name] = tv_tensors.Mask(values[0])
+                given[name] = tv_tensors.Mask(value)
             elif kind == "points":
-                given[name] = tv_tensors.KeyPoints(values[0], canvas_size=canvas)
+                given[name] = tv_tensors.KeyPoints(value, canvas_size=canvas)
             elif kind == "labels":
-                given[name] = values[0]
+                given[name] = value
             else:
                 given[name] = tv_tensors.BoundingBoxes(
-                    values[0],
-                    format=kind.upper(),
-                    canvas_size=canvas,
+                    value, format=kind.upper(), canvas_size=canvas
                 )
         made = transform(given)
         image = made["image"]

@@ -1,4 +1,4 @@
-"""HDF5: reader and writer of ``NAME.h5``. The layout is written down in docs/formats.md.
+"""HDF5: reader and writer of ``NAME.h5``. The layout is in SPECIFICATION.md.
 
 Raw images are one contiguous dataset ``images``; image files are one contiguous dataset ``bytes``
 and a dataset ``offsets``. The HDF5 library has one lock for a whole process: it is used to open a

@@ -1,4 +1,4 @@
-"""LMDB: reader and writer of ``NAME.lmdb``. The layout is written down in docs/formats.md.
+"""LMDB: reader and writer of ``NAME.lmdb``. The layout is in SPECIFICATION.md.
 
 The writer uses the LMDB library. The reader maps the file and reads the pages itself
 (``_lmdb_pages.py``), so that spans need no copy, nothing has to be reopened after a fork, and a

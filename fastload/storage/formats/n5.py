@@ -1,4 +1,4 @@
-"""N5: reader and writer of the folder ``NAME.n5``. The layout is written down in docs/formats.md.
+"""N5: reader and writer of the folder ``NAME.n5``. The layout is in SPECIFICATION.md.
 
 The first dimension of N5 changes fastest, so images of height H and width W are a dataset of
 [3, W, H, N]. A block is a file of several images, which lie in it as (height, width, 3).

@@ -1,4 +1,4 @@
-"""torch.save files: reader and writer of ``NAME.pth``. docs/formats.md has the layout.
+"""torch.save files: reader and writer of ``NAME.pth``. SPECIFICATION.md has the layout.
 
 ``torch.load("NAME.pth", weights_only=True, mmap=True)`` returns a dict with the images as a uint8
 tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an image lies as

@@ -1,4 +1,4 @@
-"""MXNet RecordIO: reader and writer of ``NAME.rec``. The layout is written down in docs/formats.md.
+"""MXNet RecordIO: reader and writer of ``NAME.rec``. The layout is in SPECIFICATION.md.
 
 Beside it lie ``NAME.idx`` and ``NAME.lst``, as im2rec writes them. Everything else lies in the
 sidecar. Files that other programs wrote are scanned when they are opened.

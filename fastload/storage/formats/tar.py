@@ -1,4 +1,4 @@
-"""WebDataset tar archives: reader and writer of ``NAME.tar``. The layout is in docs/formats.md.
+"""WebDataset tar archives: reader and writer of ``NAME.tar``. The layout is in SPECIFICATION.md.
 
 A sample is a run of members with the same name before the first dot: key.cls, key.json, key.jpg.
 Everything else lies in the sidecar. Archives that other programs wrote are scanned when they are

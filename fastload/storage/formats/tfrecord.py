@@ -1,4 +1,4 @@
-"""TFRecord: reader and writer of ``NAME.tfrecord``. The layout is written down in docs/formats.md.
+"""TFRecord: reader and writer of ``NAME.tfrecord``. The layout is in SPECIFICATION.md.
 
 A record is a tf.train.Example with the feature names of TF-Slim's ImageNet; the image is the last
 feature, so that the others lie together before it. Everything else lies in the sidecar. Files that

@@ -1,4 +1,4 @@
-"""Zarr v3: reader and writer of the folder ``NAME.zarr``. The layout is in docs/formats.md.
+"""Zarr v3: reader and writer of the folder ``NAME.zarr``. The layout is in SPECIFICATION.md.
 
 Images are one array (N, height, width, 3), sharded: a shard is a file of many images, each an inner
 chunk that is not compressed, with an index after them. The index says where each image lies, so

@@ -98,7 +98,7 @@ def test_shards_in_braces_are_one_store(base: str, remote_folder: Path) -> None:
     [
         (["info", "--json"], "records"),
         (["verify", "--json"], "damaged"),
-        (["autotune", "--json", "--budget", "1", "--fix-batch-size", "4"], "batch_size"),
+        (["autotune", "--json", "--budget", "1", "--fix-batch-size", "4", "--force"], "batch_size"),
     ],
 )
 def test_commands_take_urls(

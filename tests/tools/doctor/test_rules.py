@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 from torchvision import transforms as T
 
 from fastload._tools.doctor.comparison import compare
+from fastload._tools.doctor.examine import Diagnosis
 from fastload._tools.doctor.observation import FastSeen, FunctionSeen, LoaderSeen, Observation
 from fastload._tools.doctor.places import Places
 from fastload._tools.doctor.profiler import Profiler, attributed, functions
@@ -24,7 +25,7 @@ from fastload._tools.doctor.sampler import growth
 from fastload._tools.doctor.sources import cuda_only
 from fastload._tools.doctor.trial import trial
 from fastload._tools.doctor.watch import Watch
-from fastload.cli.doctor import _show_findings
+from fastload.cli.doctor import _show, _show_findings, _status
 
 MB = 1 << 20
 
@@ -176,6 +177,12 @@ def test_what_takes_the_datasets_time_is_found_with_the_gain(
     assert name not in names(Observation(loaders=[idle], **seen))
 
 
+def test_ordinary_photos_are_not_to_be_shrunk() -> None:
+    """A crop of 8 % of 640x480 has fewer pixels than the 224x224 that it becomes."""
+    seen = {**BUSY, "loads": 320, "load_pixels": 320 * 640 * 480, "load_s": 0.6}
+    assert "large-photos" not in names(Observation(loaders=[training()], **seen))
+
+
 # --- settings for CUDA only -----------------------------------------------------------------------
 
 CONDITIONAL = """
@@ -232,6 +239,37 @@ def test_hints_for_gpus_are_one_line_and_fixes_are_whole_at_80_columns(
     assert "1. one, at train.py:3" in printed and "2.5 x" in printed
     assert printed.count("GPU") == 1
     assert all(f"hint-{n} (a.py:{n})" in " ".join(printed.split()) for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "verdict"),
+    [
+        (0.0003, "the training step is the bottleneck: a faster loader gains at most 3%"),
+        (0.01, "the loop waits for data 50% of its time: a faster loader gains at most 2.0 x"),
+        (0.09, "the loop waits for data 90% of its time: a faster loader gains at most 10.0 x"),
+    ],
+)
+def test_doctor_begins_with_a_verdict_in_one_sentence(
+    wait_s: float, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = Observation(loaders=[training(wait_s)])
+    _show(Diagnosis(seen=seen, findings=()))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith(f"{verdict} 10 steps at ")
+    assert printed.endswith("found nothing to change")
+
+
+def test_what_only_a_gpu_could_show_is_no_finding_for_the_exit_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hint = Finding(name="hint", what="x", change="y", verified=False)
+    fix = Finding(name="fix", what="x", change="y")
+    seen = Observation(loaders=[training()])
+    assert _status(Diagnosis(seen=seen, findings=())) == 0
+    assert _status(Diagnosis(seen=seen, findings=(hint,))) == 0
+    assert _status(Diagnosis(seen=seen, findings=(fix, hint))) == 3
+    _show(Diagnosis(seen=seen, findings=(hint,)))
+    assert "found nothing to change" in capsys.readouterr().out
 
 
 # --- order and slow functions ---------------------------------------------------------------------

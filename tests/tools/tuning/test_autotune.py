@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchvision import transforms as T
@@ -23,11 +25,13 @@ import fastload
 import warm
 from fake_time import FakeTime, spends
 from fastload import FastLoader
+from fastload._base.machine.load import Others
 from fastload._base.torch_loader import PlainLoader
 from fastload._run.point import Point
 from fastload._tools.tuning import Tuning, page
 from fastload._tools.tuning.grid import Grid
 from fastload._tools.tuning.result import Tried
+from fastload.cli import main
 from fastload.cli.autotune import _show
 from fastload.errors import DataError, UsageError
 
@@ -50,6 +54,7 @@ class Slow(Dataset[torch.Tensor]):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    monkeypatch.setattr(Others, "share", lambda self: 0.0)
     return FakeTime(monkeypatch, "_tools.tuning.search", "_tools.tuning.meter", read_s=1e-3)
 
 
@@ -222,6 +227,45 @@ def test_a_busy_machine_is_said(tuning: Tuning) -> None:
     busy = dataclasses.replace(tuning, others=0.6)
     assert page.summary(busy)[0][0] == "the machine was busy"
     assert "60%" in page.summary(busy)[0][1]
+    assert "against torch's defaults" in dict(page.summary(quiet))
+    assert "against torch's defaults" not in dict(page.summary(busy))  # no ratio that may be wrong
+
+
+@pytest.mark.parametrize(("busy", "times"), [((), 1), ((0.6,), 2), ((0.6, 0.6), 2)])
+def test_what_was_measured_on_a_busy_machine_is_measured_again_within_the_budget(
+    busy: tuple[float, ...], times: int, clock: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = iter(busy)
+    monkeypatch.setattr(Others, "share", lambda self: next(shares, 0.0))
+    told: list[str] = []
+    rates(clock, monkeypatch, most=2, each=100.0)
+    tuning = fastload.autotune(
+        Slow(clock.waits, 1e-3), budget_s=60, fix_batch_size=8,
+        progress=lambda spent, budget, what: told.append(what),
+    )  # fmt: skip
+    assert 1 + told.count("other programs are busy: measuring again") == times
+    assert tuning.busy == (len(busy) == 2)
+    assert tuning.best.num_workers == 2 and tuning.seconds < 66
+    measured = [one for one in tuning.tried if one.images_per_s]
+    assert all(one.images_per_s in (100.0, 200.0) for one in measured)
+
+
+def test_a_tuning_of_a_busy_machine_is_kept_only_with_force(
+    tuning: Tuning, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dataclasses.replace(tuning, others=0.6)
+    monkeypatch.setattr("fastload._tools.tuning.autotune", lambda *given, **named: found)
+    out = tmp_path / "t.json"
+    words = ["autotune", str(store), "-q", "-o", str(out)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1 and not out.exists()
+    assert "images/s" in done.stdout and "use it" not in done.stdout
+    assert not re.search(r"\d x\b", done.stdout + done.stderr)
+    assert "other programs took 60% of the CPUs, also when it was measured again" in done.stderr
+    assert "the defaults stay" in done.stderr and "--force" in done.stderr
+    assert "error" in json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    done = CliRunner().invoke(main, [*words, "--force"])
+    assert done.exit_code == 0 and out.exists() and "use it" in done.stdout
 
 
 def test_the_table_has_each_num_workers_and_batch_size_once_the_fastest_first(
@@ -476,7 +520,7 @@ def test_the_command_writes_everything_and_names_modules(store: Path, tmp_path: 
         [
             *(script, store, "--budget", "1", "--json"),
             *("--memory", "1GB", "--transform", "mine:transform", "--step", "mine:step"),
-            *("--fix-batch-size", "4"),
+            *("--fix-batch-size", "4", "--force"),
             *("--html", "t.html", "-o", "t.json"),
         ],
         check=True, cwd=tmp_path,

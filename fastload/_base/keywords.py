@@ -1,0 +1,28 @@
+"""A mistyped argument is answered with the nearest name, as newer versions of Python do."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def names_nearest(function: _Function) -> _Function:
+    """``function``, whose TypeError for an unknown keyword argument names the nearest one."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: Any, **named: Any) -> Any:
+        for name in named.keys() - known.keys():
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f". Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(
+                f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}"
+            )
+        return function(*args, **named)
+
+    return checked  # type: ignore[return-value]

@@ -1,0 +1,65 @@
+"""Masks, boxes and points, drawn over their image."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from .._transforms.targets.boxes import FORMATS
+from .._transforms.targets.joint import Joint
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_HUE = 0.618  # steps of the golden ratio: neighbouring numbers have different colours
+_COLOURS = [
+    tuple(round(255 * level) for level in colorsys.hsv_to_rgb(number * _HUE % 1, 0.9, 0.9))
+    for number in range(256)
+]
+
+
+def drawn(image: Image.Image, joint: Joint, values: Mapping[str, torch.Tensor]) -> Image.Image:
+    """A copy of ``image``, RGB, with the fields of ``joint`` over it.
+
+    Masks are see-through, except where they are 0; boxes are outlines, points small squares.
+
+    Args:
+        image: RGB.
+        joint: names and kinds of the fields.
+        values: one sample's: a mask (h, w) or (1, h, w), boxes (k, 4), points (..., 2).
+    """
+    from PIL import Image, ImageDraw
+
+    levels = np.array(image)
+    for name, _ in joint.named("mask"):
+        numbers = values[name].squeeze(0).cpu().numpy().astype(np.int64)
+        colours = np.array(_COLOURS, np.uint16)[numbers & 255]
+        mixed = ((levels + colours) // 2).astype(np.uint8)
+        levels = np.where((numbers == 0)[..., None], levels, mixed)
+    image = Image.fromarray(levels)
+    draw = ImageDraw.Draw(image)
+    width = max(1, max(image.size) // 200)
+    for number, (name, kind) in enumerate(joint.kinds):
+        if kind in FORMATS:
+            for left, top, right, bottom in _corners(values[name], kind):
+                if right > left and bottom > top:
+                    draw.rectangle(
+                        (left, top, right - 1, bottom - 1), outline=_COLOURS[number], width=width
+                    )
+        elif kind == "points":
+            for x, y in values[name].reshape(-1, 2).tolist():
+                draw.rectangle((x - width, y - width, x + width, y + width), fill=_COLOURS[number])
+    return image
+
+
+def _corners(boxes: torch.Tensor, form: str) -> list[list[float]]:
+    """The boxes as left, upper, right and lower edge."""
+    first, second = boxes.reshape(-1, 2, 2).double().unbind(1)
+    if form == "cxcywh":
+        first = first - second / 2
+    ends = second if form == "xyxy" else first + second
+    return torch.cat([first, ends], 1).round().tolist()
