@@ -102,7 +102,8 @@ def by_core() -> Iterator[Callable[[], int]]:
 def same(found: Any, expected: Any) -> None:
     assert type(found) is type(expected)
     if expected is not None:
-        np.testing.assert_array_equal(found, expected, strict=True)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected)
         assert (found.strides, found.flags.writeable, found.flags.owndata) == (
             expected.strides, expected.flags.writeable, expected.flags.owndata
         )  # fmt: skip
@@ -233,7 +234,7 @@ def test_where_opencv_decodes_otherwise_it_is_left_alone(
         assert np.array_equal(getattr(cv2, name)(given), other(given))
     assert by_core() == 0
     assert getattr(cv2, name) is other
-    (line,) = trial.left_out()
+    (line,) = [line for line in trial.left_out() if line.startswith("cv2.")]
     assert line.startswith(f"cv2.{name} is left as it is: it decodes JPEGs in another way")
 
 

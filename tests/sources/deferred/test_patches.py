@@ -186,7 +186,7 @@ def test_a_function_that_gives_other_pixels_is_left_out(
 @pytest.mark.parametrize("patch", ALL, ids=_name)
 def test_the_function_of_this_release_proves_itself(patch: Patch, photos: list[Path]) -> None:
     side_by_side(Calls(photos, _call(patch)), batch_size=2, num_workers=0, epochs=2)
-    assert trial.left_out() == []
+    assert not [line for line in trial.left_out() if line.startswith(f"{patch.names[0]} ")]
     assert named(*patch.names) in redirect.redirected()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -75,7 +76,7 @@ _UNCHANGED: Final = -1
 
 def _of_file(imread: Function, data: bytes) -> Any:
     with path_of(data) as path:
-        return imread(path, _UNCHANGED)
+        return imread(Path(path), _UNCHANGED)  # which old releases refuse, and ours takes
 
 
 def _of_bytes(imdecode: Function, data: bytes) -> Any:

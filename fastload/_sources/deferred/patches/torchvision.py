@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import PIL.Image
 import torch
-import torchvision.io as tv_io
+import torchvision.io  # noqa: F401 - whose functions are exchanged
 import torchvision.transforms.functional as functional
 import torchvision.transforms.v2.functional as functional_v2
 from torchvision import transforms, tv_tensors
@@ -432,13 +432,17 @@ def _and_decodes(same: Proof) -> Proof:
 
 
 def _of_file(read: Function, given: Given) -> Any:
-    with path_of(jpeg()) as path:
-        return values(read(path, tv_io.ImageReadMode.UNCHANGED))  # while it is there
+    with path_of(jpeg()) as path:  # a mode by its name: not before 0.20
+        return values(read(path, "UNCHANGED"))  # while it is there
 
 
 def _of_bytes(decode: Function, given: Given) -> Any:
     data = torch.frombuffer(bytearray(jpeg()), dtype=torch.uint8)
-    return decode(data, tv_io.ImageReadMode.UNCHANGED)
+    return decode(data, "UNCHANGED")
+
+
+def _of_either(decode: Function, given: Given) -> Any:
+    return _of_file(decode, given), values(_of_bytes(decode, given))
 
 
 def _fill_by_type(get_fill: Function, given: Given) -> Any:
@@ -613,7 +617,10 @@ PATCHES: Final = [
         in_float32=True,
     ),
     Patch(
-        names=("torchvision.transforms.v2.ColorJitter.transform",),
+        names=(
+            "torchvision.transforms.v2.ColorJitter.transform",
+            "torchvision.transforms.v2.ColorJitter._transform",  # before 0.21
+        ),
         ours=fewer_steps.color_jitter_v2,
         why=_STEPS,
         kept_by="CPU per image without it: 1.25 on photos of 320x240",
@@ -631,7 +638,7 @@ PATCHES: Final = [
         ours=torchvision_io.reader(warnings=2),
         why="it gives deferred tensors, on a thread that defers",
         kept_by=_PHOTOS,
-        proof=_and_decodes(Same(_of_bytes)),
+        proof=_and_decodes(Same(_of_either)),
     ),
     Patch(
         names=("torchvision.io.decode_jpeg",),
