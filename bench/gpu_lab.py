@@ -280,8 +280,8 @@ def smoke() -> None:
         same = len(found[1]) == 6 and all(map(torch.equal, *found))
         say(store=kind, same=same)
         assert same, f"{kind}: batches on {DEVICE} are not the CPU's"
-    stage = loader._resources.stage
-    say(explain=loader.explain().splitlines(), one_kernel=stage and stage[2]._look_up is not None)
+    stage = loader.inspect().stage
+    say(explain=loader.explain().splitlines(), one_kernel=stage and stage._look_up is not None)
 
 
 def network(compiled: bool) -> torch.nn.Module:

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -57,6 +57,9 @@ from .hints import (
     OnError,
     Stats,
 )
+
+if TYPE_CHECKING:
+    from ._run.inspection import Inspection
 
 _Batch = TypeVar("_Batch")
 
@@ -583,6 +586,15 @@ class FastLoader(DataLoader[Sample]):
         except FastloadError as error:  # the loop will raise it; this is only shown
             explained = str(error)
         return loader_text(self._title, explained, self.stats())
+
+    def inspect(self) -> Inspection:
+        """What this loader keeps at the moment: engine, slabs, caches, mover.
+
+        It is there for tests and for looking into a running program; any release may change it.
+        """
+        from ._run.inspection import inspection
+
+        return inspection(self._resources)
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""

@@ -100,7 +100,7 @@ class Auto(Suite):
         order = {**target.options, **_order(target, batch)}
         loader = FastLoader(target.dataset, num_workers="auto", **order)
         constant = FastLoader(target.dataset, **{**order, **best.arguments()})
-        governor = loader._resources.governor
+        governor = loader.inspect().governor
         assert governor is not None
         if most < max(_WORKERS):
             governor.most = dataclasses.replace(governor.most, workers=most)

@@ -242,7 +242,7 @@ def test_what_it_failed_on_is_not_given_to_it_again(folder: Path) -> None:
     dataset = ImageFolder(str(folder), transform=UINT8[0])
     loader = FastLoader(dataset, 4, engine="dali", seed=1, num_workers=1, on_error="skip")
     list(loader)
-    decoder = loader._resources.engine[1]
+    decoder = loader.inspect().engine
     assert decoder.graph.builds == 1
     path = folder / "x" / "05.jpg"
     path.write_bytes(_damaged(jpeg(size=(85, 75))))
@@ -283,7 +283,7 @@ def test_images_decoded_as_a_whole_give_the_same_crops(
     loader = FastLoader(dataset, 8, engine="dali", num_workers=2, seed=3)
     for (ours, labels), (theirs, same) in zip(loader, expected, strict=True):
         assert torch.equal(ours, theirs) and torch.equal(labels, same)
-    assert loader._resources.engine[1].graph._build.whole
+    assert loader.inspect().engine.graph._build.whole
 
 
 def test_a_pipeline_that_cannot_be_made_is_told(folder: Path, monkeypatch: Any) -> None:
@@ -305,7 +305,7 @@ def test_files_stay_until_the_images_made_of_them_are_complete(store: Path) -> N
     """On a GPU DALI hands out images that are yet to be decoded, in the order of a stream."""
     loader = FastLoader(store, 4, transform=UINT8[0], engine="dali", num_workers=1, seed=1)
     next(iter(loader))
-    decoder = loader._resources.engine[1]
+    decoder = loader.inspect().engine
     decoder.acquire(decoder)
     ticket, unwanted = (decoder.submit(np.arange(4), seed=1, epoch=0) for _ in range(2))
     images, _ = ticket.wait()
@@ -321,7 +321,7 @@ def test_a_spoiled_pipeline_ends_before_the_next_one_is_built(folder: Path) -> N
     dataset = ImageFolder(str(folder), transform=UINT8[0])
     loader = FastLoader(dataset, 4, engine="dali", seed=1, num_workers=1, on_error="skip")
     list(loader)
-    graph = loader._resources.engine[1].graph
+    graph = loader.inspect().engine.graph
     spoiled = weakref.ref(graph._pipe)
     path = folder / "x" / "05.jpg"
     path.write_bytes(_damaged(jpeg(size=(85, 75))))
@@ -337,7 +337,7 @@ def test_a_spoiled_pipeline_ends_before_the_next_one_is_built(folder: Path) -> N
 def test_a_pipeline_ends_with_its_engine(store: Path) -> None:
     loader = FastLoader(store, 4, transform=UINT8[0], engine="dali", num_workers=1, seed=1)
     next(iter(loader))
-    decoder = pickle.loads(pickle.dumps(loader._resources.engine[1]))
+    decoder = pickle.loads(pickle.dumps(loader.inspect().engine))
     decoder.acquire(loader)
     ticket = decoder.submit(np.arange(4), seed=1, epoch=0)
     ticket.settle()
@@ -367,7 +367,7 @@ def test_what_dali_makes_of_an_error_is_decoded_again(folder: Path, monkeypatch:
     monkeypatch.setattr(dali.Pipeline, "share_outputs", failing)
     loader = FastLoader(dataset, 4, engine="dali", num_workers=1, seed=3)
     close(list(loader), expected)
-    assert loader._resources.engine[1].graph.builds == 2
+    assert loader.inspect().engine.graph.builds == 2
 
 
 def test_a_file_replaced_by_a_larger_one_is_an_error(folder: Path) -> None:
@@ -422,7 +422,7 @@ def test_leaving_early_twice_and_a_second_loader(store: Path, workers: int, no_l
     assert all(torch.equal(a[0], b) for a, b in zip(second, expected, strict=True))
     loader.set_epoch(0)
     assert all(torch.equal(a[0], b) for a, b in zip(loader, expected, strict=True))
-    assert loader._resources.engine[1].graph.builds == 1
+    assert loader.inspect().engine.graph.builds == 1
 
 
 def test_two_iterators_of_one_loader_at_once(store: Path) -> None:
@@ -463,7 +463,7 @@ def test_the_end_of_a_process_that_holds_a_loader_says_nothing(store: Path) -> N
         "from torchvision import transforms as t\n"
         "t = t.Compose([t.CenterCrop(64), t.PILToTensor()])\n"
         "loader = FastLoader(sys.argv[1], 8, engine=sys.argv[2], transform=t, num_workers=1)\n"
-        "decoder = iter(loader) and next(iter(loader)) and loader._resources.engine[1]\n"
+        "decoder = iter(loader) and next(iter(loader)) and loader.inspect().engine\n"
         "held = getattr(decoder, 'codec', None) or decoder.graph\n"
     )
     done = warm.run(["-c", script, store, "dali"])
@@ -521,7 +521,7 @@ def test_memory_stays_flat(store: Path, total: int) -> None:
     loader = FastLoader(store, 8, engine="dali", transform=UINT8[0], num_workers=2, seed=1)
     before = memory_after(loader, 40)
     assert memory_after(loader, total) - before < 24 << 20
-    assert loader._resources.engine[1].graph.builds == 1
+    assert loader.inspect().engine.graph.builds == 1
 
 
 def test_explain_says_what_decodes(store: Path) -> None:

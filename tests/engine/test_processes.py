@@ -94,8 +94,7 @@ def loader(dataset: Any, workers: int, transform: Any = TRAIN, **more: Any) -> F
 
 def processes(some: FastLoader[Any]) -> list[int]:
     """Of those that decode for a loader now."""
-    assert some._resources.engine is not None
-    found = some._resources.engine[1].processes
+    found = some.inspect().engine.processes
     team = None if found is None else found._team
     return [] if team is None else [member.pid for member in team.members]
 
@@ -163,8 +162,7 @@ def test_explain_says_who_decodes_and_what_would_be_faster(folder: Path, photos:
 def test_what_the_core_decodes_begins_no_process(photos: Path, tmp_path: Path) -> None:
     here = loader(photos, 2)
     list(here)
-    assert here._resources.engine is not None
-    assert here._resources.engine[1].processes is None
+    assert here.inspect().engine.processes is None
     # One in forty is not worth it.
     few = tmp_path / "few"
     for i in range(40):
@@ -173,8 +171,7 @@ def test_what_the_core_decodes_begins_no_process(photos: Path, tmp_path: Path) -
         image.save(few / "a" / (f"{i}.tif" if i == 0 else f"{i}.jpg"))
     here = loader(few, 2)
     assert len(list(here)) == 6
-    assert here._resources.engine is not None
-    assert here._resources.engine[1].processes is None
+    assert here.inspect().engine.processes is None
     assert "in 2 threads" in here.explain()
 
 
@@ -286,7 +283,7 @@ def test_processes_end_with_a_parent_that_is_killed(folder: Path, tmp_path: Path
     loader = FastLoader(sys.argv[1], 4, num_workers=2, persistent_workers=True,
                         transform=v1.Compose([v1.CenterCrop(8), v1.ToTensor()]))
     list(loader)
-    pids = [str(one.pid) for one in loader._resources.engine[1].processes._team.members]
+    pids = [str(one.pid) for one in loader.inspect().engine.processes._team.members]
     Path(sys.argv[2]).write_text(" ".join(pids))
     os.kill(os.getpid(), signal.SIGKILL)
     """

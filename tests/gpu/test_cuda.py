@@ -134,7 +134,7 @@ def test_slabs_are_pinned_also_those_that_workers_write_into(workers: int) -> No
     loader = FastLoader(rows(), 64, num_workers=workers, device="cuda")
     for _ in range(2):
         assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    assert loader._resources.mover.get().accelerator.memory()["pinned_MB"] >= LENGTH * 64 * 4e-6
+    assert loader.inspect().mover.accelerator.memory()["pinned_MB"] >= LENGTH * 64 * 4e-6
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -381,7 +381,7 @@ def test_times_of_copies_are_the_devices(tmp_path: Path) -> None:
     loader = FastLoader(rows(), 64, device="cuda")
     with fastload.trace(tmp_path / "trace.json"):
         assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    figures = loader._resources.measurements.stamps.snapshot()
+    figures = loader.inspect().stamps.snapshot()
     assert 0 < figures.stages_s["copy"] < figures.elapsed_s
 
 

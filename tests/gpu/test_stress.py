@@ -164,7 +164,7 @@ def test_nothing_is_allocated_in_a_thousand_batches() -> None:
         torch.cuda.synchronize()
         stats = torch.cuda.memory_stats()
         host = getattr(torch.cuda, "host_memory_stats", dict[str, int])()
-        pinned = loader._resources.mover.get().accelerator.memory()["pinned_MB"]
+        pinned = loader.inspect().mover.accelerator.memory()["pinned_MB"]
         figures.append((*(stats[name] for name in names), host.get("num_host_alloc", 0), pinned))
     # Two segments more at most: sizes differ, and how far the host is ahead. 750 batches follow.
     for most, found in zip(

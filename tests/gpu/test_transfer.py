@@ -110,7 +110,7 @@ def test_memory_is_flat_over_a_thousand_batches():
         torch.cuda.synchronize()
         if epoch >= 2:
             figures.add(torch.cuda.memory_stats()["reserved_bytes.all.current"])
-            pinned.add(loader._resources.mover.get().accelerator.memory()["pinned_MB"])
+            pinned.add(loader.inspect().mover.accelerator.memory()["pinned_MB"])
     # Two of the allocator's segments: how far the host is ahead differs.
     assert max(figures) - min(figures) <= 2 * (20 << 20)
     assert max(pinned) <= 7 * 5.2  # the slabs that the ring may keep, 64 x 20,000 x 4 bytes each

@@ -422,7 +422,7 @@ def test_a_long_loop_allocates_a_bounded_number_of_slabs(store):
     for _ in range(20):
         for _images, _labels in loader:
             # Not how often one was allocated: what is not needed for a while is given back.
-            most = max(most, len(loader._resources.engine[1].rings[0]._slabs))
+            most = max(most, len(loader.inspect().engine.rings[0]._slabs))
     assert most <= 6
 
 

@@ -49,7 +49,7 @@ def test_threads_and_batches_ahead_change_in_mid_epoch_without_changing_a_batch(
 def test_a_heavy_step_is_noticed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeTime(monkeypatch, "_base.trace", "_run.epoch", "_run.engine_maker", "_run.producer")
     loader = FastLoader(store, batch_size=1, sampler=[0] * 150, transform=CHAIN, num_workers="auto")
-    governor = loader._resources.governor
+    governor = loader.inspect().governor
     assert governor is not None
     governor.setting = Setting(workers=4, prefetch=2)
     for _ in loader:
@@ -74,7 +74,7 @@ class Numbers(Dataset[int]):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_processes_change_between_epochs_only(persistent: bool) -> None:
     loader = FastLoader(Numbers(), batch_size=4, num_workers="auto", persistent_workers=persistent)
-    governor = loader._resources.governor
+    governor = loader.inspect().governor
     assert governor is not None
     for workers in (1, 3, 2):
         governor.window = lambda workers=workers, **_: Setting(workers=workers, prefetch=2)  # type: ignore[method-assign]
@@ -115,5 +115,5 @@ def test_little_memory_bounds_processes(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("fastload._base.machine.cpu.available", lambda **_: 8)
     loader = FastLoader(Own(torch.arange(4)), num_workers="auto")
     assert loader.num_workers == 1
-    assert isinstance(loader._resources.governor, Governor)
-    assert loader._resources.governor.most.workers == 1
+    assert isinstance(loader.inspect().governor, Governor)
+    assert loader.inspect().governor.most.workers == 1

@@ -211,7 +211,7 @@ def test_a_batch_more_is_ordered_only_after_one_is_taken(store):
     assert list(loader) == [2] * 12
     assert ahead[:10] == [2] * 10
     assert (
-        len(loader._resources.engine[1].rings[0]._slabs) <= 4
+        len(loader.inspect().engine.rings[0]._slabs) <= 4
     )  # three, and one more on a very busy machine
 
 
@@ -250,7 +250,7 @@ def test_letting_go_inside_of_what_the_producer_waits_for_does_not_hang(store):
     loader = FastLoader(store, batch_size=2, transform=EVAL, num_workers=1)
     iterator = iter(loader)
     next(iterator)
-    with loader._resources.engine[1].rings[0]._lock:
+    with loader.inspect().engine.rings[0]._lock:
         iterator._pipeline.put(iterator._order.known[3])
         del iterator
 

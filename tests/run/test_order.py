@@ -16,13 +16,15 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    TensorDataset,
     WeightedRandomSampler,
 )
 
-from fastload import FastLoader
+from fastload import FastLoader, Mix
 from fastload._run.drawing import index_batches, index_lists
 from fastload._run.index_batches import Batches
-from fastload._run.order import SeededSampler
+from fastload._run.order import Division, InOrder, SeededSampler, Windows, order_of
+from fastload._run.shard import Shard
 from fastload._sources.packed import augmentation_of
 
 
@@ -213,3 +215,64 @@ def test_the_dataset_follows_the_epoch_of_its_sampler(store):
     part = SeededSampler(Subset(dataset, range(7)), 3)
     part.set_epoch(6)
     assert augmentation_of(dataset) == (3, 6)
+
+
+# --- every order that is known ------------------------------------------------------------------
+
+
+def known_orders():
+    rows = TensorDataset(torch.arange(23))
+    of_mix = FastLoader(Mix([(rows, 2), (rows, 1)]), 4, shuffle=True, seed=2).sampler
+    of_groups = FastLoader(rows, 4, shuffle=True, batch_by=[i % 3 for i in range(23)])
+    return {
+        "torch's": order_of(SequentialSampler(range(23))),
+        "ascending": InOrder(range(23)),
+        "shuffled": SeededSampler(range(23), 3),
+        "windows": SeededSampler(range(23), 3, Windows(np.arange(23) // 4, 2)),
+        "mix": of_mix,
+        "groups": of_groups.batch_sampler,
+    }
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("kind", list(known_orders()))
+def test_an_order_divides_what_is_left_of_an_epoch_among_ranks(kind, drop_last):
+    order = known_orders()[kind]
+    order.begin(1)
+    total = order.length(1)
+    for first, ranks in [(0, 1), (0, 3), (6, 2), (total, 2)]:
+        parts = [
+            order.part(Division(Shard(rank, ranks), 4, drop_last, first), lambda indices: indices)
+            for rank in range(ranks)
+        ]
+        assert len({part.length for part in parts}) == 1, "all ranks have as much"
+        assert abs(parts[0].length * ranks - (total - first)) < ranks
+        if not first:
+            assert {len(part.batches) for part in parts} == {
+                order.count(Division(Shard(0, ranks), 4, drop_last))
+            }
+    whole = order.part(Division(Shard(), 4, drop_last), lambda indices: indices).batches.indices
+    if kind not in ("mix", "groups"):
+        assert whole.tolist() == list(map(int, order.permutation()))
+        assert sorted(whole.tolist()) == list(range(23))
+
+
+@pytest.mark.parametrize("kind", list(known_orders()))
+def test_the_order_of_an_epoch_is_known_before_it_begins_or_nobody_says_so(kind):
+    order = known_orders()[kind]
+    order.begin(4)
+    before = order.following(5, Shard(1, 2))
+    order.begin(5)
+    part = order.part(Division(Shard(1, 2), 1, False), lambda indices: indices)
+    assert before.tolist() in ([], part.batches.indices.tolist())
+    assert (kind == "mix") == (not len(before))
+
+
+def test_an_order_that_nobody_knows_says_so():
+    order = order_of(iter([3, 1]))
+    assert not order.known
+    assert (order.length(0), order.words(), order.grouping()) == (None, None, None)
+    assert order.repeats
+    assert not order_of(RandomSampler(range(3))).repeats
+    assert order_of(RandomSampler(range(3), replacement=True)).repeats
+    assert order.following(1, Shard()).tolist() == []

@@ -54,7 +54,7 @@ def test_a_loop_takes_a_slab_more_than_are_prefetched(folder, prefetch, slabs, m
         for images, _ in loader:
             assert images.nbytes >= 8 << 20
             time.sleep(0.005)
-    assert loader._resources.engine[1].rings[0].allocations == slabs
+    assert loader.inspect().engine.rings[0].allocations == slabs
 
 
 def test_batches_that_are_kept_are_right(folder):

@@ -1,4 +1,4 @@
-"""The contract of BatchStream: whoever makes the batches, an iterator of a loader behaves alike.
+"""The contract of an iterator: whoever makes the batches, an iterator of a loader behaves alike.
 
 A new route adds an entry to ``MAKERS``, and is tested without another line.
 """

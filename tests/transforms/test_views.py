@@ -250,8 +250,7 @@ def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
 def test_views_of_different_sizes_have_all_their_slabs_named(store: Path) -> None:
     loader: FastLoader[Any] = FastLoader(store, batch_size=4, transform=[LARGE, SMALL])
     list(loader)
-    assert loader._resources.engine is not None
-    rings = loader._resources.engine[1].rings
+    rings = loader.inspect().engine.rings
     assert len(rings) == 2
     assert all(ring.allocations > 0 for ring in rings)
 

@@ -69,7 +69,7 @@ _FIRST_LOOK = 64
 
 def install() -> None:
     """Redirect what opens images. Forked workers have it, and the modules, from this process."""
-    from ..._sources.deferred import completion, record_images, switch  # noqa: F401
+    from ..._sources.deferred import attempt, completion, record_images, switch  # noqa: F401
 
     switch.install()
 

@@ -152,7 +152,7 @@ def test_what_is_kept_stays_the_same_from_epoch_to_epoch(stores: dict[str, Path]
     seen = []
     for _ in range(4):
         epochs(caching, 1)
-        decoder = caching._resources.engine[1]  # type: ignore[index]
+        decoder = caching.inspect().engine  # type: ignore[index]
         seen.append(decoder.store.locate(np.arange(len(caching.dataset))).kept.tolist())  # type: ignore[arg-type]
     assert any(seen[0])
     assert not all(seen[0])
@@ -287,7 +287,7 @@ def test_a_file_that_changed_its_size_gives_the_error_without_a_cache(
     options = {"shuffle": False, "num_workers": 0}
     loading = [loader(data, **options), loader(data, **options, cache=kind)]
     next(iter(loading[0]))  # sizes are read
-    last = loading[0]._resources.engine[1].store  # type: ignore[index]
+    last = loading[0].inspect().engine.store  # type: ignore[index]
     last.sizes(np.arange(len(data)))
     with Image.open(data.samples[-1][0]) as image:
         image.resize((77, 66)).save(data.samples[-1][0])

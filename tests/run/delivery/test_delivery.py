@@ -137,7 +137,7 @@ def test_slabs_that_workers_fill_are_pinned_where_they_are(devices):
     loader = FastLoader(Arrays(), 4, num_workers=2, device="cuda")
     for _ in range(3):
         list(loader)
-    slabs = {slab.address for slab in loader._resources.ring._slabs}
+    slabs = {slab.address for slab in loader.inspect().shared._slabs}
     assert slabs & set(devices[0].pins)
     assert devices[0].host.allocations <= 4  # the first batches come before there are slabs
 
@@ -161,7 +161,7 @@ def test_no_pinned_slab_is_freed_when_a_late_device_catches_up(monkeypatch, devi
     for _ in loader:
         device.launch(lambda: None)
         device.run(device.random.randrange(10))
-    ring = loader._resources.warm
+    ring = loader.inspect().warm
     assert set(device.pins) == {slab.address for slab in ring._slabs}
     assert ring.allocations == len(ring._slabs) <= 3 + 3
 
@@ -170,7 +170,7 @@ def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda")
     for _ in range(3):
         list(loader)
-    (ring,) = loader._resources.engine[1].rings
+    (ring,) = loader.inspect().engine.rings
     assert set(devices[0].pins) >= {slab.address for slab in ring._slabs}
     assert devices[0].host.allocations == 0  # labels are copied as they are
     assert ring.allocations <= 2 + 1 + 4
@@ -184,7 +184,7 @@ def test_slabs_of_a_users_own_images_are_pinned_where_they_are(devices, tmp_path
     for _ in range(3):
         for images, _ in loader:
             assert images.nbytes >= PIN_FROM
-    ring = loader._resources.decoder.memory
+    ring = loader.inspect().decoder.memory
     assert ring._slabs and set(devices[0].pins) >= {slab.address for slab in ring._slabs}
     assert devices[0].host.allocations == 0
 
@@ -528,5 +528,5 @@ def test_a_normalised_batch_crosses_in_one_byte_a_value(store, devices):
     transform = v1.Compose([v1.Resize((32, 32)), v1.ToTensor(), v1.Normalize(MEAN, STD)])
     loader = FastLoader(store, 8, transform=transform, device="cuda")
     list(loader)
-    (ring,) = loader._resources.engine[1].rings
+    (ring,) = loader.inspect().engine.rings
     assert {slab.memory.nbytes for slab in ring._slabs} == {8 * 3 * 32 * 32}

@@ -119,15 +119,15 @@ def test_batches_reuse_a_few_slabs_and_what_is_kept_stays():
         for number, batch in enumerate(loader):
             if number % 7 == 3:
                 kept.append((batch, copy.deepcopy(batch)))
-        assert loader._resources.ring.allocations <= 4 + (epoch + 1) * 5
+        assert loader.inspect().shared.allocations <= 4 + (epoch + 1) * 5
     for batch, expected in kept:
         assert_same(batch, expected)
-    made = loader._resources.ring.allocations
+    made = loader.inspect().shared.allocations
     del kept, batch, expected
     for _ in range(3):
         for _batch in loader:
             pass
-    assert loader._resources.ring.allocations == made
+    assert loader.inspect().shared.allocations == made
     assert "slabs of shared memory, which workers collate into" in loader.explain()
 
 
