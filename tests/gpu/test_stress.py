@@ -182,7 +182,7 @@ def test_leaving_early_anywhere_leaves_no_copy() -> None:
             checked(next(iterator), number)
         if leave % 2:
             iterator.close()
-            assert len(iterator._in_flight) == 0
+            assert len(iterator._epoch.maker._in_flight) == 0
         del iterator  # its slabs go, and may be mapped again
         assert epoch(loader_of(3 * SIZE), checked) == 3
     assert checked.right()

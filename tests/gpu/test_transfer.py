@@ -121,7 +121,7 @@ def test_leaving_early_leaves_no_copy_and_a_second_loader_works():
         iterator = iter(FastLoader(rows(), 64, device="cuda"))
         next(iterator)
         iterator.close()
-        assert len(iterator._in_flight) == 0
+        assert len(iterator._epoch.maker._in_flight) == 0
     assert len(list(FastLoader(rows(), 64, device="cuda"))) == 8
 
 
@@ -149,7 +149,7 @@ def test_copies_run_beside_the_callers_work():
     torch.cuda._sleep(1_000_000_000)  # half a second: a copy takes a thousandth of that
     stepped = torch.cuda.Event()
     stepped.record()
-    copied = [mark for mark, _, _ in iterator._in_flight._transfers]
+    copied = [mark for mark, _, _ in iterator._epoch.maker._in_flight._transfers]
     assert copied
     while not stepped.query() and not all(mark.done() for mark in copied):
         pass
