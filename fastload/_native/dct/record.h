@@ -16,7 +16,7 @@
 //   ownership      the caller keeps a record in memory while a DctSource has it open
 //
 // Tests: tests/native/test_dct.py, test_dct_encode.py, test_instruction_sets.py (expand.cpp), test_fuzz.py
-// (fuzz.cpp), tests/engine/test_dct.py. tests/dct_reference.py is an independent reader;
+// (fuzz.cpp). tests/dct_reference.py is an independent reader;
 // tests/native/records/ holds records that must stay readable.
 //
 // To decode:
