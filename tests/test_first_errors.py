@@ -225,6 +225,7 @@ def test_a_clone_that_hides_the_installed_package_is_named(
     assert f"instead of the installed package in '{tmp_path}'" in str(_native.missing())
 
 
+@pytest.mark.filterwarnings("ignore:fastload has no native core")
 def test_a_hidden_core_says_which_variable_hides_it(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
