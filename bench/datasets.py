@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from bench.workload import MEAN, STD
 
@@ -53,6 +53,18 @@ class Trained(Dataset[Any]):
         if self._views == 1:
             return self._transform(image), index % 10
         return [self._transform(image) for _ in range(self._views)], index % 10
+
+
+class Streamed(IterableDataset[Any]):
+    """The same as a stream, of which each worker gives its part."""
+
+    def __init__(self, paths: list[Path], transform: Callable[[Any], Any]) -> None:
+        self._samples = Trained(paths, transform)
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self._samples[i] for i in range(first, len(self._samples), step))
 
 
 class Arrays(Dataset[Any]):
@@ -262,6 +274,7 @@ def transformed(batch: dict[str, Any]) -> dict[str, Any]:
 OPENED: dict[str, Callable[[list[Path]], Any]] = {
     "pil": Photos,
     "train": lambda files: Trained(files, train_transform()),
+    "stream": lambda files: Streamed(files, train_transform()),
     "two-views": lambda files: Trained(files, train_transform(), views=2),
     "numpy": Arrays,
     "albumentations": functools.partial(Albumented, cv2=False),

@@ -18,6 +18,7 @@ from fastload import FastLoader
 _SIZES = {
     "pil": (384, 64),
     "train": (700, 64),
+    "stream": (700, 64),
     "two-views": (384, 64),
     "image-and-mask": (384, 64),
     "numpy": (384, 64),
@@ -63,6 +64,7 @@ class AnyDataset(Suite):
                 say=options.say,
             )
             files = data.files(images)[:count]
+            count = len(files)
             dataset: Any
             if variant == "image-and-mask":
                 masks = data.files(data.masks(options.cache, images, say=options.say))
@@ -78,7 +80,7 @@ class AnyDataset(Suite):
         for workers in (0, options.threads):
             arguments: dict[str, Any] = {
                 "batch_size": batch,
-                "shuffle": True,
+                "shuffle": variant != "stream",
                 "num_workers": workers,
                 "persistent_workers": workers > 0,
             }
@@ -92,7 +94,7 @@ class AnyDataset(Suite):
                 setting={"workers": workers},
                 threads=max(1, workers),
                 batch=batch,
-                images=len(dataset),
+                images=count,
                 data="given" if options.data and opens else "made",
             )
             rows.append(found)

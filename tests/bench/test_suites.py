@@ -249,6 +249,7 @@ def test_every_format_is_compared_with_the_fastest(
     ("variant", "engine"),
     [
         ("pil", "torch"),
+        ("stream", "torch"),
         ("two-views", "torch"),
         ("image-and-mask", "torch"),
         ("numpy", "torch"),
