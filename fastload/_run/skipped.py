@@ -32,9 +32,8 @@ class _Shown:
     _index_sampler: Iterator[int]
 
     def __init__(self, loader: object) -> None:
-        vars(self).update(
-            _loader=loader, generator=torch.Generator(), _index_sampler=itertools.count()
-        )
+        own = torch.Generator(torch.get_default_device())  # torch draws a seed on that device
+        vars(self).update(_loader=loader, generator=own, _index_sampler=itertools.count())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
