@@ -62,11 +62,11 @@ _CHOICES = {
     "LMDB, raw pixels (photos with `--resize 256`)": "fastload-lmdb-raw",
 }
 # Suites whose tables are in docs/performance.md, docs/buckets.md or docs/remote.md only.
-_EXPLAINED = {"cache", "entry-points", "scaled", "buckets", "remote"}
+_EXPLAINED = {"cache", "entry-points", "buckets", "remote"}
 # Suites whose figures are in the summary and a chart, and those that a page tells in a sentence;
 # bench/results has their rows.
 _DRAWN = {suite for suite, _ in _SHORT}
-_TOLD = {"formats", "never-slower", "scaling", "auto"}
+_TOLD = {"formats", "never-slower", "auto"}
 _HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
@@ -74,7 +74,7 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     """Put ``rows`` into the documents below ``root``, suites by name, and return their paths.
 
     Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
-    of remote to docs/remote.md, those of cache, entry-points and scaled to docs/performance.md, all
+    of remote to docs/remote.md, those of cache and entry-points to docs/performance.md, all
     others to docs/benchmarks.md. README.md has a chart of few of them. Of any-dataset, own Datasets
     have their tables in docs/your-dataset.md; the encodings have one in docs/performance.md, too.
     A table for which there are no rows stays as it is.
@@ -96,7 +96,6 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
         ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
         ("docs/performance.md", _ENCODINGS, encodings, others),
         ("docs/performance.md", _markers("entry-points"), entry_points, suites.get("entry-points")),
-        ("docs/performance.md", _markers("scaled"), scaled, suites.get("scaled")),
         ("docs/performance.md", _markers("cache"), caches, suites.get("cache")),
         ("docs/buckets.md", _markers("buckets"), buckets, suites.get("buckets")),
         ("docs/your-dataset.md", _markers("any-dataset, deferred"), deferred, own),
@@ -247,22 +246,6 @@ def entry_points(rows: Sequence[Row]) -> str:
             f"| {gain['setting']['first_epoch']:.2f} x | {gain['setting']['bytes_an_image']:,} |"
         )
     return "\n".join(lines)
-
-
-def scaled(rows: Sequence[Row]) -> str:
-    """How far scaled pixels are from exact ones, over all sizes."""
-    measured = [row for row in rows if row["median"] is not None]
-    medians, least = (sorted(float(row[key]) for row in measured) for key in ("median", "min"))
-    text = (
-        f"How far the pixels are from the exact ones: PSNRs have medians of {medians[0]:.0f} to "
-        f"{medians[-1]:.0f} dB, and minima of {least[0]:.0f} to {least[-1]:.0f}, for results of "
-        f"{', '.join(dict.fromkeys(_side(row) for row in measured))} pixels."
-    )
-    return textwrap.fill(text, 100)
-
-
-def _side(row: Row) -> str:
-    return "224" if row["variant"] == "large" else str(row["variant"])
 
 
 def caches(rows: Sequence[Row]) -> str:

@@ -34,7 +34,6 @@ _MATRIX = (*_OURS, *_PEERS)
 _ALL_FILES = (*_MATRIX, "torch-v2", "torch-lmdb", "litdata")
 _RAW = (*_MATRIX, "torch-memmap", "torch-array")
 _PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "litdata", "torch-memmap")
-_FEW = (*_OURS, "threads-simplejpeg", "dali")
 
 # Settings that each loader tries, the most promising first. The gain from more of them is smaller
 # than the difference between rounds.
@@ -83,15 +82,6 @@ PLAN = (
     Part(suite="startup", variant="float32", rounds=2, seconds=1.0),
     Part(suite="memory", variant="float32", rounds=1, seconds=2.0),
     Part(suite="cold", variant="float32", rounds=3, seconds=1.0, tuned_by=_TRAIN),
-    Part(
-        suite="scaling",
-        variant="float32",
-        rounds=3,
-        seconds=1.0,
-        tuned_by=_TRAIN,
-        loaders=_FEW,
-    ),
-    Part(suite="scaling", variant="ranks", rounds=3, seconds=1.0, loaders=_FEW),
 )
 
 

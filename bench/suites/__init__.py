@@ -5,21 +5,16 @@ from __future__ import annotations
 from bench.suites.any_dataset import AnyDataset
 from bench.suites.augment import Augment
 from bench.suites.base import Suite
-from bench.suites.buckets import BucketsSuite
-from bench.suites.cache import Cache
 from bench.suites.cold import Cold
-from bench.suites.entry_points import EntryPoints
 from bench.suites.formats import Formats
 from bench.suites.gpu_decode import GpuDecode
-from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
+from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain, SmallImages
+from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
 from bench.suites.memory import Memory
 from bench.suites.never_slower import NeverSlower
 from bench.suites.pack import Pack
 from bench.suites.remote import Remote
-from bench.suites.scaled import Scaled
-from bench.suites.scaling import Scaling
 from bench.suites.scripts import Scripts
-from bench.suites.small import SmallImages
 from bench.suites.startup import Startup
 from bench.suites.tuning import Auto, Autotune
 
@@ -37,10 +32,8 @@ SUITES: dict[str, Suite] = {
         Cold(),
         Cache(),
         EntryPoints(),
-        Scaled(),
         BucketsSuite(),
         Remote(),
-        Scaling(),
         Formats(),
         Autotune(),
         Auto(),

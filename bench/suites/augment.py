@@ -8,7 +8,7 @@ from pathlib import Path
 from bench import data
 from bench.loaders import SCALED, WHERE
 from bench.report import Row
-from bench.suites.base import Options, Suite, Variant, imagenet, large
+from bench.suites.base import Options, Suite, Variant
 from bench.suites.race import race
 
 # Loaders that take torchvision's transforms: no other does these recipes.
@@ -41,12 +41,12 @@ class Augment(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         if variant == "large":
-            work = large(self.name, variant, options)
+            work = self.work(variant, options, images="large")
             options = dataclasses.replace(options, data=None)  # made in any case
         else:
             recipe = "train" if variant == "plain" else f"train-{variant}"
-            work = imagenet(self.name, recipe, variant, self.variants[variant], options)
+            work = self.work(variant, options, recipe=recipe)
         if variant == "segmentation":
             masks = data.masks(options.cache, Path(work.images), say=options.say)
             work = dataclasses.replace(work, masks=str(masks))
-        return race(work, self.loaders(variant, options), options, self.facts(work, options))
+        return race(work, self.loaders(variant, options), options)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from bench import data
 from bench.loaders import WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row, missing
+from bench.report import Row, missing, row
 from bench.workload import Workload
 
 
@@ -78,6 +78,57 @@ class Suite(abc.ABC):
     def run(self, variant: str, options: Options) -> list[Row]:
         """Measure one variant."""
 
+    def work(
+        self,
+        variant: str,
+        options: Options,
+        *,
+        images: str = "photos",
+        recipe: str = "train",
+        count: int | None = None,
+    ) -> Workload:
+        """The workload of a variant.
+
+        Args:
+            variant: its name.
+            options: of the command line.
+            images: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32).
+            recipe: as in ``Workload``; small images have one of their own.
+            count: of images; None: what the kind has.
+        """
+        spec, kind, toy = self.variants[variant], _IMAGES[images], options.toy
+        if images == "large":
+            folder = data.large(options.cache, toy=toy, say=options.say)
+        else:
+            folder = data.jpegs(
+                options.cache,
+                data=options.data,
+                count=kind.toy_count if toy else count or kind.count,
+                small=images == "small",
+                say=options.say,
+            )
+        if spec.pixels == "raw":  # photos are resized to the side from which crops are cut
+            shorter = kind.resize if images == "photos" else None
+            folder = data.raw(
+                options.cache, folder, shorter=shorter, say=options.say, square=spec.square
+            )
+        elif spec.pixels != "jpeg":
+            folder = data.converted(options.cache, folder, suffix=spec.pixels, say=options.say)
+        return Workload(
+            suite=self.name,
+            variant=variant,
+            images=str(folder),
+            pixels=spec.pixels,
+            recipe="small" if images == "small" else recipe,
+            size=kind.size,
+            resize=kind.resize,
+            batch=kind.toy_batch if toy else kind.batch,
+            threads=options.threads,
+            dtype=spec.dtype,
+            memory_format=spec.memory_format,
+            stores=str(options.cache / "stores"),
+        )
+
     def known(self) -> tuple[str, ...]:
         """The loaders that may be asked for; all of them take part by default."""
         return tuple(WHERE)
@@ -91,113 +142,91 @@ class Suite(abc.ABC):
             if not dct or not name.startswith("fastload") or name.endswith("dct")
         ]
 
-    def facts(self, work: Workload, options: Options) -> dict[str, Any]:
-        """The fields of every row beside its figure."""
-        samples, _ = work.samples()
-        return {
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Images:
+    """A kind of images: how many, what is made of them, and the same numbers of a toy run."""
+
+    count: int
+    size: int
+    resize: int
+    batch: int
+    toy_count: int
+    toy_batch: int
+
+
+_IMAGES = {
+    "photos": _Images(count=1200, size=224, resize=256, batch=64, toy_count=48, toy_batch=8),
+    "large": _Images(count=64, size=224, resize=256, batch=16, toy_count=16, toy_batch=4),
+    "small": _Images(count=10_000, size=32, resize=32, batch=256, toy_count=200, toy_batch=32),
+}
+
+
+class Figures:
+    """The rows of one variant: figures in the order in which they come, then who has none.
+
+    Args:
+        work: what was measured.
+        options: of the command line.
+        facts: further fields of every row.
+    """
+
+    def __init__(self, work: Workload, options: Options, **facts: Any) -> None:
+        self._options = options
+        self._facts = {
+            "suite": work.suite,
+            "variant": work.variant,
             "threads": work.threads,
             "batch": work.batch,
             "dtype": work.dtype,
-            "images": len(samples),
+            "images": len(work.samples()[0]),
             "data": "given" if options.data else "made",
             "warmup_s": options.seconds,
             "round_s": options.seconds,
             **options.machine,
+            **facts,
         }
+        self._measured: list[Row] = []
+        self._absent: list[Row] = []
 
+    @property
+    def rows(self) -> list[Row]:
+        return [*self._measured, *self._absent]
 
-def imagenet(
-    name: str, recipe: str, variant: str, spec: Variant, options: Options, *, count: int = 1200
-) -> Workload:
-    """The workload of ``count`` photos to 224 x 224, batch 64."""
-    count = 48 if options.toy else count
-    images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
-    images = _as_pixels(images, spec, options, shorter=256)
-    return Workload(
-        suite=name,
-        variant=variant,
-        images=str(images),
-        pixels=spec.pixels,
-        recipe=recipe,
-        size=224,
-        resize=256,
-        batch=8 if options.toy else 64,
-        threads=options.threads,
-        dtype=spec.dtype,
-        memory_format=spec.memory_format,
-        stores=str(options.cache / "stores"),
-    )
+    def add(
+        self,
+        loader: str,
+        metric: str,
+        unit: str,
+        values: Sequence[float],
+        setting: dict[str, Any] | None = None,
+        **facts: Any,
+    ) -> None:
+        """Add a figure, of one value for each round."""
+        common = {**self._facts, **facts}
+        self._measured.append(
+            row(
+                loader=loader,
+                metric=metric,
+                unit=unit,
+                values=values,
+                setting=setting or {},
+                **common,
+            )
+        )
 
-
-def large(name: str, variant: str, options: Options) -> Workload:
-    """The training workload on photos of 12 megapixels, which are made here; batch 16."""
-    images = data.large(options.cache, toy=options.toy, say=options.say)
-    return Workload(
-        suite=name,
-        variant=variant,
-        images=str(images),
-        pixels="jpeg",
-        recipe="train",
-        size=224,
-        resize=256,
-        batch=4 if options.toy else 16,
-        threads=options.threads,
-        dtype="float32",
-        memory_format="contiguous",
-        stores=str(options.cache / "stores"),
-    )
-
-
-def small(name: str, variant: str, spec: Variant, options: Options) -> Workload:
-    """The workload of 32 x 32 images, batch 256."""
-    count = 200 if options.toy else 10_000
-    images = data.jpegs(options.cache, data=options.data, count=count, small=True, say=options.say)
-    images = _as_pixels(images, spec, options, shorter=None)
-    return Workload(
-        suite=name,
-        variant=variant,
-        images=str(images),
-        pixels=spec.pixels,
-        recipe="small",
-        size=32,
-        resize=32,
-        batch=32 if options.toy else 256,
-        threads=options.threads,
-        dtype=spec.dtype,
-        memory_format=spec.memory_format,
-        stores=str(options.cache / "stores"),
-    )
-
-
-def _as_pixels(images: Path, spec: Variant, options: Options, *, shorter: int | None) -> Path:
-    """The folder of JPEGs as the variant's kind of files; raw ones are resized to ``shorter``."""
-    if spec.pixels == "raw":
-        return data.raw(options.cache, images, shorter=shorter, say=options.say, square=spec.square)
-    if spec.pixels == "jpeg":
-        return images
-    return data.converted(options.cache, images, suffix=spec.pixels, say=options.say)
-
-
-class Absent:
-    """Makes rows with a reason for what a loader cannot do."""
-
-    def __init__(self, work: Workload, options: Options, **facts: Any) -> None:
-        self.rows: list[Row] = []
-        self._work, self._options, self._facts = work, options, facts
-
-    def note(self, loader: str, error: Refused | Failed, process: Process, **what: str) -> None:
-        """Remember that ``loader`` has no figure, and show what it said when it failed."""
+    def none(
+        self,
+        process: Process,
+        error: Refused | Failed,
+        metric: str = "throughput",
+        unit: str = "images/s",
+    ) -> None:
+        """Say why the loader of ``process`` has no figure, and show what it said when it failed."""
         reason = str(error)
         if isinstance(error, Failed):
             reason = f"failed: {reason}"
             tail = "\n".join(process.log().splitlines()[-12:])
-            self._options.say(f"{loader} failed: {error}\n{tail}")
-        found = missing(
-            suite=self._work.suite,
-            variant=self._work.variant,
-            loader=loader,
-            reason=reason,
-            **what,
-            **self._facts,
-        )
-        self.rows.append(found)
+            self._options.say(f"{process.name} failed: {error}\n{tail}")
+        what = {"loader": process.name, "metric": metric, "unit": unit, "reason": reason}
+        self._absent.append(missing(**what, **self._facts))

@@ -9,8 +9,8 @@ import numpy as np
 
 from bench import coldness
 from bench.process import Failed, Process, Refused
-from bench.report import SEQUENTIAL, Row, row
-from bench.suites.base import Absent, Options, Suite, Variant, imagenet
+from bench.report import SEQUENTIAL, Row
+from bench.suites.base import Figures, Options, Suite, Variant
 
 # An epoch is cold only if at most the first share of the data is in the page cache when it begins,
 # and at least the second share has been read from the disk when it ends.
@@ -26,14 +26,13 @@ class Cold(Suite):
     variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        work = imagenet(self.name, "train", variant, self.variants[variant], options)
-        facts = self.facts(work, options)
-        absent = Absent(work, options, **facts)
+        work = self.work(variant, options)
+        figures = Figures(work, options)
         samples = work.samples()[0]
         nbytes = sum(Path(path).stat().st_size for path, _ in samples)
         plain = _plain_file(options.cache, nbytes)
         disk: list[float] = []
-        found: dict[str, list[dict[str, Any]]] = {}
+        measured: dict[str, list[dict[str, Any]]] = {}
         for name in self.loaders(variant, options):
             disk.append(coldness.sequential_rate(plain))
             # One process at a time: pages that another process maps cannot be dropped.
@@ -42,33 +41,25 @@ class Cold(Suite):
                     process.call("make", work=work.to_json())
                     process.call("prepare", fresh=options.fresh)
                     options.say(f"{name}: reading")
-                    found[name] = _epochs(process, options)
+                    measured[name] = _epochs(process, options)
                 except (Refused, Failed) as error:
-                    absent.note(name, error, process, metric="throughput", unit="images/s")
-        common = {"suite": self.name, "variant": variant, **facts}
-        rows = [
-            row(
-                loader=name,
-                metric=metric,
-                unit=unit,
-                values=[epoch[key] for epoch in epochs],
-                setting=epochs[0]["setting"],
-                resident=max(epoch["resident"] for epoch in epochs),
-                read_mb=[round(epoch["nbytes_read"] / 1e6, 1) for epoch in epochs],
-                **common,
-            )
-            for metric, unit, key in _METRICS
-            for name, epochs in found.items()
-        ]
-        rate = row(
-            loader=SEQUENTIAL,
-            metric="throughput",
-            unit="images/s",
-            values=[rate * len(samples) / nbytes for rate in disk],
-            setting={"MB/s": round(float(np.median(disk)) / 1e6)},
-            **common,
-        )
-        return [*rows[: len(found)], rate, *rows[len(found) :], *absent.rows]
+                    figures.none(process, error)
+        for metric, unit, key in _METRICS:
+            for name, epochs in measured.items():
+                figures.add(
+                    name,
+                    metric,
+                    unit,
+                    [epoch[key] for epoch in epochs],
+                    epochs[0]["setting"],
+                    resident=max(epoch["resident"] for epoch in epochs),
+                    read_mb=[round(epoch["nbytes_read"] / 1e6, 1) for epoch in epochs],
+                )
+            if metric == "throughput":
+                rates = [rate * len(samples) / nbytes for rate in disk]
+                setting = {"MB/s": round(float(np.median(disk)) / 1e6)}
+                figures.add(SEQUENTIAL, metric, unit, rates, setting)
+        return figures.rows
 
 
 def _epochs(process: Process, options: Options) -> list[dict[str, Any]]:

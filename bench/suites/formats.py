@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.loaders import FORMATS
 from bench.report import Row, row
-from bench.suites.base import Options, Suite, Variant, imagenet, small
+from bench.suites.base import Options, Suite, Variant
 from bench.suites.race import race
 
 
@@ -28,12 +28,9 @@ class Formats(Suite):
         return [name for name in options.loaders if name.endswith("-raw") == raw]
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        spec = self.variants[variant]
-        if variant.startswith("small"):
-            work = small(self.name, variant, spec, options)
-        else:
-            work = imagenet(self.name, "train", variant, spec, options)
-        rows = race(work, self.loaders(variant, options), options, self.facts(work, options))
+        images = "small" if variant.startswith("small") else "photos"
+        work = self.work(variant, options, images=images)
+        rows = race(work, self.loaders(variant, options), options)
         return rows + _shares(rows)
 
 

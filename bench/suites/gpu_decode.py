@@ -9,7 +9,7 @@ import torch
 
 from bench.loaders import GPU
 from bench.report import Row
-from bench.suites.base import Options, Suite, Variant, imagenet, small
+from bench.suites.base import Options, Suite, Variant
 from bench.suites.race import race
 
 
@@ -27,15 +27,11 @@ class GpuDecode(Suite):
                 "gpu-decode: expected a CUDA device, found none; --toy runs it on DALI's CPU back "
                 "end, which shows that it runs and nothing else"
             )
-        spec = self.variants[variant]
-        if variant == "small":
-            work = small(self.name, variant, spec, options)
-        else:
-            work = imagenet(self.name, "train", variant, spec, options)
+        work = self.work(variant, options, images="small" if variant == "small" else "photos")
         device = "cuda" if torch.cuda.is_available() else "cpu"
         work = dataclasses.replace(work, device=device)
-        facts = {**self.facts(work, options), "device": _name(device)}
-        return race(work, self.loaders(variant, options), options, facts, fresh=0)
+        names = self.loaders(variant, options)
+        return race(work, names, options, fresh=0, device=_name(device))
 
 
 def _name(device: str) -> str:

@@ -6,8 +6,8 @@ import time
 
 from bench import memory
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
-from bench.suites.base import Absent, Options, Suite, Variant, imagenet
+from bench.report import Row
+from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
 
 _METRICS = (
@@ -23,10 +23,9 @@ class Memory(Suite):
     variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        work = imagenet(self.name, "train", variant, self.variants[variant], options)
-        facts = self.facts(work, options)
-        absent = Absent(work, options, **facts)
-        rows: list[Row] = []
+        work = self.work(variant, options)
+        figures = Figures(work, options)
+        measured: dict[str, list[dict[str, int]]] = {}
         for name in self.loaders(variant, options):
             options.say(f"{name}: reading")
             peaks: list[dict[str, int]] = []
@@ -35,31 +34,21 @@ class Memory(Suite):
                     process.call("make", work=work.to_json())
                     process.call("prepare", fresh=options.fresh)
                 except (Refused, Failed) as error:
-                    absent.note(name, error, process, metric=_METRICS[0][0], unit="MB")
+                    figures.none(process, error, _METRICS[0][0], "MB")
                     continue
             for _ in range(options.rounds):
                 with Process(name) as process:
                     try:
                         peaks.append(_peak(process, work, options))
                     except (Refused, Failed) as error:
-                        absent.note(name, error, process, metric=_METRICS[0][0], unit="MB")
+                        figures.none(process, error, _METRICS[0][0], "MB")
                         break
             else:
-                rows += [
-                    row(
-                        suite=self.name,
-                        variant=variant,
-                        loader=name,
-                        metric=metric,
-                        unit="MB",
-                        values=[peak[key] / 1e6 for peak in peaks],
-                        setting={},
-                        **facts,
-                    )
-                    for metric, key in _METRICS
-                ]
-        order = [metric for metric, _ in _METRICS]
-        return sorted(rows, key=lambda found: order.index(found["metric"])) + absent.rows
+                measured[name] = peaks
+        for metric, key in _METRICS:
+            for name, peaks in measured.items():
+                figures.add(name, metric, "MB", [peak[key] / 1e6 for peak in peaks])
+        return figures.rows
 
 
 def _peak(process: Process, work: Workload, options: Options) -> dict[str, int]:

@@ -49,12 +49,12 @@ def _rates(theirs: Any, ours: Any, options: Options) -> tuple[list[float], list[
     rates: tuple[list[float], list[float]] = ([], [])
     loaders = (ours, theirs)
     for loader in loaders:
-        _rate(loader, 0.0)
+        rate_of(loader)
     pairs = 2 if options.toy else max(_PAIRS, options.rounds)
     for _ in range(1 if options.toy else _AGAIN):
         for _ in range(pairs):
             for which in random.sample((0, 1), 2):
-                rates[which].append(_rate(loaders[which], options.seconds / 4))
+                rates[which].append(rate_of(loaders[which], options.seconds / 4))
         if interval([mine / other for mine, other in zip(*rates, strict=True)])[1] >= 1:
             break
     return rates
@@ -68,7 +68,7 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     return middle, low, high
 
 
-def _rate(loader: Any, seconds: float) -> float:
+def rate_of(loader: Any, seconds: float = 0) -> float:
     """Samples a second over whole epochs that take at least ``seconds``."""
     samples, begin = 0, time.perf_counter()
     while True:

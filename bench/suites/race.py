@@ -8,8 +8,8 @@ from typing import Any
 
 from bench import reference
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
-from bench.suites.base import Absent, Options
+from bench.report import Row
+from bench.suites.base import Figures, Options
 from bench.workload import Workload
 
 # The number of fresh processes in which each loader runs its first epoch.
@@ -29,9 +29,9 @@ def race(
     work: Workload,
     names: list[str],
     options: Options,
-    facts: dict[str, Any],
     *,
     fresh: int = _FRESH,
+    **facts: Any,
 ) -> list[Row]:
     """Each loader in its own process; every round runs each once, and stops the others meanwhile.
 
@@ -39,8 +39,7 @@ def race(
     alike. Afterwards each runs the first epoch of ``fresh`` new processes, with nothing remembered
     of the images but in the page cache.
     """
-    what = {"metric": "throughput", "unit": "images/s"}
-    absent = Absent(work, options, **facts)
+    figures = Figures(work, options, **facts)
     truth = reference.make(work)
     runners: list[_Runner] = []
     processes: list[Process] = []
@@ -51,7 +50,7 @@ def race(
             try:
                 runners.append(_started(process, work, options, truth))
             except (Refused, Failed) as error:
-                absent.note(name, error, process, **what)
+                figures.none(process, error)
                 process.stop()
         for number in range(options.rounds):
             turn = number % max(1, len(runners))
@@ -59,27 +58,19 @@ def race(
                 try:
                     _measure(runner, options)
                 except Failed as error:
-                    absent.note(runner.process.name, error, runner.process, **what)
+                    figures.none(runner.process, error)
                     runner.process.stop()  # it may have hung
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
         firsts = _first_epochs(work, runners, min(fresh, options.rounds))
-        rows = [
-            row(
-                suite=work.suite,
-                variant=work.variant,
-                loader=runner.process.name,
-                **what,
-                values=runner.rates,
-                setting=runner.setting,
-                **{**facts, **runner.facts, **firsts.get(runner.process.name, {})},
-            )
-            for runner in runners
-        ]
+        for runner in runners:
+            name = runner.process.name
+            more = {**runner.facts, **firsts.get(name, {})}
+            figures.add(name, "throughput", "images/s", runner.rates, runner.setting, **more)
     finally:
         for process in processes:
             process.stop()
-    return rows + absent.rows
+    return figures.rows
 
 
 def _started(process: Process, work: Workload, options: Options, truth: Path) -> _Runner:

@@ -17,8 +17,8 @@ from typing import Any
 from bench.loaders import REMOTE, make
 from bench.loaders.remote import Remote as RemoteLoader
 from bench.process import Failed, Process, Refused
-from bench.report import SEQUENTIAL, Row, row
-from bench.suites.base import Absent, Options, Suite, Variant, imagenet
+from bench.report import SEQUENTIAL, Row
+from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
@@ -48,11 +48,9 @@ class Remote(Suite):
         return [name for name in asked if name.startswith("fastload")]
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        spec = self.variants[variant]
-        work = imagenet(self.name, "train", variant, spec, options, count=_IMAGES)
-        facts = {**self.facts(work, options), "latency_s": _LATENCY_S, "bytes_per_s": _BYTES_PER_S}
-        absent = Absent(work, options, **facts)
-        found: dict[str, list[dict[str, float]]] = {}
+        work = self.work(variant, options, count=_IMAGES)
+        figures = Figures(work, options, latency_s=_LATENCY_S, bytes_per_s=_BYTES_PER_S)
+        measured: dict[str, list[dict[str, float]]] = {}
         stated: dict[str, dict[str, Any]] = {}
         for name in self.loaders(variant, options):
             with Process(name) as process:
@@ -60,7 +58,7 @@ class Remote(Suite):
                     process.call("make", work=work.to_json())
                     nbytes = process.call("prepare", fresh=options.fresh)["nbytes"]
                 except (Refused, Failed) as error:
-                    absent.note(name, error, process, metric="throughput", unit="images/s")
+                    figures.none(process, error)
                     continue
             options.say(f"{name}: reading")
             loader = make(name)
@@ -69,35 +67,25 @@ class Remote(Suite):
             trial = _Trial(name, work, nbytes, options)
             try:
                 if variant == "local":
-                    found |= trial.beside_local()
+                    measured |= trial.beside_local()
                     stated[f"{name}, local"] = stated[name]
                 else:
-                    found[name] = [trial.epoch() for _ in range(options.rounds)]
+                    measured[name] = [trial.epoch() for _ in range(options.rounds)]
             except (Refused, Failed) as error:
                 assert trial.process is not None
-                absent.note(name, error, trial.process, metric="throughput", unit="images/s")
+                figures.none(trial.process, error)
             finally:
                 trial.close()
         if variant == "cold":
             options.say("one file of all images: reading")
-            found[SEQUENTIAL] = [_sequential(work, options) for _ in range(options.rounds)]
+            measured[SEQUENTIAL] = [_sequential(work, options) for _ in range(options.rounds)]
             stated[SEQUENTIAL] = {}
-        rows = [
-            row(
-                suite=self.name,
-                variant=variant,
-                loader=name,
-                metric=metric,
-                unit=unit,
-                values=[epoch[key] for epoch in epochs],
-                setting=stated[name],
-                **facts,
-            )
-            for metric, unit, key in _METRICS
-            for name, epochs in found.items()
-            if key in epochs[0]
-        ]
-        return rows + absent.rows
+        for metric, unit, key in _METRICS:
+            for name, epochs in measured.items():
+                if key in epochs[0]:
+                    values = [epoch[key] for epoch in epochs]
+                    figures.add(name, metric, unit, values, stated[name])
+        return figures.rows
 
 
 class _Trial:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
-from bench.suites.base import Absent, Options, Suite, Variant, imagenet
+from bench.report import Row
+from bench.suites.base import Figures, Options, Suite, Variant
 
 _METRICS = (
     ("import", "ms", "import_s", 1000.0),
@@ -20,9 +20,8 @@ class Startup(Suite):
     variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        work = imagenet(self.name, "train", variant, self.variants[variant], options)
-        facts = self.facts(work, options)
-        absent = Absent(work, options, **facts)
+        work = self.work(variant, options)
+        figures = Figures(work, options)
         values: dict[str, dict[str, list[float]]] = {}
         for number in range(options.rounds + 1):  # round 0 packs and warms the page cache
             for name in self.loaders(variant, options):
@@ -35,7 +34,7 @@ class Startup(Suite):
                             process.call("prepare", fresh=options.fresh)
                         found |= process.call("first_batch")
                     except (Refused, Failed) as error:
-                        absent.note(name, error, process, metric="first batch", unit="s")
+                        figures.none(process, error, "first batch", "s")
                         values.pop(name, None)
                         continue
                 here = values.setdefault(name, {})
@@ -43,18 +42,7 @@ class Startup(Suite):
                     for _, _, key, factor in _METRICS:
                         here.setdefault(key, []).append(factor * found[key])
             options.say(f"round {number} of {options.rounds} done")
-        rows = [
-            row(
-                suite=self.name,
-                variant=variant,
-                loader=name,
-                metric=metric,
-                unit=unit,
-                values=measured[key],
-                setting={},
-                **facts,
-            )
-            for metric, unit, key, _ in _METRICS
-            for name, measured in values.items()
-        ]
-        return rows + absent.rows
+        for metric, unit, key, _ in _METRICS:
+            for name, measured in values.items():
+                figures.add(name, metric, unit, measured[key])
+        return figures.rows

@@ -64,20 +64,6 @@ def test_pack_says_speed_and_size(cache: Path) -> None:
     assert 0.9 < figures["size"] < 3
 
 
-def test_scaling_runs_each_number_of_threads(cache: Path) -> None:
-    rows = rows_of(cache, "scaling", "--loaders", "fastload-lmdb")
-    throughput = [row for row in rows if row["metric"] == "throughput"]
-    assert [row["threads"] for row in throughput] == [1, 2]
-    efficiency = [row["median"] for row in rows if row["metric"].startswith("efficiency")]
-    assert efficiency[0] == 1.0
-
-
-def test_two_ranks_share_a_store(cache: Path) -> None:
-    rows = rows_of(cache, "scaling", "--loaders", "fastload-lmdb", "--variant", "ranks")
-    assert [row["metric"] for row in rows] == ["throughput", "efficiency against 1 rank"]
-    assert {(row["ranks"], row["threads"]) for row in rows} == {(2, 1)}
-
-
 def test_cold_measures_epochs_beside_a_plain_reader(cache: Path) -> None:
     rows = rows_of(cache, "cold", "--loaders", "torch-pil,fastload-lmdb")
     throughput = [row["loader"] for row in rows if row["metric"] == "throughput"]
@@ -137,14 +123,6 @@ def test_entry_points_are_compared_with_their_absence(cache: Path, variant: str)
     assert without_and_with[0]["setting"]["bytes_an_image"] > 0
 
 
-def test_scaled_pixels_are_compared_with_exact_ones(cache: Path) -> None:
-    rows = rows_of_any(cache, "scaled", "32")
-    assert [row["loader"] for row in rows] == ["fastload-folder, resize", "fastload-folder, crop"]
-    for row in rows:
-        assert 35 < row["min"] <= row["setting"]["fifth_percentile"] + 0.05 <= row["median"] + 0.05
-        assert 0 < row["setting"]["decoded_smaller"] == len(row["values"]) <= row["images"]
-
-
 def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(1 << 20))
@@ -170,13 +148,11 @@ def test_every_suite_has_a_toy_test() -> None:
         "autotune",
         "formats",
         "buckets",
-        "scaled",
     }
     assert set(SUITES) - elsewhere == tested | {
         "pack",
         "startup",
         "memory",
-        "scaling",
         "cold",
         "cache",
         "entry-points",
