@@ -157,21 +157,16 @@ def all_(
 @click.option("--root", default=".", type=click.Path(exists=True, file_okay=False), hidden=True)
 def publish(files: tuple[str, ...], root: str) -> None:
     """Put the rows in FILES between the markers of README.md and pages of docs/."""
-    rows = [found for path in files for found in json.loads(Path(path).read_text())]
+    rows = _rows(files)
     for path in documents.fill(rows, Path(root)):
         click.echo(path)
 
 
 @main.command()
 @click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
-@click.option("--markdown", is_flag=True, help="For a document.")
-def table(files: tuple[str, ...], markdown: bool) -> None:
+def table(files: tuple[str, ...]) -> None:
     """Print the tables of rows that `run --json` wrote into FILES."""
-    rows = [found for path in files for found in json.loads(Path(path).read_text())]
-    if markdown:
-        click.echo(report.markdown(rows))
-    else:
-        _show(rows)
+    _show(_rows(files))
 
 
 @main.command()
@@ -184,13 +179,17 @@ def plot(files: tuple[str, ...], out: str, formats: str) -> None:
     They are OUT/SUITE.png, OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones. Of
     imagenet-train there is OUT/overview, too: the README's five bars.
     """
-    rows = [found for path in files for found in json.loads(Path(path).read_text())]
+    rows = _rows(files)
     kinds = _split("format", formats, ("png", "svg", "pdf"))
     try:
         for path in figures(rows, Path(out), kinds):
             click.echo(path)
     except MissingDependencyError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _rows(files: tuple[str, ...]) -> list[report.Row]:
+    return [row for path in files for row in json.loads(Path(path).read_text())]
 
 
 def _say(line: str) -> None:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from bench import memory
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -59,14 +61,12 @@ def resident(paths: Iterable[Path]) -> float:
 
 def nbytes_read(group: int) -> int:
     """Bytes that the processes of process group ``group`` have read from disks so far."""
-    total = 0
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
-                total += int((entry / "io").read_text().split("\nread_bytes:")[1].split()[0])
-        except (ProcessLookupError, FileNotFoundError, PermissionError):
-            continue  # it ended meanwhile
-    return total
+    return sum(
+        memory.of_processes(
+            group,
+            lambda entry: int((entry / "io").read_text().split("\nread_bytes:")[1].split()[0]),
+        )
+    )
 
 
 def sequential_rate(path: Path) -> float:

@@ -192,16 +192,10 @@ class Nested(Dataset[Any]):
 
 def cifar(count: int) -> Any:
     """torchvision's CIFAR10 with made images, laid out as its own, and the usual augmentation."""
-    from torchvision import datasets, transforms
+    from torchvision import datasets
 
     dataset = datasets.CIFAR10.__new__(datasets.CIFAR10)
-    chain = [
-        transforms.RandomCrop(32, padding=4),
-        transforms.RandomHorizontalFlip(),
-        transforms.ToTensor(),
-        transforms.Normalize(MEAN, STD),
-    ]
-    datasets.VisionDataset.__init__(dataset, "", transform=transforms.Compose(chain))
+    datasets.VisionDataset.__init__(dataset, "", transform=small_transform())
     images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), np.uint8)
     dataset.data = images.transpose(0, 2, 3, 1)
     dataset.targets = [index % 10 for index in range(count)]
@@ -252,12 +246,12 @@ def train_transform() -> Any:
 
 
 @functools.cache
-def small_transform() -> Any:
-    """The usual recipe for images of 32 x 32, normalised."""
+def small_transform(side: int = 32) -> Any:
+    """The usual recipe for images of ``side`` x ``side``, normalised."""
     from torchvision import transforms
 
     chain = [
-        transforms.RandomCrop(32, padding=4),
+        transforms.RandomCrop(side, padding=4),
         transforms.RandomHorizontalFlip(),
         transforms.ToTensor(),
         transforms.Normalize(MEAN, STD),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def tree(group: int) -> dict[str, int]:
@@ -14,18 +18,20 @@ def tree(group: int) -> dict[str, int]:
         "anon_shmem": anonymous and shared memory alone, what the loader itself asked for.
     """
     total = {"pss": 0, "anon_shmem": 0}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if os.getpgid(int(entry.name)) != group:
-                continue
-            fields = _rollup(entry)
-        except (ProcessLookupError, FileNotFoundError, PermissionError):
-            continue  # it ended meanwhile
+    for fields in of_processes(group, _rollup):
         total["pss"] += fields.get("Pss", 0)
         total["anon_shmem"] += fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
     return total
+
+
+def of_processes(group: int, read: Callable[[Path], T]) -> Iterator[T]:
+    """What ``read`` makes of the folder in /proc of each process of the group."""
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
+                yield read(entry)
+        except (ProcessLookupError, FileNotFoundError, PermissionError):
+            continue  # it ended meanwhile
 
 
 def _rollup(entry: Path) -> dict[str, int]:

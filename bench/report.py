@@ -118,33 +118,6 @@ def tables(rows: Sequence[Row]) -> list[Any]:
     return [_table(key, group) for key, group in groups(rows).items()]
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The tables as Markdown; loaders without a figure are left to the JSON."""
-    lines: list[str] = []
-    for (suite, variant, metric, unit), group in groups(rows).items():
-        if not best_first(group):
-            continue
-        baseline = next((found for found in group if found["loader"] == BASELINE), None)
-        peer = best_peer(group)
-        lines += [
-            f"**{suite}, {variant}**: {metric}, {unit}",
-            "",
-            f"| loader | median | min - max | x {BASELINE} | x best peer |"
-            + " first epoch |" * raced(group),
-            "|---|---:|---:|---:|---:|" + "---:|" * raced(group),
-        ]
-        for found in best_first(group):
-            name = f"**{found['loader']}**" if not is_peer(found["loader"]) else found["loader"]
-            median, low, high = (shown(found[field]) for field in ("median", "min", "max"))
-            ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
-            first = f" {first_epoch(found)} |" * raced(group)
-            lines.append(
-                f"| {name} | {median} | {low} - {high} | {ratios[0]} | {ratios[1]} |{first}"
-            )
-        lines.append("")
-    return "\n".join(lines)
-
-
 def groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
     """The rows of each table, in the order of the rows. A suite's numbers of workers are apart."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}

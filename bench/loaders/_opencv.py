@@ -88,6 +88,16 @@ def sample(data: bytes | np.ndarray, work: Workload) -> torch.Tensor:
     return torch.from_numpy(out)
 
 
+def empty(work: Workload, count: int) -> torch.Tensor:
+    """Memory for so many finished samples: (count, 3, size, size) of the workload's layout."""
+    channels_last = work.memory_format == "channels_last"
+    return torch.empty(
+        (count, 3, work.size, work.size),
+        dtype=torch.uint8 if work.dtype == "uint8" else torch.float32,
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
+    )
+
+
 def numpy_dtype(work: Workload) -> Any:
     return np.uint8 if work.dtype == "uint8" else np.float32
 

@@ -58,7 +58,7 @@ class Loader(abc.ABC):
 
     def absent(self) -> str | None:
         """Why it is not installed, or None."""
-        missing = [module for module in self.needs if importlib.util.find_spec(module) is None]
+        missing = [module for module in self.needs if not _is_installed(module)]
         if not missing:
             return None
         return f"not installed: {self.install or ', '.join(missing)}"
@@ -126,3 +126,10 @@ class Loader(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release everything that ``open`` made."""
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package, which find_spec imports
+        return False

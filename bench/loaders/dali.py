@@ -22,12 +22,6 @@ class Dali(Loader):
     needs = ("nvidia.dali",)
     install = "nvidia-dali-cuda120 or nvidia-dali-cuda130"
 
-    def absent(self) -> str | None:
-        try:
-            return super().absent()
-        except ModuleNotFoundError:  # find_spec imports the parent package
-            return f"not installed: {self.install}"
-
     def settings(self, work: Workload) -> list[Setting]:
         return [
             {"num_threads": work.threads, "prefetch": prefetch, "output": output, "mmap": mmap}

@@ -43,12 +43,6 @@ class FastloadDali(_Fastload):
     install = "torch-fastload[dali] or torch-fastload[dali-cuda13]"
     decodes = {"engine": "dali"}
 
-    def absent(self) -> str | None:
-        try:
-            return super().absent()
-        except ModuleNotFoundError:  # find_spec imports the parent package
-            return f"not installed: {self.install}"
-
     def settings(self, work: Workload) -> list[Setting]:
         return [{"num_workers": work.threads, "prefetch_factor": ahead} for ahead in (2, 3)]
 

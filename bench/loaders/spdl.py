@@ -21,12 +21,6 @@ class Spdl(Loader):
     install = "spdl, simplejpeg, opencv-python-headless, and FFmpeg's libraries"
     _pipeline: Any = None
 
-    def absent(self) -> str | None:
-        try:
-            return super().absent()
-        except ModuleNotFoundError:  # find_spec imports the parent package
-            return f"not installed: {self.install}"
-
     def settings(self, work: Workload) -> list[Setting]:
         own = ["spdl.io"] if work.recipe == "train" and work.pixels != "raw" else []
         return [
@@ -68,7 +62,7 @@ class Spdl(Loader):
     def _decode_simplejpeg(self, source: Source) -> Batch:
         """A whole batch on one thread."""
         work = self._work
-        images = self._empty(len(source))
+        images = self._opencv.empty(work, len(source))
         for (path, _), out in zip(source, images.numpy(), strict=True):
             self._opencv.write(self._opencv.augment(self._opencv.read(path), work), out)
         return images, torch.tensor([label for _, label in source])
@@ -85,20 +79,10 @@ class Spdl(Loader):
             steps = f"crop={w}:{h}:{x}:{y},{flip}scale={size}:{size}:flags=bilinear,format=rgb24"
             frames.append(spdl.io.decode_packets(packets, filter_desc=steps))
         pixels = spdl.io.to_numpy(spdl.io.convert_frames(frames))
-        images = self._empty(len(source))
+        images = self._opencv.empty(self._work, len(source))
         for image, out in zip(pixels, images.numpy(), strict=True):
             self._opencv.write(np.ascontiguousarray(image), out)
         return images, torch.tensor([label for _, label in source])
-
-    def _empty(self, count: int) -> torch.Tensor:
-        work = self._work
-        return torch.empty(
-            (count, 3, work.size, work.size),
-            dtype=torch.uint8 if work.dtype == "uint8" else torch.float32,
-            memory_format=torch.channels_last
-            if work.memory_format == "channels_last"
-            else torch.contiguous_format,
-        )
 
     def close(self) -> None:
         self._pipeline = None

@@ -41,16 +41,7 @@ class ThreadsSimplejpeg(Loader):
         self._labels = torch.tensor([label for _, label in self._samples])
         self._pool = ThreadPoolExecutor(setting["threads"])
         self._ahead, self._chunk = setting["batches_ahead"], setting["chunk"]
-        shape = (work.batch, 3, work.size, work.size)
-        dtype = torch.uint8 if work.dtype == "uint8" else torch.float32
-        formats = {
-            "contiguous": torch.contiguous_format,
-            "channels_last": torch.channels_last,
-        }
-        self._buffers = [
-            torch.zeros(shape, dtype=dtype).to(memory_format=formats[work.memory_format])
-            for _ in range(self._ahead + 1)
-        ]
+        self._buffers = [_opencv.empty(work, work.batch) for _ in range(self._ahead + 1)]
 
     def epoch(self) -> Iterator[Batch]:
         order = list(range(len(self._samples)))

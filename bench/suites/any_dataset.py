@@ -5,14 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from bench import data
 from bench.datasets import MADE, NEEDED, OPENED, Segmented, train_transform, transformed
 from bench.report import Row, missing
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
-from fastload import FastLoader
 
 # By variant: samples of an epoch, and of a batch.
 _SIZES = {
@@ -41,18 +38,11 @@ class AnyDataset(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         count, batch = (24, 8) if options.toy else _SIZES[variant]
+        facts: dict[str, Any] = {"suite": self.name, "variant": variant, "loader": "fastload"}
         absent = [name for name in NEEDED.get(variant, ()) if find_spec(name) is None]
         if absent:
-            return [
-                missing(
-                    suite=self.name,
-                    variant=variant,
-                    loader="fastload",
-                    metric="times DataLoader",
-                    unit="x",
-                    reason=f"{' and '.join(absent)} not installed: pip install albumentations",
-                )
-            ]
+            reason = f"{' and '.join(absent)} not installed: pip install albumentations"
+            return [missing(**facts, metric="times DataLoader", unit="x", reason=reason)]
         opens = variant in OPENED or variant == "image-and-mask"
         if opens:
             small = variant == "small-jpegs"
@@ -65,38 +55,25 @@ class AnyDataset(Suite):
             )
             files = data.files(images)[:count]
             count = len(files)
-            dataset: Any
-            if variant == "image-and-mask":
-                masks = data.files(data.masks(options.cache, images, say=options.say))
-                dataset = Segmented(files, masks[:count])
-            else:
-                dataset = OPENED[variant](files)
+        dataset: Any
+        if variant == "image-and-mask":
+            masks = data.files(data.masks(options.cache, images, say=options.say))
+            dataset = Segmented(files, masks[:count])
         else:
-            dataset = MADE[variant](count)
-        theirs, more = dataset, {}
+            dataset = OPENED[variant](files) if opens else MADE[variant](count)
+        theirs, ours = None, {}
         if variant == "huggingface":  # as people write it, and as its documentation says
-            theirs, more = dataset.with_transform(transformed), {"transform": train_transform()}
+            theirs, ours = dataset.with_transform(transformed), {"transform": train_transform()}
+        facts |= {"batch": batch, "images": count}
+        facts["data"] = "given" if options.data and opens else "made"
         rows = []
         for workers in (0, options.threads):
-            arguments: dict[str, Any] = {
+            arguments = {
                 "batch_size": batch,
                 "shuffle": variant != "stream",
                 "num_workers": workers,
                 "persistent_workers": workers > 0,
             }
-            found = compare(
-                DataLoader(theirs, **arguments),
-                FastLoader(dataset, **arguments, **more),
-                options,
-                suite=self.name,
-                variant=variant,
-                loader="fastload",
-                setting={"workers": workers},
-                threads=max(1, workers),
-                batch=batch,
-                images=count,
-                data="given" if options.data and opens else "made",
-            )
-            rows.append(found)
+            rows.append(compare(dataset, arguments, options, theirs=theirs, ours=ours, **facts))
             options.say(f"{workers} workers done")
         return rows

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils.data import (
     BatchSampler,
-    DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
@@ -25,12 +22,11 @@ from torch.utils.data import (
 )
 
 from bench import data
-from bench.datasets import Nested, Ready, cifar
+from bench.datasets import Nested, Ready, cifar, small_transform, train_transform
 from bench.report import Row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
 from bench.workload import MEAN, STD
-from fastload import FastLoader
 
 _SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
 _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
@@ -41,7 +37,7 @@ class Configuration:
     """A loader as users write it.
 
     Attributes:
-        name: in words.
+        name: in the report.
         make: gives the dataset.
         batch: samples in a batch.
         workers: of both loaders; None: ``--threads``.
@@ -55,6 +51,15 @@ class Configuration:
     workers: int | None = None
     more: Callable[[Any], dict[str, Any]] = lambda dataset: {"shuffle": True}
     persistent: bool = True
+
+    def arguments(self, dataset: Any, options: Options) -> dict[str, Any]:
+        """Those of both loaders over ``dataset``."""
+        workers = options.threads if self.workers is None else self.workers
+        if options.toy:
+            workers = min(workers, 2)
+        persistent = self.persistent and workers > 0
+        given = {"num_workers": workers, "persistent_workers": persistent, **self.more(dataset)}
+        return given if "batch_sampler" in given else {**given, "batch_size": self.batch}
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -96,18 +101,7 @@ def _images(kind: str, side: int, count: int, options: Options) -> Path:
 
 
 def _transform(side: int) -> Any:
-    from torchvision import transforms
-
-    small = 0 < side <= 64
-    crop = transforms.RandomCrop(side, padding=4) if small else transforms.RandomResizedCrop(224)
-    return transforms.Compose(
-        [
-            crop,
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )
+    return small_transform(side) if 0 < side <= 64 else train_transform()
 
 
 def _own_function(image: Any) -> Any:
@@ -324,42 +318,19 @@ class NeverSlower(Suite):
     def run(self, variant: str, options: Options) -> list[Row]:
         rows = []
         for configuration in CONFIGURATIONS[variant]:
-            rows.append(self._measured(variant, configuration, options))
-            setting = rows[-1]["setting"]
-            low, high = setting["interval_95"]
-            options.say(f"{configuration.name}: {setting['mean']} times ({low} to {high})")
-        return rows
-
-    def _measured(self, variant: str, one: Configuration, options: Options) -> Row:
-        dataset = one.make(options)
-        workers = options.threads if one.workers is None else one.workers
-        if options.toy:
-            workers = min(workers, 2)
-        arguments: dict[str, Any] = {
-            "num_workers": workers,
-            "persistent_workers": one.persistent and workers > 0,
-            **one.more(dataset),
-        }
-        if "batch_sampler" not in arguments:
-            arguments["batch_size"] = one.batch
-        with warnings.catch_warnings():
-            # More workers than CPUs are part of what is measured.
-            warnings.filterwarnings("ignore", "This DataLoader will create")
-            theirs: Any = DataLoader(dataset, **arguments)
-            ours: Any = FastLoader(dataset, **arguments)
-            found = compare(
-                theirs,
-                ours,
+            dataset = configuration.make(options)
+            measured = compare(
+                dataset,
+                configuration.arguments(dataset, options),
                 options,
                 suite=self.name,
                 variant=variant,
-                loader=f"fastload, {one.name}",
-                setting={"processes": workers},
-                threads=max(1, workers),
-                batch=one.batch,
+                loader=f"fastload, {configuration.name}",
+                batch=configuration.batch,
                 images=len(dataset) if hasattr(dataset, "__len__") else len(dataset._rows),
                 data="made",
             )
-        del theirs, ours
-        gc.collect()  # processes that persist are of the loaders
-        return found
+            rows.append(measured)
+            mean, (low, high) = (measured["setting"][key] for key in ("mean", "interval_95"))
+            options.say(f"{configuration.name}: {mean} times ({low} to {high})")
+        return rows

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import statistics
 import time
+import warnings
 from typing import Any
+
+from torch.utils.data import DataLoader
 
 from bench.report import Row, row
 from bench.suites.base import Options
+from fastload import FastLoader
 
 # Pairs of measurements, and Student's t for the 95 % interval of so many.
 _PAIRS, _T = 12, 2.2
@@ -20,28 +25,53 @@ _AGAIN = 2
 
 
 def compare(
-    theirs: Any, ours: Any, options: Options, *, setting: dict[str, Any], **facts: Any
+    dataset: Any,
+    arguments: dict[str, Any],
+    options: Options,
+    *,
+    theirs: Any = None,
+    ours: dict[str, Any] | None = None,
+    **facts: Any,
 ) -> Row:
-    """The row of how many times DataLoader's speed FastLoader has."""
-    rates = _rates(theirs, ours, options)
+    """The row of how many times DataLoader's speed FastLoader has.
+
+    Args:
+        dataset: of both.
+        arguments: of both.
+        options: of the command line.
+        theirs: another dataset for DataLoader, where people write it otherwise.
+        ours: further arguments of FastLoader.
+        facts: further fields of the row.
+    """
+    workers = arguments["num_workers"]
+    with warnings.catch_warnings():
+        # More workers than CPUs are part of what is measured.
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        torchs: Any = DataLoader(dataset if theirs is None else theirs, **arguments)
+        fastloads: Any = FastLoader(dataset, **arguments, **(ours or {}))
+        rates = _rates(torchs, fastloads, options)
     ratios = [mine / other for mine, other in zip(*rates, strict=True)]
     mean, low, high = interval(ratios)
-    return row(
+    compared = row(
         metric="times DataLoader",
         unit="x",
         values=ratios,
         setting={
             "mean": mean,
             "interval_95": [low, high],
-            "engine": ours.stats()["engine"],
+            "engine": fastloads.stats()["engine"],
             "samples_per_s": [round(statistics.median(rate), 1) for rate in rates],
-            **setting,
+            "workers": workers,
         },
         warmup_s=options.seconds / 4,
         round_s=options.seconds / 4,
+        threads=max(1, workers),
         **facts,
         **options.machine,
     )
+    del torchs, fastloads
+    gc.collect()  # processes that persist are of the loaders
+    return compared
 
 
 def _rates(theirs: Any, ours: Any, options: Options) -> tuple[list[float], list[float]]:

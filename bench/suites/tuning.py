@@ -104,7 +104,7 @@ class Auto(Suite):
         assert governor is not None
         if most < max(_WORKERS):
             governor.most = dataclasses.replace(governor.most, workers=most)
-            governor._forget()
+            governor._start_over()
         _settle(loader, step, 8 if options.toy else _SETTLED)
         decided = len(governor.decisions)
         ratios: list[float] = []

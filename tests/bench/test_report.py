@@ -46,18 +46,3 @@ def test_the_table_keeps_loaders_without_a_figure() -> None:
     assert "3.00" in shown
     assert "ffcv" in shown
     assert "not installed" in shown
-
-
-def test_markdown_has_no_table_without_a_figure() -> None:
-    absent = report.missing(
-        suite="s", variant="v", loader="ffcv", metric="m", unit="images/s", reason="not installed"
-    )
-    assert report.markdown([absent]) == ""
-
-
-def test_markdown_puts_the_best_first() -> None:
-    lines = report.markdown([row("torch-pil", [2.0]), row("fastload-lmdb", [6.0])]).splitlines()
-    assert lines[4:6] == [
-        "| **fastload-lmdb** | 6.000 | 6.000 - 6.000 | 3.00 | 3.00 |",
-        "| torch-pil | 2.000 | 2.000 - 2.000 | 1.00 | 1.00 |",
-    ]
