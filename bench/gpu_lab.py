@@ -417,8 +417,10 @@ def dali_boxes() -> None:
     """The same with boxes, which need an nvJPEG that is loaded before torchvision: LD_PRELOAD."""
     from fastload._engine.nvidia import dali as engine
 
-    built = engine.Build
-    with mock.patch.object(engine, "Build", lambda **given: built(**{**given, "whole": False})):
+    built = engine.PipelineOptions
+    with mock.patch.object(
+        engine, "PipelineOptions", lambda **given: built(**{**given, "whole": False})
+    ):
         dali()
 
 

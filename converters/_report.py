@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from .._base.byte_sizes import human
-from .._tools.summary import in_words, labels_of, records_in_words
+from .._tools.summary import describe_count, describe_labels, labels_of
 from ..storage import Store
 from ..storage.base import LeftOut
 from ..storage.table import Table
@@ -99,8 +99,8 @@ class PackReport:
 def contents(part: PackedPart) -> str:
     """What a store holds, in words."""
     resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
-    labels = in_words(part.classes, part.labels)
-    return f"{records_in_words(part.records)}, {labels}, {human(part.nbytes)}{resumed}"
+    labels = describe_labels(part.classes, part.labels)
+    return f"{describe_count(part.records)}, {labels}, {human(part.nbytes)}{resumed}"
 
 
 def pace(report: PackReport) -> str:

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ._base import ray_cluster
+from ._base.whole_file import whole_file
 from .errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ def save(loader: FastLoader, folder: str | os.PathLike[str], *, name: str = "loa
     """
     import torch
 
-    path = os.path.join(folder, _FILE.format(name=name))
-    torch.save(loader.state_dict(), path + ".new")
-    os.replace(path + ".new", path)
+    with whole_file(os.path.join(folder, _FILE.format(name=name))) as file:
+        torch.save(loader.state_dict(), file)
 
 
 def restore(loader: FastLoader, *, name: str = "loader") -> bool:

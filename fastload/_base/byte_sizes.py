@@ -48,3 +48,11 @@ def human(nbytes: float) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.1f} TiB"
+
+
+def decimal(nbytes: int) -> str:
+    """``nbytes`` in the largest power of 1000 below it: 1,500,000 -> "1.5 MB"."""
+    for exponent, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "KB")):
+        if nbytes >= 10**exponent:
+            return f"{nbytes / 10**exponent:.1f} {unit}"
+    return f"{nbytes} bytes"

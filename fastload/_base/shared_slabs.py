@@ -16,10 +16,11 @@ import mmap
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 
 import numpy as np
+
+from .slabs import Slab, slab_at
 
 # Slabs that the consumer may hold before batches are copied out instead: each takes two file
 # descriptors of this process, and the usual limit is 1,024.
@@ -50,28 +51,18 @@ class Slot:
         return f"/proc/{self.pid}/fd/{self.descriptor}"
 
 
-class _Slab:
-    """A piece of shared memory, with a weak reference to the array that was last leased from it."""
+class _SharedSlab(Slab):
+    """A slab that other processes can open by its ``slot``."""
 
     def __init__(self, nbytes: int) -> None:
         descriptor = os.memfd_create("fastload-batch", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, nbytes)
-            self.memory = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+            super().__init__(np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8))
         except BaseException:
             os.close(descriptor)
             raise
-        self.address: int = self.memory.ctypes.data
         self.slot = Slot(os.getpid(), descriptor, os.fstat(descriptor).st_ino, nbytes)
-        self._lease: weakref.ref[np.ndarray] | None = None
-
-    def free(self) -> bool:
-        return self._lease is None or self._lease() is None
-
-    def lease(self) -> np.ndarray:
-        view = self.memory[:]
-        self._lease = weakref.ref(view)
-        return view
 
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as a process maps it."""
@@ -99,7 +90,7 @@ class SharedRing:
         """Whether a batch of this epoch had tensors that a slab cannot hold."""
 
     def _begin(self) -> None:
-        self._slabs: list[_Slab] = []
+        self._slabs: list[_SharedSlab] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -124,20 +115,18 @@ class SharedRing:
             self._drop(set(map(id, free)) - set(map(id, fitting[: self._keep])))
             if not fitting:
                 try:
-                    fitting = [_Slab(self._nbytes)]
+                    fitting = [_SharedSlab(self._nbytes)]
                 except OSError as error:
                     self.failure = f"cannot allocate shared memory: {error}"
                     return None
                 self._slabs += fitting
                 self.allocations += 1
-            return fitting[0].slot, fitting[0].lease()
+            slab = fitting[0]
+            return slab.slot, slab.lease(slab.slot.nbytes)
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that contains ``address``, or None."""
-        for slab in list(self._slabs):
-            if slab.address <= address < slab.address + slab.slot.nbytes:
-                return slab.memory
-        return None
+        return slab_at(list(self._slabs), address)
 
     @property
     def crowded(self) -> bool:

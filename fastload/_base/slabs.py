@@ -21,6 +21,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class SlabRing:
         self._begin()
 
     def _begin(self) -> None:
-        self._slabs: list[_Slab] = []
+        self._slabs: list[_NumberedSlab] = []
         self._leases = 0
         self._leased_nbytes: int | None = None  # in this batch; None: each lease is a batch
         self._batch_nbytes = 0  # of the largest batch
@@ -124,7 +125,9 @@ class SlabRing:
         if self._patient:
             self._wait(nbytes)
         with self._lock:
-            view = self._free(nbytes).lease(nbytes, self._leases)
+            slab = self._free(nbytes)
+            view = slab.lease(nbytes)
+            slab.leased, slab.free_since = self._leases, 0
         storage = torch.from_numpy(view).untyped_storage()
         # set_, not view: like a tensor from torch.stack, this one must be no autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
@@ -143,10 +146,7 @@ class SlabRing:
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that contains ``address``, or None."""
-        for slab in list(self._slabs):
-            if slab.address <= address < slab.address + slab.memory.nbytes:
-                return slab.memory
-        return None
+        return slab_at(list(self._slabs), address)
 
     def in_use(self) -> int:
         """Number of slabs that are still referred to."""
@@ -154,7 +154,7 @@ class SlabRing:
         with self._lock:
             return sum(not slab.free() for slab in self._slabs)
 
-    def _free(self, nbytes: int) -> _Slab:
+    def _free(self, nbytes: int) -> _NumberedSlab:
         """A free slab of at least ``nbytes``; frees those that are not needed any more."""
         self._leases += 1
         if self._leased_nbytes is not None:
@@ -163,37 +163,39 @@ class SlabRing:
             self._batch_nbytes = max(self._batch_nbytes, self._leased_nbytes)
         free = [slab for slab in self._slabs if slab.free()]
         # Of equal ones the one that was used last, so that those that are too many stay unused.
-        found = min(
+        best = min(
             (slab for slab in free if slab.memory.nbytes >= nbytes),
             key=lambda slab: (slab.memory.nbytes, -slab.leased),
             default=None,
         )
         largest = max((slab.memory.nbytes for slab in self._slabs), default=0)
-        self._give_back(free, found, nbytes, self._keep * max(largest, self._batch_nbytes))
-        if found is None:
+        self._give_back(free, best, nbytes, self._keep * max(largest, self._batch_nbytes))
+        if best is None:
             self.allocations += 1
             # Where sizes vary, as of padded batches, the next one is often larger. Memory that no
             # batch has reached costs nothing.
-            found = _Slab(_allocate(_rounded(nbytes) if self._divided else max(nbytes, largest)))
-            self._slabs.append(found)
-        return found
+            best = _NumberedSlab(
+                _allocate(_rounded(nbytes) if self._divided else max(nbytes, largest))
+            )
+            self._slabs.append(best)
+        return best
 
     def _give_back(
-        self, free: list[_Slab], found: _Slab | None, nbytes: int, most_nbytes: int
+        self, free: list[_NumberedSlab], best: _NumberedSlab | None, nbytes: int, most_nbytes: int
     ) -> None:
-        """Give back what is not needed of ``free``, where ``found`` is to be leased for ``nbytes``.
+        """Give back what is not needed of ``free``, where ``best`` is to be leased for ``nbytes``.
 
         That is what is too small where each lease is a batch, what no lease needed for a while, and
         what was used longest ago of more than ``most_nbytes``.
         """
         dropped = set[int]()
         window = max(_WINDOW, 2 * len(self._slabs))
-        for slab in sorted(free, key=lambda slab: (slab is not found, -slab.leased)):
+        for slab in sorted(free, key=lambda slab: (slab is not best, -slab.leased)):
             slab.free_since = slab.free_since or self._leases
             most_nbytes -= slab.memory.nbytes
             small = slab.memory.nbytes < nbytes and not self._divided
             unused = self._leases - slab.free_since >= window and not self.steady
-            if slab is not found and (most_nbytes < 0 or small or unused):
+            if slab is not best and (most_nbytes < 0 or small or unused):
                 dropped.add(id(slab))
         if dropped:
             self._slabs = [slab for slab in self._slabs if id(slab) not in dropped]
@@ -205,26 +207,39 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // step) * step if step else nbytes
 
 
-class _Slab:
-    """A piece of memory, with a weak reference to the array that was last leased from it.
-
-    Attributes:
-        memory, address: the piece.
-        leased: the number of its last lease.
-        free_since: the number of the lease that first found it free again; 0: none did.
-    """
+class Slab:
+    """A piece of memory that is free as long as nothing refers to what was leased from it."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
         self.address: int = memory.ctypes.data
-        self.leased = self.free_since = 0
         self._lease: weakref.ref[np.ndarray] | None = None
 
     def free(self) -> bool:
+        """Whether it can be leased."""
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int, number: int) -> np.ndarray:
+    def lease(self, nbytes: int) -> np.ndarray:
+        """Its first bytes; it is free again when nothing refers to the array any more."""
         view = self.memory[:nbytes]
-        self.leased, self.free_since = number, 0
         self._lease = weakref.ref(view)
         return view
+
+
+def slab_at(slabs: Sequence[Slab], address: int) -> np.ndarray | None:
+    """The memory of the slab that contains ``address``; None if there is none."""
+    for slab in slabs:
+        if slab.address <= address < slab.address + slab.memory.nbytes:
+            return slab.memory
+    return None
+
+
+class _NumberedSlab(Slab):
+    """A slab that knows when it was needed.
+
+    Attributes:
+        leased: the number of its last lease.
+        free_since: the number of the lease that first found it free again; 0: none did.
+    """
+
+    leased = free_since = 0

@@ -66,6 +66,16 @@ class Where(TypedDict):
     offset: int | None
 
 
+def where_of(store: Store, record: int) -> Where:
+    """Where a record lies in ``store``."""
+    spans = store.places(np.array([record], np.int64))
+    return {
+        "path": store.shown(int(spans.file[0])),
+        "record": record,
+        "offset": int(spans.offset[0]) if store.indirect is None else None,
+    }
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draws:
     """What the random parameters of a batch are drawn from.
@@ -270,12 +280,7 @@ class BatchEngine(abc.ABC):
 
     def where(self, record: int) -> Where:
         """Path, record and offset of a record in its store, for errors."""
-        spans = self.origin.places(np.array([record], np.int64))
-        return {
-            "path": self.origin.shown(int(spans.file[0])),
-            "record": record,
-            "offset": int(spans.offset[0]) if self.origin.indirect is None else None,
-        }
+        return where_of(self.origin, record)
 
     def error(self, kind: type[DataError], message: str, record: int) -> DataError:
         """An error about ``record``, which names its file and offset."""

@@ -32,7 +32,7 @@ _TASKS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Filled:
+class PillowReport:
     """What became of some samples.
 
     Attributes:
@@ -55,7 +55,7 @@ def by_pillow(engine: PixelEngine, batch: BatchRequest, which: np.ndarray) -> Ti
 
 def fill(
     engine: PixelEngine, batch: BatchRequest, which: Sequence[int], ended: Callable[[], bool]
-) -> Filled:
+) -> PillowReport:
     """Fill samples ``which`` (ascending) of ``batch``, on the calling thread.
 
     When ``ended`` becomes true, the samples that remain are left as they are.
@@ -76,10 +76,12 @@ def fill(
             finisher.take(i, image)
     else:
         finisher.finish()
-    return Filled(errors=finisher.errors, decoding_ns=decoding_ns, rest_ns=finisher.nanoseconds)
+    return PillowReport(
+        errors=finisher.errors, decoding_ns=decoding_ns, rest_ns=finisher.nanoseconds
+    )
 
 
-def stages_of(batch: BatchRequest, filled: Sequence[Filled]) -> dict[str, int]:
+def stages_of(batch: BatchRequest, filled: Sequence[PillowReport]) -> dict[str, int]:
     """``Ticket.stages_ns`` of samples of ``batch``."""
     later = "resize" if batch.params is None else "augment"
     return {
@@ -109,7 +111,7 @@ class _Finisher:
     """Has the core do everything after decoding, of some neighbours at a time.
 
     Attributes:
-        errors: as in ``Filled``.
+        errors: as in ``PillowReport``.
         nanoseconds: what it took.
     """
 
@@ -187,8 +189,8 @@ class _ThreadsTicket(Ticket):
     def __init__(self, engine: PixelEngine, batch: BatchRequest, which: np.ndarray) -> None:
         self._engine, self._batch, self._which = engine, batch, which
         self.times = batch.times
-        self._filled: list[Filled] = []
-        self._tasks: list[concurrent.futures.Future[Filled]] = []
+        self._filled: list[PillowReport] = []
+        self._tasks: list[concurrent.futures.Future[PillowReport]] = []
         # Held while the caller's thread fills samples. Re-entrant: the garbage collector may drop
         # an iterator, which cancels its tickets, in the middle of that.
         self._filling = threading.RLock()
@@ -208,10 +210,10 @@ class _ThreadsTicket(Ticket):
             errors |= filled.errors
         return self._batch.images, errors
 
-    def _fill(self, which: np.ndarray) -> Filled:
+    def _fill(self, which: np.ndarray) -> PillowReport:
         return fill(self._engine, self._batch, which.tolist(), lambda: self.cancelled)
 
-    def _fill_here(self) -> Filled:
+    def _fill_here(self) -> PillowReport:
         with self._filling:
             self.check_cancelled()
             return self._fill(self._which)

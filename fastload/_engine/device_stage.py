@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from .._base.philox import MULTIPLIERS, ROUNDS, WEYL
-from .._transforms.pixels.erasing import Drawn
+from .._transforms.pixels.erasing import ErasedBoxes
 from .._transforms.plan import Plan, as_torch
 
 _LOW = 0xFFFFFFFF
@@ -97,7 +97,7 @@ class DeviceStage:
     def __call__(
         self,
         levels: torch.Tensor,
-        drawn: Drawn | None = None,
+        drawn: ErasedBoxes | None = None,
         columns: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The finished images, (n, channels, h, w) in the plan's dtype, on the levels' device.

@@ -58,7 +58,7 @@ def nbytes(parts: Sequence[Store]) -> int:
     return 0 if found is None else found.used
 
 
-def in_words(parts: Sequence[Store]) -> str | None:
+def describe(parts: Sequence[Store]) -> str | None:
     """The table for ``explain()``; None: it is empty."""
     found = _found(parts)
     if found is None or not found.count:

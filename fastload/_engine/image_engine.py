@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from .._base import pixel_limit
 from .._base.slabs import SlabRing
@@ -335,12 +336,12 @@ class ImageEngine(BatchEngine):
             return sizes, *drawn(plan, self.origin.sizes(records))
         return sizes, *merged(done, parts[0], parts[1])
 
+    @override
     def makes(self, plan: Plan | Views) -> bool:
-        """As in the contract."""
         return self.plan.same_as(plan)
 
+    @override
     def uniform(self, records: np.ndarray) -> bool:
-        """As in the contract."""
         if self.plan.fixed_size or self.plan.drawn_size:
             return self.plan.fixed_size
         sizes = sample_params.output_sizes(self.plan, self.store.sizes(records))
@@ -363,8 +364,8 @@ class ImageEngine(BatchEngine):
         return images, flat.numpy()
 
     @property
+    @override
     def rings(self) -> tuple[SlabRing, ...]:
-        """As in the contract."""
         return () if self.options.ring is None else (self.options.ring,)
 
     def _to_check(
@@ -396,15 +397,15 @@ class ImageEngine(BatchEngine):
                 )
             return self._pool
 
+    @override
     def acquire(self, user: object) -> None:
-        """As in the contract."""
         with self._lock:
             super().acquire(user)
         if self.processes is not None:
             self.processes.acquire(user, self.threads)
 
+    @override
     def release(self, user: object) -> None:
-        """As in the contract."""
         pool = None
         with self._lock:
             super().release(user)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from .. import _native
 from .._base import pixel_limit
@@ -290,8 +291,8 @@ class NativeEngine(PixelEngine):
             opened = self._opened = generation, files
         return opened[1]
 
+    @override
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
-        """As in the contract."""
         if not spans:
             return
         file = np.concatenate([some.file for some in spans])
@@ -305,20 +306,18 @@ class NativeEngine(PixelEngine):
         for part in np.array_split(np.arange(len(file)), parts):
             self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
 
+    @override
     def start(self, batch: BatchRequest) -> Ticket:
-        """As in the contract."""
         ticket = self._begin(*self._read(batch))
         if self.processes is not None:
             ticket.leave_to_pillow()
         return ticket
 
+    @override
     def start_views(
         self, others: Sequence[ImageEngine], batches: Sequence[BatchRequest]
     ) -> list[Ticket]:
-        """As in the contract.
-
-        Each record is read once, and decoded once where that is less work than once per view.
-        """
+        """Each record is read once, and decoded once where that is less work than once per view."""
         natives = [other for other in others if isinstance(other, NativeEngine)]
         if self.plan.scaled or len(natives) < len(others):
             return super().start_views(others, batches)
@@ -377,8 +376,8 @@ class NativeEngine(PixelEngine):
         cache = self.cache
         return None if cache is None else (cache.arena, cache.form, batch.records)
 
+    @override
     def of_pixels(self, batch: BatchRequest, pixels: Sequence[np.ndarray]) -> list[int]:
-        """As in the contract."""
         files, spans, kinds, _ = pixels_as_files(pixels)
         part = dataclasses.replace(
             batch,

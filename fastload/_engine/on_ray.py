@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from .._base import ray_cluster
 from .._base.slabs import SlabRing
@@ -80,17 +81,17 @@ class RayEngine(BatchEngine):
         ticket.nbytes = int(nbytes.clip(0).sum())
         return ticket
 
+    @override
     def makes(self, plan: Plan | Views) -> bool:
-        """As in the contract."""
         return self._local.makes(plan)
 
+    @override
     def uniform(self, records: np.ndarray) -> bool:
-        """As in the contract."""
         return self._local.uniform(records)
 
     @property
+    @override
     def rings(self) -> tuple[SlabRing, ...]:
-        """As in the contract."""
         return self._local.rings
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from ..errors import ChecksumError, DataError, DecodeError
 from ..storage._crc import crc32c
 from ..storage._read import read_records
 from ..storage.base import DCT, RAW, TURNED, Store
-from .base import REPLACED, Where
+from .base import REPLACED, Where, where_of
 
 # Pillow runs other programs for these (Ghostscript), which no training set is worth.
 _REFUSED = frozenset({"EPS", "WMF"})
@@ -159,12 +159,7 @@ def decode_record(store: Store, record: int, *, check: bool = True) -> Image.Ima
     """
     records = np.array([record], np.int64)
     (data,) = read_records(store, records)
-    spans = store.places(records)
-    where: Where = {
-        "path": store.shown(int(spans.file[0])),
-        "record": record,
-        "offset": int(spans.offset[0]) if store.indirect is None else None,
-    }
+    where = where_of(store, record)
     checksums = store.checksums(records) if check else None
     if checksums is not None and crc32c(data) != int(checksums[0]):
         raise ChecksumError(

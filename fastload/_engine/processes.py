@@ -40,17 +40,18 @@ from multiprocessing.process import BaseProcess
 import numpy as np
 import torch
 from torch._utils import ExceptionWrapper
+from typing_extensions import override
 
 from .._base import pixel_limit
 from .._base.machine import cpu
 from .._base.shared_slabs import Mapped, SharedRing, Slot
 from ..errors import DataError
 from .base import Ticket
-from .by_pillow import Filled, fill, stages_of
-from .image_engine import BatchRequest, ImageEngine, PixelEngine
+from .by_pillow import PillowReport, fill, stages_of
+from .image_engine import BatchRequest, ImageEngine, PillowProcesses, PixelEngine
 
 # Parts that a process has at a time: the one it works on, and the next one.
-_PARTS = 2
+_ASSIGNMENTS = 2
 
 # Slabs to keep: those of the batches that are being filled.
 _SLABS = 3
@@ -63,7 +64,7 @@ _END_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Part:
+class _Assignment:
     """Samples of a batch for one process.
 
     Attributes:
@@ -91,7 +92,7 @@ class _Answer:
         failure: any other exception, or None.
     """
 
-    filled: Filled | None
+    filled: PillowReport | None
     times: np.ndarray | None
     warned: Sequence[tuple[str, type[Warning]]] = ()
     failure: ExceptionWrapper | None = None
@@ -148,7 +149,7 @@ class _Jobs:
             return self._waiting.popleft() if spare else None
 
 
-class Processes:
+class Processes(PillowProcesses):
     """The processes of an engine, or of the engines of all views: its ``PillowProcesses``.
 
     Args:
@@ -175,8 +176,8 @@ class Processes:
         """How many there are."""
         return 0 if self._team is None else len(self._team.members)
 
+    @override
     def acquire(self, user: object, count: int) -> None:
-        """As in the contract."""
         with self._lock:
             self._users.add(id(user))  # first: see _lock
             team, alone = self._team, len(self._users) == 1
@@ -186,15 +187,16 @@ class Processes:
                 self._team = _Team(self._context, self._engines, count)
                 self._end = weakref.finalize(self, self._team.stop)
 
+    @override
     def release(self, user: object) -> None:
-        """As in the contract."""
         with self._lock:
             self._users.discard(id(user))
             if not self._users and not self._persistent:
                 self._stop()
 
+    @override
     def submit(self, engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket | None:
-        """As in the contract; None where there is no slab."""
+        """None where there is no slab."""
         team = self._team
         nbytes = batch.memory.nbytes // len(batch.records)
         self.ring.wanted(nbytes * len(which))
@@ -204,7 +206,7 @@ class Processes:
         slot, slab = lease
         jobs, at = [], 0
         for rows in np.array_split(which, min(len(team.members), len(which))):
-            part = _Part(
+            part = _Assignment(
                 view=engine.options.view,
                 batch=batch.part(rows, slab[:0]),
                 slot=slot,
@@ -318,7 +320,7 @@ def _attend(
     job: _Job | None = None
     try:
         while True:
-            while len(sent) < _PARTS:
+            while len(sent) < _ASSIGNMENTS:
                 job = jobs.take_ahead() if sent else jobs.take()
                 if job is None:
                     break
@@ -379,7 +381,7 @@ class _ProcessTicket(Ticket):
         self.times = batch.times
         self._which = which
         self._jobs = jobs
-        self._filled: list[Filled] = []
+        self._filled: list[PillowReport] = []
         # Held while the batch is written to. Re-entrant, as in the ticket of threads.
         self._copying = threading.RLock()
 
@@ -440,7 +442,7 @@ def serve(connection: Connection, told: Connection, engines: Sequence[PixelEngin
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     cpu.one_thread()
-    parent, filler = os.getppid(), _Filler(engines)
+    parent, filler = os.getppid(), _AssignmentFiller(engines)
     ending, asked = select.poll(), select.poll()
     for wanted in (ending, asked):
         wanted.register(told, select.POLLIN)
@@ -468,14 +470,14 @@ def serve(connection: Connection, told: Connection, engines: Sequence[PixelEngin
             return
 
 
-class _Filler:
+class _AssignmentFiller:
     """Fills parts in this process."""
 
     def __init__(self, engines: Sequence[PixelEngine]) -> None:
         self._engines = engines
         self._mapped = Mapped()
 
-    def fill(self, part: _Part, ended: Callable[[], bool]) -> _Answer | None:
+    def fill(self, part: _Assignment, ended: Callable[[], bool]) -> _Answer | None:
         """The outcome of ``part``; None: ``ended`` became true meanwhile."""
         try:
             slab = self._mapped.memory(part.slot)

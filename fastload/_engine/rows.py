@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from .._base.slabs import SlabRing
 from .._transforms.plan import Plan
@@ -49,17 +50,17 @@ class RowsEngine(BatchEngine):
         self._rows.gather(0, records, memory.reshape(len(records), -1))
         return [batch, *self._rows.others(records)]
 
+    @override
     def makes(self, plan: Plan | Views) -> bool:
-        """As in the contract."""
         return self.plan.same_as(plan)
 
+    @override
     def uniform(self, records: np.ndarray) -> bool:
-        """As in the contract."""
         return True
 
     @property
+    @override
     def rings(self) -> tuple[SlabRing, ...]:
-        """As in the contract."""
         return () if self.options.ring is None else (self.options.ring,)
 
     def __reduce__(self) -> tuple[object, ...]:

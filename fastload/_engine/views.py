@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from .._base.slabs import SlabRing
 from .._transforms.plan import Plan
@@ -45,40 +46,43 @@ class ViewsEngine(BatchEngine):
         first, *others = self.each
         return _ViewsTicket(list(map(counted, first.start_views(others, batches), batches)))
 
+    @override
     def makes(self, plan: Plan | Views) -> bool:
-        """As in the contract."""
         return (
             isinstance(plan, Views)
             and len(plan.each) == len(self.each)
             and all(engine.makes(one) for engine, one in zip(self.each, plan.each, strict=True))
         )
 
+    @override
     def uniform(self, records: np.ndarray) -> bool:
-        """As in the contract, of each view."""
+        """Of each view."""
         return all(engine.uniform(records) for engine in self.each)
 
+    @override
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
-        """As in the contract; all views read the same."""
+        """All views read the same."""
         self.each[0].readahead(spans, wait=wait)
 
     @property
+    @override
     def rings(self) -> tuple[SlabRing, ...]:
-        """As in the contract, of all views."""
+        """Of all views."""
         return tuple(ring for engine in self.each for ring in engine.rings)
 
+    @override
     def use_threads(self, threads: int) -> None:
-        """As in the contract."""
         super().use_threads(threads)
         for engine in self.each:
             engine.use_threads(threads)
 
+    @override
     def acquire(self, user: object) -> None:
-        """As in the contract."""
         for engine in self.each:
             engine.acquire(user)
 
+    @override
     def release(self, user: object) -> None:
-        """As in the contract."""
         for engine in self.each:
             engine.release(user)
 

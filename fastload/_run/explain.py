@@ -89,7 +89,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
             )
     if resources.cache is not None:
         lines.append(f"cache: {resources.cache.explain(setup.engine, source.store)}")
-    known = huffman_index.in_words(source.parts)
+    known = huffman_index.describe(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
     if setup.pillow is not None:

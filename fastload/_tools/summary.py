@@ -143,12 +143,12 @@ def labels_of(store: Store | Table) -> str | None:
     return None if store.labels is None else _type(store.labels.dtype, store.labels.shape[1:])
 
 
-def records_in_words(count: int) -> str:
+def describe_count(count: int) -> str:
     """1 as "1 record", 1000 as "1,000 records"."""
     return f"{count:,} record{'' if count == 1 else 's'}"
 
 
-def in_words(classes: int, labels: str | None) -> str:
+def describe_labels(classes: int, labels: str | None) -> str:
     """The number of classes ("10 classes"), or without classes the type of the labels."""
     if labels is None:
         return "no labels"

@@ -1,4 +1,4 @@
-"""``Reader``: reads a chain of torchvision transforms one by one and builds a ``Plan``.
+"""``ChainReader``: reads a chain of torchvision transforms one by one and builds a ``Plan``.
 
 The plan's table is made by running the user's own transforms on a ramp of all 256 levels.
 
@@ -91,7 +91,7 @@ class _Frame:
         )
 
 
-class Reader:
+class ChainReader:
     """Builds a plan, one transform at a time.
 
     Args:

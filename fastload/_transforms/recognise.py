@@ -16,7 +16,7 @@ import torch
 
 from .geometry import draws
 from .plan import Plan
-from .reader import Reader
+from .reader import ChainReader
 from .settings import remember, remembered, settings_of
 from .targets.joint import Joint
 from .transform_class import UNREADABLE, Stop, Transform, kind_of, name_of
@@ -86,7 +86,7 @@ def _chain(transform: Transform, mode: str, joint: Joint | None = None) -> Plan 
         leaves = list(_leaves(transform))
     except UNREADABLE as error:
         return Unrecognised(f"{name_of(transform)}: a setting cannot be read ({error})")
-    reader = Reader(mode, joint)
+    reader = ChainReader(mode, joint)
     try:
         for leaf in leaves:
             reader.read(leaf)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
 from .geometry.geometry_log import GeometryLog
 from .pixels import operations
-from .pixels.erasing import NUMBERS, Drawn
+from .pixels.erasing import NUMBERS, ErasedBoxes
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -56,10 +56,13 @@ class SampleParams:
     boxes: npt.NDArray[np.int32]
     keys: npt.NDArray[np.uint64]
 
+    PER_SAMPLE: ClassVar = ("first_size", "codes", "values", "frames", "boxes", "keys")
+    """The attributes with a row for each sample."""
+
     def part(self, which: slice | npt.NDArray[np.int64]) -> SampleParams:
         """The parameters of some of the samples."""
-        names = ("first_size", "codes", "values", "frames", "boxes", "keys")
-        return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
+        rows = {name: getattr(self, name)[which] for name in self.PER_SAMPLE}
+        return dataclasses.replace(self, **rows)
 
     def stages(self) -> tuple[npt.NDArray[np.generic], ...] | None:
         """The core's ``BatchSpec.stages``; None if there is only the first frame."""
@@ -74,11 +77,11 @@ class SampleParams:
         return self.boxes, self.keys, kinds, values
 
 
-Look = tuple[int, tuple[int, int, int]]
+FrameLook = tuple[int, tuple[int, int, int]]
 """Of a frame, for all samples: its filter, and the fill (r, g, b)."""
 
 
-class Part(NamedTuple):
+class SampleGroup(NamedTuple):
     """Samples of a batch with the same frames, and operations on pixels between them.
 
     Attributes:
@@ -93,7 +96,11 @@ class Part(NamedTuple):
 
 
 def built(
-    n: int, size: tuple[int, int], parts: Sequence[Part], looks: Sequence[Look], erased: Drawn
+    n: int,
+    size: tuple[int, int],
+    parts: Sequence[SampleGroup],
+    looks: Sequence[FrameLook],
+    erased: ErasedBoxes,
 ) -> tuple[Geometry, SampleParams | None]:
     """The first frame of ``n`` samples, and the parameters after it (None: there are none).
 
@@ -192,7 +199,7 @@ def draw(
     size = last.out_w, last.out_h
     looks = [(stage.filter, stage.fill) for stage in plan.stages]
     erased = _rectangles(plan, numbers, len(indices), *size)
-    return built(len(indices), size, [Part(slice(None), frames, slots)], looks, erased)
+    return built(len(indices), size, [SampleGroup(slice(None), frames, slots)], looks, erased)
 
 
 def output_sizes(plan: Plan, sizes: Array) -> npt.NDArray[np.int64] | None:
@@ -262,7 +269,7 @@ def rectangles(
     epoch: int,
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
-) -> Drawn:
+) -> ErasedBoxes:
     """The rectangles that ``draw`` draws for finished samples of ``width`` x ``height``.
 
     The other arguments are those of ``geometry.draws.draw``.
@@ -271,14 +278,14 @@ def rectangles(
     return _rectangles(plan, numbers, len(indices), width, height)
 
 
-def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) -> Drawn:
+def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) -> ErasedBoxes:
     boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
     keys = np.zeros((n, len(plan.erasing)), np.uint64)
     for e, fill in enumerate(plan.erasing):
         u = numbers.uniform(_ERASING + e, NUMBERS)
         boxes[:, e] = fill.boxes(u.T, width, height)
         keys[:, e] = numbers.key(_ERASING + e)
-    return Drawn(boxes, keys)
+    return ErasedBoxes(boxes, keys)
 
 
 class _Numbers:

@@ -15,7 +15,7 @@ import numpy as np
 from .._base.byte_sizes import human
 from .._printable import printable
 from .._tools import picture
-from .._tools.summary import Spread, Summary, in_words, records_in_words, summarise
+from .._tools.summary import Spread, Summary, describe_count, describe_labels, summarise
 from ..storage import DCT, RAW, Store, open_store
 from ..storage._read import read_records
 from ._storage_options import opened, storage_options
@@ -62,9 +62,9 @@ def command(
 
 
 def _text(summary: Summary) -> str:
-    labels = in_words(len(summary.classes), summary.labels)
+    labels = describe_labels(len(summary.classes), summary.labels)
     lines = [
-        f"{printable(summary.path)}: {records_in_words(summary.records)}, {labels}",
+        f"{printable(summary.path)}: {describe_count(summary.records)}, {labels}",
         f"  format      {summary.format}",
         f"  records     {summary.records:,}",
         f"  bytes       {human(summary.nbytes)} in records, {human(summary.file_nbytes)} in files",

@@ -23,7 +23,7 @@ from batches import MEAN, STD
 from fastload import Buckets, DecodeError, FastLoader, InternalError, UsageError, pack
 from fastload._engine.nvidia import dali as dali_engine
 from fastload._engine.nvidia import dali_graph
-from fastload._engine.nvidia.dali_graph import Build
+from fastload._engine.nvidia.dali_graph import PipelineOptions
 
 pytestmark = [
     pytest.mark.native,  # what it is compared with
@@ -279,7 +279,9 @@ def test_images_decoded_as_a_whole_give_the_same_crops(
     """As on GPUs, whose decoders refuse boxes."""
     dataset = ImageFolder(str(folder), transform=transform)
     expected = batches(dataset, "dali")
-    monkeypatch.setattr(dali_engine, "Build", lambda **given: Build(**{**given, "whole": True}))
+    monkeypatch.setattr(
+        dali_engine, "PipelineOptions", lambda **given: PipelineOptions(**{**given, "whole": True})
+    )
     loader = FastLoader(dataset, 8, engine="dali", num_workers=2, seed=3)
     for (ours, labels), (theirs, same) in zip(loader, expected, strict=True):
         assert torch.equal(ours, theirs) and torch.equal(labels, same)

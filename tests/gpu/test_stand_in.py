@@ -45,7 +45,7 @@ class StandIn:
     """Every pixel of an image is the first one of its file."""
 
     def __init__(
-        self, build: dali_graph.Build, batch: int, source: Callable[[], tuple[Any, ...]]
+        self, build: dali_graph.PipelineOptions, batch: int, source: Callable[[], tuple[Any, ...]]
     ) -> None:
         assert build.device_id is not None and build.whole
         self._pipe = object()

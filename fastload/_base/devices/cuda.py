@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from ...errors import UsageError
 from .. import callers, nested
-from .accelerator import Mark
+from .accelerator import Accelerator, Mark
 
 # Without types in torch: calling them is an error for mypy --strict.
 Event: Any = torch.cuda.Event
@@ -84,7 +85,7 @@ def _keep_in_children() -> None:
     os.register_at_fork(after_in_child=gc.freeze)
 
 
-class _CudaMark:
+class _CudaMark(Mark):
     def __init__(self, stream: torch.cuda.Stream, timed: bool, clock: _Clock) -> None:
         # blocking: a waiting host thread leaves its core to the threads that decode
         self.event = Event(enable_timing=timed, blocking=True)
@@ -126,7 +127,7 @@ class _Clock:
         return self._zero_ns + int(self._zero.elapsed_time(event) * 1e6)
 
 
-class Cuda:
+class Cuda(Accelerator):
     """A CUDA device with one side stream, created once.
 
     The memory of batches comes from torch's caching allocator and belongs to the side stream. The
@@ -152,8 +153,9 @@ class Cuda:
         self._pid = os.getpid()
         _keep_in_children()
 
+    @override
     def pin(self, memory: np.ndarray) -> bool:
-        """As in the contract, by ``cudaHostRegister``, which pins memory of any size.
+        """By ``cudaHostRegister``, which pins memory of any size.
 
         torch's own pinned memory comes in powers of two: up to twice as much for a batch.
         """
@@ -189,8 +191,9 @@ class Cuda:
             torch.empty(1, device=self.device).add_(1)
         return f"CUDA error {status}"
 
+    @override
     def pinned_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As in the contract: torch's allocator notes in which streams it was copied."""
+        """Torch's allocator notes in which streams it was copied."""
         with torch.cuda.device(self.device):
             return torch.empty_like(tensor, pin_memory=True)
 
@@ -219,17 +222,17 @@ class Cuda:
         else:
             self._unregister()
 
+    @override
     def pinned(self, tensor: torch.Tensor) -> bool:
-        """As in the contract."""
         return tensor.is_pinned()
 
+    @override
     def capturing(self) -> bool:
-        """As in the contract."""
         with torch.cuda.device(self.device):
             return bool(torch.cuda.is_current_stream_capturing())
 
+    @override
     def follow(self) -> None:
-        """As in the contract."""
         if self.capturing():
             raise UsageError(
                 "a batch was requested while a CUDA graph is being captured: get it before the "
@@ -239,51 +242,52 @@ class Cuda:
         self._caller = torch.cuda.current_stream(self.device)
         self._side.wait_stream(self._caller)
 
+    @override
     def side(self) -> contextlib.AbstractContextManager[object]:
-        """As in the contract."""
         return on_stream(self._side)
 
+    @override
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As in the contract."""
         return torch.empty_like(tensor, device=self.device, pin_memory=False)
 
+    @override
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """As in the contract."""
         target.copy_(source, non_blocking=True)
 
     def _holds(self, tensor: torch.Tensor) -> bool:
         return tensor.device == self.device
 
+    @override
     def adopt(self, tensor: torch.Tensor) -> None:
-        """As in the contract. The transfer in flight holds it until this stream is done with it."""
+        """The transfer in flight holds it until this stream is done with it."""
         if self._caller is not None:
             self._side.wait_stream(self._caller)  # the work that fills it may still run there
 
+    @override
     def mark(self, *, timed: bool = False) -> Mark:
-        """As in the contract."""
         return _CudaMark(self._side, timed, self._clock)
 
+    @override
     def hand_over(self, mark: Mark, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """As in the contract."""
         assert isinstance(mark, _CudaMark)
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark.event)
         _record([tensor for tensor in tensors() if self._holds(tensor)], current)
 
+    @override
     def random_state(self) -> torch.Tensor:
-        """As in the contract."""
         return torch.cuda.default_generators[self.device.index].get_state()
 
+    @override
     def set_random_state(self, state: torch.Tensor) -> None:
-        """As in the contract."""
         torch.cuda.default_generators[self.device.index].set_state(state)
 
+    @override
     def seed(self, seed: int) -> None:
-        """As in the contract."""
         torch.cuda.default_generators[self.device.index].manual_seed(seed)
 
+    @override
     def memory(self) -> dict[str, float]:
-        """As in the contract."""
         return {
             "gpu_MB": torch.cuda.memory_allocated(self.device) / 1e6,
             "pinned_MB": self._pinned_nbytes / 1e6,

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..._base.byte_sizes import decimal
 from ..._base.fork_lock import ForkLock
 from ...storage.base import Spans
 from . import memory
 from .prefix import Placed
 from .share import CacheFile
-from .store import FORMS, PIXELS, CacheFill, in_words
+from .store import FORMS, PIXELS, CacheFill, look_up
 
 _KEY_NBYTES = 16
 _FREE = bytes(_KEY_NBYTES)
@@ -41,7 +42,7 @@ def key_of(path: str | None, stamp: tuple[int, int, int] | None, data: bytes | N
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class LookedUp:
     """Where images are read from.
 
     Attributes:
@@ -96,18 +97,18 @@ class OpenedCache:
 
     def number(self, key: bytes) -> int:
         """The number of an image; -1: there is none left for it."""
-        found = self._known(key)
-        if found is not None:
-            return found
+        place = self._place(key)
+        if place is not None:
+            return place
         with self._lock:
             # Between processes; it does not exclude other threads of this one.
             fcntl.lockf(self.file.fd, fcntl.LOCK_EX)
             try:
-                found = self._known(key)
-                if found is None:
-                    found = next(place for place in self._probed(key) if self._at(place) == _FREE)
-                    self._keys[found * _KEY_NBYTES : (found + 1) * _KEY_NBYTES] = key
-                return found
+                place = self._place(key)
+                if place is None:
+                    place = next(free for free in self._probed(key) if self._key(free) == _FREE)
+                    self._keys[place * _KEY_NBYTES : (place + 1) * _KEY_NBYTES] = key
+                return place
             finally:
                 fcntl.lockf(self.file.fd, fcntl.LOCK_UN)
 
@@ -115,37 +116,33 @@ class OpenedCache:
         first = int.from_bytes(key[:8], "little")
         return [(first + n) & (self._places - 1) for n in range(_PROBES)]
 
-    def _at(self, place: int) -> bytes:
+    def _key(self, place: int) -> bytes:
         return bytes(self._keys[place * _KEY_NBYTES : (place + 1) * _KEY_NBYTES])
 
-    def _known(self, key: bytes) -> int | None:
+    def _place(self, key: bytes) -> int | None:
         """Its number; -1: all of its places are taken; None: it has none yet."""
         # A key that another process is just writing may be read in half, and passes for another.
         for place in self._probed(key):
-            there = self._at(place)
-            if there == key:
+            taken_by = self._key(place)
+            if taken_by == key:
                 return place
-            if there == _FREE:
+            if taken_by == _FREE:
                 return None
         return -1
 
-    def find(self, keys: Sequence[bytes], file: int) -> Found:
+    def find(self, keys: Sequence[bytes], file: int) -> LookedUp:
         """Look up images. ``file``: the number of the memory file in the spans."""
-        n = len(keys)
         records = np.array([self.number(key) for key in keys], np.int64)
-        offset, nbytes = np.empty(n, np.int64), np.empty(n, np.int64)
-        kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
-        converted = np.empty(n, np.uint8)
-        self.arena.find(np.maximum(records, 0), offset, nbytes, kinds, sizes, converted)
-        return Found(
-            kept=(offset >= 0) & (records >= 0),
-            spans=Spans(file=np.full(n, file, np.int32), offset=offset, nbytes=nbytes),
-            kinds=kinds,
-            sizes=sizes,
+        located = look_up(self.arena, np.maximum(records, 0), file)
+        return LookedUp(
+            kept=(located.spans.offset >= 0) & (records >= 0),
+            spans=located.spans,
+            kinds=located.kinds,
+            sizes=located.sizes,
             records=records,
         )
 
-    def to_fill(self, found: Found, sizes: np.ndarray) -> CacheFill | None:
+    def to_fill(self, found: LookedUp, sizes: np.ndarray) -> CacheFill | None:
         """What of a batch is to be kept; None: nothing, or there is no room.
 
         ``sizes``: int32 (n, 2), of the images.
@@ -164,7 +161,7 @@ class OpenedCache:
         """How full it is, for ``explain()``."""
         text = (
             f"{self.arena.count} opened images kept as {FORMS[self.form]}, "
-            f"{in_words(self.arena.used)} of at most {in_words(self.limit)}"
+            f"{decimal(self.arena.used)} of at most {decimal(self.limit)}"
         )
         if self.arena.full:
             text += "; the rest does not fit and is read from the files"

@@ -23,7 +23,7 @@ _NO_NUMBERS = np.empty((4, 0, 0))
 
 
 @dataclasses.dataclass(frozen=True)
-class Done:
+class AppliedOp:
     """Stands for an operation that has been applied already.
 
     Random numbers belong to a position in the chain, so the later operations must keep theirs; and
@@ -101,7 +101,7 @@ class Prefix:
         done = []
         for op in self.ops:
             op.apply(frame, _NO_NUMBERS)
-            done.append(Done(frame.least, frame.size()))
+            done.append(AppliedOp(frame.least, frame.size()))
         return dataclasses.replace(plan, ops=(*done, *plan.ops[len(done) :]))
 
     def place(self, sizes: np.ndarray, records: np.ndarray) -> Placed:
@@ -140,8 +140,5 @@ def merged(first: np.ndarray, one: _Drawn, other: _Drawn) -> _Drawn:
     whole = Geometry(box, resized, window, flip, geometry.out_h, geometry.out_w)
     if params is None:
         return whole, None
-    parts = {
-        name: column(name, params, others_params)
-        for name in ("first_size", "codes", "values", "frames", "boxes", "keys")
-    }
+    parts = {name: column(name, params, others_params) for name in SampleParams.PER_SAMPLE}
     return whole, dataclasses.replace(params, **parts)

@@ -11,15 +11,20 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
+from typing_extensions import override
 
+from ..._base.byte_sizes import decimal
 from ...storage.base import Located, Spans, Store
 from ...storage.held import Held
 from ...storage.wrapped import WrappedStore
 from .prefix import Placed, Prefix
 from .share import CacheFile, fingerprint
+
+if TYPE_CHECKING:
+    from ..._native import _core
 
 # What a record is kept as; batch/cache_fill.h numbers them so.
 BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
@@ -94,36 +99,21 @@ class CachedStore(WrappedStore):
     def mapped_files(self) -> np.ndarray:
         return np.append(self.inner.mapped_files(), np.uint8(self.mapped))
 
+    @override
     def locate(self, indices: np.ndarray) -> Located:
-        """As in the contract, at one moment: the whole answer agrees on which records are kept."""
-        n = len(indices)
-        indices = np.ascontiguousarray(indices, np.int64)
-        file = np.full(n, self._number, np.int32)
-        offset, nbytes = np.empty(n, np.int64), np.empty(n, np.int64)
-        kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
-        converted = np.zeros(n, np.uint8)
-        found = self.arena.find(indices, offset, nbytes, kinds, sizes, converted)
-        kept, inner_spans = offset >= 0, None
-        if found < n:
-            rest = np.flatnonzero(~kept)
-            inner = self.inner.locate(indices[rest])
-            inner_spans = inner.spans
-            file[rest], offset[rest] = inner.spans.file, inner.spans.offset
-            nbytes[rest], kinds[rest] = inner.spans.nbytes, inner.kinds
-            sizes[rest], converted[rest] = inner.sizes, 0
-        return Located(
-            spans=Spans(
-                file=file,
-                offset=offset,
-                nbytes=nbytes,
-                held=None if inner_spans is None else inner_spans.held,
-                memory=None if inner_spans is None else inner_spans.memory,
-            ),
-            kinds=kinds,
-            sizes=sizes,
-            kept=kept,
-            converted=converted.view(bool),
-        )
+        """At one moment: the whole answer agrees on which records are kept."""
+        located = look_up(self.arena, indices, self._number)
+        assert located.kept is not None and located.converted is not None, "look_up knows"
+        missing = np.flatnonzero(~located.kept)
+        if not len(missing):
+            return located
+        inner = self.inner.locate(np.asarray(indices, np.int64)[missing])
+        spans, theirs = located.spans, inner.spans
+        spans.file[missing], spans.offset[missing] = theirs.file, theirs.offset
+        spans.nbytes[missing], located.kinds[missing] = theirs.nbytes, inner.kinds
+        located.sizes[missing], located.converted[missing] = inner.sizes, False
+        spans = dataclasses.replace(spans, held=theirs.held, memory=theirs.memory)
+        return dataclasses.replace(located, spans=spans)
 
     def to_fill(self, records: np.ndarray, found: Located) -> CacheFill | None:
         """What of a batch goes into the cache, or None where there is nothing or no room."""
@@ -139,14 +129,14 @@ class CachedStore(WrappedStore):
         """How full it is, for ``explain()``."""
         text = (
             f"{self.arena.count} of {len(self)} records kept as {FORMS[self.form]}, "
-            f"{in_words(self.arena.used)} of at most {in_words(self.limit)}"
+            f"{decimal(self.arena.used)} of at most {decimal(self.limit)}"
         )
         if self.kind == "ram" and self.arena.count:
             locked = self.arena.locked
             text += (
                 ", locked"
                 if locked >= self.arena.used - 64 * self.arena.count
-                else f", {in_words(locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
+                else f", {decimal(locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
             )
         if self.arena.full:
             text += "; the rest does not fit and is read from the store"
@@ -164,19 +154,15 @@ class CachedStore(WrappedStore):
     def shown(self, file: int) -> str:
         return self.files[file] if file == self._number else self.inner.shown(file)
 
+    @override
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
-        """As in the contract, of records that are not kept."""
+        """Of records that are not kept."""
         missing = indices[self._missing(indices)]
         return self.inner.ahead(missing, urgency=urgency, blocks=blocks)
 
     def _missing(self, indices: np.ndarray) -> np.ndarray:
         """bool (n,): which records are not kept."""
-        n = len(indices)
-        offset, nbytes = np.empty(n, np.int64), np.empty(n, np.int64)
-        kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
-        indices = np.ascontiguousarray(indices, np.int64)
-        self.arena.find(indices, offset, nbytes, kinds, sizes, np.zeros(n, np.uint8))
-        missing: np.ndarray = offset < 0
+        missing: np.ndarray = look_up(self.arena, indices, self._number).spans.offset < 0
         return missing
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
@@ -186,9 +172,27 @@ class CachedStore(WrappedStore):
         """Those of the kept image, where there is one."""
         return self.locate(indices).sizes
 
+    @override
     def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract, in the form that ``kinds`` says."""
+        """In the form that ``kinds`` says."""
         return super().read(indices) if self.indirect is not None else Store.read(self, indices)
+
+
+def look_up(arena: _core.Arena, numbers: np.ndarray, file: int) -> Located:
+    """What ``arena`` has of the records ``numbers``, as file ``file``; of others anything."""
+    n = len(numbers)
+    offset, nbytes = np.empty(n, np.int64), np.empty(n, np.int64)
+    kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
+    converted = np.zeros(n, np.uint8)
+    numbers = np.ascontiguousarray(numbers, np.int64)
+    arena.find(numbers, offset, nbytes, kinds, sizes, converted)
+    return Located(
+        spans=Spans(file=np.full(n, file, np.int32), offset=offset, nbytes=nbytes),
+        kinds=kinds,
+        sizes=sizes,
+        kept=offset >= 0,
+        converted=converted.view(bool),
+    )
 
 
 class _OneMore(Sequence[str]):
@@ -210,11 +214,3 @@ class _OneMore(Sequence[str]):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         return self._last if index == len(self._items) else self._items[index]
-
-
-def in_words(nbytes: int) -> str:
-    """1,500,000 as "1.5 MB"."""
-    for exponent, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "KB")):
-        if nbytes >= 10**exponent:
-            return f"{nbytes / 10**exponent:.1f} {unit}"
-    return f"{nbytes} bytes"

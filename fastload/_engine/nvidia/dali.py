@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from ..._base.devices.cuda import Stream, on_stream
 from ..._base.slabs import SlabRing
@@ -34,7 +35,7 @@ from ..._transforms.geometry.draws import (
     Pad,
     RandomCrop,
 )
-from ..._transforms.pixels.erasing import Drawn
+from ..._transforms.pixels.erasing import ErasedBoxes
 from ..._transforms.plan import Plan
 from ..._transforms.views import Views
 from ...errors import DataError, InternalError
@@ -44,7 +45,7 @@ from ..cache.store import CachedStore
 from ..device_stage import DeviceStage
 from ..image_engine import BatchRequest, EngineOptions, ImageEngine
 from . import dali_graph
-from .dali_graph import FILTERS, Build, Graph, Inputs, Work
+from .dali_graph import FILTERS, Graph, Inputs, PipelineBatch, PipelineOptions
 from .records import Records
 
 _log = logging.getLogger("fastload")
@@ -120,7 +121,7 @@ class DaliEngine(ImageEngine):
         self._fallback: ImageEngine | None = None
         self._stage: DeviceStage | None = None
         self._make_fallback = fallback
-        build = Build(
+        build = PipelineOptions(
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),
             filter=plan.filter if _resizes(plan) else None,
@@ -163,18 +164,19 @@ class DaliEngine(ImageEngine):
         """Within it, work on the GPU is queued in this engine's stream. On the CPU: nothing."""
         return contextlib.nullcontext() if self.stream is None else on_stream(self.stream)
 
+    @override
     def release(self, user: object) -> None:
-        """As in the contract."""
         super().release(user)
         if not self._users and self._fallback is not None:
             self._fallback.release(user)
 
+    @override
     def start(self, batch: BatchRequest) -> Ticket:
-        """As in the contract."""
         return _DaliTicket(self, batch)
 
+    @override
     def allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
-        """As in the contract; on a GPU nothing, because the batch is made there."""
+        """On a GPU nothing, because the batch is made there."""
         if self.stream is None:
             return super().allocate(n, height, width)
         return torch.empty(0), np.empty(0, np.uint8)
@@ -211,7 +213,7 @@ class DaliEngine(ImageEngine):
             order = torch.channels_last if self.options.channels_last else torch.contiguous_format
             self._stage = DeviceStage(self.plan, self.device, order)
         params = batch.params
-        drawn = None if params is None else Drawn(params.boxes, params.keys)
+        drawn = None if params is None else ErasedBoxes(params.boxes, params.keys)
         return self._stage(levels, drawn)
 
 
@@ -228,8 +230,8 @@ class _DaliTicket(Ticket):
         begin = time.perf_counter_ns()
         self.batch = batch
         self._engine = engine
-        self._parts: list[_Part] = []
-        self._work: Work | None = None
+        self._parts: list[_FallbackSamples] = []
+        self._work: PipelineBatch | None = None
         wanted = ~engine.for_cpu[batch.records]
         wanted &= batch.sizes.prod(axis=1, dtype=np.int64) <= batch.most_pixels
         data = engine.records.read(batch, wanted, engine.pool, engine.threads)
@@ -237,11 +239,11 @@ class _DaliTicket(Ticket):
         self._wait_ns = 0
         self.given = np.array([i for i, found in enumerate(data) if found is not None], np.int64)
         if len(self.given):
-            self._work = Work(_inputs(self.batch.geometry, self.given, data))
+            self._work = PipelineBatch(_inputs(self.batch.geometry, self.given, data))
             engine.graph.put(self._work)
         left = np.setdiff1d(np.arange(len(batch.records)), self.given)
         if len(left):
-            self._parts.append(_Part(engine, batch, left))
+            self._parts.append(_FallbackSamples(engine, batch, left))
 
     def wait(self) -> tuple[torch.Tensor | None, np.ndarray]:
         """Wait for DALI: the images that are good, (m, h, w, 3), and their places in ``given``.
@@ -260,8 +262,8 @@ class _DaliTicket(Ticket):
                 images = images[torch.from_numpy(good).to(images.device)]
         return images, good
 
+    @override
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
-        """As in the contract."""
         pixels, errors = self._pixels()
         made = self._engine.finished(pixels, self.batch)
         if not errors:
@@ -272,16 +274,16 @@ class _DaliTicket(Ticket):
         with self._engine.on_stream():
             return made.cpu(), errors
 
+    @override
     def cancel(self) -> None:
-        """As in the contract."""
         self.cancelled = True
         if self._work is not None:
             self._engine.graph.drop(self._work)
         for part in list(self._parts):
             part.ticket.cancel()
 
+    @override
     def stages_ns(self) -> Mapping[str, int]:
-        """As in the contract."""
         own = {"read": self._read_ns, "dali": self._wait_ns}
         return summed([own, *(part.ticket.stages_ns() for part in self._parts)])
 
@@ -295,7 +297,7 @@ class _DaliTicket(Ticket):
             self.check_cancelled()
             left = np.setdiff1d(self.given, self.given[good])
             if len(left):
-                self._parts.append(_Part(self._engine, self.batch, left))
+                self._parts.append(_FallbackSamples(self._engine, self.batch, left))
         errors: dict[int, DataError] = {}
         for part in self._parts:
             part.settle()
@@ -335,7 +337,7 @@ class _DaliTicket(Ticket):
         return pixels
 
 
-class _Part:
+class _FallbackSamples:
     """Samples ``which`` of a batch, through the engine beside DALI."""
 
     def __init__(self, engine: DaliEngine, batch: BatchRequest, which: np.ndarray) -> None:
@@ -369,7 +371,7 @@ def _as_promised(batch: BatchRequest, given: np.ndarray, found: np.ndarray) -> n
 
 
 def _inputs(geometry: Geometry, which: np.ndarray, data: list[np.ndarray | None]) -> Inputs:
-    """``Work.inputs`` of the samples ``which``."""
+    """``PipelineBatch.inputs`` of the samples ``which``."""
     n = len(which)
     size = np.empty((n, 2), np.int32)
     size[:] = geometry.out_w, geometry.out_h

@@ -74,7 +74,7 @@ class _Pipeline(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Build:
+class PipelineOptions:
     """What a pipeline is built for.
 
     Attributes:
@@ -97,7 +97,7 @@ class Build:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Which of ``Work.inputs`` go in: DALI warns about inputs that it does not use."""
+        """Which of ``PipelineBatch.inputs`` go in: DALI warns about inputs that it does not use."""
         resize, window = ("size",), ("window", "out")
         return (
             "encoded",
@@ -110,11 +110,11 @@ class Build:
 
 
 Inputs = dict[str, np.ndarray | list[np.ndarray]]
-"""What goes into the pipeline, by name; see ``Work.inputs``."""
+"""What goes into the pipeline, by name; see ``PipelineBatch.inputs``."""
 
 
 @dataclasses.dataclass(eq=False)
-class Work:
+class PipelineBatch:
     """One batch on its way through the pipeline.
 
     Attributes:
@@ -143,35 +143,35 @@ class Graph:
     Safe to use from several threads. Batches come out in the order in which they were put in.
 
     Args:
-        build: see ``Build``.
+        build: see ``PipelineOptions``.
         stream: where the outputs are used; None on the CPU.
     """
 
-    def __init__(self, build: Build, stream: torch.cuda.Stream | None) -> None:
+    def __init__(self, build: PipelineOptions, stream: torch.cuda.Stream | None) -> None:
         self._build = build
         self._stream = stream
         self._lock = threading.Lock()
-        self._waiting: collections.deque[Work] = collections.deque()
-        self._running: collections.deque[Work] = collections.deque()
+        self._waiting: collections.deque[PipelineBatch] = collections.deque()
+        self._running: collections.deque[PipelineBatch] = collections.deque()
         self._pipe: _Pipeline | None = None
         self._most = 0  # images that the pipeline takes in a batch
         self.builds = 0
         """Pipelines built so far. Constant unless one was spoiled or a batch was larger."""
 
-    def put(self, work: Work) -> None:
+    def put(self, work: PipelineBatch) -> None:
         """Start ``work``, or queue it until the pipeline has a free place."""
         with self._lock:
             self._waiting.append(work)
             self._schedule()
 
-    def take(self, work: Work) -> None:
+    def take(self, work: PipelineBatch) -> None:
         """Wait until ``work`` is done."""
         with self._lock:
             while not work.done:
                 self._finish_first()
                 self._schedule()
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: PipelineBatch) -> None:
         """``work`` will not be taken. From any thread, without waiting."""
         work.wanted = False
 
@@ -221,7 +221,7 @@ class Graph:
             self._shut()
         _settle(work)
 
-    def _taken(self, work: Work) -> BaseException | None:
+    def _taken(self, work: PipelineBatch) -> BaseException | None:
         """Take the outputs of ``work`` from the pipeline; returns why there are none.
 
         The error has no traceback: its frames would keep the spoiled pipeline, with its threads and
@@ -259,7 +259,7 @@ def _source_of(graph: Graph) -> Callable[[], tuple[object, ...]]:
     return source
 
 
-def _settle(work: Work) -> None:
+def _settle(work: PipelineBatch) -> None:
     """Mark ``work`` as done on the host.
 
     On a GPU its images may still be made from its files: these stay as long as the work does.
@@ -291,7 +291,9 @@ def version() -> str:
     return str(importlib.import_module("nvidia.dali").__version__)
 
 
-def _pipeline(build: Build, batch: int, source: Callable[[], tuple[object, ...]]) -> _Pipeline:
+def _pipeline(
+    build: PipelineOptions, batch: int, source: Callable[[], tuple[object, ...]]
+) -> _Pipeline:
     """A pipeline that calls ``source`` for its inputs.
 
     Raises:
@@ -327,11 +329,13 @@ def _forget_pipelines() -> None:
     _pipelines.clear()
 
 
-def _place(build: Build) -> str:
+def _place(build: PipelineOptions) -> str:
     return "the CPU" if build.device_id is None else f"cuda:{build.device_id}"
 
 
-def _built(build: Build, batch: int, source: Callable[[], tuple[object, ...]]) -> _Pipeline:
+def _built(
+    build: PipelineOptions, batch: int, source: Callable[[], tuple[object, ...]]
+) -> _Pipeline:
     dali: Any = importlib.import_module("nvidia.dali")
     fn, types = dali.fn, dali.types
     pipe = dali.Pipeline(

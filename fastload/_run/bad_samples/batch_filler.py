@@ -12,7 +12,7 @@ from ..._engine.base import BatchEngine, Images, Ticket
 from ..._sources.source import Source
 from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Refused
-from ..._transforms.pixels.erasing import Drawn
+from ..._transforms.pixels.erasing import ErasedBoxes
 from ..._transforms.plan import Plan
 from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
@@ -84,7 +84,7 @@ class Filled:
     records: np.ndarray
     images: Images
     moved: Moved
-    drawn: Drawn | None
+    drawn: ErasedBoxes | None
 
 
 class Filler:

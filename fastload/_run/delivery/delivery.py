@@ -12,7 +12,7 @@ from ..._base import nested, randomness
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
 from ..._sources.collate import images_of, with_images
-from ..._transforms.pixels.erasing import Drawn
+from ..._transforms.pixels.erasing import ErasedBoxes
 from ..._transforms.plan import Plan
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
@@ -38,7 +38,7 @@ class UnfinishedBatch:
     """
 
     batch: Any
-    drawn: Drawn | None
+    drawn: ErasedBoxes | None
 
 
 def deliver(

@@ -25,8 +25,8 @@ from PIL import Image
 
 from ..._transforms.geometry.crop_geometry import Geometry
 from ..._transforms.pixels import operations as pixels
-from ..._transforms.pixels.erasing import Drawn
-from ..._transforms.sample_params import Part, SampleParams, built
+from ..._transforms.pixels.erasing import ErasedBoxes
+from ..._transforms.sample_params import SampleGroup, SampleParams, built
 from .composed import Composed, Erased, Fill, Unsupported, every
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS, ImageOperation, TensorOperation
 from .recording import Argument, Opened, Operation, Recording
@@ -376,7 +376,7 @@ class Call:
                 which = ranks[images.places[0]]
             elif images.places != places:
                 which = np.array([ranks[place] for place in images.places])
-            parts.append(Part(which, images.frames, images.slots))
+            parts.append(SampleGroup(which, images.frames, images.slots))
             firsts[which] = images.filters[0] or 0
             for e, box in enumerate(images.boxes):
                 for side, value in enumerate(box):
@@ -385,7 +385,7 @@ class Call:
             (filter or 0, fill or (0, 0, 0))
             for filter, fill in zip(self.filters, self.fills[1:], strict=True)
         ]
-        erased = Drawn(boxes, np.zeros(boxes.shape[:2], np.uint64))
+        erased = ErasedBoxes(boxes, np.zeros(boxes.shape[:2], np.uint64))
         return *built(n, self._size, parts, looks, erased), firsts
 
 

@@ -29,7 +29,7 @@ _PADDING = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Crop:
+class LoggedCrop:
     """A crop to w x h pixels from (x, y); pixels outside the image get ``fill`` in a mask.
 
     Attributes:
@@ -52,7 +52,7 @@ class Crop:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Resize:
+class LoggedResize:
     """A resize from before_w x before_h to w x h. All are int64 (n,)."""
 
     w: Array
@@ -62,7 +62,7 @@ class Resize:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Mirror:
+class LoggedMirror:
     """A flip, left to right or ``vertical``, of the samples where ``which`` (bool, (n,))."""
 
     which: Array
@@ -72,7 +72,7 @@ class Mirror:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Clean:
+class LoggedSanitize:
     """Removes boxes that are too small or not inside the image (``Sanitize``)."""
 
     min_size: float
@@ -81,7 +81,7 @@ class Clean:
     h: Array
 
 
-LogEntry = Crop | Resize | Mirror | Clean
+LogEntry = LoggedCrop | LoggedResize | LoggedMirror | LoggedSanitize
 
 
 class GeometryLog:
@@ -119,7 +119,7 @@ class GeometryLog:
                 for whole, cut in ((before_w, w), (before_h, h))
             )
         self.steps.append(
-            Crop(
+            LoggedCrop(
                 x=x,
                 y=y,
                 w=w,
@@ -135,25 +135,25 @@ class GeometryLog:
     def resize(self, w: Length, h: Length, before: tuple[Length, Length]) -> None:
         """Log a resize of images of size ``before`` = (w, h)."""
         w, h, before_w, before_h = map(self._each, (w, h, *before))
-        self.steps.append(Resize(w=w, h=h, before_w=before_w, before_h=before_h))
+        self.steps.append(LoggedResize(w=w, h=h, before_w=before_w, before_h=before_h))
 
     def mirror(self, which: Array, w: Length, h: Length, *, vertical: bool = False) -> None:
         """Log a flip of the samples where ``which``."""
         if which.any():
             w, h = self._each(w), self._each(h)
-            self.steps.append(Mirror(which=which, w=w, h=h, vertical=vertical))
+            self.steps.append(LoggedMirror(which=which, w=w, h=h, vertical=vertical))
 
     def clean(self, min_size: float, min_area: float, w: Length, h: Length) -> None:
         """Log that boxes are sanitised."""
         w, h = self._each(w), self._each(h)
-        self.steps.append(Clean(min_size=min_size, min_area=min_area, w=w, h=h))
+        self.steps.append(LoggedSanitize(min_size=min_size, min_area=min_area, w=w, h=h))
 
     def _each(self, length: Length) -> Array:
         return np.broadcast_to(np.asarray(length, np.int64), (self._n,))
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines:
+class MaskLines:
     """The source of each row, or each column, of the resulting masks.
 
     Attributes:
@@ -165,36 +165,36 @@ class Lines:
     step: npt.NDArray[np.int64]
 
 
-def lines(steps: list[LogEntry], n: int, length: int, *, rows: bool) -> Lines:
+def mask_lines(steps: list[LogEntry], n: int, length: int, *, rows: bool) -> MaskLines:
     """The ``length`` rows (if not ``rows``: columns) of n masks. See Note [Masks]."""
     at = np.broadcast_to(np.arange(length, dtype=np.int64), (n, length))
     step = np.full((n, length), _PADDING, np.int64)
     for number in range(len(steps) - 1, -1, -1):
         entry = steps[number]
-        if isinstance(entry, Mirror) and entry.vertical == rows:
+        if isinstance(entry, LoggedMirror) and entry.vertical == rows:
             side = (entry.h if rows else entry.w)[:, None]
             at = np.where(entry.which[:, None], side - 1 - at, at)
-        elif isinstance(entry, Resize):
+        elif isinstance(entry, LoggedResize):
             before, after = (entry.before_h, entry.h) if rows else (entry.before_w, entry.w)
             # torch's nearest_neighbor_compute_source_index, in float32 as there
             scale = before.astype(np.float32) / after.astype(np.float32)
             found = np.floor(at.astype(np.float32) * scale[:, None]).astype(np.int64)
             at = np.minimum(found, before[:, None] - 1)
-        elif isinstance(entry, Crop):
+        elif isinstance(entry, LoggedCrop):
             start, before = (entry.y, entry.before_h) if rows else (entry.x, entry.before_w)
             at = at + start[:, None]
             outside = (at < 0) | (at >= before[:, None])
             if outside.any():
                 step = np.where(outside & (step < 0), number, step)
                 at = np.clip(at, 0, before[:, None] - 1)
-    return Lines(at, step)
+    return MaskLines(at, step)
 
 
-def mask(
+def move_mask(
     source: npt.NDArray[np.generic],
     i: int,
-    rows: Lines,
-    columns: Lines,
+    rows: MaskLines,
+    columns: MaskLines,
     steps: list[LogEntry],
     out: npt.NDArray[np.generic],
 ) -> None:
@@ -203,6 +203,6 @@ def mask(
     padded = np.concatenate([rows.step[i], columns.step[i]])
     for number in np.unique(padded[padded >= 0]).tolist():  # in order: later padding covers earlier
         entry = steps[number]
-        assert isinstance(entry, Crop)
+        assert isinstance(entry, LoggedCrop)
         out[rows.step[i] == number] = entry.fill
         out[:, columns.step[i] == number] = entry.fill

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ..transform_class import Stop, Transform, kind_of, probability, two_numbers
 from . import operations
-from .operations import Blur, Chain, Chance, Choice, Factor, Fixed, Order, PixelOp
+from .operations import Blur, Chain, Chance, Factor, Fixed, PixelOp, RandomChoice, RandomOrder
 
 
 def pixel_op(transform: Transform) -> PixelOp | None:
@@ -57,11 +57,11 @@ def _choice(transform: Transform) -> PixelOp:
     weights = tuple(map(float, transform.p)) if transform.p is not None else (1.0,) * len(ops)
     if len(weights) != len(ops) or min(weights, default=0) < 0 or not 0 < sum(weights) < 1e30:
         raise Stop(f"RandomChoice with p={transform.p} for {len(ops)} transforms")
-    return Choice(ops, weights)
+    return RandomChoice(ops, weights)
 
 
 def _order(transform: Transform) -> PixelOp:
-    return Order(_inner("RandomOrder", transform.transforms))
+    return RandomOrder(_inner("RandomOrder", transform.transforms))
 
 
 def _sometimes(code: int, *names: str) -> Callable[[Transform], PixelOp]:
@@ -103,7 +103,7 @@ def _jitter(transform: Transform) -> PixelOp:
         if not least <= low <= high <= most:
             raise Stop(f"ColorJitter with {name}={tuple(limits)}")
         factors.append(Factor(code, low, high))
-    return Order(tuple(factors))
+    return RandomOrder(tuple(factors))
 
 
 def _grayscale(transform: Transform) -> PixelOp:

@@ -74,7 +74,7 @@ class Erase:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Drawn:
+class ErasedBoxes:
     """The erased rectangles of n samples.
 
     Attributes:

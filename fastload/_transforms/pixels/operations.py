@@ -255,7 +255,7 @@ class Chain(_Several):
 
 
 @dataclasses.dataclass(frozen=True)
-class Order(_Several):
+class RandomOrder(_Several):
     """All operations in a random order, each order with the same probability."""
 
     @property
@@ -285,7 +285,7 @@ class Order(_Several):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice(_Several):
+class RandomChoice(_Several):
     """One of the operations, with probabilities proportional to ``weights``."""
 
     weights: tuple[float, ...]

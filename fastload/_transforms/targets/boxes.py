@@ -12,7 +12,7 @@ import numpy as np
 
 from ...hints import BoxFormat
 from ..geometry.crop_geometry import Array
-from ..geometry.geometry_log import Clean, Crop, LogEntry, Mirror, Resize
+from ..geometry.geometry_log import LogEntry, LoggedCrop, LoggedMirror, LoggedResize, LoggedSanitize
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,17 +39,17 @@ def move_boxes(
     b, owner = _joined(boxes, 4), np.repeat(np.arange(len(boxes)), counts)
     place = np.concatenate([np.arange(count) for count in counts]) if len(counts) else owner
     for step in steps:
-        if isinstance(step, Crop):
+        if isinstance(step, LoggedCrop):
             b[:, 0] -= step.anchor_x[owner].astype(np.float32)
             b[:, 1] -= step.anchor_y[owner].astype(np.float32)
             if form == "xyxy":
                 b[:, 2] -= step.anchor_x[owner].astype(np.float32)
                 b[:, 3] -= step.anchor_y[owner].astype(np.float32)
             _clamp(b, form, step.w[owner], step.h[owner])
-        elif isinstance(step, Resize):
+        elif isinstance(step, LoggedResize):
             b[:, 0::2] *= (step.w / step.before_w)[owner, None].astype(np.float32)
             b[:, 1::2] *= (step.h / step.before_h)[owner, None].astype(np.float32)
-        elif isinstance(step, Mirror):
+        elif isinstance(step, LoggedMirror):
             _mirror(b, form, step, owner)
         else:
             good = _good(b, form, step, owner)
@@ -64,13 +64,13 @@ def move_points(points: Sequence[Array], steps: Sequence[LogEntry]) -> list[Floa
     counts = np.array([len(some) for some in flat], np.int64)
     p, owner = _joined(flat, 2), np.repeat(np.arange(len(flat)), counts)
     for step in steps:
-        if isinstance(step, Crop):
+        if isinstance(step, LoggedCrop):
             p[:, 0] -= step.anchor_x[owner].astype(np.float32)
             p[:, 1] -= step.anchor_y[owner].astype(np.float32)
-        elif isinstance(step, Resize):
+        elif isinstance(step, LoggedResize):
             p[:, 0] *= (step.w / step.before_w)[owner].astype(np.float32)
             p[:, 1] *= (step.h / step.before_h)[owner].astype(np.float32)
-        elif isinstance(step, Mirror):
+        elif isinstance(step, LoggedMirror):
             at = step.which[owner]
             axis, side = (1, step.h) if step.vertical else (0, step.w)
             p[at, axis] = -(p[at, axis] - (side[owner][at] - 1).astype(np.float32))
@@ -103,7 +103,7 @@ def _clamp(b: Float, form: str, w: Array, h: Array) -> None:
         b[:, :2] = (b[:, :2] * np.float32(2) + b[:, 2:]) / np.float32(2)
 
 
-def _mirror(b: Float, form: str, step: Mirror, owner: Array) -> None:
+def _mirror(b: Float, form: str, step: LoggedMirror, owner: Array) -> None:
     axis, sides = (1, step.h) if step.vertical else (0, step.w)
     at = step.which[owner]
     side = sides[owner][at].astype(np.float32)
@@ -115,7 +115,7 @@ def _mirror(b: Float, form: str, step: Mirror, owner: Array) -> None:
         b[at, axis] = -(start - side)
 
 
-def _good(b: Float, form: str, step: Clean, owner: Array) -> npt.NDArray[np.bool_]:
+def _good(b: Float, form: str, step: LoggedSanitize, owner: Array) -> npt.NDArray[np.bool_]:
     """Which boxes torchvision's ``sanitize_bounding_boxes`` keeps."""
     corners = b.copy()
     _corners(corners, form)

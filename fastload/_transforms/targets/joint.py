@@ -17,7 +17,7 @@ from ...errors import DataError, DecodeError, UsageError
 from ...hints import JointKind
 from ...storage.base import Store
 from ..geometry.crop_geometry import Array, Frame
-from ..geometry.geometry_log import GeometryLog, lines, mask
+from ..geometry.geometry_log import GeometryLog, mask_lines, move_mask
 from ..transform_class import Transform
 from . import boxes
 
@@ -201,8 +201,8 @@ class Moving:
         if masks:
             n = len(records)
             steps = log.steps
-            self._rows = lines(steps, n, height, rows=True)
-            self._columns = lines(steps, n, width, rows=False)
+            self._rows = mask_lines(steps, n, height, rows=True)
+            self._columns = mask_lines(steps, n, width, rows=False)
         for name, _ in masks:
             values = self._values(name)
             for begin in range(0, len(records), _CHUNK):
@@ -326,7 +326,7 @@ class Moving:
                     raise ValueError(
                         f"expected {out.dtype} as in the batch's other masks, got {source.dtype}"
                     )
-                mask(source, i, self._rows, self._columns, self._log.steps, out)
+                move_mask(source, i, self._rows, self._columns, self._log.steps, out)
             except Exception as error:  # noqa: BLE001 - Pillow may raise any error
                 self._fail(i, name, str(error) or type(error).__name__, error)
         return time.perf_counter_ns() - begin
