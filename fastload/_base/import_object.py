@@ -14,8 +14,7 @@ from ..errors import UsageError
 def import_object(name: str) -> Any:
     """Import ``module:object``; the current folder is searched too.
 
-    Raises:
-        UsageError: the object cannot be found, or importing its module raises anything.
+    Raises UsageError if the object cannot be found, or importing its module raises anything.
     """
     module, _, path = name.partition(":")
     if not path or not all(part.isidentifier() for part in module.split(".")):

@@ -65,10 +65,7 @@ def words(
 
 
 def seeds(seed: int, epoch: int, indices: npt.NDArray[np.int64], stream: int) -> list[int]:
-    """A seed of 63 bits for each of ``indices``, for other generators.
-
-    The arguments are those of ``words``.
-    """
+    """A seed of 63 bits for each of ``indices``; the arguments are those of ``words``."""
     high, low = words(seed, epoch, indices, [stream])[0, :, 0]
     found: list[int] = (high >> np.uint64(1) << np.uint64(32) | low).tolist()
     return found
@@ -77,16 +74,10 @@ def seeds(seed: int, epoch: int, indices: npt.NDArray[np.int64], stream: int) ->
 def uniform(
     seed: int, epoch: int, indices: npt.NDArray[np.int64], position: int, count: int
 ) -> npt.NDArray[np.float64]:
-    """Numbers uniform in [0, 1), in steps of 2**-32, the same for the same arguments.
+    """Numbers uniform in [0, 1), in steps of 2**-32: float64 (n, count).
 
-    Args:
-        seed, epoch: any integers, taken modulo 2**64 and 2**32.
-        indices: sample indices, int64 (n,).
-        position: place in the chain of transforms, below 2**16.
-        count: how many numbers for each sample, at most 2**18.
-
-    Returns:
-        float64 (n, count).
+    ``position``, below 2**16, is the place in the chain of transforms; ``count`` is at most 2**18.
+    The other arguments are those of ``words``.
     """
     blocks = -(-count // 4)
     streams = np.arange(blocks, dtype=np.uint64) + np.uint64(position * BLOCKS_PER_POSITION)

@@ -99,9 +99,8 @@ def wanted(progress: bool | None) -> bool:
 def reporting(what: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
     """A context with the function to call after each step, or None if nothing is shown.
 
-    Args:
-        what: label of the bar, one word.
-        progress: the caller's own function, or whether to show a bar (see ``wanted``).
+    ``progress`` is the caller's own function, or whether to show a bar with the label ``what`` (see
+    ``wanted``).
     """
     if progress is not None and not isinstance(progress, bool):
         yield progress

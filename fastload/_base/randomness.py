@@ -36,12 +36,10 @@ State = tuple[tuple[Any, ...], dict[str, Any] | tuple[Any, ...], torch.Tensor]
 def sample_seeds(
     seed: int, epoch: int, indices: Sequence[Any], repeats: Sequence[int] | None
 ) -> list[int]:
-    """A seed (63 bits) for each of ``indices``.
+    """A seed (63 bits) for each of ``indices``, which the sampler gave.
 
-    Args:
-        seed, epoch: any ints.
-        indices: what the sampler gave; anything but an int is identified by its ``repr``.
-        repeats: how often each occurred before in this epoch; None: never.
+    What is no int is identified by its ``repr``. ``repeats`` says how often each index came before
+    in this epoch; None: never.
     """
     counters = np.fromiter(map(_counter, indices), np.int64, len(indices))
     if repeats is not None:

@@ -58,14 +58,8 @@ def connected(address: str) -> Iterator[Any]:
 def put(value: object, what: str) -> Any:
     """A reference to ``value``, for ``get`` in the processes of the cluster.
 
-    Ray alone would give them arrays that cannot be written, in memory that they share.
-
-    Args:
-        value: anything that cloudpickle can pickle.
-        what: it is, for the message.
-
-    Raises:
-        UsageError: it cannot be pickled.
+    Ray alone would give them arrays that cannot be written, in memory that they share. ``what``
+    says what it is, for the UsageError of a value that cloudpickle cannot pickle.
     """
     ray = load()
     from ray import cloudpickle

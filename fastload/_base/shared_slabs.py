@@ -32,13 +32,9 @@ _PRUNE_EVERY = 32
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """The name of a slab, as it is sent to a worker.
+    """The name of a slab, as it is sent to a worker: a file descriptor of the process ``pid``.
 
-    Attributes:
-        pid: process that created the slab.
-        descriptor: its file descriptor in that process.
-        inode: distinguishes it from a later file with the same descriptor.
-        nbytes: its size.
+    ``inode`` tells the slab from a later file with the same descriptor.
     """
 
     pid: int
@@ -71,11 +67,7 @@ class _SharedSlab(Slab):
 
 
 class SharedRing:
-    """Slabs for batches in flight from worker processes.
-
-    Args:
-        keep: number of free slabs to keep for reuse.
-    """
+    """Slabs for batches in flight from worker processes. It keeps ``keep`` free ones for reuse."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep

@@ -110,15 +110,10 @@ class SlabRing:
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
     ) -> tuple[torch.Tensor, np.ndarray]:
-        """A tensor of dense ``shape`` over a free slab, and the same memory as a 1-D uint8 array.
+        """A tensor over a free slab, and the same memory as a 1-D uint8 array.
 
-        Args:
-            shape: of the tensor.
-            dtype: of the tensor.
-            strides: in elements; they must cover exactly the elements of ``shape``.
-
-        Returns:
-            The tensor owns the slab. The array is for filling it: drop the reference afterwards.
+        ``strides``, in elements, cover exactly the elements of ``shape``. The tensor owns the slab.
+        The array is for filling it: drop the reference afterwards.
         """
         self._begin_in_a_child()
         nbytes = math.prod(shape) * dtype.itemsize

@@ -36,9 +36,7 @@ _Event = dict[str, object]  # an event as a JSON object
 class Timeline:
     """Events of this process's threads, kept in memory until they are written. Thread-safe.
 
-    Args:
-        path: of the file that ``write`` writes.
-        limit: maximum number of events.
+    ``path`` is the file that ``write`` writes, ``limit`` the maximum number of events.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, limit: int = _LIMIT) -> None:
@@ -114,11 +112,8 @@ class Timeline:
     def write(self, profiler: str | os.PathLike[str] | None = None) -> None:
         """Write the file with all events so far, replacing an earlier one.
 
-        Args:
-            profiler: a file of torch.profiler (``export_chrome_trace``), whose events are added.
-
-        Raises:
-            DataError: ``profiler`` is not such a file.
+        Events of ``profiler``, a file of torch.profiler (``export_chrome_trace``), are added.
+        Raises DataError if it is not such a file.
         """
         # Both clocks run at the same rate, so one measurement of their difference is enough.
         offset = time.time_ns() - time.perf_counter_ns()
@@ -245,10 +240,10 @@ def trace(
     The file has a track for each thread, with ``order``, ``prepare``, ``read``, ``check``,
     ``decode``, ``resize`` (decoding and resizing alternate row by row; the resize is shown as one
     span), ``augment`` and ``collate``. The consumer's track shows ``wait`` (for the next batch) and
-    ``step`` (the training step between two batches). For a store that is elsewhere there are
-    ``network`` (the producer waits for bytes), requests in flight and bytes fetched. Other counters
-    show batches ready, batches being filled, and slabs in use. Open the file at
-    https://ui.perfetto.dev or chrome://tracing.
+    ``step`` (the training step between two batches). For a remote store there are ``network`` (the
+    producer waits for bytes), requests in flight and bytes fetched. Other counters show batches
+    ready, batches being filled, and slabs in use. Open the file at https://ui.perfetto.dev or
+    chrome://tracing.
 
     Args:
         path: of the JSON file. It is written when the block ends, also if it ends by an error.

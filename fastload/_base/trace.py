@@ -60,10 +60,8 @@ class Stamps:
     """Sums the stages of one epoch.
 
     Each stage is written by one thread at a time and read by any, so no lock is needed. A lock
-    would cost several times 0.1 % of a batch of small images.
-
-    Args:
-        timeline: records each stage with its times too; None: no recording.
+    would cost several times 0.1 % of a batch of small images. A ``timeline`` records when each
+    stage ran, too.
     """
 
     def __init__(self, timeline: Timeline | None = None) -> None:

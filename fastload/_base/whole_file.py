@@ -30,11 +30,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise what ``whole_file`` would raise at once, before long work whose result goes there.
-
-    Raises:
-        OSError: no file can be made in that folder.
-    """
+    """Raise the OSError of ``whole_file`` at once, before long work whose result goes there."""
     partial = _partial(path)
     with _naming(path, partial):
         os.close(_create(partial))
@@ -45,9 +41,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def _naming(path: str | os.PathLike[str], instead_of: str) -> Iterator[None]:
     """A block whose errors of the system name ``path``, the file that the user asked for.
 
-    Args:
-        path: that file.
-        instead_of: a temporary name that must not be shown. (A full disk gives no name.)
+    The temporary name ``instead_of`` must not be shown. (A full disk gives no name.)
     """
     try:
         yield

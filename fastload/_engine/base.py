@@ -78,10 +78,9 @@ def where_of(store: Store, record: int) -> Where:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draws:
-    """What the random parameters of a batch are drawn from.
+    """What the random parameters of a batch are drawn from, as ``sample_params.draw`` takes it.
 
     Attributes:
-        seed, epoch: as for ``sample_params.draw``.
         repeats: int64 (n,), how often each record came before in this epoch; None: never.
         timed: whether the ticket measures each sample.
     """
@@ -149,10 +148,7 @@ class Ticket(abc.ABC):
 class _FetchedAgain(Ticket):
     """A batch of a remote store: filled a second time if its bytes had to be fetched again.
 
-    Args:
-        begin: starts to fill it.
-        store: of the records.
-        records: int64 (n,), in the batch.
+    ``begin`` starts to fill it; ``records``, int64 (n,), are those in it.
     """
 
     def __init__(self, begin: Callable[[], Ticket], store: Store, records: np.ndarray) -> None:
@@ -198,15 +194,11 @@ def summed(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
 class BatchEngine(abc.ABC):
     """Fills batches from one store. The module says how; every engine can replace every other.
 
-    Args:
-        store: where the records are.
-        threads: that fill a batch; 0 means that the caller of ``Ticket.result`` does the work.
-
     Attributes:
         name: as in ``registry.py``.
         store: what is read, a cache in front included.
         origin: the store that errors name: without the cache.
-        threads: see ``use_threads``.
+        threads: that fill a batch; 0 means that the caller of ``Ticket.result`` does the work.
     """
 
     name: str

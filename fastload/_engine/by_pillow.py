@@ -33,11 +33,9 @@ _TASKS = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PillowReport:
-    """What became of some samples.
+    """What became of some samples: their errors, by position in the batch, and the time they took.
 
-    Attributes:
-        errors: why samples could not be made, by position in the batch.
-        decoding_ns, rest_ns: what decoding took, and everything after it, summed.
+    ``decoding_ns`` is the sum over the samples, ``rest_ns`` that of everything after decoding.
     """
 
     errors: dict[int, DataError]
@@ -56,10 +54,7 @@ def by_pillow(engine: PixelEngine, batch: BatchRequest, which: np.ndarray) -> Ti
 def fill(
     engine: PixelEngine, batch: BatchRequest, which: Sequence[int], ended: Callable[[], bool]
 ) -> PillowReport:
-    """Fill samples ``which`` (ascending) of ``batch``, on the calling thread.
-
-    When ``ended`` becomes true, the samples that remain are left as they are.
-    """
+    """Fill samples ``which`` (ascending) of ``batch``, on the calling thread, until ``ended``."""
     finisher = _Finisher(engine, batch)
     decoding_ns = 0
     for i in which:
@@ -108,12 +103,7 @@ def _decoded(engine: PixelEngine, batch: BatchRequest, i: int, begin: int) -> Im
 
 
 class _Finisher:
-    """Has the core do everything after decoding, of some neighbours at a time.
-
-    Attributes:
-        errors: as in ``PillowReport``.
-        nanoseconds: what it took.
-    """
+    """Has the core do everything after decoding, of some neighbours at a time."""
 
     def __init__(self, engine: PixelEngine, batch: BatchRequest) -> None:
         self._engine, self._batch = engine, batch

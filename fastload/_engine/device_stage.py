@@ -5,7 +5,7 @@ Table, cast, memory format and erased rectangles are applied there, in a few ope
 The table is a lookup, not ``level * scale + offset``: a lookup is exact for every plan and every
 dtype, so the result is the CPU's bit for bit, and with 768 values it costs no more than the memory
 that it reads and writes. On a CUDA device with Triton it is one kernel (``nvidia/fused_table.py``),
-elsewhere an index of every level and a selection by it. Noise in rectangles comes from the same
+on others an index of every level and a selection by it. Noise in rectangles comes from the same
 counters as in the core, so it is the same too.
 """
 
@@ -74,10 +74,8 @@ class DeviceStage:
         >>> stage = DeviceStage(plan, torch.device("cuda"), torch.channels_last)
         >>> images = stage(levels, drawn)
 
-    Args:
-        plan: of the whole transform; the engine has applied ``plan.levels()``.
-        device: where the levels are.
-        memory_format: of the result, contiguous or channels_last.
+    ``plan`` is that of the whole transform; the engine has applied ``plan.levels()``. The levels
+    are on ``device``; ``memory_format`` is that of the result.
     """
 
     def __init__(
@@ -154,11 +152,9 @@ def _erase(
 ) -> None:
     """Erase one rectangle of each image, in place.
 
-    Args:
-        images: (n, channels, h, w), dense.
-        boxes: int32 (n, 4), on the host, because their areas decide the shapes of tensors.
-        columns: int64 (5, n), on the device: x, y, width, height, key.
-        values: (3, 1), or (3, 65536) for noise.
+    ``images`` are dense, (n, channels, h, w). ``boxes``, int32 (n, 4), are on the host, because
+    their areas decide the shapes of tensors; ``columns``, int64 (5, n), on the device: x, y, width,
+    height, key. ``values`` are (3, 1), or (3, 65536) for noise.
     """
     channels = images.shape[1]
     area = channels * boxes[:, 2].astype(np.int64) * boxes[:, 3]
@@ -203,10 +199,7 @@ def _noise(
 ) -> torch.Tensor:
     """16 random bits for value ``i`` of the rectangle of ``image``: those of its key.
 
-    Args:
-        key, areas: (n,): of each image's rectangle.
-        blocks: how many blocks of eight values all rectangles have.
-        image, i: image and number of each value.
+    ``key`` and ``areas`` are (n,); all rectangles together have ``blocks`` blocks of eight values.
     """
     counts = torch.div(areas + 7, 8, rounding_mode="floor")
     owner, block = _numbered(counts, blocks)

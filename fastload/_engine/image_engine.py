@@ -175,13 +175,7 @@ def _copied(spans: Spans) -> Spans:
 
 
 class ImageEngine(BatchEngine):
-    """Decodes the images of one store and applies one plan to them.
-
-    Args:
-        store: where the records are.
-        plan: what to make of each image.
-        options: see ``EngineOptions``.
-    """
+    """Decodes the images of one store and applies one plan to them."""
 
     def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
         super().__init__(store, options.threads)
@@ -204,9 +198,8 @@ class ImageEngine(BatchEngine):
     def start_views(
         self, others: Sequence[ImageEngine], batches: Sequence[BatchRequest]
     ) -> list[Ticket]:
-        """Start to fill a batch for each view: this engine's, and those of ``others``.
-
-        ``batches`` are of the same records.
+        """Start to fill a batch for each view, all of the same records: this engine's, then the
+        ``others``'.
         """
         engines = [self, *others]
         return [engine.start(batch) for engine, batch in zip(engines, batches, strict=True)]

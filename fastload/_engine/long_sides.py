@@ -34,10 +34,8 @@ _WHOLE = 1 << 24
 def fill(engine: PixelEngine, one: BatchRequest, pixels: np.ndarray) -> None:
     """Fill the one sample of ``one`` from decoded ``pixels``, uint8 (h, w, 3).
 
-    What a cache would keep of it is made, too, but not kept.
-
-    Raises:
-        DecodeError: the result is too long for an operation of the core.
+    What a cache would keep of it is made, too, but not kept. Raises DecodeError if the result is
+    too long for an operation of the core.
     """
     plan, geometry, params = engine.plan, one.geometry, one.params
     image, placed = Image.fromarray(pixels), one.placed(0)
@@ -94,14 +92,11 @@ def _store(engine: PixelEngine, one: BatchRequest, pixels: np.ndarray) -> None:
 def cut(
     image: Image.Image, frame: Sequence[int], filter: int, colour: Sequence[int]
 ) -> Image.Image:
-    """What a frame of geometry makes of an image with a side that is too long for the core.
+    """What a frame of geometry makes of an RGB image with a side that is too long for the core.
 
-    Args:
-        image: RGB.
-        frame: as ``SampleParams.frames`` has them: box (x, y, w, h), resized (w, h), window (x, y),
-            flip, size (w, h).
-        filter: as ``Plan.filter``.
-        colour: of pixels outside of the resized box.
+    ``frame`` is as ``SampleParams.frames`` has them: box (x, y, w, h), resized (w, h), window (x,
+    y), flip, size (w, h). ``filter`` is as in ``Plan``; pixels outside of the resized box get
+    ``colour``.
     """
     x, y, w, h, resized_w, resized_h, left, top, flip, width, height = frame
     if (w, h) != image.size:

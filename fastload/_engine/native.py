@@ -103,13 +103,9 @@ def read_indirect(
 ) -> tuple[Spans, dict[int, DataError]]:
     """Spans of the bytes of ``records`` in memory, and an error for each that cannot be read.
 
-    They are read together, so that a chunk is unpacked once for all.
-
-    Args:
-        store: does not have them in its files as they are (``Store.indirect``).
-        records: int64 (n,).
-        spans: theirs in the store.
-        cached: bool (n,), which need not be read; None: none.
+    They are read together, so that a chunk is unpacked once for all. ``store`` does not have them
+    in its files as they are (``Store.indirect``); ``spans`` are theirs there. Those that are
+    ``cached``, bool (n,), need not be read.
     """
     left = np.arange(len(records)) if cached is None else np.flatnonzero(~cached)
     found: list[bytes | DataError]
@@ -168,10 +164,8 @@ CachePlace: TypeAlias = "tuple[_core.Arena, int, np.ndarray]"
 class Kernel:
     """What a plan does to images, as the core takes it. Every batch is submitted here.
 
-    Args:
-        plan: what to make of each image; random parameters come with each batch.
-        channels_last: memory order of the batches.
-        values: what is done to values that the last stage resizes; None: it does not.
+    Random parameters come with each batch. ``values`` is what is done to values that the last stage
+    resizes; None: it does not.
     """
 
     def __init__(
@@ -204,10 +198,9 @@ class Kernel:
         Args:
             files: what its spans refer to.
             status, detail: int32 (n,), written.
-            threads: as in ``BatchEngine``.
             entries: the table of entry points, and the numbers of the images there, int64 (n,).
             cache: where ``batch.cache_fill`` goes.
-            filters, begin, views: as in the core's ``BatchSpec``.
+            threads, filters, begin, views: as in the core's ``BatchSpec``.
         """
         geometry, params = batch.geometry, batch.params
         spec = self._core.BatchSpec(self._spec)

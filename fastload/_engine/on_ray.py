@@ -8,9 +8,9 @@ How it runs
 How it ends
     success    the batch is the one that this process would have made: parameters are a function of
                seed, epoch and record, and the engine is the same.
-    failure    errors of samples travel beside the batch. A task whose process or machine dies is
-               started again elsewhere, by Ray, up to 8 times; so is one whose batch was lost before
-               it got here. An application cannot tell.
+    failure    errors of samples travel beside the batch. Ray starts a task whose
+               process or machine dies again on another one, up to 8 times; so it does one whose
+               batch was lost before it got here. An application cannot tell.
     cancel     the task is cancelled, and nothing is copied any more.
     memory     the caller bounds it by the number of tickets that it has at a time: each is at most
                one batch in Ray's shared memory.
@@ -45,14 +45,11 @@ _Answer = tuple[np.ndarray, tuple[int, int], dict[int, DataError]]
 
 
 class RayEngine(BatchEngine):
-    """Has tasks fill batches.
+    """Has tasks fill batches with ``remote``, the engine for the tasks: without threads.
 
-    Args:
-        local: the engine of this process, which allocates batches and fills none.
-        remote: the same engine for the tasks: without threads, which fill a batch by themselves.
+    ``local``, the same engine for this process, allocates batches and fills none.
 
-    Raises:
-        UsageError: Ray is not connected to a cluster, or the engine cannot be sent there.
+    Raises UsageError if Ray is not connected to a cluster, or the engine cannot be sent there.
     """
 
     def __init__(self, local: ImageEngine, remote: ImageEngine) -> None:
@@ -152,10 +149,7 @@ class _RayTicket(Ticket):
 def fill(engine: list[Any], records: np.ndarray, draws: Draws) -> _Answer:
     """Task: the batch of ``records``.
 
-    Args:
-        engine: a reference to it, in a list, so that Ray does not fetch it for every task.
-        records: int64.
-        draws: see ``Draws``.
+    ``engine`` is a reference to it, in a list, so that Ray does not fetch it for every task.
     """
     mine = _engine(engine[0])
     ticket = mine.submit(records, seed=draws.seed, epoch=draws.epoch, repeats=draws.repeats)

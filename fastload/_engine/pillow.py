@@ -29,16 +29,11 @@ def decode(
 ) -> Image.Image:
     """An image file as an RGB image, as torchvision's ``pil_loader`` reads it.
 
-    EXIF orientation is ignored unless ``upright``. Of several frames the first is taken.
+    EXIF orientation is ignored unless ``upright``. Of several frames the first is taken. ``path``,
+    ``record`` and ``offset`` say where it came from, for errors.
 
-    Args:
-        data: the whole file.
-        upright: turn the image as EXIF says.
-        path, record, offset: where it came from, for errors.
-
-    Raises:
-        DecodeError: not an image, truncated, damaged, or a decompression bomb, as
-            ``pixel_limit.py`` says.
+    Raises DecodeError if it is no image, truncated, damaged, or a decompression bomb, as
+    ``pixel_limit.py`` says.
     """
     where: Where = {"path": path, "record": record, "offset": offset}
     try:
@@ -98,13 +93,9 @@ def decoded(
     record: int | None = None,
     offset: int | None = None,
 ) -> Image.Image:
-    """The image of a record's bytes, RGB.
+    """The image of a record's bytes, RGB, which must have ``size`` (width, height).
 
-    Args:
-        data: the bytes.
-        kind: as in ``Store.kinds``.
-        size: width and height that it must have.
-        path, record, offset: where it came from, for errors.
+    ``kind`` is as in ``Store.kinds``; the other arguments are those of ``decode``.
 
     Raises:
         DecodeError: it cannot be decoded, or has another size.
@@ -134,22 +125,12 @@ def _image(data: bytes, kind: int, size: tuple[int, int], where: Where) -> Image
 
 
 def dct_to_jpeg(record: bytes) -> bytes:
-    """The JPEG file of a DCT record.
-
-    Raises:
-        ValueError: the record is damaged.
-        MissingDependencyError: there is no core.
-    """
+    """The JPEG file of a DCT record. Raises ValueError if the record is damaged."""
     return bytes(_native.required("DCT records need the native core").dct_to_jpeg(record))
 
 
 def decode_record(store: Store, record: int, *, check: bool = True) -> Image.Image:
-    """The image of one record, RGB.
-
-    Args:
-        store: has it.
-        record: its number.
-        check: whether to verify its checksum, if the store has one.
+    """The image of one record, RGB. ``check``: verify its checksum, if the store has one.
 
     Raises:
         DecodeError: it cannot be decoded.

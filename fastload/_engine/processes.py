@@ -69,9 +69,8 @@ class _Assignment:
 
     Attributes:
         view: which of the engines fills them.
-        batch: just these samples; its memory is a part of a slab.
-        slot: names that slab.
-        offset, nbytes: the part.
+        batch: just these samples; its memory is a part of the slab ``slot``.
+        offset, nbytes: that part.
     """
 
     view: int
@@ -152,10 +151,8 @@ class _Jobs:
 class Processes(PillowProcesses):
     """The processes of an engine, or of the engines of all views: its ``PillowProcesses``.
 
-    Args:
-        engines: what fills the samples in a process, one for each view.
-        context: of multiprocessing.
-        persistent: whether they outlive an epoch.
+    ``engines`` fill the samples in a process, one for each view; ``persistent`` processes outlive
+    an epoch.
     """
 
     def __init__(

@@ -44,18 +44,18 @@ class EngineKind(abc.ABC):
         """The engine itself."""
 
     def missing(self) -> MissingDependencyError | None:
-        """Why it is not available here, as an error that says what to install, or None."""
+        """The error that says what to install if it is not available here; else None."""
         return None
 
     @abc.abstractmethod
     def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
-        """Why it cannot read ``store``, or do what ``plan`` says, in words, or None."""
+        """Why it cannot read ``store``, or do what ``plan`` says; None: it can."""
 
     def preload(self, store: Store) -> None:  # noqa: B027 - most have nothing to share
         """Import it, and make what forked processes share of ``store``, before they are forked."""
 
     def no_dct_cache(self) -> str | None:
-        """Why its cache cannot hold DCT records, in words, or None."""
+        """Why its cache cannot hold DCT records; None: it can."""
         return "only the native engine makes these"
 
     def describe(self) -> str:
@@ -140,9 +140,8 @@ def chosen(engine: str, store: Store | None = None) -> EngineKind:
     "auto" takes the native engine. For an engine on a device this is the one that decodes the
     samples that the device cannot. Rows of tensors always get the engine that copies them.
 
-    Raises:
-        MissingDependencyError: the engine is not available here.
-        UsageError: it cannot read ``store``.
+    Raises MissingDependencyError if it is not available here, UsageError if it cannot read
+    ``store``.
     """
     if store is not None and ROWS.refusal(store) is None:
         return ROWS
@@ -161,11 +160,8 @@ def chosen(engine: str, store: Store | None = None) -> EngineKind:
 def make_engine(
     engine: str, store: Store, plan: Plan | Views, options: EngineOptions
 ) -> BatchEngine:
-    """The engine on a device that has this name, or ``chosen(engine, store)``.
-
-    Raises:
-        MissingDependencyError: it is not available here.
-        UsageError: it cannot read ``store``.
+    """The engine on a device that has this name, or ``chosen(engine, store)``, which says what it
+    raises.
     """
     if isinstance(plan, Views):
         from .views import ViewsEngine

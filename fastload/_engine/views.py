@@ -21,8 +21,7 @@ from .image_engine import BatchRequest, ImageEngine, PillowProcesses, counted
 class ViewsEngine(BatchEngine):
     """Fills a batch for each view: a list of tensors.
 
-    Args:
-        each: an engine per view, over one store, made with ``EngineOptions.of_view``.
+    There is an engine for ``each`` view, over one store, made with ``EngineOptions.of_view``.
     """
 
     def __init__(self, each: Sequence[ImageEngine]) -> None:

@@ -54,7 +54,7 @@ class Accelerator(Protocol):
         """
 
     def pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's memory was pinned elsewhere."""
+        """Whether somebody else has pinned the tensor's memory."""
 
     def capturing(self) -> bool:
         """Whether this thread is capturing a graph: then the device must not be queried."""
@@ -78,10 +78,7 @@ class Accelerator(Protocol):
         """A mark after all work that the side stream holds now."""
 
     def hand_over(self, mark: Mark, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """Order later work of the caller's stream after ``mark``.
-
-        ``tensors()`` returns the tensors that the caller receives.
-        """
+        """Order later work of the caller's stream, which receives ``tensors()``, after ``mark``."""
 
     def random_state(self) -> torch.Tensor:
         """State of the device's global generator."""

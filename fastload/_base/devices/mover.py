@@ -19,11 +19,7 @@ staging smaller ones would gain nothing. Not measured on a GPU yet."""
 
 
 class Slabs(Protocol):
-    """A ring of slabs.
-
-    Attributes:
-        steady: whether free slabs are kept, up to a number.
-    """
+    """A ring of slabs. ``steady`` says whether it keeps free ones, up to a number."""
 
     steady: bool
 
@@ -36,7 +32,6 @@ class Staged:
     """A batch that is ready to be copied to the device.
 
     Attributes:
-        batch: a tensor, or any structure of tensors.
         sources: its tensors by id, as plain torch.Tensor; None for one that only its own ``to`` can
             move.
         staged: copies of plain tensors in pinned memory, by the ids of the plain tensors.
@@ -50,11 +45,8 @@ class Staged:
 class Mover:
     """Moves batches to a device. A loader keeps one for its life.
 
-    Args:
-        accelerator: the device.
-        ahead: batches to keep on the device ahead of the caller's.
-
     Attributes:
+        ahead: how many batches are kept on the device ahead of the caller's.
         rings: the slabs that batches may lie in.
     """
 

@@ -113,9 +113,8 @@ class Waiting:
 def available(*, device: bool = False) -> int:
     """CPUs for one loader: affinity and control-group quota, divided by the ranks of this machine.
 
-    Args:
-        device: batches go to a device: leaves two CPUs to the training process, whose threads
-            launch kernels and run the backward pass, but not more than half of the CPUs.
+    Where batches go to a ``device``, the training process keeps two CPUs, at most half of all: its
+    threads launch kernels and run the backward pass.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cpus: float = len(affinity(0)) if affinity else os.cpu_count() or 1

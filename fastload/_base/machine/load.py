@@ -20,10 +20,8 @@ def own_s() -> float:
 class Others:
     """Measures the CPU time of other programs from now on.
 
-    Args:
-        stat: file with the system's counters.
-        own: returns the CPU seconds of this program so far.
-        clock: returns the time in seconds.
+    ``stat`` is the file with the system's counters; ``own`` and ``clock`` give the CPU seconds of
+    this program and the time.
     """
 
     def __init__(

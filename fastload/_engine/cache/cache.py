@@ -123,14 +123,10 @@ class Cache:
         engine: EngineKind,
         checked: bool,
     ) -> CachedStore:
-        """``store`` with the cache in front of it, which loaders over the same ``parts`` share.
+        """``store`` with the cache in front of it. Loaders over the same ``parts`` of it share that.
 
-        Args:
-            store: to read.
-            parts: the stores that it consists of.
-            plan: what is made of each image.
-            engine: that fills the cache.
-            checked: whether checksums are verified before anything is kept.
+        ``engine`` fills the cache with what ``plan`` makes; ``checked`` says whether checksums are
+        verified before anything is kept.
         """
         form, prefix = _form(self._options.kind, engine), None
         if form == PIXELS:
@@ -162,12 +158,9 @@ class Cache:
     def explain(
         self, engine: EngineKind | None, store: Store | None, *, opened: bool = False
     ) -> str:
-        """What is kept and why, in words.
+        """What is kept of ``store`` by ``engine`` (None: torch's machinery runs), and why.
 
-        Args:
-            engine: None: torch's machinery runs.
-            store: that the engine reads.
-            opened: whether what a user's Dataset opens is kept.
+        ``opened`` says whether what a user's Dataset opens is kept.
         """
         kind, limit = self._options.kind, self._options.limit
         if _native.load() is None:

@@ -47,7 +47,7 @@ class LookedUp:
 
     Attributes:
         kept: bool (n,): they are in the memory file.
-        spans, kinds, sizes: where they are kept; elsewhere anything.
+        spans, kinds, sizes: where they are kept; of others anything.
         records: int64 (n,): their numbers; -1: none.
     """
 
@@ -68,7 +68,6 @@ class OpenedCache:
 
     Args:
         kind: as ``FastLoader(cache=...)``.
-        form: of its records.
         limit: bytes at most; with "shm" the first process sets it.
         asked: the limit that the user gave, if any: processes share only with the same one.
         images: how many are expected.

@@ -75,9 +75,7 @@ class Placed:
 class Prefix:
     """The operations of geometry that a plan begins with and that draw no random numbers.
 
-    Attributes:
-        ops: none of them: the whole image is kept.
-        filter, fill: of the plan, for these.
+    Without any, the whole image is kept. ``filter`` and ``fill`` are the plan's.
     """
 
     ops: tuple[Op, ...]

@@ -63,7 +63,7 @@ Fallback = Callable[[Store, Plan, EngineOptions], ImageEngine]
 
 
 def refusal(plan: Plan | Views | None, store: Store) -> str | None:
-    """Why DALI cannot read ``store``, or do what ``plan`` says, in words, or None."""
+    """Why DALI cannot read ``store``, or do what ``plan`` says; None: it can."""
     if store.indirect is not None:
         return f"DALI cannot read this store: {store.indirect}"
     if isinstance(store, CachedStore):
@@ -90,16 +90,11 @@ def _resizes(plan: Plan) -> bool:
 
 
 class DaliEngine(ImageEngine):
-    """Fills batches with DALI. See ``ImageEngine`` for the other arguments.
+    """Fills batches with DALI, where ``options.device`` is: on a GPU, or in host memory.
 
-    ``options.device`` is where images are decoded and where the batch lies: a CUDA device, or the
-    CPU.
+    ``fallback`` makes the engine of the samples that DALI is not given.
 
-    Args:
-        fallback: makes the engine of the samples that DALI is not given.
-
-    Raises:
-        MissingDependencyError: DALI is not installed.
+    Raises MissingDependencyError if DALI is not installed.
     """
 
     name = "dali"

@@ -140,11 +140,8 @@ class PipelineBatch:
 class Graph:
     """The pipeline, built when it is needed and built again when a batch has spoiled it.
 
-    Safe to use from several threads. Batches come out in the order in which they were put in.
-
-    Args:
-        build: see ``PipelineOptions``.
-        stream: where the outputs are used; None on the CPU.
+    Safe to use from several threads. Batches come out in the order in which they were put in. Their
+    outputs are used in ``stream``; None on the CPU.
     """
 
     def __init__(self, build: PipelineOptions, stream: torch.cuda.Stream | None) -> None:
@@ -296,8 +293,7 @@ def _pipeline(
 ) -> _Pipeline:
     """A pipeline that calls ``source`` for its inputs.
 
-    Raises:
-        UsageError: in a forked child of a process that uses DALI, and where DALI makes none.
+    Raises UsageError in a forked child of a process that uses DALI, and where DALI makes none.
     """
     global _process
     if _process is None:

@@ -24,11 +24,7 @@ _BEGIN, _END = b"\xff\xd8\xff", b"\xff\xd9"
 
 
 class Records:
-    """The bytes of JPEG records of one store.
-
-    Args:
-        store: whose spans are given; its records must lie in its files as they are.
-    """
+    """The bytes of JPEG records of one store, which must lie in its files as they are."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -50,11 +46,8 @@ class Records:
         """The bytes of each sample, uint8 (nbytes,), read-only.
 
         None where the sample is not ``wanted`` (bool (n,)), is no whole JPEG file, cannot be read,
-        or does not match its checksum: the engine that gets it next raises the error.
-
-        Args:
-            pool: makes the threads that read.
-            threads: how many; 0: the caller reads.
+        or does not match its checksum: the engine that gets it next raises the error. ``pool``
+        makes the ``threads`` that read; 0: the caller reads.
         """
         if self._generation != self._store.generation:
             self._open()
