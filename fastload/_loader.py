@@ -323,10 +323,10 @@ class FastLoader(DataLoader[Sample]):
             Measurements(native=False),
             cache=Cache.of(config.cache, cache_limit, engine),
         )
-        found = route.find(config)
-        self._resources.measurements.native = isinstance(found, EngineRoute)
-        self._threads = isinstance(found, EngineRoute) and found.decodes
-        workers = self._resolved_workers(num_workers, found, config)
+        chosen_route = route.find(config)
+        self._resources.measurements.native = isinstance(chosen_route, EngineRoute)
+        self._threads = isinstance(chosen_route, EngineRoute) and chosen_route.decodes
+        workers = self._resolved_workers(num_workers, chosen_route, config)
         self._chosen_workers = None if isinstance(num_workers, int) else workers
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         for name in OURS:
@@ -362,7 +362,7 @@ class FastLoader(DataLoader[Sample]):
         self._made_with = MadeWith(self.sampler, self.batch_sampler, config.own_order)
 
     def _resolved_workers(
-        self, given: NumWorkers | None, found: route.Route, config: LoaderConfig
+        self, given: NumWorkers | None, chosen_route: route.Route, config: LoaderConfig
     ) -> int:
         """How many threads or processes; makes the governor for "auto"."""
         if given is None:
@@ -378,7 +378,7 @@ class FastLoader(DataLoader[Sample]):
             )
         from ._run import governor as _governor
 
-        governor = self._resources.governor = _governor.for_loader(found, config)
+        governor = self._resources.governor = _governor.for_loader(chosen_route, config)
         return 1 if governor is None else governor.setting.workers
 
     def _config(self, *, begin: bool = False) -> LoaderConfig:

@@ -109,9 +109,9 @@ class DataError(FastloadError):
         offset = offset if self.offset is None else self.offset
         if (path, record, offset) == (self.path, self.record, self.offset):
             return self
-        found = type(self)(self.message, path=path, record=record, offset=offset)
-        found.__cause__ = self.__cause__
-        return found
+        placed = type(self)(self.message, path=path, record=record, offset=offset)
+        placed.__cause__ = self.__cause__
+        return placed
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.path, self.record, self.offset)
@@ -177,8 +177,8 @@ def sample_error(
     if isinstance(error, FastloadError):
         raise error
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    found = DecodeError(
+    failure = DecodeError(
         f"the sample cannot be made: {reason}", path=path, record=record, offset=offset
     )
-    found.__cause__ = error
-    return found
+    failure.__cause__ = error
+    return failure

@@ -101,7 +101,7 @@ class MaterialisedStats(TypedDict):
 
 
 class RemoteStats(TypedDict):
-    """What an epoch has fetched from elsewhere, in this process."""
+    """What an epoch has fetched from a remote store, in this process."""
 
     nbytes: int
     """Bytes received."""

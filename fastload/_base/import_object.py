@@ -25,7 +25,7 @@ def import_object(name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         hint = f": without .py, {module[:-3]}:{path}" if module.endswith(".py") else ""
         raise UsageError(f"cannot find {name!r}: {error}{hint}") from error
@@ -36,10 +36,10 @@ def import_object(name: str) -> Any:
         raise UsageError(f"cannot import {module!r}: {one_line(error)}") from error
     try:
         for part in path.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except AttributeError as error:
         raise UsageError(f"cannot find {name!r}: {error}") from error
-    return found
+    return value
 
 
 def one_line(error: BaseException) -> str:

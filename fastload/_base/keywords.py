@@ -13,12 +13,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def names_nearest(function: _Function) -> _Function:
     """``function``, whose TypeError for an unknown keyword argument names the nearest one."""
-    known = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def checked(*args: Any, **named: Any) -> Any:
-        for name in named.keys() - known.keys():
-            near = difflib.get_close_matches(name, known, n=1)
+        for name in named.keys() - parameters.keys():
+            near = difflib.get_close_matches(name, parameters, n=1)
             hint = f". Did you mean {near[0]!r}?" if near else ""
             raise TypeError(
                 f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}"

@@ -71,9 +71,9 @@ def rebuilt(
 
 def tensors(batch: object) -> list[torch.Tensor]:
     """The tensors in ``batch``, in the order in which ``rebuilt`` visits them."""
-    found: list[torch.Tensor] = []
-    rebuilt(batch, lambda tensor: found.append(tensor), lambda other: other)
-    return found
+    visited: list[torch.Tensor] = []
+    rebuilt(batch, lambda tensor: visited.append(tensor), lambda other: other)
+    return visited
 
 
 def all_tensors(batch: object) -> list[torch.Tensor]:
@@ -81,19 +81,19 @@ def all_tensors(batch: object) -> list[torch.Tensor]:
 
     For what concerns memory, not structure: nothing is copied, and a tensor may come twice.
     """
-    found = list[torch.Tensor]()
-    _look(batch, found, {})
-    return found
+    visited = list[torch.Tensor]()
+    _look(batch, visited, {})
+    return visited
 
 
-def _look(part: Any, found: list[torch.Tensor], seen: dict[int, object]) -> None:
+def _look(part: Any, visited: list[torch.Tensor], seen: dict[int, object]) -> None:
     """Append the tensors in ``part``; ``seen`` keeps by their ids the objects looked at.
 
     Not a function within ``all_tensors``: that would be in a circle with itself, which keeps what
     was found until the next garbage collection.
     """
     if isinstance(part, torch.Tensor):
-        found.append(part)
+        visited.append(part)
         return
     if part is None or isinstance(part, (str, bytes, int, float, type)) or id(part) in seen:
         return
@@ -109,7 +109,7 @@ def _look(part: Any, found: list[torch.Tensor], seen: dict[int, object]) -> None
     elif callable(getattr(part, "to", None)):
         inner += getattr(part, "__dict__", {}).values()
     for other in inner:
-        _look(other, found, seen)
+        _look(other, visited, seen)
 
 
 def memory_of(tensor: torch.Tensor) -> list[torch.Tensor]:

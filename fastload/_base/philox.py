@@ -67,8 +67,8 @@ def words(
 def seeds(seed: int, epoch: int, indices: npt.NDArray[np.int64], stream: int) -> list[int]:
     """A seed of 63 bits for each of ``indices``; the arguments are those of ``words``."""
     high, low = words(seed, epoch, indices, [stream])[0, :, 0]
-    found: list[int] = (high >> np.uint64(1) << np.uint64(32) | low).tolist()
-    return found
+    drawn: list[int] = (high >> np.uint64(1) << np.uint64(32) | low).tolist()
+    return drawn
 
 
 def uniform(

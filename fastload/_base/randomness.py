@@ -120,8 +120,8 @@ class _NumPy:
             return self._last[1]
         state = np.random.get_state(legacy=False)
         # Another thread may draw meanwhile.
-        known = not state["has_gauss"] and ctypes.string_at(address, self._NBYTES) == memory
-        self._last = (memory, state) if known else None
+        unchanged = not state["has_gauss"] and ctypes.string_at(address, self._NBYTES) == memory
+        self._last = (memory, state) if unchanged else None
         return state
 
 

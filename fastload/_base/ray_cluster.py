@@ -78,5 +78,5 @@ def get(reference: Any) -> object:
     ray = load()
     from ray import cloudpickle
 
-    found: object = cloudpickle.loads(ray.get(reference))
-    return found
+    value: object = cloudpickle.loads(ray.get(reference))
+    return value

@@ -157,14 +157,14 @@ class Mapped:
     def memory(self, slot: Slot) -> np.ndarray | None:
         """The slab as uint8 (nbytes,); None if this process cannot open it."""
         self._tasks += 1
-        known = self._maps.get(slot)
-        if known is None or self._tasks % _PRUNE_EVERY == 0:
-            self._maps = {s: memory for s, memory in self._maps.items() if s == slot or _exists(s)}
-        if known is None:
-            known = _map(slot)
-            if known is not None:
-                self._maps[slot] = known
-        return known
+        memory = self._maps.get(slot)
+        if memory is None or self._tasks % _PRUNE_EVERY == 0:
+            self._maps = {s: mapped for s, mapped in self._maps.items() if s == slot or _exists(s)}
+        if memory is None:
+            memory = _map(slot)
+            if memory is not None:
+                self._maps[slot] = memory
+        return memory
 
 
 def _exists(slot: Slot) -> bool:

@@ -54,22 +54,22 @@ def new_table(records: int) -> _core.EntryTable:
 
 def nbytes(parts: Sequence[Store]) -> int:
     """Bytes of the table so far, for a store that consists of ``parts``."""
-    found = _found(parts)
-    return 0 if found is None else found.used
+    table = _existing(parts)
+    return 0 if table is None else table.used
 
 
 def describe(parts: Sequence[Store]) -> str | None:
     """The table for ``explain()``; None: it is empty."""
-    found = _found(parts)
-    if found is None or not found.count:
+    table = _existing(parts)
+    if table is None or not table.count:
         return None
     return (
-        f"of {found.count} JPEGs, {found.used:,} bytes: later crops are decoded from "
+        f"of {table.count} JPEGs, {table.used:,} bytes: later crops are decoded from "
         "their first row on"
     )
 
 
-def _found(parts: Sequence[Store]) -> _core.EntryTable | None:
+def _existing(parts: Sequence[Store]) -> _core.EntryTable | None:
     return _tables.get(parts[0], {}).get(tuple(map(weakref.ref, parts)))
 
 

@@ -240,29 +240,29 @@ class ImageEngine(BatchEngine):
 
     def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
         """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
-        found = self.store.locate(records)
-        self._refuse_unsized(records, found.sizes)
+        located = self.store.locate(records)
+        self._refuse_unsized(records, located.sizes)
         fill = None
         if self.cache is not None and self.options.view == 0:
-            fill = self.cache.to_fill(records, found)
+            fill = self.cache.to_fill(records, located)
         log = None if self.plan.joint is None else GeometryLog(len(records))
-        sizes, geometry, params = self._draw(records, found, fill, draws, log)
+        sizes, geometry, params = self._draw(records, located, fill, draws, log)
         images, memory = self._allocated(len(records), geometry)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
         batch = BatchRequest(
             records=records,
-            spans=found.spans,
-            kinds=found.kinds,
+            spans=located.spans,
+            kinds=located.kinds,
             sizes=sizes,
             checksums=checksums,
-            check=self._to_check(records, checksums, found),
+            check=self._to_check(records, checksums, located),
             geometry=geometry,
             params=params,
             images=images,
             memory=memory,
             times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
-            cached=found.kept,
+            cached=located.kept,
             cache_fill=fill,
             most_pixels=pixel_limit.most_pixels(),
         )
@@ -281,7 +281,7 @@ class ImageEngine(BatchEngine):
     def _draw(
         self,
         records: np.ndarray,
-        found: Located,
+        located: Located,
         fill: CacheFill | None,
         draws: Draws,
         log: GeometryLog | None,
@@ -304,11 +304,11 @@ class ImageEngine(BatchEngine):
                 log=log,
             )
 
-        sizes, plan = found.sizes, self.plan
+        sizes, plan = located.sizes, self.plan
         prefix = None if self.cache is None else self.cache.prefix
-        if prefix is None or found.kept is None:
+        if prefix is None or located.kept is None:
             return sizes, *drawn(plan, sizes)
-        done = found.kept
+        done = located.kept
         if fill is not None and fill.placed is not None:
             wanted = fill.wanted.astype(bool)
             sizes, done = sizes.copy(), done | wanted
@@ -362,7 +362,7 @@ class ImageEngine(BatchEngine):
         return () if self.options.ring is None else (self.options.ring,)
 
     def _to_check(
-        self, records: np.ndarray, checksums: np.ndarray | None, found: Located
+        self, records: np.ndarray, checksums: np.ndarray | None, located: Located
     ) -> np.ndarray | None:
         if checksums is None:
             return None
@@ -372,8 +372,8 @@ class ImageEngine(BatchEngine):
             if self._verified is None:
                 self._verified = np.zeros(len(self.store), bool)
             check = ~self._verified[records]
-        if found.converted is not None:  # was verified when it was converted
-            check &= ~found.converted
+        if located.converted is not None:  # was verified when it was converted
+            check &= ~located.converted
         return check.astype(np.uint8)
 
     def verified(self, batch: BatchRequest) -> None:

@@ -63,19 +63,19 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
     It is asked for one pixel of each. What cannot be read at all counts as decoded: its batch says
     what is wrong with it.
     """
-    found = store.locate(records)
-    known = np.flatnonzero(found.sizes.min(axis=1, initial=1) > 0)
-    n = len(known)
+    located = store.locate(records)
+    sized = np.flatnonzero(located.sizes.min(axis=1, initial=1) > 0)
+    n = len(sized)
     status = np.zeros(n, np.int32)
-    spans, unreadable = part_of(found.spans, known), dict[int, DataError]()
+    spans, unreadable = part_of(located.spans, sized), dict[int, DataError]()
     if store.indirect is not None:
-        spans, unreadable = read_indirect(store, records[known], spans)
+        spans, unreadable = read_indirect(store, records[sized], spans)
     files, spans = files_of(store, spans)
     batch = BatchRequest(
-        records=records[known],
+        records=records[sized],
         spans=spans,
-        kinds=found.kinds[known],
-        sizes=found.sizes[known],
+        kinds=located.kinds[sized],
+        sizes=located.sizes[sized],
         geometry=Geometry(
             box=np.tile(np.array([0, 0, 1, 1], np.int32), (n, 1)),
             resized=np.ones((n, 2), np.int32),
@@ -94,7 +94,7 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
         files.close()
     status[list(unreadable)] = _native.IO
     left = np.zeros(len(records), bool)
-    left[known] = status == _native.UNSUPPORTED
+    left[sized] = status == _native.UNSUPPORTED
     return left
 
 
@@ -107,19 +107,19 @@ def read_indirect(
     in its files as they are (``Store.indirect``); ``spans`` are theirs there. Those that are
     ``cached``, bool (n,), need not be read.
     """
-    left = np.arange(len(records)) if cached is None else np.flatnonzero(~cached)
-    found: list[bytes | DataError]
+    missing = np.arange(len(records)) if cached is None else np.flatnonzero(~cached)
+    contents: list[bytes | DataError]
     try:
-        found = list(store.read(records[left]))
+        contents = list(store.read(records[missing]))
     except DataError:  # one by one, to find those at fault
-        found = [_one_read(store, records[i : i + 1]) for i in left.tolist()]
-    errors = {i: data for i, data in zip(left.tolist(), found) if isinstance(data, DataError)}
+        contents = [_one_read(store, records[i : i + 1]) for i in missing.tolist()]
+    errors = {i: data for i, data in zip(missing.tolist(), contents) if isinstance(data, DataError)}
     memory = [
-        np.frombuffer(b"\0" if isinstance(data, DataError) else data, np.uint8) for data in found
+        np.frombuffer(b"\0" if isinstance(data, DataError) else data, np.uint8) for data in contents
     ]
     file, offset, nbytes = spans.file.copy(), spans.offset.copy(), spans.nbytes.copy()
-    file[left], offset[left] = -1 - np.arange(len(left), dtype=np.int32), 0
-    nbytes[left] = list(map(len, memory))
+    file[missing], offset[missing] = -1 - np.arange(len(missing), dtype=np.int32), 0
+    nbytes[missing] = list(map(len, memory))
     return Spans(file=file, offset=offset, nbytes=nbytes, memory=memory), errors
 
 
@@ -347,14 +347,14 @@ class NativeEngine(PixelEngine):
         views: tuple[list[_core.Job], np.ndarray] | None = None,
     ) -> NativeTicket:
         status, detail = (np.zeros(len(batch.records), np.int32) for _ in range(2))
-        files, found = self._files, batch
+        files, given = self._files, batch
         arena = None if self.cache is None else self.cache.arena
         if batch.spans.memory:
             files, spans = files_of(self.origin, batch.spans, arena)
-            found = dataclasses.replace(batch, spans=spans)
+            given = dataclasses.replace(batch, spans=spans)
         job = self._kernel.submit(
             files,
-            found,
+            given,
             status,
             detail,
             threads=self.threads,

@@ -120,7 +120,7 @@ class _RayTicket(Ticket):
             self.check_cancelled()
         self.check_cancelled()
         try:
-            found: _Answer = ray.get(self._reference)
+            answer: _Answer = ray.get(self._reference)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, FastloadError):
                 raise error.cause from None
@@ -132,7 +132,7 @@ class _RayTicket(Ticket):
                 f"engine='ray': a task was lost {_RETRIES + 1} times ({error}): see to the "
                 "machines of the cluster"
             ) from error
-        return found
+        return answer
 
     def cancel(self) -> None:
         reference = self._reference
@@ -163,6 +163,6 @@ def fill(engine: list[Any], records: np.ndarray, draws: Draws) -> _Answer:
 @functools.lru_cache(maxsize=_ENGINES)
 def _engine(reference: Any) -> ImageEngine:
     """The engine of ``reference``, which this process fetches once."""
-    found = ray_cluster.get(reference)
-    assert isinstance(found, ImageEngine)
-    return found
+    engine = ray_cluster.get(reference)
+    assert isinstance(engine, ImageEngine)
+    return engine

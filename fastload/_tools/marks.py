@@ -26,11 +26,7 @@ def drawn(image: Image.Image, joint: Joint, values: Mapping[str, torch.Tensor]) 
     """A copy of ``image``, RGB, with the fields of ``joint`` over it.
 
     Masks are see-through, except where they are 0; boxes are outlines, points small squares.
-
-    Args:
-        image: RGB.
-        joint: names and kinds of the fields.
-        values: one sample's: a mask (h, w) or (1, h, w), boxes (k, 4), points (..., 2).
+    ``values`` are one sample's: a mask (h, w) or (1, h, w), boxes (k, 4), points (..., 2).
     """
     from PIL import Image, ImageDraw
 

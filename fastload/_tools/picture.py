@@ -22,9 +22,7 @@ _FORMATS = {
 def format_of(path: str | os.PathLike[str]) -> str:
     """Pillow's name of the format for the suffix of ``path``.
 
-    Raises:
-        UsageError: unknown suffix.
-        MissingDependencyError: Pillow is not installed.
+    Raises UsageError for an unknown suffix, MissingDependencyError without Pillow.
     """
     try:
         import PIL  # noqa: F401
@@ -55,11 +53,7 @@ def write(image: Image.Image, at: tuple[int, int], text: str, width: int) -> Non
 
 
 def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
-    """Write ``image`` to ``path``, completely or not at all.
-
-    Raises:
-        UsageError, MissingDependencyError: as ``format_of``.
-    """
+    """Write ``image`` to ``path``, completely or not at all. Raises what ``format_of`` raises."""
     kind = format_of(path)
     with whole_file(path) as file:
         image.save(file, kind)

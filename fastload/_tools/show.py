@@ -271,7 +271,7 @@ def _of_tensor(image: torch.Tensor, plan: Plan | None) -> tuple[torch.Tensor, st
 
 
 def _original(dataset: Any, index: int) -> tuple[str, str, Image.Image]:
-    """A sample's name, its label in words, and its image before the transform."""
+    """A sample's name, its class or label, and its image before the transform."""
     if isinstance(dataset, Subset):
         return _original(dataset.dataset, int(dataset.indices[index]))
     if isinstance(dataset, PackedDataset):

@@ -16,7 +16,7 @@ from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
 from ..storage.table import Table
 
-_FETCHED = 64  # if they are elsewhere
+_FETCHED = 64  # if the store is remote
 _SAMPLED = 10_000  # records whose encoding is determined from their first bytes
 
 
@@ -100,15 +100,11 @@ def info(path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]]
 
 
 def summarise(store: Store) -> Summary:
-    """Count and measure ``store``.
-
-    Raises:
-        StoreError: the store is damaged, or a file is missing.
-    """
+    """Count and measure ``store``. Raises StoreError if it is damaged, or a file is missing."""
     everything = np.arange(len(store))
     nbytes = _lengths(store, everything)
     sizes = store.sizes(everything)
-    known = sizes[(sizes > 0).all(axis=1)]
+    sized = sizes[(sizes > 0).all(axis=1)]
     most = _FETCHED if store.remote else _SAMPLED
     sampled = everything[:: max(1, -(-len(everything) // most))]
     return Summary(
@@ -122,8 +118,8 @@ def summarise(store: Store) -> Summary:
             else int(nbytes.sum())
         ),
         classes=_classes(store),
-        width=Spread.of(known[:, 0]),
-        height=Spread.of(known[:, 1]),
+        width=Spread.of(sized[:, 0]),
+        height=Spread.of(sized[:, 1]),
         record_nbytes=Spread.of(nbytes),
         labels=labels_of(store),
         fields={
@@ -188,7 +184,7 @@ def _classes(store: Store) -> tuple[tuple[str, int], ...]:
 
 def _encodings(store: Store, indices: np.ndarray) -> dict[str, int]:
     kinds = store.kinds(indices)
-    found = Counter({"raw": int((kinds == RAW).sum()), "dct": int((kinds == DCT).sum())})
+    counts = Counter({"raw": int((kinds == RAW).sum()), "dct": int((kinds == DCT).sum())})
     encoded = indices[(kinds != RAW) & (kinds != DCT)]
-    found.update(image_format(data) for data in read_records(store, encoded, limit=16))
-    return {name: count for name, count in found.most_common() if count}
+    counts.update(image_format(data) for data in read_records(store, encoded, limit=16))
+    return {name: count for name, count in counts.most_common() if count}

@@ -232,8 +232,8 @@ def _means(suffix: str, other: str) -> bool:
         return True
     from PIL import Image
 
-    known = Image.registered_extensions()
-    return suffix in known and known[suffix] == known[other]
+    formats = Image.registered_extensions()
+    return suffix in formats and formats[suffix] == formats[other]
 
 
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "gif": ".gif", "tiff": ".tif",

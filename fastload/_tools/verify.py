@@ -128,8 +128,8 @@ def _take(
     progress: Progress | None,
 ) -> tuple[int, int]:
     count, future = ahead.popleft()
-    read, found = future.result()
-    damaged.extend(found)
+    read, damages = future.result()
+    damaged.extend(damages)
     if progress is not None:
         progress(done + count, total, nbytes + read)
     return done + count, nbytes + read

@@ -116,13 +116,13 @@ class Buckets:
         longest = max(round((pixels * ratio) ** 0.5 / step) * step, side)
         wide = [(pixels // w // step * step, w) for w in range(side, longest + 1, step)]
         wide = [(h, w) for h, w in wide if step <= h <= w] + [(side, side)]
-        found: dict[tuple[int, int], tuple[int, int]] = {}  # the largest of each aspect ratio
+        largest: dict[tuple[int, int], tuple[int, int]] = {}  # the largest of each aspect ratio
         for h, w in wide + [(w, h) for h, w in wide]:
             divisor = math.gcd(h, w)
-            known = found.setdefault((h // divisor, w // divisor), (h, w))
-            if known < (h, w):
-                found[h // divisor, w // divisor] = h, w
-        return cls(found.values(), batch_pixels=batch_pixels)
+            before = largest.setdefault((h // divisor, w // divisor), (h, w))
+            if before < (h, w):
+                largest[h // divisor, w // divisor] = h, w
+        return cls(largest.values(), batch_pixels=batch_pixels)
 
     def nearest(self, height: int, width: int) -> tuple[int, int]:
         """The bucket (height, width) of an image of this height and width in pixels."""
@@ -139,8 +139,8 @@ class Buckets:
         h, w = np.array(self.sizes, np.float64).T
         bounds = (w[:-1] * w[1:]) / (h[:-1] * h[1:])
         width, height = np.asarray(sizes, np.float64).T
-        found = np.searchsorted(bounds, (width * width) / (height * height), side="right")
-        numbers: npt.NDArray[np.int64] = found.astype(np.int64)
+        places = np.searchsorted(bounds, (width * width) / (height * height), side="right")
+        numbers: npt.NDArray[np.int64] = places.astype(np.int64)
         return numbers
 
     def crop(self, *, random: bool = False, interpolation: Any = "bilinear") -> BucketCrop:

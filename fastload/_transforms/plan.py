@@ -62,7 +62,7 @@ class Plan:
         size: (h, w) of the output, or None if it depends on the image.
         erasing: rectangles that are erased in the result.
         scaled: whether a JPEG that is much larger than needed may be decoded at reduced size.
-        steps: what happens, in words, for ``explain()``.
+        steps: what happens, for ``explain()``.
         joint: the fields that are transformed with the images, or None.
         mask_fill: as ``fill``, for masks.
     """
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def split(self) -> str:
-        """Where the parts of the plan run, in words, for ``explain()``."""
+        """Where the parts of the plan run, for ``explain()``."""
         operations = sum(len(stage.pixels) for stage in self.stages)
         frames = 1 + len([stage for stage in self.stages if stage.ops])
         parts = [

@@ -94,9 +94,8 @@ class _Frame:
 class ChainReader:
     """Builds a plan, one transform at a time.
 
-    Args:
-        mode: mode of the PIL images at the start: "RGB", or "L" for gray ones.
-        joint: the fields that are transformed with the images, or None.
+    PIL images have the ``mode`` "RGB" at the start, or "L", if they are gray. The fields of
+    ``joint`` are transformed with the images.
     """
 
     def __init__(self, mode: str = "RGB", joint: Joint | None = None) -> None:
@@ -175,7 +174,7 @@ class ChainReader:
                 if not bool(((values >= 0) & (values <= most)).all()):
                     raise Stop(f"{kind} casts values outside 0 to {most} to {ramp.dtype}")
         changed = not self._is_tensor or self._ramp.dtype != ramp.dtype
-        self._steps.append(_words(transform) + f" -> {ramp.dtype}" * changed)
+        self._steps.append(_printed(transform) + f" -> {ramp.dtype}" * changed)
         self._ramp, self._erased = ramp, erased
 
     def _geometry(self, kind: str, transform: Transform) -> None:
@@ -196,7 +195,7 @@ class ChainReader:
         self._note_mask(kind, transform)
         if resizes:
             self._frame.filter = _filter(kind, transform) if filter is None else filter
-        self._steps.append(_words(transform))
+        self._steps.append(_printed(transform))
 
     @property
     def _levels(self) -> bool:
@@ -244,7 +243,7 @@ class ChainReader:
         self._frame.fills.append(lambda: (0, 0, 0))
         if self._joint.named("mask"):
             self._frame.mask_fills.append(lambda: 0)
-        self._steps.append(_words(transform))
+        self._steps.append(_printed(transform))
 
     def _next_frame(self) -> None:
         self._frame = _Frame(self._frame.size)
@@ -283,7 +282,7 @@ class ChainReader:
         self._pixels[-1].append(op)
         if resizes(op):
             self._frame.start = None
-        self._steps.append(_words(transform))
+        self._steps.append(_printed(transform))
 
     def _erase(self, kind: str, transform: Transform) -> None:
         if not self._is_tensor:
@@ -306,7 +305,7 @@ class ChainReader:
             raise Stop(f"RandomErasing with p={p}, scale={scale}, ratio={ratio}")
         typed = values.to(self._ramp.dtype).contiguous().as_subclass(type(self._ramp))
         self._erased.append((rectangle, typed))
-        self._steps.append(_words(transform))
+        self._steps.append(_printed(transform))
 
     def plan(self) -> Plan:
         """The plan of the transforms so far, which must end in a tensor."""
@@ -348,7 +347,7 @@ def _three(values: torch.Tensor) -> torch.Tensor:
     return values.reshape(len(values), -1).expand(3, -1)
 
 
-def _words(transform: Transform) -> str:
+def _printed(transform: Transform) -> str:
     """The transform as it prints itself, in one line."""
     return " ".join(str(transform).split())
 

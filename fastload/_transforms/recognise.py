@@ -27,11 +27,7 @@ __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 
 @dataclasses.dataclass(frozen=True)
 class Unrecognised:
-    """Why a transform must stay in Python.
-
-    Attributes:
-        reason: what the user could change, in words.
-    """
+    """Why a transform must stay in Python: ``reason`` says what the user could change."""
 
     reason: str
 
@@ -51,27 +47,27 @@ def recognise(
     if isinstance(transform, (list, tuple)):
         return _views(transform, mode)
     settings = None if joint is not None else settings_of(transform, mode)
-    known = None if settings is None else remembered(transform, settings)
-    if known is not None:
-        return known
-    found = _chain(transform, mode, joint)
-    if isinstance(found, Plan) and settings is not None:
-        remember(transform, settings, found)
-    return found
+    plan = None if settings is None else remembered(transform, settings)
+    if plan is not None:
+        return plan
+    read = _chain(transform, mode, joint)
+    if isinstance(read, Plan) and settings is not None:
+        remember(transform, settings, read)
+    return read
 
 
 def _views(transforms: Sequence[Transform], mode: str) -> Views | Unrecognised:
     """The plans of several chains, one for each view."""
     if not transforms:
         return Unrecognised("the list of transforms is empty; expected one for each view")
-    found = [_chain(transform, mode) for transform in transforms]
-    plans = [one for one in found if isinstance(one, Plan)]
-    if len(plans) == len(found):
+    read = [_chain(transform, mode) for transform in transforms]
+    plans = [one for one in read if isinstance(one, Plan)]
+    if len(plans) == len(read):
         return Views(tuple(plans))
     return Unrecognised(
         "; ".join(
             f"view {number}: {one.reason}"
-            for number, one in enumerate(found)
+            for number, one in enumerate(read)
             if isinstance(one, Unrecognised)
         )
     )

@@ -82,12 +82,9 @@ FrameLook = tuple[int, tuple[int, int, int]]
 
 
 class SampleGroup(NamedTuple):
-    """Samples of a batch with the same frames, and operations on pixels between them.
+    """Samples ``which`` of a batch have the same frames, and operations on pixels between them.
 
-    Attributes:
-        which: these samples.
-        frames: one after the other.
-        slots: before each frame but the first one.
+    ``slots`` are those before each frame but the first one.
     """
 
     which: int | slice | npt.NDArray[np.int64]
@@ -104,12 +101,9 @@ def built(
 ) -> tuple[Geometry, SampleParams | None]:
     """The first frame of ``n`` samples, and the parameters after it (None: there are none).
 
-    Args:
-        n: of all parts together.
-        size: width and height of the finished samples.
-        parts: those with fewer frames than others get some that do nothing.
-        looks: of the frames after the first one.
-        erased: rectangles.
+    ``size`` is width and height of the finished samples. Of ``parts``, those with fewer frames
+    than others get some that do nothing. ``looks`` are of the frames after the first one,
+    ``erased`` the rectangles.
     """
     frames = np.empty((n, 1 + len(looks), 11), np.int32)
     frames[:] = (0, 0, *size, *size, 0, 0, 0, *size)
@@ -211,15 +205,15 @@ def output_sizes(plan: Plan, sizes: Array) -> npt.NDArray[np.int64] | None:
         return None
     # Few different sizes stand for many images.
     few, which = np.unique(np.asarray(sizes, np.int64), axis=0, return_inverse=True)
-    found = np.zeros_like(few)
+    made = np.zeros_like(few)
     left = np.flatnonzero(few.min(axis=1, initial=1) > 0)
     while len(left):
         try:
-            found[left] = _sizes_after(plan, few[left])
+            made[left] = _sizes_after(plan, few[left])
             break
         except Refused as refused:
             left = np.delete(left, refused.position)
-    return found[which.reshape(-1)]
+    return made[which.reshape(-1)]
 
 
 def _sizes_after(plan: Plan, sizes: Array) -> npt.NDArray[np.int64]:
@@ -270,10 +264,7 @@ def rectangles(
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
 ) -> ErasedBoxes:
-    """The rectangles that ``draw`` draws for finished samples of ``width`` x ``height``.
-
-    The other arguments are those of ``geometry.draws.draw``.
-    """
+    """The rectangles that ``draw`` draws for finished samples of ``width`` x ``height``."""
     numbers = _Numbers(seed, epoch, draws.counters(indices, repeats))
     return _rectangles(plan, numbers, len(indices), width, height)
 

@@ -21,14 +21,10 @@ def scales(
 ) -> npt.NDArray[np.int64]:
     """(n,): the factor 8, 4, 2 or 1 by which each image may be decoded smaller, if it is a JPEG.
 
-    The largest factor at which the box is still twice as wide and high as its resized size. 1 with
-    the nearest filter, which picks single pixels, and with torch's integer filters, whose boxes
-    have no fractions of a pixel. The same as ``scale_of`` in image/placement.h.
-
-    Args:
-        box, resized: as in ``Geometry``.
-        filter: filter of the resize, numbered as in resample/resample.h.
+    The largest factor at which ``box`` is still twice as wide and high as ``resized``. 1 with
+    the nearest ``filter``, which picks single pixels, and with torch's integer filters, whose
+    boxes have no fractions of a pixel. The same as ``scale_of`` in image/placement.h.
     """
     room = np.floor_divide(box[:, 2:], 2 * resized.astype(np.int64)).min(axis=1)
-    found = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)
-    return found if 1 <= filter <= 5 else np.ones_like(found)
+    factors = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)
+    return factors if 1 <= filter <= 5 else np.ones_like(factors)

@@ -51,10 +51,10 @@ def settings_of(transform: object, mode: str) -> object:
 def remembered(transform: object, settings: object) -> Plan | None:
     """The plan that was remembered for ``transform`` with these settings, or None."""
     try:
-        known = _read.get(transform)
+        entry = _read.get(transform)
     except TypeError:  # unhashable, or it does not support weak references
         return None
-    return known[1] if known is not None and known[0] == settings else None
+    return entry[1] if entry is not None and entry[0] == settings else None
 
 
 def remember(transform: object, settings: object, plan: Plan) -> None:

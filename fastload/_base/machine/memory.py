@@ -25,10 +25,10 @@ def available(
     Source: proc(5) (``MemAvailable``), the kernel's cgroup-v2 document (``memory.max``,
     ``memory.current``, ``memory.stat``) and its cgroup-v1 memory document.
     """
-    found = [_machine(meminfo)]
-    found += [_group_2(folder) for folder in cgroup.groups(root, membership)]
-    found += [_group_1(folder) for folder in cgroup.groups(root, membership, "memory")]
-    return max(0, min((nbytes for nbytes in found if nbytes is not None), default=0))
+    limits = [_machine(meminfo)]
+    limits += [_group_2(folder) for folder in cgroup.groups(root, membership)]
+    limits += [_group_1(folder) for folder in cgroup.groups(root, membership, "memory")]
+    return max(0, min((nbytes for nbytes in limits if nbytes is not None), default=0))
 
 
 def _machine(meminfo: Path) -> int | None:

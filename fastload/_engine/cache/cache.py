@@ -123,10 +123,10 @@ class Cache:
         engine: EngineKind,
         checked: bool,
     ) -> CachedStore:
-        """``store`` with the cache in front of it. Loaders over the same ``parts`` of it share that.
+        """``store`` with the cache in front of it, one for loaders over the same ``parts`` of it.
 
-        ``engine`` fills the cache with what ``plan`` makes; ``checked`` says whether checksums are
-        verified before anything is kept.
+        ``engine`` fills the cache with what ``plan`` makes; ``checked`` says whether checksums
+        are verified before anything is kept.
         """
         form, prefix = _form(self._options.kind, engine), None
         if form == PIXELS:

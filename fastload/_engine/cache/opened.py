@@ -141,12 +141,12 @@ class OpenedCache:
             records=records,
         )
 
-    def to_fill(self, found: LookedUp, sizes: np.ndarray) -> CacheFill | None:
+    def to_fill(self, images: LookedUp, sizes: np.ndarray) -> CacheFill | None:
         """What of a batch is to be kept; None: nothing, or there is no room.
 
         ``sizes``: int32 (n, 2), of the images.
         """
-        wanted = ~found.kept & (found.records >= 0)
+        wanted = ~images.kept & (images.records >= 0)
         if self.arena.full or not wanted.any():
             return None
         placed = None

@@ -107,8 +107,8 @@ class Shared:
             self.fd = create()
             return
         with turn:
-            found = _find(self._prefix, fits)
-            self.fd = create() if found is None else found
+            descriptor = _find(self._prefix, fits)
+            self.fd = create() if descriptor is None else descriptor
             self.announce()
 
     def announce(self) -> None:
@@ -196,10 +196,10 @@ def _announcements(prefix: str) -> Iterator[tuple[int, int]]:
     except OSError:
         return
     for line in lines:
-        _, found, rest = line.partition(f" @{prefix}/")
+        _, named, rest = line.partition(f" @{prefix}/")
         process, _, number = rest.partition("/")
         if (
-            found
+            named
             and process.isascii()
             and process.isdigit()
             and number.isascii()

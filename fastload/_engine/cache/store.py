@@ -115,12 +115,12 @@ class CachedStore(WrappedStore):
         spans = dataclasses.replace(spans, held=theirs.held, memory=theirs.memory)
         return dataclasses.replace(located, spans=spans)
 
-    def to_fill(self, records: np.ndarray, found: Located) -> CacheFill | None:
+    def to_fill(self, records: np.ndarray, located: Located) -> CacheFill | None:
         """What of a batch goes into the cache, or None where there is nothing or no room."""
-        if found.kept is None or found.kept.all() or self.arena.full:
+        if located.kept is None or located.kept.all() or self.arena.full:
             return None
-        placed = None if self.prefix is None else self.prefix.place(found.sizes, records)
-        wanted = ~found.kept
+        placed = None if self.prefix is None else self.prefix.place(located.sizes, records)
+        wanted = ~located.kept
         if placed is not None:  # the table has 16 bits for a side
             wanted &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
         return CacheFill(wanted=wanted.astype(np.uint8), placed=placed)

@@ -358,11 +358,11 @@ class _FallbackSamples:
         return self._images.permute(0, 2, 3, 1)
 
 
-def _as_promised(batch: BatchRequest, given: np.ndarray, found: np.ndarray) -> np.ndarray:
+def _as_promised(batch: BatchRequest, given: np.ndarray, shapes: np.ndarray) -> np.ndarray:
     """Which of ``given`` have the size that the store says, and one or three channels."""
     promised = batch.sizes[given]
-    right = (found[:, 0] == promised[:, 1]) & (found[:, 1] == promised[:, 0])
-    return np.flatnonzero(right & np.isin(found[:, 2], (1, 3)))
+    right = (shapes[:, 0] == promised[:, 1]) & (shapes[:, 1] == promised[:, 0])
+    return np.flatnonzero(right & np.isin(shapes[:, 2], (1, 3)))
 
 
 def _inputs(geometry: Geometry, which: np.ndarray, data: list[np.ndarray | None]) -> Inputs:

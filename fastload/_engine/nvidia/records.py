@@ -56,14 +56,14 @@ class Records:
         parts = min(threads, n) if slow else 1
         if parts <= 1:
             return self._part(batch, wanted, range(n))
-        found: list[np.ndarray | None] = [None] * n
+        contents: list[np.ndarray | None] = [None] * n
         tasks = [
             pool().submit(self._part, batch, wanted, range(first, n, parts))
             for first in range(parts)
         ]
         for first, task in enumerate(tasks):
-            found[first::parts] = task.result()
-        return found
+            contents[first::parts] = task.result()
+        return contents
 
     def _part(
         self, batch: BatchRequest, wanted: np.ndarray, which: range

@@ -47,7 +47,7 @@ class Refused(DataError):
     """A sample for which the operations have no result, as in torchvision.
 
     Attributes:
-        position: position of the sample in the batch that was drawn.
+        position: of the sample in the batch that was drawn.
     """
 
     position: int = 0
@@ -61,9 +61,9 @@ class Refused(DataError):
         offset: int | None = None,
     ) -> Refused:
         """The same error for the sample at ``position``, with its place."""
-        found = Refused(self.message, path=path, record=record, offset=offset)
-        found.position = position
-        return found
+        refused = Refused(self.message, path=path, record=record, offset=offset)
+        refused.position = position
+        return refused
 
 
 class Unfit(UsageError):
@@ -100,10 +100,8 @@ class Geometry:
 class Frame:
     """The state of a batch's images in normal form. See Note [Composing].
 
-    Args:
-        w, h: their size.
-        indices: one for each image, which names it in errors.
-        log: records each step, for masks and boxes.
+    They are ``w`` x ``h`` pixels large at the start; ``indices`` names each in errors. ``log``
+    records each step, for masks and boxes.
     """
 
     def __init__(

@@ -335,7 +335,7 @@ def draw(
         seed, epoch: any integers (modulo 2**64 and 2**32).
         indices: int64 (n,): the samples' indices in the dataset, below 2**40.
         repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
-        log: records each step; None: no recording.
+        log: records each step.
 
     Raises:
         DataError: an image has no size or is too small for a RandomCrop, or the results differ in

@@ -87,9 +87,6 @@ LogEntry = LoggedCrop | LoggedResize | LoggedMirror | LoggedSanitize
 class GeometryLog:
     """The steps that were applied to a batch of n samples.
 
-    Args:
-        n: number of samples.
-
     Attributes:
         steps: in order.
         fill: level of a mask's padding in the next crop.
@@ -178,8 +175,8 @@ def mask_lines(steps: list[LogEntry], n: int, length: int, *, rows: bool) -> Mas
             before, after = (entry.before_h, entry.h) if rows else (entry.before_w, entry.w)
             # torch's nearest_neighbor_compute_source_index, in float32 as there
             scale = before.astype(np.float32) / after.astype(np.float32)
-            found = np.floor(at.astype(np.float32) * scale[:, None]).astype(np.int64)
-            at = np.minimum(found, before[:, None] - 1)
+            nearest = np.floor(at.astype(np.float32) * scale[:, None]).astype(np.int64)
+            at = np.minimum(nearest, before[:, None] - 1)
         elif isinstance(entry, LoggedCrop):
             start, before = (entry.y, entry.before_h) if rows else (entry.x, entry.before_w)
             at = at + start[:, None]

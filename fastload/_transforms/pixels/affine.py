@@ -152,7 +152,7 @@ class RandomRotation:
 
     @property
     def width(self) -> int:
-        """The values of an affine map, and with ``expand`` the size of the result."""
+        """Those of an affine map, and with ``expand`` the size of the result."""
         return WIDTH + 2 * self.expand
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:

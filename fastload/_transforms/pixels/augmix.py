@@ -171,7 +171,7 @@ def grid_rounding() -> str | None:
 
     See Note [Grid]. Takes 2 ms, once per process.
     """
-    found = {"separate", "fused"}
+    ways = {"separate", "fused"}
     for width, height in ((8, 8), (13, 11), (16, 16)):
         x, y = (np.arange(side, dtype=np.float32) - 0.5 * (side - 1) for side in (width, height))
         base = np.ones((height, width, 3), np.float32)
@@ -190,8 +190,8 @@ def grid_rounding() -> str | None:
             }
             if 6 * width * height < _LOOPS:
                 sums["fused"] = sums["separate"]
-            found &= {name for name in found if np.array_equal(sums[name] + matrix[2], theirs)}
-    return min(found, default=None)
+            ways &= {name for name in ways if np.array_equal(sums[name] + matrix[2], theirs)}
+    return min(ways, default=None)
 
 
 def gamma_numbers(alpha: float) -> int:
@@ -224,13 +224,13 @@ def _log_gamma(u: Array, alpha: float) -> Array:
         return logs
     shape = alpha if alpha >= 1 else alpha + 1
     d = shape - 1 / 3
-    found = np.full(u.shape[1], np.nan)
+    drawn = np.full(u.shape[1], np.nan)
     for k in range(_TRIES):
         a, b, c = u[1 + 3 * k : 4 + 3 * k]
         x = np.sqrt(-2 * np.log1p(-a)) * np.cos(2 * np.pi * b)
         v = np.maximum(1 + x / math.sqrt(9 * d), 1e-300) ** 3
         log_v = np.log(np.maximum(v, 1e-300))
         good = (v > 1e-200) & (np.log1p(-c) < 0.5 * x * x + d - d * v + d * log_v)
-        found = np.where(np.isnan(found) & good, math.log(d) + log_v, found)
-    found = np.where(np.isnan(found), math.log(d), found)
-    return found if alpha >= 1 else found - exponent / alpha
+        drawn = np.where(np.isnan(drawn) & good, math.log(d) + log_v, drawn)
+    drawn = np.where(np.isnan(drawn), math.log(d), drawn)
+    return drawn if alpha >= 1 else drawn - exponent / alpha

@@ -37,7 +37,7 @@ class PixelOp(Protocol):
 
     @property
     def numbers(self) -> int:
-        """Number of uniform numbers it needs for each sample."""
+        """How many uniform numbers it needs for each sample."""
 
     @property
     def slots(self) -> int:

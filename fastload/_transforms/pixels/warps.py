@@ -68,11 +68,11 @@ def _steps(transform: Transform, bins: int) -> dict[str, Step]:
     mixes = kind == "AugMix"
     sides = (331, 200), (662, 400)  # (h, w): a translation may depend on them
     if hasattr(transform, "_AUGMENTATION_SPACE"):  # v2
-        known = transform._AUGMENTATION_SPACE
+        space = transform._AUGMENTATION_SPACE
         if mixes and not transform.all_ops:
-            known = transform._PARTIAL_AUGMENTATION_SPACE
+            space = transform._PARTIAL_AUGMENTATION_SPACE
         small, large = (
-            {name: (make(bins, *side), signed) for name, (make, signed) in known.items()}
+            {name: (make(bins, *side), signed) for name, (make, signed) in space.items()}
             for side in sides
         )
     else:
@@ -163,10 +163,10 @@ def _aug_mix(transform: Transform) -> PixelOp:
 
 
 def _timm_rand_augment(transform: Transform) -> PixelOp:
-    found = timm_policy.read(transform)
-    if isinstance(found, str):
-        raise Stop(found)
-    return found
+    policy = timm_policy.read(transform)
+    if isinstance(policy, str):
+        raise Stop(policy)
+    return policy
 
 
 _MOVING = (

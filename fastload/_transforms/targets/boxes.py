@@ -25,15 +25,11 @@ Float = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 def move_boxes(
     boxes: Sequence[Array], steps: Sequence[LogEntry], form: str
 ) -> tuple[list[Float], list[npt.NDArray[np.int64]]]:
-    """The boxes of n samples after ``steps``.
+    """The boxes of n samples after ``steps``: float32 (k', 4) for each, and their positions among
+    the k.
 
-    Args:
-        boxes: for each sample (k, 4), in pixels of the source image.
-        steps: the geometry log of the images.
-        form: "xyxy", "xywh" or "cxcywh", of the arguments and of the result.
-
-    Returns:
-        For each sample float32 (k', 4), and the positions of these boxes among the k: int64 (k',).
+    ``boxes`` are (k, 4) for each sample, in pixels of the source image. ``form`` is "xyxy",
+    "xywh" or "cxcywh", of the arguments and of the result.
     """
     counts = np.array([len(some) for some in boxes], np.int64)
     b, owner = _joined(boxes, 4), np.repeat(np.arange(len(boxes)), counts)

@@ -77,8 +77,8 @@ class Joint:
         for name, kind in self.kinds:
             field = store.fields.get(name)
             if field is None:
-                known = ", ".join(store.fields) or "none"
-                raise UsageError(f"joint: expected a field of the store ({known}), got {name!r}")
+                names = ", ".join(store.fields) or "none"
+                raise UsageError(f"joint: expected a field of the store ({names}), got {name!r}")
             shape = field.shape
             fits = {
                 "mask": field.kind == "bytes" or (field.kind == "array" and len(shape) == 2),
@@ -158,7 +158,7 @@ class JointProbe:
 
     @property
     def fixed(self) -> str:
-        """Why later geometry cannot be applied to the fields, in words, or ""."""
+        """Why later geometry cannot be applied to the fields; "": it can."""
         if self._plain:
             return "comes after ToPureTensor, after which torchvision transforms only the image"
         names = ", ".join(name for name, _ in self.joint.casts)
@@ -264,18 +264,18 @@ class Moving:
         field, values = self._store.fields[name], self._values(name)
         if field.kind == "array":
             return list(values)
-        found: list[Any] = []
+        decoded: list[Any] = []
         for i, value in enumerate(values):
             try:
-                found.append([] if value is None else field.decode(value))
+                decoded.append([] if value is None else field.decode(value))
             except (ValueError, RecursionError) as error:
                 self._fail(i, name, f"expected JSON: {error}", error)
-                found.append([])
-        return found
+                decoded.append([])
+        return decoded
 
     def _numbers(self, name: str, width: int) -> list[Array]:
         """float32 for each sample: boxes (k, 4) or points (..., 2); k is 0 if there are none."""
-        found: list[Array] = []
+        arrays: list[Array] = []
         for i, value in enumerate(self._decoded(name)):
             try:
                 array = np.asarray(value, np.float32)
@@ -284,15 +284,15 @@ class Moving:
                 if array.shape[-1:] != (width,):
                     raise ValueError(f"an array of shape {array.shape}")
                 # a single box becomes an array of one, as in BoundingBoxes
-                found.append(array.reshape(-1, 4) if width == 4 else array)
+                arrays.append(array.reshape(-1, 4) if width == 4 else array)
             except (TypeError, ValueError) as error:
                 self._fail(i, name, f"expected {width} numbers each, got {error}", error)
-                found.append(np.zeros((0, width), np.float32))
-        return found
+                arrays.append(np.zeros((0, width), np.float32))
+        return arrays
 
     def _labels(self, name: str, kept: list[npt.NDArray[np.int64]] | None) -> list[torch.Tensor]:
         """The labels of the boxes that were kept."""
-        found = []
+        labels_of_all = []
         for i, value in enumerate(self._decoded(name)):
             try:
                 array = np.atleast_1d(np.asarray(value))
@@ -305,8 +305,8 @@ class Moving:
                     self._fail(i, name, f"expected a label for each box, got {len(labels)} labels")
                 else:
                     labels = labels[torch.from_numpy(kept[i])]
-            found.append(labels)
-        return found
+            labels_of_all.append(labels)
+        return labels_of_all
 
     def _make_masks(self, name: str, values: Sequence[Any], places: range) -> int:
         begin = time.perf_counter_ns()
@@ -339,19 +339,19 @@ class Moving:
         return self._masks[name].numpy()
 
     def _fail(self, i: int, name: str, message: str, error: Exception | None = None) -> None:
-        found = DecodeError(
+        failure = DecodeError(
             f"the field {name!r}: {message}", path=self._store.path, record=int(self._records[i])
         )
-        found.__cause__ = error
-        self._errors.setdefault(i, found)
+        failure.__cause__ = error
+        self._errors.setdefault(i, failure)
 
 
 def _read_mask(data: bytes) -> npt.NDArray[np.generic]:
     """A mask (h, w) from an image file with one channel. Raises OSError and ValueError."""
     core = _native.load()
-    known = None if core is None else core.png_levels(data)
-    if known is not None:
-        levels, width, height = known
+    decoded = None if core is None else core.png_levels(data)
+    if decoded is not None:
+        levels, width, height = decoded
         return np.frombuffer(levels, np.uint8).reshape(height, width)
     from PIL import Image
 
