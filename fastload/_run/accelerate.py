@@ -81,12 +81,9 @@ class PreparableLoader(Protocol):
 
 
 class LoaderCarrier:
-    """A ``collate_fn`` that refers to its loader.
+    """A ``collate_fn`` that refers to its loader, weakly; a pickle leaves the loader out.
 
-    Args:
-        collate_fn: collates the samples.
-        batch_transform: called with each batch, if no FastLoader does that; or None.
-        loader: the loader; held by a weak reference, and not pickled.
+    ``batch_transform`` is called with each batch, if no FastLoader does that; else it is None.
     """
 
     def __init__(
@@ -295,15 +292,10 @@ def _adapter(loader: PreparableLoader) -> Adapter | None:
 
 
 def places(batches: object, length: int) -> np.ndarray | None:
-    """Which samples of an order this rank takes, as accelerate divides its batches.
+    """Which samples of an order this rank takes, as accelerate's batch sampler divides its batches.
 
-    Args:
-        batches: accelerate's batch sampler, around torch's.
-        length: of the order.
-
-    Returns:
-        int64, the place in the order of each sample that ``batches`` gives; None if it is another
-        batch sampler, which may do anything.
+    int64, the place in the order, which is ``length`` long, of each sample that ``batches``
+    gives; None if it is another batch sampler, which may do anything.
     """
     divided = _over_places(batches, length)
     if divided is None or type(batches) is BatchSampler:

@@ -22,11 +22,8 @@ class Verdict:
     """What limits the speed of a loop.
 
     Attributes:
-        bound: "compute" (the training step), "reading", "decoding", "python" (the dataset's own
-            code), "transport" (batches on their way from worker processes), "copy" (to the device)
-            or "loader" (drawing the order and handing batches over); "unknown" before the first
-            batches.
-        why: the measurements behind it, in words.
+        bound: as ``hints.Bound`` describes it; "unknown" before the first batches.
+        why: the measurements behind it.
     """
 
     bound: Bound
@@ -34,12 +31,7 @@ class Verdict:
 
 
 def verdict(figures: Snapshot, *, native: bool) -> Verdict:
-    """Find the bottleneck of an epoch.
-
-    Args:
-        figures: measurements of the epoch so far.
-        native: whether an engine of fastload runs.
-    """
+    """The bottleneck of an epoch with these figures; ``native``: an engine of fastload runs."""
     if figures.batches < 2 or not figures.elapsed_s:
         return Verdict(bound="unknown", why="too few batches so far")
     waiting = figures.wait_s / figures.elapsed_s

@@ -32,7 +32,7 @@ from .._transforms.sample_params import output_sizes
 from .._transforms.views import Views
 from ..errors import UsageError
 from .index_batches import UnequalBatches
-from .order import Division, EpochSampler, Part, random_order
+from .order import Division, EpochSampler, Remainder, random_order
 from .shard import Shard
 
 BatchBy: TypeAlias = (
@@ -74,12 +74,10 @@ class BucketSampler(EpochSampler):
     """Gives lists of indices; each list is a batch of one group.
 
     Args:
-        data_source: the dataset.
         batch_by: see FastLoader.
         batch_size: the most samples of a batch; where ``batch_by`` limits pixels, 1 sets no limit.
         drop_last: leave out incomplete batches.
         shuffle: random order, a function of ``seed`` and epoch.
-        seed: any int.
     """
 
     batched = True
@@ -105,19 +103,17 @@ class BucketSampler(EpochSampler):
         self.shuffle = shuffle
         self.seed = seed
         # What the groups were found for, and the groups. Finding them may read a million headers.
-        self._found: tuple[int, Plan | Views | None, Groups] | None = None
+        self._known_groups: tuple[int, Plan | Views | None, Groups] | None = None
 
     def groups(self) -> Groups:
-        """The groups of the dataset as it is now.
-
-        Raises:
-            UsageError: ``batch_by`` does not fit the dataset.
+        """The groups of the dataset as it is now. Raises UsageError if ``batch_by`` does not fit
+        it.
         """
         n = len(self.data_source)
         source = _source(self.data_source) if isinstance(self.batch_by, str) else None
         plan = None if source is None else source.plan
-        if self._found is not None:
-            length, same, groups = self._found
+        if self._known_groups is not None:
+            length, same, groups = self._known_groups
             if length == n and (plan is same or (plan is not None and plan.same_as(same))):
                 return groups
         if source is not None:
@@ -126,7 +122,7 @@ class BucketSampler(EpochSampler):
             groups = _by_bucket(self.data_source, self.batch_by)
         else:
             groups = _by_key(self.batch_by, n)
-        self._found = n, plan, groups
+        self._known_groups = n, plan, groups
         return groups
 
     def sizes(self) -> np.ndarray:
@@ -167,9 +163,9 @@ class BucketSampler(EpochSampler):
             turn = np.argsort(place[start], kind="stable")
         return UnequalBatches.gathered(order[place], start[turn], length[turn])
 
-    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Part:
+    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Remainder:
         batches, padding = self._mine(division.shard, division.first)
-        return Part(batches, len(batches), None, padding)
+        return Remainder(batches, len(batches), None, padding)
 
     def following(self, epoch: int, shard: Shard) -> np.ndarray:
         return self._in_epoch(epoch)._mine(shard, 0)[0].indices

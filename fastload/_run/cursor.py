@@ -157,7 +157,7 @@ class EpochCursor:
             facts=Facts(
                 total=total,
                 seed=config.seed,
-                order=order.words(),
+                order=order.describe(),
                 grouping=order.grouping(),
                 batch_size=config.batch_size,
                 world_size=shard.world_size if shard else replicas(config),

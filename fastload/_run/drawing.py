@@ -63,11 +63,8 @@ class IndexBatches(Iterator[np.ndarray]):
 def index_batches(batch_sampler: Iterable[Any], *, whole: bool = False) -> IndexBatches:
     """The batches of one epoch, each an int64 array of indices, in ``batch_sampler``'s order.
 
-    Random numbers are drawn on the thread that iterates, at the same moments as in torch.
-
-    Args:
-        batch_sampler: gives lists of indices.
-        whole: draw all indices with the first batch, also from a user's sampler.
+    Random numbers are drawn on the thread that iterates, at the same moments as in torch; with
+    ``whole`` all indices with the first batch, also from a user's sampler.
     """
     if type(batch_sampler) is BatchSampler:
         sampler: Any = batch_sampler.sampler  # its type is checked before any attribute is used
@@ -127,13 +124,9 @@ def all_indices(sampler: Iterable[Any]) -> list[Any]:
 class Repeats:
     """Counts how often each record was drawn in an epoch.
 
-    A sampler may repeat a sample (WeightedRandomSampler, repeated augmentation). As in torch, each
-    repetition is augmented anew.
-
-    Args:
-        records: the number of records of the store.
-        known: how often each sample of the order came before, if that is known: int64, in the
-            order of the calls of ``count``. Else None.
+    A sampler may repeat a sample (WeightedRandomSampler, repeated augmentation). As in torch,
+    each repetition is augmented anew. If it is ``known`` how often each sample of the order came
+    before, int64 in the order of the calls of ``count``, nothing is counted.
     """
 
     def __init__(self, records: int, known: np.ndarray | None = None) -> None:
@@ -154,11 +147,7 @@ class Repeats:
 
 
 class IndexCounter:
-    """Counts how often each index occurs in an epoch.
-
-    Args:
-        known: how often each came before, if that is known, in the order of the calls of ``count``.
-    """
+    """Counts how often each index occurs in an epoch, unless ``known`` says it, as in ``Repeats``."""
 
     def __init__(self, known: np.ndarray | None = None) -> None:
         self._times: collections.Counter[Hashable] = collections.Counter()

@@ -25,7 +25,7 @@ from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..storage.base import Store
 from . import drawing, pillow_share
-from .bad_samples.batch_filler import Filled, Filler
+from .bad_samples.batch_filler import EngineFiller, FilledBatch
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
@@ -53,8 +53,7 @@ def maker(
 ) -> EngineMaker:
     """What makes the batches of ``plan``, which an engine reads from ``source``.
 
-    Args:
-        length: batches of this rank, if the epoch is divided among ranks; None: the sampler's.
+    ``length`` is that of this rank, if the epoch is divided among ranks; None: the sampler's.
     """
     progress = plan.progress
     # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
@@ -72,7 +71,7 @@ def maker(
             refill.times = lambda: _times(source, plan, whole)
     left_out = drawing.skip_batches(order, plan.skip) if plan.resumed else None
     known = order.known
-    filler = Filler(
+    filler = EngineFiller(
         _engine(config, resources, source, setup),
         source,
         seed=seed,
@@ -192,11 +191,8 @@ def _engine(
 def _on_ray(
     local: BatchEngine, store: Store, plan: Plan | Views, options: EngineOptions
 ) -> BatchEngine:
-    """The engine ``local`` in tasks on a Ray cluster.
-
-    Raises:
-        UsageError: this process is not connected to a cluster.
-        MissingDependencyError: Ray is not installed.
+    """The engine ``local`` in tasks on a Ray cluster. Raises UsageError without a connection to
+    one.
     """
     from .._engine.on_ray import RayEngine
 
@@ -212,7 +208,7 @@ def _assemble(
     collate_fn: Callable[[list[Any]], Any],
     pinned: bool,
     unfinished: bool,
-    filled: Filled,
+    filled: FilledBatch,
 ) -> Any:
     """The batch in the form that the caller gets, or with ``unfinished`` the device stage."""
     images = filled.images

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.trace import Stamps
-from .bad_samples.batch_filler import Filled
+from .bad_samples.batch_filler import FilledBatch
 from .drawing import IndexBatches
 from .maker import Maker
 from .outcome import Outcome
@@ -56,12 +56,9 @@ def default_prefetch(
 ) -> int:
     """Batches ahead of the consumer where ``prefetch_factor`` is not given, or torch's default.
 
-    2, or 1 where batches are large: then memory holds the batch that the loop works on and the one
-    that is being filled. But not where threads would be idle too long between two batches.
-
-    Args:
-        sample_nbytes, batch_size: None where they are not known.
-        threads: how many fill a batch.
+    2, or 1 where batches are large: then memory holds the batch that the loop works on and the
+    one that is being filled. But not where ``threads`` would be idle too long between two
+    batches.
     """
     if sample_nbytes is None or batch_size is None:
         return PREFETCH
@@ -81,7 +78,6 @@ class EngineMaker(Maker):
         ahead_in_torch: batches that DataLoader asks its sampler for ahead of the consumer.
         drawn_by_next: the first batch is drawn from generators, in ``next`` as with a DataLoader
             without workers, so nothing starts before.
-        stamps: sums up times.
         governor: adjusts threads and batches ahead; None leaves them as they are.
     """
 
@@ -94,7 +90,7 @@ class EngineMaker(Maker):
         pipeline: Pipeline,
         *,
         sized: Sized,
-        assemble: Callable[[Filled], Any],
+        assemble: Callable[[FilledBatch], Any],
         prefetch: int,
         ahead_in_torch: int,
         drawn_by_next: bool,

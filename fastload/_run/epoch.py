@@ -33,13 +33,7 @@ _EACH_WHOLE = (
 
 @dataclasses.dataclass(frozen=True)
 class ReportedLength:
-    """What an IterableDataset said of its length.
-
-    Attributes:
-        dataset: the dataset.
-        batches: its length.
-        workers: number of worker processes.
-    """
+    """What an IterableDataset said of its length, in batches of so many worker processes."""
 
     dataset: object
     batches: int
@@ -57,15 +51,9 @@ class ReportedLength:
 
 
 class Epoch:
-    """One iteration.
+    """One iteration, of the batches of ``maker``. It updates ``progress`` and the rest.
 
-    Args:
-        maker: makes the batches.
-        progress: is updated, as are the others:
-        stamps: times.
-        bad: samples that could not be made.
-        images: what became of those that a user's Dataset opened.
-        length: what an IterableDataset reported; None: no warning of more batches.
+    ``length`` is what an IterableDataset reported; None: no warning of more batches.
 
     Attributes:
         yielded: batches that the consumer got, and those that were skipped before.

@@ -71,9 +71,6 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
 
     It is one of torch's iterators for ``isinstance``. It has the attributes of what makes the
     batches, so that those of torch's iterators are available wherever one of those runs.
-
-    Args:
-        context: what the epoch needs.
     """
 
     _epoch: Epoch | None = None

@@ -134,8 +134,8 @@ def plan(
 ) -> EpochPlan:
     """Plan epoch ``number``, or the rest of it if ``cursor`` has a state to resume.
 
-    Raises:
-        UsageError: the loader cannot resume that state, or its route lacks what is asked for.
+    Raises UsageError if the loader cannot resume that state, or its route lacks what is asked
+    for.
     """
     resume, cursor.resume = cursor.resume, None
     if resume is not None and resume.epoch != number:

@@ -107,7 +107,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
 
 
 def _groups(sampler: BucketSampler, route: EngineRoute | WorkersRoute | TorchRoute) -> list[str]:
-    """The groups of ``batch_by``, and what their crops cut off, in words."""
+    """The groups of ``batch_by``, and what their crops cut off."""
     groups, sizes = sampler.groups(), sampler.sizes()
     counts = groups.counts
     largest = np.argsort(-counts, kind="stable")
@@ -165,7 +165,7 @@ def _workers(
 
 
 def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str:
-    """How worker processes send batches, in words."""
+    """How worker processes send batches."""
     if isinstance(route, TorchRoute):
         return "torch's own, a shared file for each tensor"
     if ring is not None and ring.failure:
@@ -179,7 +179,7 @@ def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str
 
 
 def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
-    """What becomes of the images that the dataset opens, in words."""
+    """What becomes of the images that the dataset opens."""
     if route.eager:
         return [f"images: made where the dataset asks for them, because {route.eager}"]
     images = measured.images

@@ -1,4 +1,4 @@
-"""Fetch-ahead: fetches bytes from elsewhere ahead of their batch, in the epoch's order.
+"""Fetch-ahead: fetches bytes of a remote store ahead of their batch, in the epoch's order.
 
 The order is known. So while the engine fills some batches, this requests the next ones, up to a
 window of bytes. A batch is submitted to the engine when its own bytes are there. Until then the
@@ -23,10 +23,9 @@ _PIECE_NBYTES = 4 << 10
 
 
 class FetchAhead:
-    """Fetches the records of one epoch.
+    """Fetches the records of one epoch from a remote store.
 
     Args:
-        store: what is read; ``Store.remote``.
         lookup: indices of the dataset -> record numbers, both int64.
         order: the batches of the whole epoch, known at the latest with the first one; empty if they
             are not known: then a batch is fetched when it is submitted.
@@ -61,8 +60,7 @@ class FetchAhead:
     def wait(self, indices: np.ndarray) -> None:
         """Return when the bytes of the next batch, ``indices``, are there, or the epoch was ended.
 
-        Raises:
-            StoreError: they cannot be fetched.
+        Raises StoreError if they cannot be fetched.
         """
         self._ask(indices)
         if self._now is not None:

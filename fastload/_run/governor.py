@@ -48,11 +48,8 @@ torch imported and a dataset that keeps nothing."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What the governor controls.
-
-    Attributes:
-        workers: threads, or processes.
-        prefetch: batches ahead.
+    """What the governor controls: ``workers`` (threads, or processes) and ``prefetch`` (batches
+    ahead).
     """
 
     workers: int
@@ -65,11 +62,8 @@ class Setting:
 class Governor:
     """Chooses workers and batches ahead from measurements of the loop.
 
-    Args:
-        setting: the first setting.
-        most_workers, most_prefetch: upper limits.
-        windows: length of a trial in windows.
-        settle: number of windows to ignore after a change.
+    It begins with ``setting``. A trial lasts ``windows`` windows; ``settle`` are ignored after a
+    change.
     """
 
     def __init__(
@@ -201,12 +195,7 @@ class Governor:
 
 
 class Pace:
-    """Divides the batches of one epoch into windows and reports each to the governor.
-
-    Args:
-        governor: gets the windows.
-        stamps: measurements of this epoch.
-    """
+    """Divides the batches of one epoch into windows and reports each to the governor."""
 
     def __init__(self, governor: Governor, stamps: Stamps) -> None:
         self._governor = governor
@@ -260,13 +249,9 @@ def workers(governor: Governor, last: Measurements) -> int:
 def for_engine(*, cpus: int, batch_nbytes: int | None, memory_nbytes: int) -> Governor:
     """The governor of an engine's threads.
 
-    It starts with a thread for each CPU and, as torch, two batches ahead. There may be four threads
-    for each CPU, in case they wait for a disk. Batches ahead take at most a tenth of the memory.
-
-    Args:
-        cpus: number of CPUs of this process.
-        batch_nbytes: size of a batch, or None if it is not known.
-        memory_nbytes: available memory.
+    It starts with a thread for each CPU and, as torch, two batches ahead. There may be four
+    threads for each CPU, in case they wait for a disk. Batches ahead take at most a tenth of the
+    memory that is available.
     """
     most = PREFETCH if batch_nbytes is None else min(8, memory_nbytes // 10 // max(1, batch_nbytes))
     return Governor(
@@ -294,10 +279,7 @@ def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:
 def after_epoch(governor: Governor, figures: Snapshot, *, memory_nbytes: int) -> Setting:
     """The setting after an epoch with worker processes, whose own work is not measured.
 
-    Args:
-        governor: decides.
-        figures: measurements of the epoch.
-        memory_nbytes: memory available now, in addition to what the workers use.
+    ``memory_nbytes`` is available now, in addition to what the workers use.
     """
     governor.affordable = governor.setting.workers + memory_nbytes // 2 // WORKER_NBYTES
     if figures.batches < _EPOCH_BATCHES or not figures.elapsed_s:

@@ -93,7 +93,7 @@ class ImageCounts:
         return self._misses + (0 if self._made is None else self._made.misses)
 
     def replayed(self) -> dict[str, int]:
-        """Deferred tensors that Pillow and torch made, by the reason in words."""
+        """Deferred tensors that Pillow and torch made, by the reason."""
         return {} if self._made is None else self._made.reasons
 
     def __reduce__(self) -> tuple[type[ImageCounts], tuple[()]]:

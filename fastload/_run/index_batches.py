@@ -10,12 +10,10 @@ NOTHING = np.empty(0, np.int64)
 
 
 class Batches:
-    """Indices divided into batches, which are views made on demand: an epoch may have millions.
+    """``indices``, int64 (n,), divided into batches: views made on demand, as there may be
+    millions.
 
-    Args:
-        indices: int64 (n,).
-        size: batch size.
-        drop_last: leave out an incomplete last batch.
+    ``drop_last`` leaves out an incomplete last batch.
     """
 
     def __init__(self, indices: np.ndarray, size: int, drop_last: bool) -> None:
@@ -45,11 +43,9 @@ class Batches:
 
 
 class UnequalBatches(Batches):
-    """Batches of different sizes.
+    """Batches of different sizes, those of one batch after those of the other in ``indices``.
 
-    Args:
-        indices: int64 (n,), those of one batch after those of the other.
-        ends: int64 (batches,), where each batch ends in ``indices``.
+    ``ends``, int64 (batches,), says where each batch ends.
     """
 
     def __init__(self, indices: np.ndarray, ends: np.ndarray) -> None:

@@ -84,11 +84,7 @@ class NoMaker(Maker):
 
 
 class TorchMaker(Maker):
-    """torch's own iterator, whose batches may come in any order.
-
-    Args:
-        iterator: torch's.
-    """
+    """torch's own iterator, whose batches may come in any order."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator

@@ -34,7 +34,7 @@ class Measurements:
     padding: int = 0
 
     def fetched(self) -> RemoteStats | None:
-        """What the epoch has fetched from elsewhere; None if nothing is there."""
+        """What the epoch has fetched from remote stores; None if there are none."""
         if not self.remote:
             return None
         total: collections.Counter[str] = collections.Counter()

@@ -36,11 +36,8 @@ _GOLDEN = (5**0.5 - 1) / 2
 class MixSampler(SeededSampler):
     """The order of a mix, a pure function of (seed, epoch, weights).
 
-    Args:
-        data_source: the components, open.
-        seed: any int.
-        shuffle: False: each component in its own order, and evenly spread.
-        batch_size: of one rank; the places of so many samples are shuffled.
+    Without ``shuffle`` each component is in its own order, and evenly spread. The places of
+    ``batch_size`` samples, a batch of one rank, are shuffled.
     """
 
     repeats = True
@@ -71,7 +68,7 @@ class MixSampler(SeededSampler):
         told = (f"{count} samples of {name} ({float(share):.1%})" for name, count, share in parts)
         return [f"mix: in the next epoch {', '.join(told)}"]
 
-    def words(self) -> str | None:
+    def describe(self) -> str | None:
         return "a mix, shuffled" if self.shuffle else "a mix, not shuffled"
 
     def permutation(self, first: int = 0) -> np.ndarray:

@@ -34,7 +34,7 @@ _ORDER = 0x6F72_6465  # random stream of the order; transforms have other stream
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Remainder:
     """What is left of an epoch for one rank.
 
     Attributes:
@@ -52,11 +52,9 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """How an order is divided: among ranks, and into batches.
+    """How an order is divided: among ranks, and into batches of ``size``.
 
     Attributes:
-        shard: the rank.
-        size: samples of a batch.
         drop_last: leave out what is incomplete.
         first: positions of the order, over all ranks, that were consumed.
         spent: positions at its end that were.
@@ -72,8 +70,7 @@ class Division:
 class Order:
     """The order of a sampler of the user's, and what the others change of it.
 
-    Args:
-        sampler: a sampler or a batch sampler; anything that can be iterated over.
+    ``sampler`` is a sampler or a batch sampler; anything that can be iterated over.
 
     Attributes:
         known: it is a function of the epoch.
@@ -121,7 +118,7 @@ class Order:
         """How many positions ``epoch`` has; None: nobody knows."""
         return None
 
-    def words(self) -> str | None:
+    def describe(self) -> str | None:
         """How it is made; None: by the user's sampler, or as its groups are."""
         return None
 
@@ -133,7 +130,7 @@ class Order:
         """Batches of one rank in the next epoch."""
         raise NotImplementedError("only an order that is known can be divided")
 
-    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Part:
+    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Remainder:
         """What is left of the epoch that began, for one rank. ``records``: of indices."""
         raise NotImplementedError("only an order that is known can be divided")
 
@@ -180,14 +177,14 @@ class KnownOrder(Order):
         whole, rest = divmod(samples, size)
         return whole + (rest > 0 and not drop_last)
 
-    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Part:
+    def part(self, division: Division, records: Callable[[np.ndarray], np.ndarray]) -> Remainder:
         order = self.permutation(division.first)
         if division.spent:
             order = order[: -division.spent]
         mine, padding = self._divided(order, division)
         times = self._times(order, division, records)
         batches = Batches(mine, division.size, division.drop_last)
-        return Part(batches, len(mine), times, padding)
+        return Remainder(batches, len(mine), times, padding)
 
     def _divided(self, order: np.ndarray, division: Division) -> tuple[np.ndarray, int]:
         return division.shard.part(
@@ -214,11 +211,7 @@ class KnownOrder(Order):
 
 
 class Ascending(KnownOrder):
-    """All indices in order, as torch's SequentialSampler gives them.
-
-    Args:
-        data_source: of the sampler.
-    """
+    """All indices in order, as torch's SequentialSampler gives them."""
 
     lazy = True
 
@@ -259,8 +252,7 @@ def set_epoch_of(parts: Iterable[object], epoch: int) -> None:
 class EpochSampler(KnownOrder, Sampler[int]):
     """An order that is a sampler. It keeps the epoch, and passes it on to the dataset.
 
-    Args:
-        data_source: anything with a length; the sampler gives each of its indices 0 .. len-1 once.
+    It gives each index 0 .. len-1 of ``data_source`` once.
 
     Attributes:
         epoch: the epoch that began last, or that was set since.
@@ -277,11 +269,9 @@ class EpochSampler(KnownOrder, Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, also of the dataset.
 
-        The dataset's augmentation depends on the epoch, and a trainer that rebuilt the loader calls
-        only the sampler's ``set_epoch``.
-
-        Raises:
-            UsageError: ``epoch`` is not an integer below 2**62.
+        The dataset's augmentation depends on the epoch, and a trainer that rebuilt the loader
+        calls only the sampler's ``set_epoch``. Raises UsageError unless it is an integer below
+        2**62.
         """
         self.epoch = epoch_number(epoch)
         set_epoch_of(nested(self.data_source), self.epoch)
@@ -328,17 +318,15 @@ class InOrder(Ascending, EpochSampler, SequentialSampler):
     def __init__(self, data_source: Sized) -> None:
         EpochSampler.__init__(self, data_source)
 
-    def words(self) -> str | None:
+    def describe(self) -> str | None:
         return "ascending"
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """A shuffle that reads whole blocks: they are permuted, and records within some of them.
+    """A shuffle that reads whole blocks: they are permuted, and records within ``size`` of them.
 
-    Attributes:
-        block: int64 (n,), the block of each index.
-        size: how many blocks a window has.
+    ``block``, int64 (n,), is the block of each index.
     """
 
     block: np.ndarray
@@ -358,13 +346,7 @@ class Windows:
 
 
 class SeededSampler(EpochSampler):
-    """A shuffle that is a pure function of (seed, epoch).
-
-    Args:
-        data_source: as for ``EpochSampler``.
-        seed: any int.
-        windows: shuffle by blocks; None: anything may follow anything.
-    """
+    """A shuffle that is a pure function of (seed, epoch); with ``windows`` by blocks."""
 
     def __init__(self, data_source: Sized, seed: int, windows: Windows | None = None) -> None:
         super().__init__(data_source)
@@ -375,7 +357,7 @@ class SeededSampler(EpochSampler):
     def blocks(self) -> bool:
         return self.windows is not None
 
-    def words(self) -> str | None:
+    def describe(self) -> str | None:
         return "shuffled" if self.windows is None else f"shuffle_window={self.windows.size}"
 
     def permutation(self, first: int = 0) -> np.ndarray:
@@ -405,8 +387,7 @@ def random_order(n: int, seed: int) -> np.ndarray:
 def windowed(dataset: Any, sampler: EpochSampler | None, size: int) -> SeededSampler:
     """``sampler``, with windows of ``size`` blocks of 8 MB.
 
-    Raises:
-        UsageError: there is no shuffle, or the dataset is no packed store.
+    Raises UsageError if there is no shuffle, or the dataset is no packed store.
     """
     if not isinstance(sampler, SeededSampler) or not isinstance(dataset, PackedDataset):
         raise UsageError(

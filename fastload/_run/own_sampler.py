@@ -21,12 +21,8 @@ def order_arguments(
 ) -> dict[str, Any]:
     """The arguments of torch's DataLoader that make the order.
 
-    Args:
-        config: of the loader, with its dataset open.
-        batch_size, shuffle: as given.
-
-    Raises:
-        UsageError: the dataset cannot be shuffled in windows.
+    ``config`` has its dataset open; ``batch_size`` and ``shuffle`` are as given. Raises
+    UsageError if the dataset cannot be shuffled in windows.
     """
     order = {
         "batch_size": batch_size,
@@ -65,14 +61,10 @@ class Ordered(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MadeWith:
-    """The samplers that a loader was made with.
+    """The samplers that a loader was made with; ``own``: it was given neither.
 
     torch reads what is in their place when an epoch begins. timm and ultralytics put a batch
     sampler there that never ends; others set the batch size of torch's.
-
-    Attributes:
-        sampler, batch_sampler: of the loader.
-        own: the loader was given neither.
     """
 
     sampler: object
@@ -82,8 +74,7 @@ class MadeWith:
     def now(self, loader: Ordered) -> dict[str, Any]:
         """The fields of the config that make the order, as they are now.
 
-        Raises:
-            UsageError: ``shard`` divided an order that was replaced.
+        Raises UsageError if ``shard`` divided an order that was replaced.
         """
         sampler, batches = loader.sampler, loader.batch_sampler
         size, drop_last = loader.batch_size, loader.drop_last

@@ -9,9 +9,8 @@ import dataclasses
 class PersistentWorkers:
     """They belong to one iterator, as in torch, and end when nothing refers to it any more.
 
-    Attributes:
-        holder: what keeps them: torch's loader of outcomes, or torch's own iterator; None: there
-            are none.
+    ``holder`` keeps them: torch's loader of outcomes, or torch's own iterator; None: there are
+    none.
     """
 
     holder: object | None = None

@@ -44,7 +44,7 @@ class PillowShare:
     Attributes:
         looked_at: size of the sample.
         left: int64, the records of the sample that Pillow decodes.
-        threads: why threads must do it, in words; "" if processes can.
+        threads: why threads must do it; "" if processes can.
     """
 
     looked_at: int
@@ -107,7 +107,7 @@ def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
 
 
 def _why_threads(config: LoaderConfig, resources: Resources) -> str:
-    """Why there can be no processes, in words; "" if there can."""
+    """Why there can be no processes; "" if there can."""
     if not config.num_workers:
         return "num_workers=0 asks for no processes"
     if multiprocessing.current_process().daemon:
@@ -156,7 +156,7 @@ def ahead(prefetch: int, workers: int, batch_size: int | None) -> int:
 
 
 def _formats(store: Store, records: np.ndarray) -> str:
-    """The image formats of these records, in words, as far as their first bytes show."""
+    """The image formats of these records, as far as their first bytes show."""
     try:
         names = sorted({image_format(data) for data in store.read(records)} - {"other"})
     except DataError:

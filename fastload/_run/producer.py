@@ -19,7 +19,7 @@ import numpy as np
 
 from .._base.trace import Stamps
 from ..errors import DataError, UsageError
-from .bad_samples.batch_filler import Filler, Filling
+from .bad_samples.batch_filler import EngineFiller, PendingBatch
 from .fetch_ahead import FetchAhead
 from .index_batches import Batches
 from .maker import check_process
@@ -43,7 +43,7 @@ _Task = np.ndarray | BaseException | _Owner | None
 """The indices of a batch, or what the sampler raised instead; None after the last batch; the weak
 reference to the iterator when that has been deleted."""
 
-_Filling = Filling | BaseException
+_Pending = PendingBatch | BaseException
 
 _Result = tuple[bool, Outcome | BaseException | type[StopIteration] | None]
 """What the producer puts into its queue: (whether it is an outcome, that or how it ended)."""
@@ -56,14 +56,13 @@ class Pipeline:
         filler: makes the batches, with its engine.
         known: all batches, if they are known.
         timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0: wait for ever.
-        stamps: sums up times.
-        following: gives the indices of the next epoch, for a store that is elsewhere.
+        following: gives the indices of the next epoch, for a remote store.
         blocks: the order keeps to whole blocks of the store.
     """
 
     def __init__(
         self,
-        filler: Filler,
+        filler: EngineFiller,
         known: Batches,
         timeout_s: float,
         stamps: Stamps,
@@ -80,7 +79,7 @@ class Pipeline:
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: _Owner | None = None
-        self._filling: collections.deque[_Filling] = collections.deque()
+        self._filling: collections.deque[_Pending] = collections.deque()
         self._results: _Thread | None = None
         self._closing = threading.Event()
         self._fetch: FetchAhead | None = None
@@ -214,7 +213,7 @@ class Pipeline:
         self._engine.release(self)
         _running.discard(self)
 
-    def _submit(self, indices: np.ndarray) -> _Filling:
+    def _submit(self, indices: np.ndarray) -> _Pending:
         begin = time.perf_counter_ns()
         try:
             if self._fetch is not None:
@@ -235,7 +234,7 @@ class Pipeline:
             self._stamps.stage("prepare", begin)
 
     def _fetched(self, indices: np.ndarray) -> bool:
-        """Whether the bytes of a batch need not be waited for, if they are elsewhere."""
+        """Whether the bytes of a batch of a remote store need not be waited for."""
         try:
             return self._fetch is None or self._fetch.ready(indices)
         except DataError:
@@ -252,7 +251,7 @@ class Pipeline:
         self._filling.popleft()
         return outcome
 
-    def _finish(self, filling: _Filling) -> Outcome:
+    def _finish(self, filling: _Pending) -> Outcome:
         if isinstance(filling, BaseException):
             return Outcome(error=filling)
         ticket = filling.ticket
@@ -288,8 +287,8 @@ def below(error: _E) -> _E:
     return error.with_traceback(None if trace is None else trace.tb_next)
 
 
-def _cancel(filling: _Filling) -> None:
-    if isinstance(filling, Filling) and filling.ticket is not None:
+def _cancel(filling: _Pending) -> None:
+    if isinstance(filling, PendingBatch) and filling.ticket is not None:
         filling.ticket.cancel()
 
 

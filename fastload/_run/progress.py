@@ -31,8 +31,7 @@ class Facts:
 
     Attributes:
         total: positions of the whole order, over all ranks; None: nobody knows.
-        seed: of the loader.
-        order: how the order is made, in words; None: by the user's sampler.
+        order: ``Order.describe()``.
         grouping: what the batches of ``batch_by`` are made by; None without it.
         batch_size, world_size: how it is divided.
     """

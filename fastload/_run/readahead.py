@@ -53,13 +53,11 @@ _BATCHES = 16
 
 
 class ReadAhead:
-    """Announces the records of one epoch to the system.
+    """Announces the records of one epoch to the system, by the engine's ``readahead``.
 
-    Args:
-        engine: its ``readahead`` is called.
-        lookup: indices of the dataset -> record numbers, both int64.
-        order: the batches of the whole epoch, known at the latest with the first one; empty where
-            they are not known: then each batch is announced when it is submitted.
+    ``lookup`` gives record numbers for indices of the dataset, both int64. ``order`` has the
+    batches of the whole epoch, known at the latest with the first one; empty where they are not
+    known: then each batch is announced when it is submitted.
     """
 
     def __init__(

@@ -91,10 +91,8 @@ class Resources:
         """``config``, with the index that ``device="cuda"`` had when the first epoch began.
 
         Otherwise a later ``torch.cuda.set_device`` would divide a loader between two devices.
-
-        Args:
-            begin: an epoch begins; before the first one, the index is left open, because asking for
-                it would start CUDA in this process.
+        Before the first epoch begins, the index is left open, because asking for it would start
+        CUDA here.
         """
         if not config.accelerated:
             return config
@@ -144,7 +142,7 @@ class Resources:
 
 
 def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:
-    """What moves a loader's batches to CUDA in this process; None where they go elsewhere."""
+    """What moves a loader's batches to CUDA in this process; None where they do not go there."""
     if config.device is None or not config.overlapped:
         return None
     ahead = config.prefetch_factor or AHEAD_ON_DEVICE

@@ -20,10 +20,8 @@ from .row_order import check_rows
 
 @dataclasses.dataclass(frozen=True)
 class EngineRoute:
-    """An engine of fastload makes whole batches.
-
-    Attributes:
-        source: what the engine reads, with the dtype, layout and decoding of the loader.
+    """An engine of fastload makes whole batches of ``source``, which has the loader's dtype and
+    layout.
     """
 
     source: Source
@@ -54,13 +52,11 @@ class WorkersRoute:
 
 @dataclasses.dataclass(frozen=True)
 class TorchRoute:
-    """torch's own iterator runs; fastload only measures it.
+    """torch's own iterator runs; fastload only measures it. ``reason`` says why, for ``explain()``.
 
-    For DataPipes, because torch treats them specially by type; and for ``in_order=False``, because
-    torch then gives further tasks to workers of an iterable dataset that have already ended.
-
-    Attributes:
-        reason: why, for ``explain()``.
+    For DataPipes, because torch treats them specially by type; and for ``in_order=False``,
+    because torch then gives further tasks to workers of an iterable dataset that have already
+    ended.
     """
 
     reason: str

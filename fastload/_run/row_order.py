@@ -29,11 +29,9 @@ def check_rows(
 ) -> None:
     """Raise Unreadable if a batch of a TensorDataset may be anything but rows of its tensors.
 
-    Args:
-        sampler, batch_sampler: give the indices; ``sampler`` is ignored if there is a
-            ``batch_sampler``. An index that is not an int (a list, a slice) would make one sample
-            of several rows.
-        started: whether workers have a ``worker_init_fn`` to call.
+    An index that is not an int (a list, a slice) would make one sample of several rows. With a
+    ``batch_sampler``, ``sampler`` is ignored. ``started``: workers have a ``worker_init_fn`` to
+    call.
     """
     if started:
         raise Unreadable(

@@ -28,8 +28,8 @@ class Setup:
     Attributes:
         engine: the engine that fills batches.
         device: where it decodes: a CUDA device or the CPU.
-        instead: why the engine on a device that was asked for does not run, in words; "" if it
-            does, or none was asked for.
+        instead: why the engine on a device that was asked for does not run; "" if it does, or none
+            was asked for.
         on_ray: tasks on a Ray cluster run the engine.
         pillow: what Pillow decodes, and where; None: no process could help.
         ahead: batches to make ahead of the consumer; 0: each is made in ``next``.

@@ -35,12 +35,7 @@ _warned = False
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One of several ranks.
-
-    Attributes:
-        rank: 0 to world_size - 1.
-        world_size: number of ranks.
-    """
+    """One of ``world_size`` ranks."""
 
     rank: int = 0
     world_size: int = 1
@@ -48,16 +43,11 @@ class Shard:
     def part(
         self, order: np.ndarray, first: int, *, drop_last: bool, block: int = 1
     ) -> tuple[np.ndarray, int]:
-        """This rank's indices of ``order`` (int64) from position ``first`` on.
+        """This rank's indices of ``order`` (int64) from ``first`` on, and how many of them are
+        padding.
 
-        Args:
-            order: of all ranks.
-            first: where to start.
-            drop_last: leave out the end rather than repeat the beginning.
-            block: ranks take so many indices in turn.
-
-        Returns:
-            The indices, and how many of them are padding (repetitions of others).
+        ``order`` is that of all ranks. ``drop_last`` leaves out the end rather than repeat the
+        beginning. Ranks take ``block`` indices in turn.
         """
         left = order[first:]
         n, world = len(left), self.world_size
@@ -97,9 +87,8 @@ def check(shard: ShardBy) -> None:
 def resolve(shard: ShardBy) -> Shard:
     """The position in the mesh, or the rank given, else torch.distributed's, else torchrun's.
 
-    Raises:
-        UsageError: no rank is known, or it is not below ``world_size``, or this process is not in
-            the mesh.
+    Raises UsageError if no rank is known, or it is not below ``world_size``, or this process is
+    not in the mesh.
     """
     if isinstance(shard, tuple):
         return _given(shard)

@@ -76,8 +76,7 @@ def _cpu_name() -> str:
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a tuning file.
 
-    Raises:
-        DataError: it is not one, or of a version that this fastload does not support.
+    Raises DataError if it is not one, or of a version that this fastload does not support.
     """
     try:
         content = json.loads(read_regular(os.fspath(path), _MOST_NBYTES))
@@ -118,8 +117,7 @@ def complete(
 ) -> tuple[LoaderConfig, NumWorkers | None]:
     """``config`` and ``num_workers`` with the settings of its file for arguments not given.
 
-    Raises:
-        DataError: ``config.tuned`` is not a tuning file.
+    Raises DataError if ``config.tuned`` is not a tuning file.
     """
     assert config.tuned is not None
     found = arguments_for(config.tuned, dataset)
@@ -144,11 +142,9 @@ def complete(
 def arguments_for(path: str | os.PathLike[str], dataset: object) -> dict[str, Any]:
     """The arguments of FastLoader in a tuning file, without the batch size.
 
-    The batch size affects training, so it is never applied. If the file is for another machine or
-    dataset, a warning says what differs, and the result is empty.
-
-    Raises:
-        DataError: it is not a tuning file.
+    The batch size affects training, so it is never applied. If the file is for another machine
+    or dataset, a warning says what differs, and the result is empty. Raises what ``load``
+    raises.
     """
     content = load(path)
     differ = _differences(content, dataset)
@@ -165,7 +161,7 @@ def arguments_for(path: str | os.PathLike[str], dataset: object) -> dict[str, An
 
 
 def _differences(content: Mapping[str, Any], dataset: object) -> list[str]:
-    """How the machine and dataset of a file differ from these, in words."""
+    """How the machine and dataset of a file differ from these."""
     return [
         f"{name}: {content[kind].get(name)!r}, here {here.get(name)!r}"
         for kind, here in (("machine", machine()), ("dataset", fingerprint(dataset)))

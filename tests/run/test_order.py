@@ -271,7 +271,7 @@ def test_the_order_of_an_epoch_is_known_before_it_begins_or_nobody_says_so(kind)
 def test_an_order_that_nobody_knows_says_so():
     order = order_of(iter([3, 1]))
     assert not order.known
-    assert (order.length(0), order.words(), order.grouping()) == (None, None, None)
+    assert (order.length(0), order.describe(), order.grouping()) == (None, None, None)
     assert order.repeats
     assert not order_of(RandomSampler(range(3))).repeats
     assert order_of(RandomSampler(range(3), replacement=True)).repeats

@@ -29,7 +29,7 @@ With ``on_error``, text and JSON too: whether it can be decoded says which sampl
 
 
 @dataclasses.dataclass(frozen=True)
-class Filling:
+class PendingBatch:
     """A batch that an engine fills.
 
     Attributes:
@@ -50,16 +50,16 @@ class Filling:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Made:
+class _EngineOutput:
     """What an engine made of the records of a batch, including those that failed."""
 
     images: Images
     moved: Moved
 
-    def of(self, rows: torch.Tensor) -> _Made:
+    def of(self, rows: torch.Tensor) -> _EngineOutput:
         """The records at these positions (int64) only."""
         images, chosen = self.images, rows.tolist()
-        return _Made(
+        return _EngineOutput(
             [view[rows] for view in images] if isinstance(images, list) else images[rows],
             {
                 name: values[rows]
@@ -71,7 +71,7 @@ class _Made:
 
 
 @dataclasses.dataclass(frozen=True)
-class Filled:
+class FilledBatch:
     """A batch that is ready; the batch of an ``Outcome`` before the consumer assembles it.
 
     Attributes:
@@ -87,12 +87,11 @@ class Filled:
     drawn: ErasedBoxes | None
 
 
-class Filler:
+class EngineFiller:
     """Fills the batches of one epoch, and applies ``on_error`` to samples that fail.
 
     Args:
-        engine: fills them.
-        source: what it reads.
+        engine, source: what fills them, and what it reads.
         seed, epoch: of the augmentation.
         on_error: see ``policy.py``.
         refill: fills batches up, with ``on_error="refill"``.
@@ -125,7 +124,7 @@ class Filler:
         if self._repeats is not None and left_out is not None:
             self._repeats.count(source.lookup(left_out))
 
-    def begin(self, indices: np.ndarray, *, timed: bool) -> Filling:
+    def begin(self, indices: np.ndarray, *, timed: bool) -> PendingBatch:
         """Start to fill the next batch, of ``indices``; ``timed``: see ``Draws``."""
         records = self.source.lookup(indices)
         repeats = None if self._repeats is None else self._repeats.count(records)
@@ -137,7 +136,7 @@ class Filler:
         records: np.ndarray,
         repeats: np.ndarray | None,
         timed: bool,
-    ) -> Filling:
+    ) -> PendingBatch:
         tried, refused = np.arange(len(records)), dict[int, DataError]()
         if self._on_error != "raise":
             sized = self.engine.store.sizes(records).min(axis=1, initial=1) > 0
@@ -160,12 +159,12 @@ class Filler:
                     raise
                 refused[int(tried[error.position])] = error
                 tried = np.delete(tried, error.position)
-        return Filling(indices, records, tried, ticket, repeats, refused)
+        return PendingBatch(indices, records, tried, ticket, repeats, refused)
 
-    def finish(self, filling: Filling) -> Outcome:
+    def finish(self, filling: PendingBatch) -> Outcome:
         """Wait for ``filling``, the oldest one, and make a batch of the samples that are good.
 
-        Its batch is a ``Filled``.
+        Its batch is a ``FilledBatch``.
 
         Raises:
             DataError: a sample failed that is not to be skipped or replaced.
@@ -174,13 +173,13 @@ class Filler:
         outcome = self.answer(filling)
         return outcome if self._refilling is None else self._refilling.settle(outcome)
 
-    def ask(self, indices: list[Any], repeats: list[int] | None) -> Filling:
+    def ask(self, indices: list[Any], repeats: list[int] | None) -> PendingBatch:
         """As in ``Remaker``."""
         numbers = np.array(indices, np.int64)
         before = None if repeats is None else np.array(repeats, np.int64)
         return self._begin(numbers, self.source.lookup(numbers), before, False)
 
-    def answer(self, filling: Filling) -> Outcome:
+    def answer(self, filling: PendingBatch) -> Outcome:
         """As in ``Remaker``: what ``filling`` gives, not filled up."""
         records, repeats = filling.records, filling.repeats
         if self._on_error == "raise":
@@ -230,18 +229,18 @@ class Filler:
                 indices=records,
                 repeats=repeats,
             )
-        return Outcome(Filled(records, images, moved, drawn), len(records))
+        return Outcome(FilledBatch(records, images, moved, drawn), len(records))
 
-    def _settled(self, filling: Filling) -> tuple[_Made, dict[int, DataError]]:
+    def _settled(self, filling: PendingBatch) -> tuple[_EngineOutput, dict[int, DataError]]:
         """What the engine made, and the errors, by position in the batch."""
         failed = dict(filling.refused)
-        made = _Made(torch.empty(0), {})
+        made = _EngineOutput(torch.empty(0), {})
         ticket = filling.ticket
         if ticket is not None:
             images, errors = ticket.settle()
             moved, more = ({}, {}) if ticket.moving is None else ticket.moving.settle()
             fields, damaged = self._fields(filling.records[filling.tried], moved)
-            made = _Made(images, {**moved, **fields})
+            made = _EngineOutput(images, {**moved, **fields})
             found = {**damaged, **more, **errors}
             failed |= {int(filling.tried[i]): error for i, error in found.items()}
         return made, failed

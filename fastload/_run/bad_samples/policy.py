@@ -76,16 +76,11 @@ def bad_sample(index: Any, error: Exception, action: OnErrorName) -> BadSample:
 
 
 def kept(good: Sequence[int], n: int, actions: Mapping[int, OnErrorName]) -> list[int]:
-    """Which of ``n`` samples make the batch, one entry per sample of it.
+    """Which of ``n`` samples make the batch, one entry per sample of it: positions from ``good``.
 
-    Args:
-        good: positions that could be read, ascending.
-        n: how many positions there are.
-        actions: what to do about each position that could not.
-
-    Returns:
-        Positions from ``good``. A sample to be replaced becomes the next good one of the same batch
-        (after the last comes the first): a sample from elsewhere might belong to another split.
+    ``good`` are the positions that could be read, ascending; ``actions`` say what to do about
+    each that could not. A sample to be replaced becomes the next good one of the same batch
+    (after the last comes the first): a sample of another batch might belong to another split.
     """
     if not good:
         return []

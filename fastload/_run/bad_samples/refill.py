@@ -124,12 +124,7 @@ class _Incomplete(Generic[_Ticket]):
 
 
 class Refilling(Generic[_Ticket]):
-    """Has batches made again until none of their samples is bad.
-
-    Args:
-        refill: gives further samples.
-        remaker: makes a batch of them.
-    """
+    """Has ``remaker`` make batches again, of samples that ``refill`` gives, until none is bad."""
 
     def __init__(self, refill: Refill, remaker: Remaker[_Ticket]) -> None:
         self._refill = refill
@@ -193,12 +188,7 @@ class _Again(Maker, Remaker[_Ticket], Protocol[_Ticket]):
 
 
 class Refilled(Stage):
-    """The outcomes of a maker, with every batch filled up to its full size.
-
-    Args:
-        maker: makes them, also again.
-        refill: gives further samples.
-    """
+    """The outcomes of a maker, with every batch filled up to its full size."""
 
     def __init__(self, maker: _Again[Any], refill: Refill) -> None:
         super().__init__(maker)

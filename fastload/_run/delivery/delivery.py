@@ -151,7 +151,7 @@ class _EpochFinisher:
 
 
 def split(setup: Setup, plan: Plan) -> str:
-    """Where the parts of ``plan`` run, in words."""
+    """Where the parts of ``plan`` run."""
     if setup.finished is None:
         return plan.split
     whole, engine = plan.split.split(", "), plan.levels().split.split(", ")
@@ -193,7 +193,7 @@ def _how(config: LoaderConfig, route: Route) -> str:
 
 
 def _pinned(origin: str) -> str:
-    """What memory the copies come from, in words; ``origin``: who fills the slabs."""
+    """What memory the copies come from; ``origin``: who fills the slabs."""
     from ..._base.devices.cuda import refusal
 
     refused = refusal()

@@ -135,14 +135,9 @@ def _no_inference_mode() -> Iterator[None]:
 
 
 class Delivery(Stage):
-    """The batches of a maker, moved to the device and finished for the caller.
+    """The batches of a maker, moved to the device by ``mover`` and finished for the caller.
 
-    Args:
-        maker: makes batches in host memory.
-        mover: moves them to the device; None leaves them in host memory.
-        finisher: finishes each batch.
-        stamps: collects times.
-        number: of the first batch in the epoch.
+    Without a mover they stay in host memory. ``number`` is that of the first batch in the epoch.
     """
 
     def __init__(
@@ -257,12 +252,9 @@ class Delivery(Stage):
 
 
 class _Settle:
-    """Waits for the device. That is no waiting for data: it is at the loop's earlier steps.
+    """Waits until at most ``most`` transfers are left.
 
-    Args:
-        mover: moves batches to the device.
-        in_flight: the transfers.
-        most: so many may be left.
+    That is no waiting for data: the device is at the loop's earlier steps.
     """
 
     def __init__(self, mover: Mover, in_flight: _InFlight, most: int) -> None:
