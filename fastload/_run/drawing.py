@@ -147,7 +147,7 @@ class Repeats:
 
 
 class IndexCounter:
-    """Counts how often each index occurs in an epoch, unless ``known`` says it, as in ``Repeats``."""
+    """Counts how often each index occurs in an epoch, unless that is ``known``: see ``Repeats``."""
 
     def __init__(self, known: np.ndarray | None = None) -> None:
         self._times: collections.Counter[Hashable] = collections.Counter()
