@@ -21,8 +21,7 @@ from .._base import pixel_limit
 from .._base.slabs import SlabRing
 from .._base.timeline import TIMES
 from .._transforms import sample_params
-from .._transforms.geometry.crop_geometry import Refused
-from .._transforms.geometry.draws import Geometry
+from .._transforms.geometry.crop_geometry import Geometry, Refused
 from .._transforms.geometry.geometry_log import GeometryLog
 from .._transforms.plan import Plan
 from .._transforms.sample_params import SampleParams

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from .geometry import draws
+from .geometry.crop_geometry import Unfit
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
 from .pixels import erasing
@@ -125,7 +126,7 @@ class ChainReader:
         """Add one transform. Raises Stop if it is not recognised."""
         try:
             self._read(transform)
-        except draws.Unfit:  # a ValueError with a better message
+        except Unfit:  # a ValueError with a better message
             raise
         except UNREADABLE as error:
             raise Stop(f"{name_of(transform)}: a setting cannot be read ({error})") from error
@@ -188,7 +189,7 @@ class ChainReader:
         if self._frame.ops or self._pixels[-1]:
             try:
                 draws.fit([*self._frame.ops, op], self._frame.start)
-            except draws.Unfit:
+            except Unfit:
                 self._next_frame()  # the next fit raises it again if no frame can do it
         self._frame.ops.append(op)
         self._frame.fills.append(lambda: fill_level(kind, transform, ramp))

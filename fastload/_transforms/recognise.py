@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from .geometry import draws
+from .geometry.crop_geometry import Unfit
 from .plan import Plan
 from .reader import ChainReader
 from .settings import remember, remembered, settings_of
@@ -87,7 +87,7 @@ def _chain(transform: Transform, mode: str, joint: Joint | None = None) -> Plan 
         for leaf in leaves:
             reader.read(leaf)
         return reader.plan()
-    except (Stop, draws.Unfit) as stop:
+    except (Stop, Unfit) as stop:
         return Unrecognised(str(stop))
 
 

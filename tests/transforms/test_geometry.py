@@ -14,14 +14,13 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 
 from fastload._transforms.geometry import draws as geometry
+from fastload._transforms.geometry.crop_geometry import Geometry, Unfit
 from fastload._transforms.geometry.draws import (
     CenterCrop,
-    Geometry,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
-    Unfit,
 )
 from fastload.errors import DataError, UsageError
 

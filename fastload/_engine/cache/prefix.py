@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..._transforms.geometry.crop_geometry import Array, Frame
-from ..._transforms.geometry.draws import Geometry, Op
+from ..._transforms.geometry.crop_geometry import Array, Frame, Geometry
+from ..._transforms.geometry.draws import Op
 from ..._transforms.plan import Plan
 from ..._transforms.sample_params import SampleParams
 from ..._transforms.views import Views

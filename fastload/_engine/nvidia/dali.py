@@ -27,14 +27,8 @@ from typing_extensions import override
 
 from ..._base.devices.cuda import Stream, on_stream
 from ..._base.slabs import SlabRing
-from ..._transforms.geometry.draws import (
-    RESIZING,
-    BucketCrop,
-    CenterCrop,
-    Geometry,
-    Pad,
-    RandomCrop,
-)
+from ..._transforms.geometry.crop_geometry import Geometry
+from ..._transforms.geometry.draws import RESIZING, BucketCrop, CenterCrop, Pad, RandomCrop
 from ..._transforms.pixels.erasing import ErasedBoxes
 from ..._transforms.plan import Plan
 from ..._transforms.views import Views

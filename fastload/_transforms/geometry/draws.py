@@ -21,33 +21,11 @@ import numpy as np
 
 from ..._base import philox
 from ..buckets import Buckets, covering
-from .crop_geometry import Array, Frame, Geometry, Length, Unfit
+from .crop_geometry import Array, Frame, Geometry, Length
 from .geometry_log import GeometryLog
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-__all__ = [
-    "MAX_SIDE",
-    "RESIZING",
-    "BucketCrop",
-    "CenterCrop",
-    "Fit",
-    "Geometry",
-    "Op",
-    "Pad",
-    "RandomBucketCrop",
-    "RandomCrop",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "Resize",
-    "Unfit",
-    "apply",
-    "check_sizes",
-    "counters",
-    "draw",
-    "fit",
-]
 
 MAX_SIDE = 1 << 24  # pixels of a resized side: fixing the shorter side makes a thin strip long
 
