@@ -59,14 +59,12 @@ def _allocate(nbytes: int) -> np.ndarray:
 class SlabRing:
     """A ring of slabs that grows while the caller keeps batches and shrinks when it drops them.
 
-    A lease is a batch, unless ``begin_batch`` says where the batches begin.
+    A lease is a batch, unless ``begin_batch`` says where the batches begin. Free slabs are kept
+    for ``keep`` batches; what is free beyond that is given back.
 
-    Args:
-        keep: number of batches for which free slabs are kept for reuse; what is free beyond that is
-            given back.
-        patient: where ``keep`` slabs are all in use, wait a moment for one before another is
-            allocated. For a ring that another thread than the consumer's leases from: the consumer
-            may be about to drop its batch.
+    A ``patient`` ring, where ``keep`` slabs are all in use, waits a moment for one before it
+    allocates another. That is for a ring that another thread than the consumer's leases from:
+    the consumer may be about to drop its batch.
     """
 
     def __init__(self, keep: int, *, patient: bool = False) -> None:

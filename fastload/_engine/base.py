@@ -100,7 +100,6 @@ class Ticket(abc.ABC):
         nbytes: of the records, as far as their spans tell.
         hits: how many samples come from a cache; None without one.
         moving: the fields that move along with the images, or None.
-        cancelled: whether ``cancel`` was called.
     """
 
     times: np.ndarray | None = None

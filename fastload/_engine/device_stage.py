@@ -100,13 +100,10 @@ class DeviceStage:
     ) -> torch.Tensor:
         """The finished images, (n, channels, h, w) in the plan's dtype, on the levels' device.
 
-        The work goes into the current stream; the host does not wait.
-
-        Args:
-            levels: uint8 (n, channels, h, w), in any memory format. Written to where the plan's
-                result is uint8 too.
-            drawn: rectangles of these images (``sample_params.rectangles``); None: none.
-            columns: ``drawn.columns()``, if it is on the device already.
+        The work goes into the current stream; the host does not wait. ``levels``, uint8 of the
+        same shape in any memory format, are written to where the plan's result is uint8 too.
+        ``drawn`` are the rectangles of these images (``sample_params.rectangles``), and
+        ``columns`` its ``columns()``, if these are on the device already.
         """
         images = self._values(levels)
         if drawn is not None and drawn.boxes.any():

@@ -82,11 +82,10 @@ class _Assignment:
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """The outcome of a part.
+    """The outcome of an assignment.
 
     Attributes:
-        filled: positions are those in the part; None: see ``failure``.
-        times: as ``BatchRequest.times``, or None.
+        filled: positions are those in it; None: see ``failure``.
         warned: text and category of Pillow's warnings, which this process gives again.
         failure: any other exception, or None.
     """

@@ -37,16 +37,13 @@ from .skipped import skipped
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochContext:
-    """What an EpochIterator needs from its loader.
+    """What an EpochIterator needs from its loader, which this does not keep alive.
 
     Attributes:
         config: the arguments as they are now.
-        resources: what the loader keeps between epochs.
-        cursor: which epoch it is at.
         timeline: where the epoch is recorded, or None.
         length: batches of this rank if the loader divides the epoch among ranks, else None.
         reported: the length that an IterableDataset gave when ``len`` asked for it, or None.
-        loader: the loader, which this does not keep alive.
     """
 
     config: LoaderConfig

@@ -34,8 +34,6 @@ class EpochPlan:
     """One epoch that is about to be iterated over.
 
     Attributes:
-        route: what makes the batches.
-        progress: counts the batches.
         known: the remaining index batches, if they are known in advance; else None, and the sampler
             is iterated.
         times: how often each sample of this rank came before in the epoch; None: this is counted.
@@ -45,9 +43,6 @@ class EpochPlan:
         repeats: whether indices may repeat and their random numbers depend on it.
         on_error: how bad samples are handled, as far as this epoch allows it.
         refill: gives the samples that refill batches, or None.
-        stamps: collects times.
-        bad: counts bad samples.
-        images: counts what became of the images that a user's Dataset opened.
     """
 
     route: Route

@@ -38,15 +38,10 @@ class Report:
 
 
 class ImageCounts:
-    """The images of one epoch.
+    """The images of one epoch, counted as in ``Report``.
 
     Attributes:
-        opened: images that were opened.
-        given: images that were made of arrays instead.
-        deferred: tensors that stayed deferred until their batch was made.
-        read: images that were decoded in C++ for another library.
         again: batches that were made again without deferring, because an image is damaged.
-        made: how deferred tensors were made.
         causes: what materialised others: function, file and line -> how many, and nanoseconds.
     """
 

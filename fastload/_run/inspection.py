@@ -22,17 +22,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """Every part is None until an epoch needs it. Any release may change these.
+    """What ``Resources`` describes. Every part is None until an epoch needs it.
 
-    Attributes:
-        cache: of records or images.
-        governor: adjusts threads or processes.
-        decoder: makes the images that a user's Dataset opened.
-        shared: slabs that worker processes collate into.
-        warm: slabs of batches that this process collates.
-        mover: moves batches to the device, in this process.
-        stage: finishes images there.
-        stamps: times of the running epoch, or of the last one.
+    Any release may change these. ``shared`` are the slabs that worker processes collate into.
     """
 
     _engine: BatchEngine | None

@@ -19,9 +19,6 @@ class Measurements:
 
     Attributes:
         native: whether an engine of fastload made the batches.
-        stamps: times and counts.
-        bad: samples that could not be made.
-        images: what became of the images that a user's Dataset opened.
         remote: what the stores at URLs had fetched when the epoch began, with these stores.
         padding: how many of this rank's samples repeat others.
     """

@@ -18,9 +18,7 @@ class Outcome:
     """What a maker made of an index batch: a batch, an error in its place, or nothing.
 
     Attributes:
-        batch: the batch.
-        samples: number of samples in it.
-        error: to be raised in its place.
+        samples: number of samples in the batch.
         empty: there is neither: all samples were skipped, or there are no more.
         taken: how many index batches are used up: this one, and those before it that got lost in an
             interrupted ``next``; 0 where it is of none.

@@ -15,7 +15,6 @@ class Point:
 
     Attributes:
         num_workers: threads of fastload's engines, else processes; 0: the loop makes batches.
-        batch_size: samples per batch.
         prefetch_factor: batches ahead: in total for an engine, else per process.
         cache: as FastLoader's argument; "" means none.
         pin_memory: as torch's argument; tried only with CUDA.

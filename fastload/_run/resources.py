@@ -54,8 +54,6 @@ class Resources:
     """What one loader keeps. Only plain data is pickled.
 
     Attributes:
-        measurements: of the running epoch, or of the last one.
-        cache: of records or images, or None.
         governor: adjusts the workers if ``num_workers="auto"``, else None.
         waiting: measures how long the dataset's code waits.
         engine: the engine, and what it was made for.
@@ -66,7 +64,6 @@ class Resources:
         ahead: makes pixels before its code asks for them.
         warm: slabs for large batches that are collated in this process.
         device: the device as it was given, and with its index.
-        mover: moves batches to the device.
         stage: finishes images on the device; with its mover and its plan.
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
     """

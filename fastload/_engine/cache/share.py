@@ -55,9 +55,7 @@ class CacheFile:
         keys_nbytes: as for ``memory.create``.
 
     Attributes:
-        fd: its descriptor.
-        limit: bytes at most.
-        arena: the records.
+        fd, limit, arena: its descriptor, the bytes that it may have, and the records.
     """
 
     def __init__(

@@ -53,14 +53,13 @@ class CacheFill:
 class CachedStore(WrappedStore):
     """``inner`` with records in memory. See the module.
 
+    ``asked`` is the limit that the user gave, if any: processes share only with the same one.
+
     Attributes:
         form: BYTES, DCT_RECORDS or PIXELS.
         prefix: with PIXELS, the operations that were applied to them.
         file: the memory file.
         limit, arena: of that file.
-
-    Args:
-        asked: the limit that the user gave, if any: processes share only with the same one.
     """
 
     def __init__(

@@ -56,15 +56,9 @@ def _kernel(  # type: ignore[no-untyped-def]
 def look_up(levels: torch.Tensor, table: torch.Tensor, *, nhwc: bool) -> torch.Tensor | None:
     """``table[256 * channel + level]`` for every level; None if the kernel is not made for them.
 
-    The work goes into the current stream.
-
-    Args:
-        levels: uint8 (n, channels, h, w), contiguous or channels_last.
-        table: (256 * channels,) or more, in the dtype of the result, on the same device.
-        nhwc: memory order of the result: channels_last instead of contiguous.
-
-    Returns:
-        (n, channels, h, w), dense.
+    The work goes into the current stream. ``levels`` are uint8 (n, channels, h, w), contiguous
+    or channels_last; ``table`` is (256 * channels,) or more, in the dtype of the result, on the
+    same device. The result is dense, (n, channels, h, w), with ``nhwc`` in channels_last order.
     """
     n, channels, height, width = levels.shape
     pixels = height * width

@@ -30,11 +30,9 @@ With ``on_error``, text and JSON too: whether it can be decoded says which sampl
 
 @dataclasses.dataclass(frozen=True)
 class PendingBatch:
-    """A batch that an engine fills.
+    """A batch that an engine fills: ``indices`` of the sampler, and their ``records``, int64 (n,).
 
     Attributes:
-        indices: int64 (n,), from the sampler.
-        records: int64 (n,), their records.
         tried: positions of those that the engine was given.
         refused: why it was not given the others, by position.
         ticket: of those that it was given; None where there are none.
@@ -161,16 +159,13 @@ class EngineFiller:
                 tried = np.delete(tried, error.position)
         return PendingBatch(indices, records, tried, ticket, repeats, refused)
 
-    def finish(self, filling: PendingBatch) -> Outcome:
-        """Wait for ``filling``, the oldest one, and make a batch of the samples that are good.
+    def finish(self, pending: PendingBatch) -> Outcome:
+        """Wait for ``pending``, the oldest one; the outcome has a ``FilledBatch`` of what is good.
 
-        Its batch is a ``FilledBatch``.
-
-        Raises:
-            DataError: a sample failed that is not to be skipped or replaced.
-            concurrent.futures.CancelledError: it was cancelled.
+        Raises DataError for a sample that is not to be skipped or replaced, CancelledError if
+        the batch was cancelled.
         """
-        outcome = self.answer(filling)
+        outcome = self.answer(pending)
         return outcome if self._refilling is None else self._refilling.settle(outcome)
 
     def ask(self, indices: list[Any], repeats: list[int] | None) -> PendingBatch:
@@ -179,22 +174,22 @@ class EngineFiller:
         before = None if repeats is None else np.array(repeats, np.int64)
         return self._begin(numbers, self.source.lookup(numbers), before, False)
 
-    def answer(self, filling: PendingBatch) -> Outcome:
-        """As in ``Remaker``: what ``filling`` gives, not filled up."""
-        records, repeats = filling.records, filling.repeats
+    def answer(self, pending: PendingBatch) -> Outcome:
+        """As in ``Remaker``: what ``pending`` gives, not filled up."""
+        records, repeats = pending.records, pending.repeats
         if self._on_error == "raise":
-            assert filling.ticket is not None
-            images, moving = filling.ticket.result(), filling.ticket.moving
+            assert pending.ticket is not None
+            images, moving = pending.ticket.result(), pending.ticket.moving
             moved = {} if moving is None else moving.result()
             return self._outcome(records, images, moved, repeats)
         n = len(records)
-        made, failed = self._settled(filling)
+        made, failed = self._settled(pending)
         if not failed:
             return self._outcome(records, made.images, made.moved, repeats)
         actions: dict[int, OnErrorName] = {}
         bad = []
         for i, error in sorted(failed.items()):
-            index = int(filling.indices[i])
+            index = int(pending.indices[i])
             actions[i] = policy.action_for(self._on_error, index, error)
             if actions[i] == "raise":
                 raise error
@@ -204,7 +199,7 @@ class EngineFiller:
         kept = policy.kept([i for i in range(n) if i not in failed], n, actions)
         if not kept:
             return Outcome(empty=True, bad=bad)
-        rows = {int(position): row for row, position in enumerate(filling.tried)}
+        rows = {int(position): row for row, position in enumerate(pending.tried)}
         # A copy, because such batches are few.
         made = made.of(torch.tensor([rows[i] for i in kept], dtype=torch.int64, device="cpu"))
         which = np.array(kept, np.int64)
@@ -231,18 +226,18 @@ class EngineFiller:
             )
         return Outcome(FilledBatch(records, images, moved, drawn), len(records))
 
-    def _settled(self, filling: PendingBatch) -> tuple[_EngineOutput, dict[int, DataError]]:
+    def _settled(self, pending: PendingBatch) -> tuple[_EngineOutput, dict[int, DataError]]:
         """What the engine made, and the errors, by position in the batch."""
-        failed = dict(filling.refused)
+        failed = dict(pending.refused)
         made = _EngineOutput(torch.empty(0), {})
-        ticket = filling.ticket
+        ticket = pending.ticket
         if ticket is not None:
             images, errors = ticket.settle()
             moved, more = ({}, {}) if ticket.moving is None else ticket.moving.settle()
-            fields, damaged = self._fields(filling.records[filling.tried], moved)
+            fields, damaged = self._fields(pending.records[pending.tried], moved)
             made = _EngineOutput(images, {**moved, **fields})
             found = {**damaged, **more, **errors}
-            failed |= {int(filling.tried[i]): error for i, error in found.items()}
+            failed |= {int(pending.tried[i]): error for i, error in found.items()}
         return made, failed
 
     def _fields(

@@ -27,7 +27,6 @@ class BadSample:
             from the same worker.
         file: the file at fault where the error names one, else None.
         error: type and message.
-        action: "skip", "replace" or "refill".
     """
 
     index: Any

@@ -108,10 +108,9 @@ class Refill:
 
 @dataclasses.dataclass
 class _Incomplete(Generic[_Ticket]):
-    """A batch that is being made again.
+    """A batch that is being made again, after its first outcome.
 
     Attributes:
-        first: its first outcome.
         positions: of its samples in the order.
         bad: samples that could not be made.
         ticket: of the batch that is asked for; None: none is.

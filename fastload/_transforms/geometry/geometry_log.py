@@ -30,14 +30,12 @@ _PADDING = -1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedCrop:
-    """A crop to w x h pixels from (x, y); pixels outside the image get ``fill`` in a mask.
+    """A crop to w x h pixels from (x, y); pixels outside the image get the level ``fill`` in a
+    mask.
 
-    Attributes:
-        x, y, w, h: int64 (n,).
-        before_w, before_h: int64 (n,), the image's size before the crop.
-        anchor_x, anchor_y: the start of the crop that torchvision uses for boxes. It differs from x
-            and y for a CenterCrop that pads an odd number of pixels.
-        fill: level of padding in a mask.
+    All are int64 (n,); before_w and before_h are the image's size before the crop. torchvision
+    uses anchor_x and anchor_y for boxes: they differ from x and y for a CenterCrop that pads an
+    odd number of pixels.
     """
 
     x: Array

@@ -169,9 +169,6 @@ class Moving:
     """Transforms the joint fields of a batch.
 
     Args:
-        joint: the fields and their kinds.
-        store: the store that holds them.
-        records: int64 (n,).
         sizes: int32 (n, 2): width and height of the source images.
         log: geometry log of the images.
         height, width: size of the results.
