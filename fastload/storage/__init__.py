@@ -2,6 +2,10 @@
 
 ``base.py`` is the contract of a store, ``registry.py`` the table of formats. The module of a
 format, and the library it needs, is imported when it is used.
+
+In this package, what is damaged or cannot be read raises StoreError, what is not there
+StoreNotFoundError, what is asked for wrongly UsageError, a library that is not installed
+MissingDependencyError. Docstrings of private functions name only other errors.
 """
 
 from __future__ import annotations

@@ -39,11 +39,7 @@ class Images:
 
 
 def images_of(column: pa.ChunkedArray, name: str) -> Images:
-    """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image.
-
-    Raises:
-        UsageError: paths that are not local files.
-    """
+    """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -103,10 +99,7 @@ def images_of(column: pa.ChunkedArray, name: str) -> Images:
 
 
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
-    """The numbers of a column, (rows, *shape), in their dtype; None if it has other values.
-
-    A list type of fixed length becomes an axis.
-    """
+    """The numbers of a column, (rows, *shape), in their dtype; None if it has other values."""
     import pyarrow as pa
 
     parts = []

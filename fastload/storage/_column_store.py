@@ -98,7 +98,7 @@ class ColumnStore(Store):
         return self._values_of(name, np.arange(len(self), dtype=np.int64))
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
-        """As in the contract; values other than numbers as they are in a row."""
+        """Values other than numbers as they are in a row."""
         kind = self.fields[name].kind
         if kind == "array":
             return self._values_of(name, indices)
@@ -145,7 +145,7 @@ class ColumnStore(Store):
         return kinds
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract, after EXIF. A file's header is read when it is needed."""
+        """After EXIF. A file's header is read when it is needed."""
         self._probe(indices)
         sizes: np.ndarray = np.maximum(self._sizes[self._row_numbers(indices)], 0)
         return sizes
@@ -181,12 +181,7 @@ class ColumnStore(Store):
 
 
 def likely_label(names: Iterable[str], is_class: Callable[[str], bool]) -> str | None:
-    """The column that may hold the labels: one of a usual name, else the only one of classes.
-
-    Args:
-        names: of the columns.
-        is_class: whether a column has class labels.
-    """
+    """The column that may hold the labels: one of a usual name, else the only one of classes."""
     names = list(names)
     classes = [name for name in names if is_class(name)]
     named = [name for name in ("label", "labels") if name in names]
@@ -204,11 +199,7 @@ def files_in_memory(arrays: Sequence[np.ndarray]) -> _core.Files | None:
 
 
 def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:
-    """The bytes of an undecoded image; None if there is none.
-
-    Raises:
-        StoreError: its file cannot be read.
-    """
+    """The bytes of an undecoded image; None if there is none."""
     if value["bytes"] is not None:
         return bytes(value["bytes"])
     if value["path"] is None:

@@ -55,11 +55,9 @@ class Columns:
         return len(self.kinds)
 
     def all_keys(self) -> list[str]:
-        """Every key, in order."""
         return self.keys.texts(np.arange(len(self)))
 
     def part(self, start: int, stop: int) -> Columns:
-        """The records from ``start`` to ``stop``."""
         indices = np.arange(start, stop)
         return Columns(
             labels=None if self.labels is None else self.labels[start:stop],
@@ -91,7 +89,6 @@ class Schema:
 
     @classmethod
     def of(cls, labels: np.ndarray | None, fields: Mapping[str, FieldColumn]) -> Schema:
-        """The schema of records with these columns."""
         return cls(
             None if labels is None else (labels.dtype.str, labels.shape[1:]),
             tuple(column.field for column in fields.values()),
@@ -119,11 +116,6 @@ def _listed(fields: Sequence[Field]) -> str:
 
 
 def of_batch(batch: Batch) -> Columns:
-    """The columns of one batch.
-
-    Raises:
-        UsageError: a column does not have one item per record, or a field cannot be stored.
-    """
     lengths = {name: len(getattr(batch, name)) for name in ("data", "sizes", "kinds", "crc32c")}
     lengths |= {} if batch.labels is None else {"labels": len(batch.labels)}
     lengths |= {name: len(values) for name, values in batch.fields.items()}
@@ -231,7 +223,6 @@ def fields_of(fields: Sequence[Field], arrays: Mapping[str, np.ndarray]) -> dict
 
 
 def pack_chunk(columns: Columns) -> bytes:
-    """``columns`` as one chunk of a journal."""
     arrays = _arrays(columns)
     header = json.dumps(
         {

@@ -32,11 +32,7 @@ def _function() -> Callable[[_Bytes, int], int]:
 
 
 def crc32c(data: _Bytes, crc: int = 0) -> int:
-    """CRC32C (Castagnoli, as in RFC 3720) of ``data``, continued from ``crc``.
-
-    Raises:
-        MissingDependencyError: neither the native core nor google-crc32c is installed.
-    """
+    """CRC32C (Castagnoli, as in RFC 3720) of ``data``, continued from ``crc``."""
     return _function()(data, crc)
 
 
@@ -54,15 +50,9 @@ def crc32c_blocks(data: _Bytes, block: int) -> np.ndarray:
 
 
 def crc32c_of_file(descriptor: int, blocks: np.ndarray, block: int) -> np.ndarray:
-    """CRC32C of some blocks of an open file: uint32, in the order of ``blocks``.
+    """CRC32C of these ``blocks`` (int64, their numbers) of an open file: uint32, in their order.
 
-    Args:
-        descriptor: of the file.
-        blocks: int64 (n,), their numbers. What is behind the end of the file is left out.
-        block: their size in bytes, at most 1 MiB.
-
-    Raises:
-        OSError: it cannot be read.
+    Blocks have ``block`` bytes, at most 1 MiB; what is behind the end of the file is left out.
     """
     sums = np.empty(len(blocks), np.uint32)
     core = _native.load()

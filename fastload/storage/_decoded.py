@@ -13,18 +13,9 @@ from .base import Store
 def decoded(
     store: Store, name: str, records: np.ndarray
 ) -> tuple[np.ndarray | list[Any], dict[int, StoreError]]:
-    """The field ``name`` of ``records`` as ``Store.batch`` gives it, and what is damaged.
+    """The field ``name`` of ``records`` as ``Store.batch`` gives it, and the errors by position.
 
-    Args:
-        store: has them.
-        name: of the field.
-        records: int64 (n,), in range.
-
-    Returns:
-        An array (n, ...) or n values, None for each that is damaged; the errors by position.
-
-    Raises:
-        StoreError: the values cannot be read.
+    Where a value is damaged, all are in a list, with None in its place.
     """
     try:
         return store.batch(name, records), {}

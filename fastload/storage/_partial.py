@@ -47,10 +47,6 @@ class Partial:
         folder: ``path`` + ".partial".
         chunks: columns of the records in the journal, one item per durable step.
         started_ns: when the work was started, in nanoseconds since 1970.
-
-    Raises:
-        UsageError: the store exists, another process is writing it, or the partial was started with
-            other settings.
     """
 
     def __init__(
@@ -195,7 +191,6 @@ class Partial:
             shutil.rmtree(self.folder)
 
     def file(self, name: str) -> str:
-        """Path of a file in the partial."""
         return os.path.join(self.folder, name)
 
     def clear(self, keep: Collection[str] = ()) -> None:
@@ -208,11 +203,7 @@ class Partial:
                 os.unlink(left)
 
     def keep(self, records: int) -> None:
-        """Truncate the journal to the first ``records`` records, which are those of the data.
-
-        Raises:
-            StoreError: the journal has fewer.
-        """
+        """Truncate the journal to the first ``records`` records, which are those of the data."""
         while self.chunks and sum(map(len, self.chunks)) > records:
             self.chunks.pop()
             self._ends.pop()
@@ -250,13 +241,10 @@ class Partial:
         """Sync finished files of the partial and rename them in order.
 
         Args:
-            renames: (name in the partial, maybe in a folder of it; path). The last one makes the
-                store exist: if a run is killed before it, the next run takes the others back.
+            renames: (name in the partial, path). The last one makes the store exist: if a run is
+                killed before it, the next run takes the others back.
             replace: whether the others may replace an existing file: sidecar and index files of a
                 store that was deleted.
-
-        Raises:
-            UsageError: a path exists.
         """
         for name, _ in renames:
             descriptor = os.open(self.file(name), os.O_RDONLY)
@@ -316,11 +304,9 @@ class Partial:
 
 
 def clear_finished(path: str, *, mark: str) -> None:
-    """Delete the partial of a store that exists, left by a run that was killed at its end.
+    """Delete the partial of the store ``path``, which exists: a run was killed at its end.
 
-    Args:
-        path: of the store.
-        mark: as for ``Partial``; it exists. A partial with data stays: it is of another store.
+    A partial with data stays: it is of another store.
     """
     if os.path.isdir(path + ".partial"):
         with contextlib.suppress(UsageError, OSError):  # the store exists

@@ -47,12 +47,7 @@ where a store has no row groups."""
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """A column of a row group.
-
-    Attributes:
-        column: images, or any other column.
-        nbytes: how much memory it takes.
-    """
+    """A column of a row group, and how much memory it takes."""
 
     column: Images | pa.ChunkedArray
     nbytes: int
@@ -122,9 +117,8 @@ class Part:
 class RowGroups:
     """The row groups of all stores of this process.
 
-    Args:
-        limit: bytes in memory at most, beside what a single batch cannot do without; None: as
-            ``default_limit`` says when it is first needed.
+    ``limit`` is what they take in memory at most, beside what a single batch cannot do without;
+    None: as ``default_limit`` says when it is first needed.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -142,7 +136,6 @@ class RowGroups:
 
     @property
     def limit(self) -> int:
-        """Bytes in memory at most."""
         if self._limit is None:
             self._limit = default_limit()
         return self._limit
@@ -166,18 +159,13 @@ class RowGroups:
         ahead: bool = False,
         once: bool = False,
     ) -> Part | None:
-        """A column of a row group, which stays in memory until ``unpin``.
+        """A column of a row group, which stays in memory until ``unpin``; perhaps not decoded yet.
 
         Args:
-            reader: decodes it.
-            key: says which.
             nbytes: how much memory it will take, about.
             urgency: the smallest is decoded first.
-            ahead: it is not needed yet.
+            ahead: it is not needed yet: None is returned if there is no room for it.
             once: forget it when nobody needs it, though there may be room.
-
-        Returns:
-            The part, not yet decoded perhaps; None: it is ``ahead`` and there is no room for it.
         """
         limit, name = self.limit, (id(reader), key)
         with self._lock:
@@ -213,7 +201,6 @@ class RowGroups:
         return part.column()
 
     def unpin(self, part: Part) -> None:
-        """End one ``pin``."""
         with self._lock:
             self._unpin(part)
 
@@ -308,11 +295,7 @@ class RowGroups:
 
 
 class Pins:
-    """Parts that stay in memory: a ``Held``.
-
-    Args:
-        groups: that have pinned them.
-    """
+    """Parts that stay in memory: a ``Held``."""
 
     def __init__(self, groups: RowGroups) -> None:
         self._groups, self._parts = groups, list[Part]()
@@ -323,17 +306,15 @@ class Pins:
         self._parts.append(part)
 
     def ready(self) -> bool:
-        """As in the contract."""
         return all(part.ready() for part in self._parts)
 
     def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """As in the contract; but ``spans`` raises what is wrong with a part."""
+        """What is wrong with a part, ``spans`` raises."""
         for part in self._parts:
             while not part.wait(0.05) and not ended():
                 pass
 
     def release(self) -> None:
-        """As in the contract."""
         parts, self._parts = self._parts, []
         if os.getpid() == self._process:  # what a forked child was left is not its own
             self._groups.drop(parts)
@@ -355,7 +336,6 @@ _of_process = RowGroups()
 
 
 def of_process() -> RowGroups:
-    """The row groups of this process."""
     return _of_process
 
 

@@ -56,15 +56,7 @@ class SchemaStore(ColumnStore):
         """Whether a column has nulls, in its lists too; None: only reading it would tell."""
 
     def _read_schema(self, schema: pa.Schema, column: str | None) -> None:
-        """Find out what each column is.
-
-        Args:
-            schema: of the table.
-            column: the one that holds the images; None: the one that can.
-
-        Raises:
-            UsageError: no column of images, or several that may be meant.
-        """
+        """Find out what each column is. ``column`` holds the images; None: the one that can."""
         self._schema = schema
         features = self._features = features_of(schema)
         types = {field.name: field.type for field in schema}
@@ -114,7 +106,6 @@ class SchemaStore(ColumnStore):
         return not nulls
 
     def _choose_label(self, names: list[str], arrays: Mapping[str, tuple[int, ...]]) -> str | None:
-        """The column of labels, if there is one."""
         name = likely_label(
             names, lambda name: self._features.get(name, {}).get("_type") == "ClassLabel"
         )
@@ -146,7 +137,6 @@ class SchemaStore(ColumnStore):
         return Column(name, ("text" if text else "bytes") if whole else "json")
 
     def class_names(self, name: str) -> list[str]:
-        """As in the contract of ``ColumnStore``."""
         names = self._features.get(name, {}).get("names")
         return list(map(str, names)) if isinstance(names, list) else []
 
@@ -177,7 +167,7 @@ class SchemaStore(ColumnStore):
         return np.empty((0, *shape), self._kind(name))
 
     def locate(self, indices: np.ndarray) -> Located:
-        """As in the contract: rows are decoded once for all of it."""
+        """Rows are decoded once for all of it."""
         spans = self.spans(indices)
         self._probe(indices, spans)
         return Located(spans=spans, kinds=self.kinds(indices), sizes=self.sizes(indices))
@@ -189,16 +179,9 @@ class SchemaStore(ColumnStore):
 def images_in(
     column: pa.ChunkedArray, name: str, path: str, record: Callable[[int], int]
 ) -> Images:
-    """The images of a column of byte strings, or of structs of these and a path.
+    """The images of rows of the column ``name``: byte strings, or structs of these and a path.
 
-    Args:
-        column: rows of it.
-        name: of the column.
-        path: of the file, for messages.
-        record: row of ``column`` -> number of the record.
-
-    Raises:
-        StoreError: a row has the path of an image and no bytes.
+    ``record`` gives the number of the record of a row.
     """
     found = images_of(_as_struct(column), name)
     if len(found.ends):
@@ -220,7 +203,6 @@ def _chosen(
     pictures: Sequence[str],
     column: str | None,
 ) -> str:
-    """The column that holds the images."""
     listed = ", ".join(f"{name} ({kind})" for name, kind in types.items()) or "nothing"
     if column is not None:
         if column not in types:
@@ -296,7 +278,6 @@ def is_encoded_image(kind: pa.DataType) -> bool:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values are byte strings."""
     import pyarrow as pa
 
     views = getattr(pa.types, "is_binary_view", lambda kind: False)

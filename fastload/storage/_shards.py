@@ -26,9 +26,6 @@ class Sharding:
         shards: the number of files, with equally many records.
         shard_nbytes: a file has at most this many bytes of records, and at least one record.
         total: the expected number of records; if there are fewer, the last shards are smaller.
-
-    Raises:
-        UsageError: options that exclude each other, or ``shards`` without ``total``.
     """
 
     shards: int | None = None
@@ -53,7 +50,6 @@ class Sharding:
 
     @property
     def wanted(self) -> bool:
-        """Whether the store is divided."""
         return self.shards is not None or self.shard_nbytes is not None
 
     def settings(self) -> dict[str, int | None]:
@@ -71,14 +67,7 @@ class Sharding:
         return numbers
 
     def numbers(self, first: int, nbytes: np.ndarray, *, number: int, filled: int) -> np.ndarray:
-        """The shard of each record, ascending.
-
-        Args:
-            first: index of the first record.
-            nbytes: int64 (n,), the lengths of the records.
-            number: of the shard that holds the record before.
-            filled: bytes that this shard holds already.
-        """
+        """The shard of each record, ascending; ``number`` and ``filled`` as for ``fill``."""
         if self.shards is not None:
             return self.by_count(first, len(nbytes))
         assert self.shard_nbytes is not None  # else there are no shards
@@ -86,13 +75,10 @@ class Sharding:
 
 
 def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarray:
-    """The shard of each record, ascending, if a shard has so much room.
+    """The shard of each record, ascending, if a shard has so much ``room``.
 
-    Args:
-        nbytes: int64 (n,), what each record takes.
-        room: of a shard; one that takes more gets its own.
-        number: of the shard that holds the record before.
-        filled: what this shard holds already.
+    The shard ``number`` holds the record before, and ``filled`` bytes. A record that needs more
+    than ``room`` gets a shard of its own.
     """
     count = len(nbytes)
     numbers = np.full(count, number)
@@ -137,17 +123,9 @@ def is_pattern(path: str) -> bool:
 def data_files(path: str) -> list[str]:
     """The files of the store ``path``, in order, if no sidecar lists them.
 
-    Example:
-        >>> data_files("imgs-{000000..000002}.tar")
-        ['imgs-000000.tar', 'imgs-000001.tar', 'imgs-000002.tar']
-
     Args:
         path: a file; a pattern with ``*``, ``?``, ``[...]`` or numbers in braces; or
             ``NAME.SUFFIX`` for shards ``NAME-00000-of-00016.SUFFIX``.
-
-    Raises:
-        StoreNotFoundError: nothing matches, or a shard of a set is missing.
-        StoreError: braces for more than a million files.
     """
     if os.path.exists(path):
         return [path]

@@ -64,8 +64,7 @@ def write_sidecar(
     """Write the sidecar of the store ``path``, whole or not at all.
 
     Args:
-        path: of the store.
-        table: to write; its files are read for their fingerprints.
+        path, table: the store; its files are read for their fingerprints.
         names: of the files in the sidecar, relative to its folder; None: where they lie now.
         target: write this file instead, without a rename.
         place: the path of the sidecar; None: ``sidecar_of(path)``.
@@ -122,16 +121,8 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
     """The table in the sidecar of the store ``path``; its bounds are left to ``Table.checked``.
 
     None if there is no sidecar; None with a warning if the files are not those it was written for.
-    If another one waits (``next_sidecar_of``), the one that fits the files is used.
-
-    Args:
-        path: of the store.
-        format: name of the expected format.
-        place: use only this sidecar, and return None without a warning if it does not fit.
-
-    Raises:
-        StoreNotFoundError: a data file is missing.
-        StoreError: the sidecar is damaged, or of another version or format.
+    If another one waits (``next_sidecar_of``), the one that fits the files is used. With ``place``,
+    only this sidecar is used, and nobody is warned if it does not fit.
     """
     changed = None
     mine = sidecar_of(path)  # last once more: the one that waited may have been renamed meanwhile
@@ -181,11 +172,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
 
 
 def read_manifest(path: str, format: str, *, place: str) -> Table:
-    """The table of ``path`` in the file ``place``, whose data files lie elsewhere: see no changes.
-
-    Raises:
-        StoreError: there is none, it is damaged, or of another version or format.
-    """
+    """The table of ``path`` in the file ``place``, whose data files lie elsewhere."""
     table = _read(path, place, format)
     if table is None:
         raise StoreError("expected a manifest, found nothing", path=place)
@@ -202,11 +189,7 @@ def _changed(table: Table) -> str | None:
 
 
 def listed_in(place: str) -> list[str]:
-    """The files that the sidecar ``place`` is about, relative to its folder.
-
-    Raises:
-        StoreError: it is damaged.
-    """
+    """The files that the sidecar ``place`` is about, relative to its folder."""
     try:
         with open(place, "rb", opener=open_regular) as file:
             data = memoryview(file.read())
@@ -221,9 +204,7 @@ def listed_in(place: str) -> list[str]:
 def need_by_sidecar(path: str, format: str, need: Need) -> bool:
     """Fetch what ``read_sidecar`` reads of the store ``path``, of which nothing is there yet.
 
-    Returns:
-        Whether the sidecar exists and fits its files. If not, the files must be scanned, so they
-        are fetched whole.
+    False: no sidecar fits its files, so they have to be fetched whole.
     """
     place = sidecar_of(path)
     table = None

@@ -69,9 +69,7 @@ def demand(names: Iterable[str], has: Callable[[str], bool], path: str) -> None:
 class Sums:
     """The checksums of one opened store, and which columns were not compared yet.
 
-    Args:
-        path: of the store, for messages.
-        known: name -> CRC32C; None: the store has no checksums.
+    ``known`` has the CRC32C by name; None: the store has no checksums.
     """
 
     def __init__(self, path: str, known: Mapping[str, Any] | None) -> None:
@@ -80,11 +78,7 @@ class Sums:
         self.known = known is not None
 
     def check(self, name: str, values: np.ndarray | Strings | None, *, all: bool = False) -> None:
-        """Compare a column that is about to be used; large ones only with ``all``.
-
-        Raises:
-            StoreError: checksum mismatch.
-        """
+        """Compare a column that is about to be used; large ones only with ``all``."""
         # Looked up once: another thread that compares the same column removes it meanwhile.
         expected = self._left.get(name, _CHECKED)
         if expected is _CHECKED or values is None:
@@ -107,15 +101,10 @@ class Sums:
         demand((name.lstrip("/") for name in self._left), there.__contains__, self._path)
 
     def check_classes(self, classes: Sequence[str]) -> None:
-        """``check`` of the class names. Raises StoreError."""
         self.check("classes", _texts(classes))
 
     def check_all(self, columns: _Checked, classes: Sequence[str]) -> bool:
-        """Compare every column not yet compared; whether the store has checksums.
-
-        Raises:
-            StoreError: checksum mismatch.
-        """
+        """Compare every column not yet compared; whether the store has checksums."""
         for name, values in _named(columns, classes).items():
             self.check(name, values, all=True)
         return self.known

@@ -9,11 +9,7 @@ _BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
 
 def write_all(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
-    """Write ``pieces`` one after the other from ``offset`` on.
-
-    Raises:
-        OSError: for instance if the disk is full.
-    """
+    """Write ``pieces`` one after the other from ``offset`` on. Raises OSError on a full disk."""
     for start in range(0, len(pieces), _BUFFERS):
         some = pieces[start : start + _BUFFERS]
         nbytes = sum(map(len, some))

@@ -31,13 +31,8 @@ _SAVED_DICT = "dataset_dict.json"
 class ArrowStore(ColumnStore):
     """The rows of a ``datasets.Dataset``; a record is a row's image.
 
-    Args:
-        dataset: with an Image column, decoded or not. If there are several, the one called "image"
-            or else the first; the others are fields, whose values are the bytes of the files.
-
-    Raises:
-        UsageError: no Image column, one with another mode than RGB, a format other than "torch", or
-            images that are not local files.
+    Of several Image columns it is the one called "image", or else the first; the others are fields,
+    whose values are the bytes of the files.
     """
 
     format = "arrow"
@@ -104,7 +99,6 @@ class ArrowStore(ColumnStore):
         self._memory = dict(enumerate(images.buffers))
 
     def _label(self, names: list[str], features: Mapping[str, Any]) -> str | None:
-        """The column of labels, if there is one."""
         self._labels = None
         self.classes = []
         name = likely_label(names, lambda name: is_feature(features[name], "ClassLabel"))
@@ -117,7 +111,6 @@ class ArrowStore(ColumnStore):
         return name
 
     def class_names(self, name: str) -> list[str]:
-        """The class names of a ClassLabel column; empty for other columns."""
         feature = self._dataset.features[name]
         return list(feature.names or []) if is_feature(feature, "ClassLabel") else []
 
@@ -191,11 +184,7 @@ class ArrowStore(ColumnStore):
 
 
 def is_saved(path: str) -> bool:
-    """Whether ``Dataset.save_to_disk`` wrote a folder.
-
-    Raises:
-        UsageError: ``DatasetDict.save_to_disk`` wrote it.
-    """
+    """Whether ``Dataset.save_to_disk`` wrote a folder."""
     if os.path.isfile(os.path.join(path, _SAVED_DICT)):
         parts = sorted(one.name for one in os.scandir(path) if one.is_dir())
         raise UsageError(
@@ -206,12 +195,7 @@ def is_saved(path: str) -> bool:
 
 
 def open_saved(path: str) -> ArrowStore:
-    """The dataset that ``save_to_disk`` wrote into a folder.
-
-    Raises:
-        MissingDependencyError: datasets is not installed.
-        UsageError: as for ``ArrowStore``.
-    """
+    """The dataset that ``save_to_disk`` wrote into a folder."""
     try:
         import datasets
     except ImportError as error:

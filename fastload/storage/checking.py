@@ -22,10 +22,8 @@ class Damage:
     """One damaged record.
 
     Attributes:
-        record: its index.
-        key: its name.
-        path: the file it lies in.
-        offset: where it starts there, in bytes; None if it does not lie there as it is.
+        path, offset: the file it lies in, and where, in bytes; None if it does not lie there as it
+            is.
         reason: what is wrong, in words.
     """
 

@@ -45,11 +45,7 @@ class ConcatStore(Store):
 
     @classmethod
     def checked(cls, stores: Sequence[Store], labels: np.ndarray | None = None) -> ConcatStore:
-        """``stores`` as one, if their labels mean the same, or ``labels`` replace them.
-
-        Raises:
-            UsageError: no stores, or stores with different classes, types of labels, or fields.
-        """
+        """``stores`` as one, if their labels mean the same, or ``labels`` replace them."""
         if not stores:
             raise UsageError("expected at least one store, got an empty list")
         if labels is None:

@@ -177,11 +177,10 @@ class FolderStore(Store):
 
     @property
     def files(self) -> PathList:
-        """One file per record, absolute."""
         return self._paths
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
-        """As in the contract; nothing is copied."""
+        """Nothing is copied."""
         return self._paths.blob, self._paths.ends
 
     def spans(self, indices: np.ndarray) -> Spans:
@@ -194,11 +193,10 @@ class FolderStore(Store):
         )
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
-        """All ENCODED."""
         return np.zeros(len(indices), np.uint8)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract. A file's header is read once per process, when it is needed."""
+        """A file's header is read once per process, when it is needed."""
         unknown = np.unique(indices[self._sizes[indices, 0] == UNKNOWN])
         if len(unknown):
             self._probe(unknown)
@@ -217,7 +215,7 @@ class FolderStore(Store):
 
     @property
     def labels(self) -> np.ndarray | None:
-        """As in the contract; None for a flat folder."""
+        """None for a flat folder."""
         return self._labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
@@ -268,7 +266,6 @@ class _LeftOut:
         return images
 
     def add(self, folder: str, names: Sequence[str], reason: str) -> None:
-        """Count the files ``names`` of ``folder``."""
         self._files[reason] += len(names)
         first = os.path.join(folder, min(names))
         self._first[reason] = min(first, self._first.get(reason, first))

@@ -35,8 +35,7 @@ class Held(Protocol):
     def wait(self, ended: Callable[[], bool] = ...) -> None:
         """Return when the bytes are there, or soon after ``ended`` says that nobody needs them.
 
-        Raises:
-            StoreError: they cannot be fetched.
+        Raises StoreError if they cannot be fetched.
         """
 
     def release(self) -> None:
@@ -50,15 +49,12 @@ class HeldTogether:
         self._parts = list(parts)
 
     def ready(self) -> bool:
-        """As in the contract."""
         return all(part.ready() for part in self._parts)
 
     def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """As in the contract."""
         for part in self._parts:
             part.wait(ended)
 
     def release(self) -> None:
-        """As in the contract."""
         for part in self._parts:
             part.release()

@@ -126,15 +126,7 @@ class Format:
                 )
 
     def taken(self, options: ColumnOptions | None, path: str) -> dict[str, Any]:
-        """The arguments of ``open`` and ``ranged`` that pass ``options`` on.
-
-        Args:
-            options: of tables; None: none.
-            path: what messages call the store.
-
-        Raises:
-            UsageError: it takes none.
-        """
+        """The arguments of ``open`` and ``ranged`` that pass ``options`` on. Raises UsageError."""
         if options is None or not options.given:
             return {}
         if not self.columns:
@@ -164,10 +156,9 @@ def find_by_suffix(path: str | os.PathLike[str]) -> Format | None:
 
 
 def find_format(path: str | os.PathLike[str]) -> Format | None:
-    """The format of the store at ``path``: by its suffix, or by what a folder contains.
+    """The format of the store at ``path``: by its suffix, or by what a folder contains; else None.
 
-    None where there is neither a known suffix nor a folder. Raises UsageError for a folder that
-    holds several stores.
+    Raises UsageError for a folder that holds several stores.
     """
     found = find_by_suffix(path)
     if found is None and os.path.isdir(path):
@@ -179,11 +170,7 @@ def find_format(path: str | os.PathLike[str]) -> Format | None:
 
 
 def get_format(name: str) -> Format:
-    """The format called ``name``.
-
-    Raises:
-        UsageError: there is none, or the package that adds it cannot be used.
-    """
+    """The format called ``name``. Raises UsageError for a package that cannot be used, too."""
     if name in _BUILT_IN:
         return _built_in(name)
     entries = _announced().get(name)
@@ -259,11 +246,7 @@ def _announced() -> dict[str, list[EntryPoint]]:
 
 
 def _load(name: str) -> Format:
-    """The added format called ``name``.
-
-    Raises:
-        UsageError: the entry point cannot be used; it names the package.
-    """
+    """The added format called ``name``."""
     entry, *others = _announced()[name]
 
     def broken(why: str) -> UsageError:

@@ -46,7 +46,6 @@ class Made:
 
     Attributes:
         path: of its store.
-        records: in it.
         nbytes: of its records.
         begun_ns: when it was begun, in nanoseconds since 1970, by the clock of its file system.
         noted: what the process that made it says about it, JSON-able.
@@ -60,11 +59,7 @@ class Made:
 
 
 def format_apart(path: str) -> Format:
-    """The format of ``path``, whose shards can be written apart.
-
-    Raises:
-        UsageError: there is no such format.
-    """
+    """The format of ``path``, whose shards can be written apart."""
     found = find_by_suffix(path)
     if found is None or found.apart is None:
         able = [suffix for one in known_formats() if one.apart for suffix in one.suffixes]
@@ -85,13 +80,11 @@ def apart_of(path: str) -> Apart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardPlace:
-    """Where one shard of a set is made. Sent to the process that makes it.
+    """Where shard ``number`` of ``count`` is made. Sent to the process that makes it.
 
     Attributes:
         store: path of the whole store.
         folder: of the finished shards.
-        number: of this shard.
-        count: number of all shards.
         shard: what its bytes depend on.
     """
 
@@ -103,7 +96,6 @@ class ShardPlace:
 
     @property
     def name(self) -> str:
-        """Its file name."""
         return apart_of(self.store).name(self.store, self.number, self.count)
 
     @property
@@ -121,11 +113,7 @@ class ShardPlace:
         return Made(path=os.path.join(self.finished, self.name), **self.parsed(about))
 
     def parsed(self, report: bytes) -> dict[str, Any]:
-        """The attributes of ``Made`` in a report, without its path.
-
-        Raises:
-            StoreError: it is damaged.
-        """
+        """The attributes of ``Made`` in a report, without its path."""
         try:
             about = json.loads(report)
             Made(path="", **about)
@@ -138,7 +126,6 @@ class ShardPlace:
         return dict(about)
 
     def discard(self) -> None:
-        """Delete the finished shard, which is to be made again."""
         shutil.rmtree(self.finished)
 
     def make(
@@ -150,9 +137,7 @@ class ShardPlace:
     ) -> Made:
         """Write the shard: whole or not at all.
 
-        Args:
-            write: adds the records to a writer; returns what is noted in the report.
-            classes, metadata: of the whole store.
+        ``write`` adds the records to a writer, and returns what is noted in the report.
         """
         work = os.path.join(
             os.path.dirname(self.folder), "work", f"{self.number:05d}-{uuid.uuid4().hex}"
@@ -220,13 +205,7 @@ class ShardPlace:
 class ShardSet:
     """The unfinished store ``path``, whose shards other processes make.
 
-    Args:
-        path: of the finished store, absolute; its suffix names a format of ``format_apart``.
-        settings: JSON-able; equal settings make the finished shards of an earlier run usable.
-
-    Raises:
-        UsageError: the store exists, another process is writing it, or it was begun with other
-            settings.
+    Equal ``settings`` (JSON-able) make the finished shards of an earlier run usable.
     """
 
     def __init__(self, path: str, settings: Mapping[str, object]) -> None:
@@ -239,7 +218,6 @@ class ShardSet:
         self._open = True
 
     def place(self, number: int, count: int, shard: Shard) -> ShardPlace:
-        """Where shard ``number`` of ``count`` is made."""
         return ShardPlace(
             store=self.path,
             folder=self._partial.file("made"),
@@ -249,18 +227,7 @@ class ShardSet:
         )
 
     def commit(self, made: Sequence[Made]) -> Table:
-        """Write the manifest, and give all shards their names.
-
-        Args:
-            made: every shard, in order.
-
-        Returns:
-            The table of the store.
-
-        Raises:
-            UsageError: shards that differ in labels, fields, or the size of raw pixels.
-            StoreError: a shard is damaged.
-        """
+        """Write the manifest, and give all shards, in order, their names; the store's table."""
         tables = [table_of(self._format, one.path) for one in made]
         table = whole_table(self._format, self.path, tables)
         folder = os.path.dirname(self.path)
@@ -305,13 +272,9 @@ def table_of(form: Format, path: str) -> Table:
 
 
 def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
-    """The table of the store ``path`` of a format; the number of a file is that of its shard.
+    """The table of the store ``path``, of the tables of its shards in order.
 
-    Args:
-        tables: of its shards, in order.
-
-    Raises:
-        UsageError: shards that differ in labels, fields, or the size of raw pixels.
+    The number of a file is that of its shard.
     """
     numbers = [number for number, table in enumerate(tables) if len(table)]
     filled = [tables[number] for number in numbers]

@@ -93,11 +93,6 @@ def open_ranged(path: str, need: Need, format: str, read: Callable[[str], Table]
     """The store ``path`` of files of which nothing is there yet: ``Format.ranged``.
 
     A sidecar says where the records are. Without one that fits, the files are fetched whole.
-
-    Args:
-        path, need: as for ``Format.ranged``.
-        format: name of the format.
-        read: path -> table.
     """
     if not need_by_sidecar(path, format, need):
         need([(file, 0, -1) for file in data_files(path)])
@@ -178,12 +173,7 @@ class StreamWriter(PartialWriter):
 
     @abc.abstractmethod
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """The bytes before and the bytes after each record.
-
-        Args:
-            first: index in the store of the batch's first record.
-            batch: the records.
-        """
+        """The bytes before and the bytes after each record; ``first`` is the index of the first."""
 
     def data_crcs(self, batch: Batch) -> Sequence[int]:
         """CRC32C of ``batch.data``, which a format may have replaced by other bytes."""
@@ -281,12 +271,6 @@ class StreamWriter(PartialWriter):
         return found
 
     def extend(self, batch: Batch) -> None:
-        """Add records.
-
-        Raises:
-            UsageError: the records differ from earlier ones in the type of labels or in fields.
-            StoreError: writing failed, for instance on a full disk.
-        """
         if not batch.keys:
             return
         columns = self._admit(batch)
@@ -361,7 +345,6 @@ class StreamWriter(PartialWriter):
         self._release()
 
     def _release(self) -> None:
-        """Close the data files."""
         while self._open:
             os.close(self._open.popitem()[1])
 

@@ -99,7 +99,6 @@ class Rows:
 
     @property
     def first(self) -> list[torch.Tensor]:
-        """The first store's tensors."""
         return self.stores[0].tensors
 
     def agree(self) -> bool:

@@ -34,17 +34,7 @@ def array_writer(
     sharding: Sharding,
     **options: Any,
 ) -> Writer:
-    """The writer of one file, or of shards, at ``path``.
-
-    Args:
-        made: the writer of one file.
-        path: of the store.
-        sharding: how the store is divided.
-        options: for ``made``.
-
-    Raises:
-        UsageError: a set of shards, or a file, exists there.
-    """
+    """The writer of one file by ``made``, or of shards of such files, at ``path``."""
     path = os.path.abspath(os.fspath(path))
     if sharding.wanted:
         if os.path.lexists(path):
@@ -125,7 +115,6 @@ class ShardedWriter(PartialWriter):
                 raise self._damaged("a finished shard holds other records than the journal", path)
 
     def _inner(self, number: int) -> str:
-        """Name in the partial store."""
         return f"shard-{number:05d}{self._suffix}"
 
     def _empty(self) -> None:
@@ -138,11 +127,6 @@ class ShardedWriter(PartialWriter):
         self._partial.clear(done)
 
     def extend(self, batch: Batch) -> None:
-        """Add records, in order.
-
-        Raises:
-            UsageError, StoreError: as the writer of one file does.
-        """
         if not batch.keys:
             return
         columns = self._admit(batch)
@@ -235,7 +219,7 @@ class ShardedWriter(PartialWriter):
         return found
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """As in the contract; finished shards are kept."""
+        """Finished shards are kept."""
         super().abort(keep_partial=keep_partial and bool(self._partial.chunks))
 
     def _release(self) -> None:
@@ -250,7 +234,6 @@ def _shards(columns: Columns) -> Iterator[int]:
 
 
 def _part(batch: Batch, start: int, stop: int) -> Batch:
-    """The records from ``start`` to ``stop``."""
     return Batch(
         data=batch.data[start:stop],
         keys=batch.keys[start:stop],
@@ -266,14 +249,7 @@ def _part(batch: Batch, start: int, stop: int) -> Batch:
 def read_shards(path: str, format: str, read: Callable[[str], Table]) -> Table:
     """The table of the shards that ``path`` stands for: that of the manifest, or all of theirs.
 
-    Args:
-        path: not a file: the path of a set with a manifest, or a pattern.
-        format: name of the format.
-        read: path of a file -> its table.
-
-    Raises:
-        StoreNotFoundError: nothing there, or a shard is missing.
-        StoreError: shards that do not fit together, or that cannot be read in place.
+    ``path`` is no file: it is that of a set with a manifest, or a pattern.
     """
     table = read_sidecar(path, format)
     if table is not None:
@@ -288,11 +264,7 @@ def read_shards(path: str, format: str, read: Callable[[str], Table]) -> Table:
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """The tables of several files of one format as one.
-
-    Raises:
-        StoreError: they differ in classes, labels or fields.
-    """
+    """The tables of several files of one format as one."""
     tables = [table for table in tables if len(table)] or tables[:1]  # empty ones lack fields
     first = tables[0]
     for other in tables[1:]:

@@ -55,13 +55,6 @@ class ArrayWriter(PartialWriter):
             raise
 
     def extend(self, batch: Batch) -> None:
-        """Add records, in order.
-
-        Raises:
-            UsageError: records that the format cannot hold: image files instead of raw pixels,
-                pixels of several sizes, other labels or fields than before.
-            StoreError: writing failed, for instance on a full disk.
-        """
         if not batch.keys:
             return
         columns = self._admit(batch)
@@ -130,7 +123,7 @@ class ArrayWriter(PartialWriter):
         self._closed = True
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """As in the contract; nothing is kept, because nothing could be resumed."""
+        """Nothing is kept, because nothing could be resumed."""
         super().abort(keep_partial=False)
 
     @staticmethod

@@ -53,12 +53,8 @@ class BlockArrayWriter(ArrayWriter):
     """Writes a folder whose images lie in blocks. See ``open_writer`` for the arguments.
 
     A format implements ``_images``, which names and frames the blocks, and ``_describe``, which
-    writes everything else.
-
-    Args:
-        shards: the number of blocks; needs ``total``.
-        shard_nbytes: of a block; None: 64 MiB, and at most 4,096 images.
-        total: the expected number of records.
+    writes everything else. ``shard_nbytes`` is the size of a block; None: 64 MiB, and at most 4,096
+    images.
     """
 
     def __init__(
@@ -110,13 +106,9 @@ class BlockArrayWriter(ArrayWriter):
 
 
 class BlockWriter:
-    """Writes records of one size into numbered files, ``per_block`` in each.
+    """Writes records of one size into numbered files, ``per_block`` or fewer in each.
 
-    Args:
-        path_of: number of a block -> its path.
-        per_block: records in a block; the last one may have fewer.
-        head: number of records in a block -> the bytes before them, always equally many.
-        tail: number of records in a block -> the bytes after them.
+    ``head`` and ``tail`` give the bytes before and after so many records; heads are equally long.
     """
 
     def __init__(
@@ -135,7 +127,6 @@ class BlockWriter:
         self._file: io.FileIO | None = None
 
     def write(self, data: Sequence[bytes | memoryview]) -> None:
-        """Add records."""
         at = 0
         while at < len(data):
             file = self._file
@@ -157,12 +148,10 @@ class BlockWriter:
         self._end += sum(map(len, pieces))
 
     def finish(self) -> None:
-        """End the last block."""
         if self._file is not None:
             self._end_block(self._file)
 
     def abandon(self) -> None:
-        """Close the open block."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -183,11 +172,7 @@ def sync_folders(path: str) -> None:
 
 
 def file_print(path: str) -> tuple[int, int, int]:
-    """Fingerprint of a block: its size and time, because there may be thousands to look at.
-
-    Raises:
-        StoreError: the file is missing or cannot be read.
-    """
+    """Fingerprint of a block: its size and time, because there may be thousands to look at."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -207,11 +192,7 @@ def pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """The JSON object in a small file; None if there is no such file.
-
-    Raises:
-        StoreError: damaged.
-    """
+    """The JSON object in a small file; None if there is no such file."""
     try:
         found = json.loads(read_regular(path, _MAX_JSON))
         if not isinstance(found, dict):
@@ -243,15 +224,11 @@ def folder_table(
     """The table of images in blocks, with the arrays that lie in the same folder.
 
     Args:
-        path: of the folder.
-        get: name -> array of the folder, or None if there is none; raises StoreError.
-        format, file, offset, files, fingerprints, indirect: as in ``Table``.
+        get: name -> array of the folder, or None if there is none.
+        file, offset, files, fingerprints, indirect: as in ``Table``.
         axes: of the array of images, which are raw pixels of one size.
         attributes: of the folder; may have class names.
         header: of a store that fastload wrote.
-
-    Raises:
-        StoreError: an array is damaged.
     """
     reader = ColumnReader(path, axes.count, get)
     labels = first_of(LABELS, {name for name in LABELS if os.path.isdir(f"{path}/{name}")})
@@ -291,10 +268,6 @@ def check_stored(folder: str, shape: Sequence[int], itemsize: int) -> None:
     """Raise StoreError if the files of an array cannot hold it, however they are compressed.
 
     Otherwise a damaged number could ask for more memory than there is.
-
-    Args:
-        folder: of the array.
-        shape, itemsize: from its description.
     """
     needed = least_stored(shape, itemsize)
     if needed <= 0:
@@ -329,11 +302,7 @@ def _file_sizes(folder: str) -> Iterator[int]:
 
 
 def counts(value: object, path: str) -> tuple[int, ...]:
-    """A shape from a JSON file.
-
-    Raises:
-        StoreError: not a list of up to 16 numbers from 0 to 2**40.
-    """
+    """A shape from a JSON file."""
     if (
         not isinstance(value, list)
         or not 0 < len(value) <= 16

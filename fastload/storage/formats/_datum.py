@@ -17,18 +17,9 @@ CHANNELS, HEIGHT, WIDTH, OFFSET, LABEL, NBYTES, ENCODED, LABELLED = range(8)
 
 
 def find(data: Data, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, int]:
-    """The fields of n messages, and the number of the first one that is not a Datum, or -1.
+    """int64 (n, 8): the columns above of n messages; and the first that is no Datum, or -1.
 
-    Args:
-        data: the file, mapped.
-        offset, nbytes: int64 (n,), of the messages.
-
-    Returns:
-        int64 (n, 8): the columns above; OFFSET and NBYTES are those of ``data``, LABELLED is 1 if
-        there is a label.
-
-    Raises:
-        MissingDependencyError: there is no core.
+    OFFSET and NBYTES are those of ``data``, LABELLED is 1 if there is a label.
     """
     from ... import _native
 

@@ -50,7 +50,6 @@ class Layout:
     """What an open file holds.
 
     Attributes:
-        table: of its records.
         why: the records do not lie in the file as they are, and what to do about it; or None.
         take: index -> the record's bytes, through the library.
     """
@@ -62,7 +61,6 @@ class Layout:
 
     @classmethod
     def of(cls, file: h5py.File, path: str) -> Layout:
-        """What the open ``file`` holds."""
         datasets, mapped = _datasets(file), MappedColumns(path)
         text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
         header = Header.read(text, NAME, VERSION, path, datasets.__contains__)

@@ -79,11 +79,7 @@ class Axes:
 
 
 def axes_of(shape: Sequence[int], dtype: np.dtype[Any], path: str, name: str) -> Axes:
-    """The axes of the array ``name`` of a file: (N, H, W, 3 or 1), (N, 3 or 1, H, W) or (N, H, W).
-
-    Raises:
-        StoreError: another shape, not uint8, or a size that no image has.
-    """
+    """Those of the array ``name``: (N, H, W, 3 or 1), (N, 3 or 1, H, W) or (N, H, W)."""
     if dtype != np.uint8:
         raise StoreError(
             f"expected uint8 images in {name!r}, found {dtype}: scale them to 0 to 255 and write "
@@ -122,11 +118,9 @@ def first_of(names: Iterable[str], present: Collection[str]) -> str | None:
 def arrays_of(columns: Columns, *, dtypes: str, raw: bool) -> dict[str, np.ndarray]:
     """The columns of a store as arrays, by name; keys are left out.
 
-    Args:
-        columns: of all records.
-        dtypes: that the format can hold, such as ``"u1 i8 f4"``; fields of other types become
-            bytes, and ``ColumnReader`` restores their type.
-        raw: all records are raw pixels of one size, which the array of images says.
+    Fields of types that are not among ``dtypes``, such as ``"u1 i8 f4"``, become bytes, and
+    ``ColumnReader`` restores their type. ``raw``: all records are raw pixels of one size, which the
+    array of images says.
     """
     arrays = {"crc32c": columns.crc32c.astype("<u4")}
     if columns.labels is not None:
@@ -152,10 +146,7 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 class Header:
     """What ``ArrayWriter.header`` wrote; empty for a store of another program.
 
-    Attributes:
-        metadata: as in ``Store``.
-        fields: of the records.
-        sums: checksums of the columns by name; None: the store is another program's.
+    ``sums`` are the checksums of the columns by name; None: the store is another program's.
     """
 
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -166,18 +157,9 @@ class Header:
     def read(
         cls, text: object, name: str, version: int, path: str, has: Callable[[str], bool]
     ) -> Header:
-        """The header, checked.
+        """The header, checked; ``has`` says whether the store has a column.
 
-        Args:
-            text: JSON or the decoded object; None if the store has no header.
-            name, version: of the format, that are expected.
-            path: of the store.
-            has: whether the store has a column of this name.
-
-        Raises:
-            StoreError: not a header, or of a version that this fastload does not know; a column
-                that the store was written with is missing, or the header of a store that fastload
-                wrote.
+        ``text`` is JSON or the decoded object; None if the store has no header.
         """
         if text is None:
             if has("crc32c"):  # only fastload writes it

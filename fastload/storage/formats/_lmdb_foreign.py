@@ -28,11 +28,7 @@ _NOTES = b"__"  # prefix of keys that are not images but the program's own notes
 
 
 def read_foreign(pages: Pages) -> Table:
-    """The table of an LMDB environment of another program.
-
-    Raises:
-        StoreError: an unknown layout.
-    """
+    """The table of an LMDB environment of another program."""
     values = pages.walk(pages.main)
     keys = _keys(pages, values)
     if not all(key[:2] != _NOTES for key in keys):

@@ -68,14 +68,7 @@ class Tree:
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """All entries of a tree in key order. Arrays of length n; byte positions are in the file.
-
-    Attributes:
-        key: int64, where the key begins.
-        key_nbytes: int64.
-        offset: int64, where the value begins.
-        nbytes: int64.
-    """
+    """All entries of a tree in key order: where in the file keys and values begin, int64 (n,)."""
 
     key: np.ndarray
     key_nbytes: np.ndarray
@@ -86,20 +79,14 @@ class Values:
 class Pages:
     """The data file of an LMDB environment, mapped read-only.
 
-    Args:
-        path: the data file.
-        need: fetches (offset, bytes) ranges, where nothing of the file is there yet: called before
-            anything is read.
+    ``need`` fetches (offset, bytes) ranges before they are read, where nothing of the file is there
+    yet.
 
     Attributes:
         bytes: uint8, the whole file; slices of it are values without a copy.
         transaction: number of the last committed transaction.
         main: the main tree.
         watch: notices that the file was truncated since.
-        need: as ``Pages`` was given it.
-
-    Raises:
-        StoreError: not an LMDB file of data format 1, or truncated.
     """
 
     def __init__(self, path: str, need: Fetch | None = None) -> None:
@@ -211,11 +198,7 @@ class Pages:
         return self.bytes[node + _NODE : node + _NODE + size].tobytes()
 
     def walk(self, tree: Tree) -> Values:
-        """Every entry of ``tree``, in key order, level by level with arrays.
-
-        Raises:
-            StoreError: a page, a node or a value lies outside the file or is of another kind.
-        """
+        """Every entry of ``tree``, in key order, level by level with arrays."""
         empty = np.empty(0, np.int64)
         if tree.depth == 0 or tree.root == _NO_PAGE:
             return Values(empty, empty, empty, empty)

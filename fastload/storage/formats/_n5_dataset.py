@@ -36,11 +36,9 @@ class Dataset:
     """One N5 dataset whose blocks divide only the last dimension.
 
     Attributes:
-        folder: of the dataset.
         shape: in NumPy's order, the last dimension of N5 first.
         dtype: big-endian.
         rows: of a block, along the first axis of ``shape``.
-        compression: its name.
     """
 
     def __init__(self, folder: str, attributes: Mapping[str, Any]) -> None:
@@ -71,22 +69,16 @@ class Dataset:
 
     @classmethod
     def open(cls, root: str, name: str) -> Dataset | None:
-        """The dataset ``name`` of the folder ``root``; None for a group, or nothing.
-
-        Raises:
-            StoreError: its attributes are damaged.
-        """
+        """The dataset ``name`` of the folder ``root``; None for a group, or nothing."""
         folder = os.path.join(root, *name.split("/")) if name else root
         attributes = read_json(os.path.join(folder, "attributes.json")) or {}
         return cls(folder, attributes) if _OF_DATASETS & set(attributes) else None
 
     def path_of(self, number: int) -> str:
-        """The file of a block."""
         return os.path.join(self.folder, *["0"] * (len(self.shape) - 1), str(number))
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
         return -(-self.shape[0] // self.rows)
 
     def head(self, data: bytes, path: str) -> tuple[tuple[int, ...], int]:
@@ -161,11 +153,7 @@ class Dataset:
         return found
 
     def read(self) -> np.ndarray:
-        """All of a small dataset, little-endian.
-
-        Raises:
-            StoreError: damaged, or larger than its files could be.
-        """
+        """All of a small dataset, little-endian."""
         check_stored(self.folder, self.shape, self.dtype.itemsize)
         for number in range(self.blocks):
             if not os.path.exists(self.path_of(number)):
@@ -185,7 +173,6 @@ def block_head(shape: Sequence[int]) -> bytes:
 
 
 def describe(folder: str, shape: Sequence[int], rows: int, dtype: np.dtype[Any]) -> None:
-    """Write the attributes of a dataset."""
     attributes = {
         "dimensions": list(shape[::-1]),
         "blockSize": [*(max(1, side) for side in shape[:0:-1]), max(1, rows)],
@@ -196,7 +183,6 @@ def describe(folder: str, shape: Sequence[int], rows: int, dtype: np.dtype[Any])
 
 
 def write_dataset(folder: str, array: np.ndarray) -> None:
-    """Write a small array as a dataset."""
     blocks = pieces(array)
     os.makedirs(folder)
     describe(folder, array.shape, len(blocks[0]), array.dtype)

@@ -32,19 +32,12 @@ _MOST_NBYTES = 2**31 - 1
 class ParquetFiles:
     """The row groups of a list of files with the same columns, numbered from the first file on.
 
-    Args:
-        path: of the store, for messages.
-        files: at least one.
-        fetch: what to ask for before bytes of the files are read; None: they are all there.
+    ``fetch`` is asked before bytes of the files are read; None: they are all there.
 
     Attributes:
         schema: of the first file, with its metadata.
         file, number: int64 (groups,), the file of each row group, and its number there.
         first: int64 (groups + 1,), the row at which each begins, and the number of all rows.
-
-    Raises:
-        StoreError: a file is no Parquet file, truncated, or has other columns than the first.
-        MissingDependencyError: pyarrow is not installed.
     """
 
     def __init__(self, path: str, files: Sequence[str], fetch: Fetch | None = None) -> None:
@@ -127,9 +120,6 @@ class ParquetFiles:
         """Where the row groups have the column ``name``: offset, bytes, and bytes when decoded.
 
         int64 (groups,) each; the offset is in the file, and of the first byte.
-
-        Raises:
-            StoreError: a footer places it outside its file.
         """
         table = np.zeros((3, len(self)), np.int64)
         leaves = self.leaves(name)
@@ -168,7 +158,6 @@ class ParquetFiles:
     # --- reading ----------------------------------------------------------------------------------
 
     def decode(self, key: Key) -> Decoded:
-        """As in ``Reader``."""
         name, group = key
         assert isinstance(group, int)
         column = self.read(name, [group])
@@ -179,11 +168,7 @@ class ParquetFiles:
         return Decoded(found, sum(buffer.nbytes for buffer in found.buffers))
 
     def read(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray:
-        """The column ``name`` of row groups, in their order.
-
-        Raises:
-            StoreError: they cannot be read, or a file has changed.
-        """
+        """The column ``name`` of row groups, in their order."""
         import pyarrow as pa
 
         chunks: list[Any] = []
@@ -232,11 +217,9 @@ class ParquetFiles:
         self._uses, self._now = (positions[order], starts), 0
 
     def passed(self, position: int) -> None:
-        """The epoch has come to this position."""
         self._now = position
 
     def next_use(self, rows: int | bytes) -> float:
-        """As in ``Reader``."""
         if self._uses is None:
             return math.inf
         group = int(rows)
@@ -291,11 +274,6 @@ class _FetchedFile(io.RawIOBase):
 
 
 def library(path: str = "") -> ModuleType:
-    """pyarrow.parquet.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -309,9 +287,7 @@ def library(path: str = "") -> ModuleType:
 def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> None:
     """Raise StoreError for a row group whose images need too much memory to be read.
 
-    Args:
-        decoded: int64 (groups,), bytes of the images of each.
-        limit: bytes of all row groups in memory.
+    ``decoded``: int64 (groups,), bytes of the images of each; ``limit``: bytes of all in memory.
     """
     most = min(limit // 2, _MOST_NBYTES)
     if not len(decoded) or int(decoded.max()) <= most:

@@ -48,11 +48,7 @@ class Frames:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """The framed pieces of a record with ``data``; together they are the record.
-
-    Args:
-        data: at most ``MAX_NBYTES``.
-    """
+    """The framed pieces of a record with ``data``, at most ``MAX_NBYTES``; together, the record."""
     cuts, at = [], data.find(MAGIC_BYTES)
     while at >= 0:
         if at % 4 == 0:
@@ -86,11 +82,7 @@ def join(data: Mapped, parts: list[tuple[int, int]]) -> bytes:
 
 
 def pieces_at(data: Mapped, at: int, path: str, record: int) -> list[tuple[int, int]]:
-    """Offset and length of the data of each piece of the record that starts at ``at``.
-
-    Raises:
-        StoreError: there is no record in pieces there.
-    """
+    """Offset and length of the data of each piece of the record that starts at ``at``."""
     found: list[tuple[int, int]] = []
     part = _FIRST
     while part != _LAST:
@@ -107,15 +99,7 @@ def pieces_at(data: Mapped, at: int, path: str, record: int) -> list[tuple[int, 
 
 
 def frames(data: Mapped, path: str) -> Frames:
-    """Where every record of a whole file lies.
-
-    Args:
-        data: the file, mapped.
-        path: for messages.
-
-    Raises:
-        StoreError: the file is truncated, or is not RecordIO.
-    """
+    """Where every record of a whole file lies."""
     begin: list[int] = []
     lengths: list[int] = []
     split: dict[int, list[tuple[int, int]]] = {}
@@ -158,11 +142,7 @@ def _bad(message: str, path: str, record: int, offset: int) -> StoreError:
 
 
 def headers(data: Mapped, found: Frames, path: str) -> np.ndarray:
-    """The header (``HEADER``) of each record, whose labels lie inside the data.
-
-    Raises:
-        StoreError: a record is too short for its header and labels.
-    """
+    """The header (``HEADER``) of each record, whose labels lie inside the data."""
     out = np.zeros(len(found.offset), HEADER)
     nbytes = found.nbytes.copy()
     plain = np.ones(len(out), bool)

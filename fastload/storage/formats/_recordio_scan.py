@@ -27,9 +27,6 @@ def scan(files: Sequence[str]) -> Table:
     """The table of RecordIO files as im2rec writes them, read from start to end.
 
     The offset of a record in several pieces is where it starts, plus ``SPLIT``.
-
-    Raises:
-        StoreError: a file is damaged, or holds something else.
     """
     data = MappedFiles(files)
     parts = [_File(path, data, number) for number, path in enumerate(files)]
@@ -79,7 +76,6 @@ class _File:
 
     @property
     def data(self) -> Mapped:
-        """Its content."""
         return self._files[self._number]
 
 

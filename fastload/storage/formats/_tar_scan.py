@@ -45,21 +45,14 @@ _Places = tuple[np.ndarray, np.ndarray, np.ndarray]  # file, offset, nbytes
 
 
 def scan(files: Sequence[str]) -> Table:
-    """The table of archives; members that are neither image nor label are fields.
-
-    Raises:
-        StoreError: an archive is damaged or refused, or a sample has no image.
-    """
+    """The table of archives; members that are neither image nor label are fields."""
     return _Scan(files).table
 
 
 class MemberStrings(Strings):
     """The contents of members of archives, one for each sample, read when they are used.
 
-    Args:
-        files: the archives.
-        places: file, offset and length of each; the length -1 if a sample has no such member.
-        nothing: the value of a sample without such a member.
+    Where a length is -1, the sample has no such member, and ``nothing`` is its value.
     """
 
     def __init__(self, files: Sequence[str], places: _Places, nothing: bytes) -> None:
@@ -69,7 +62,6 @@ class MemberStrings(Strings):
         return len(self._places[0])
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
-        """As in ``Strings``."""
         found = [self._nothing] * len(indices)
         files, offsets, lengths = (place[indices] for place in self._places)
         opened, descriptor = -1, -1
@@ -102,20 +94,15 @@ class MemberStrings(Strings):
         return found
 
     def whole(self) -> Blobs:
-        """As in ``Strings``."""
         return Blobs.of(self.take(np.arange(len(self))))
 
     def check(self, count: int, name: str, path: str | None) -> None:
-        """As in ``Strings``; the archives were checked when they were scanned."""
+        """The archives were checked when they were scanned."""
         assert len(self) == count  # one for each sample
 
 
 class _Scan:
-    """The samples of the archives ``files``, in order.
-
-    Attributes:
-        table: their table.
-    """
+    """The samples of the archives ``files``, in order, and their ``table``."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._data = MappedFiles(files)
@@ -288,10 +275,7 @@ class _Scan:
         return kinds
 
     def _described_labels(self) -> tuple[np.ndarray | None, bool]:
-        """ "label" of the members "json", and whether one has it.
-
-        No labels unless every sample has one that is a label.
-        """
+        """The "label" in each member "json", if all have one that is one; whether any has."""
         texts = (text for text in self._read(self._with(_JSON)) if b"label" in text)
         values = [value for text in texts if (value := _described(text).get("label")) is not None]
         if len(values) == self._count:

@@ -36,15 +36,7 @@ def head(nbytes: int) -> bytes:
 
 
 def frames(data: Mapped, path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and length (int64) of the data of every record of a whole file.
-
-    Args:
-        data: the file, mapped.
-        path: for messages.
-
-    Raises:
-        StoreError: the file is truncated, or a length is damaged.
-    """
+    """Offset and length (int64) of the data of every record of a whole file."""
     end, unpack = len(data), _LENGTH.unpack_from
     at, count, parts = 0, 0, []
     while at < end:

@@ -48,11 +48,7 @@ _CHUNK = 1 << 16  # examples parsed at once
 
 
 def scan(files: Sequence[str]) -> Table:
-    """The table of TFRecord files, read from start to end.
-
-    Raises:
-        StoreError: a file is damaged, or holds no images.
-    """
+    """The table of TFRecord files, read from start to end."""
     data = MappedFiles(files)
     parts = [_File(path, data, number) for number, path in enumerate(files)]
     names = _names(parts)
@@ -74,7 +70,6 @@ class _File:
 
     @property
     def data(self) -> Mapped:
-        """Its content."""
         return self._files[self._number]
 
     def __len__(self) -> int:
@@ -142,7 +137,6 @@ class _Scan:
         self._used = set(_KNOWN)
 
     def table(self) -> Table:
-        """All columns."""
         offset, nbytes = self._images()
         labels = self._labels()
         kinds = self._kinds()

@@ -34,8 +34,6 @@ class Array:
     """A Zarr v3 array that needs no library: chunks divide only the first axis, not compressed.
 
     Attributes:
-        folder: of the array.
-        shape, dtype: of the array, little-endian.
         rows: of a chunk file, along the first axis.
         inner: rows of an inner chunk of a shard; None if chunks are not shards.
         index_crc, index_first: a shard's index has a CRC32C; it lies at the start of the file.
@@ -109,11 +107,9 @@ class Array:
 
     @property
     def files(self) -> int:
-        """How many chunk files there are."""
         return -(-self.shape[0] // self.rows)
 
     def path_of(self, number: int) -> str:
-        """The file of a chunk."""
         key = self._separator.join(["c", str(number), *["0"] * (len(self.shape) - 1)])
         return os.path.join(self.folder, *key.split("/"))
 
@@ -147,11 +143,7 @@ class Array:
         return np.concatenate(parts) if parts else np.empty(self.shape, self.dtype)
 
     def index(self, number: int) -> np.ndarray:
-        """The index of a shard: uint64 (inner chunks, 2), offset and length of each.
-
-        Raises:
-            StoreError: truncated, or its CRC32C does not match.
-        """
+        """The index of a shard: uint64 (inner chunks, 2), offset and length of each."""
         assert self.inner is not None  # a shard
         path = self.path_of(number)
         nbytes = self.rows // self.inner * 16
@@ -202,7 +194,6 @@ def shard_index(count: int, rows: int, nbytes: int) -> bytes:
 
 
 def write_group(folder: str, attributes: Mapping[str, Any]) -> None:
-    """Write the description of a group."""
     node = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
     write_synced(os.path.join(folder, "zarr.json"), to_json(node))
 
@@ -228,7 +219,6 @@ def describe(
 
 
 def write_array(folder: str, array: np.ndarray) -> None:
-    """Write a small array."""
     blocks = pieces(array)
     rows = len(blocks[0])
     os.makedirs(folder)

@@ -49,12 +49,7 @@ _PIECE_NBYTES = 64 << 10  # of pixels in a chunk of a compressed store, at least
 
 
 def read_hdf5(path: str) -> Table:
-    """The table of an HDF5 file, or of shards: written by fastload, or with images and labels.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not an HDF5 file, damaged, or without images that can be read.
-    """
+    """The table of an HDF5 file, or of shards: written by fastload, or with images and labels."""
     if not os.path.exists(path):
         return read_shards(path, NAME, read_hdf5)
     with opened(path) as file:
@@ -85,11 +80,7 @@ def write_hdf5(
     total: int | None = None,
     **options: Any,
 ) -> Writer:
-    """The writer of an HDF5 file, or of shards. See ``open_writer`` for the arguments.
-
-    Raises:
-        UsageError: compressed shards.
-    """
+    """The writer of an HDF5 file, or of shards. See ``open_writer`` for the arguments."""
     sharding = Sharding(shards, shard_nbytes, total)
     if compression is None:
         return array_writer(Hdf5Writer, path, sharding, **options)
@@ -113,9 +104,8 @@ def _as_os_errors() -> Iterator[None]:
 class Hdf5Writer(ArrayWriter):
     """Writes an HDF5 store. See ``open_writer`` for the arguments.
 
-    Args:
-        compression: None: contiguous, at full speed. "gzip" or "lzf": chunked and smaller, read
-            through the HDF5 library.
+    Without ``compression`` contiguous, at full speed; with "gzip" or "lzf" chunked and smaller,
+    read through the HDF5 library.
     """
 
     format = NAME
@@ -251,7 +241,6 @@ def _create(
 
 
 def _add(file: h5py.File, arrays: Mapping[str, np.ndarray]) -> None:
-    """Columns into an open file."""
     for name, array in arrays.items():
         file.create_dataset(name, data=array)
 
@@ -259,9 +248,8 @@ def _add(file: h5py.File, arrays: Mapping[str, np.ndarray]) -> None:
 def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
     """Join records and columns; the name of the file that has both.
 
-    Args:
-        data: file with the records, ``nbytes`` bytes from ``begin`` on.
-        head: file with the columns, and a hole of as many bytes from ``offset`` on.
+    ``data`` has ``nbytes`` bytes of records from ``begin`` on, ``head`` the columns, and a hole of
+    as many bytes from ``offset`` on.
     """
     if begin == offset:
         parts = [(0, 0, offset), (offset + nbytes, offset + nbytes, None)]

@@ -55,12 +55,6 @@ class LanceStore(SchemaStore):
         options: which column holds the images, and how much memory rows may take.
         remote: of a URL; only ``storage_options``, which are pylance's.
         version: which one is read; None: the newest.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: it is no Lance dataset, or cannot be read.
-        UsageError: no column of images, a cache for a URL, or a forked process.
-        MissingDependencyError: pylance is not installed.
     """
 
     format = "lance"
@@ -184,7 +178,7 @@ class LanceStore(SchemaStore):
         return [self.path]
 
     def places(self, indices: np.ndarray) -> Spans:
-        """As in the contract: as if all rows had one length, one after the other."""
+        """As if all rows had one length, one after the other."""
         indices = np.asarray(indices, np.int64)
         return Spans(
             file=np.zeros(len(indices), np.int32),
@@ -193,11 +187,7 @@ class LanceStore(SchemaStore):
         )
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract: places in ``Spans.memory``, which is Arrow's.
-
-        Raises:
-            StoreError: rows cannot be read.
-        """
+        """Places in ``Spans.memory``, which is Arrow's."""
         part = self._pin(indices)
         assert part is not None, "only what is ahead may find no room"
         held = Pins(self._groups)
@@ -214,7 +204,7 @@ class LanceStore(SchemaStore):
         )
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
-        """As in the contract; there are no blocks, as nothing is kept for other batches."""
+        """There are no blocks, as nothing is kept for other batches."""
         part = self._pin(indices, urgency=urgency, ahead=True)
         if part is None:
             return None
@@ -236,7 +226,7 @@ class LanceStore(SchemaStore):
         )
 
     def decode(self, key: Key) -> Decoded:
-        """As in ``Reader``; the key has the rows."""
+        """The key has the rows."""
         name, rows = key
         assert isinstance(rows, bytes)
         indices = np.frombuffer(rows, np.int64)
@@ -245,11 +235,11 @@ class LanceStore(SchemaStore):
         return Decoded(images, sum(buffer.nbytes for buffer in images.buffers))
 
     def next_use(self, rows: int | bytes) -> float:
-        """As in ``Reader``: no other batch uses it."""
+        """No other batch uses it."""
         return float("inf")
 
     def fetched(self) -> Mapping[str, float] | None:
-        """As in the contract: as pylance counts it."""
+        """As pylance counts it."""
         if not is_url(self._url.text):
             return None
         done = self._dataset.io_stats_snapshot()

@@ -56,15 +56,7 @@ _T = TypeVar("_T")
 
 
 def read_lmdb(path: str) -> Table:
-    """The table of an LMDB store, of fastload or of another program.
-
-    Args:
-        path: of the file, or of a folder with ``data.mdb``.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not an LMDB file, damaged, or of an unknown layout.
-    """
+    """The table of an LMDB file, or a folder with ``data.mdb``, of fastload or another program."""
     pages = _pages(_data_file(path))
     if pages.subtree(RECORDS) is not None and pages.subtree(COLUMNS) is not None:
         return read_layout(pages)
@@ -119,12 +111,8 @@ def _pages(path: str, need: Fetch | None = None) -> Pages:
 def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
     """The table of a store that fastload wrote. Reads no column except the small JSON ones.
 
-    Args:
-        pages: of the data file.
-        rebuild: if the table of offsets does not fit the file, compute it anew, with a warning.
-
-    Raises:
-        StoreError: damaged, or another layout; a table that does not fit, without ``rebuild``.
+    If the table of offsets does not fit the file, it is computed anew, with a warning; without
+    ``rebuild`` it is a StoreError.
     """
     path, records, tree = pages.path, pages.subtree(RECORDS), pages.subtree(COLUMNS)
     if records is None or tree is None:
@@ -246,11 +234,7 @@ class _Values:
         return None if found is None else self._pages.bytes[found[0] : found[0] + found[1]]
 
     def json(self, name: str, kind: type[_T]) -> _T:
-        """The JSON value of a column, a ``kind``.
-
-        Raises:
-            StoreError: the column is missing or something else.
-        """
+        """The JSON value of a column, a ``kind``."""
         value = self.get(name)
         if value is None:
             raise StoreError(
@@ -342,12 +326,7 @@ class LmdbWriter(PartialWriter):
                 )
 
     def extend(self, batch: Batch) -> None:
-        """Add records; every 64 MB or 20,000 records they are made durable.
-
-        Raises:
-            UsageError: the records differ from earlier ones in the type of labels or in fields.
-            StoreError: writing failed, for instance on a full disk.
-        """
+        """Add records; every 64 MB or 20,000 records they are made durable."""
         if not batch.keys:
             return
         columns = self._admit(batch)

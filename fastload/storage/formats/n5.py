@@ -33,12 +33,7 @@ VERSION = 1
 
 
 def read_n5(path: str) -> Table:
-    """The table of an N5 folder with a dataset of images, or of a dataset that is one.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not N5, damaged, or in blocks that do not hold whole images.
-    """
+    """The table of an N5 folder with a dataset of images, or of a dataset that is one."""
     if not os.path.isdir(path):
         raise StoreNotFoundError("expected an N5 folder, found nothing", path=path)
     attributes = read_json(os.path.join(path, "attributes.json")) or {}

@@ -54,11 +54,6 @@ class ParquetStore(SchemaStore):
         options: which column holds the images, and how much memory row groups may take; without a
             limit they share the one of this process.
         fetch: what to ask for before bytes of the files are read; None: they are all there.
-
-    Raises:
-        StoreError: a file is no Parquet file, damaged, or has row groups too large for the memory.
-        UsageError: no column of images, or files with different columns.
-        MissingDependencyError: pyarrow is not installed.
     """
 
     format = "parquet"
@@ -123,10 +118,7 @@ class ParquetStore(SchemaStore):
         return groups, indices - first[groups]
 
     def places(self, indices: np.ndarray) -> Spans:
-        """As in the contract: where the row group of each record begins, and its mean length.
-
-        Where in the row group a record lies is not known before that is decoded.
-        """
+        """Where the row group of each record begins, and a mean length: decoding tells more."""
         groups, _ = self._located(indices)
         rows = np.diff(self._parquet.first)[groups]
         return Spans(
@@ -136,11 +128,7 @@ class ParquetStore(SchemaStore):
         )
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract: places in ``Spans.memory``, which is the memory of row groups.
-
-        Raises:
-            StoreError: a row group cannot be decoded.
-        """
+        """Places in ``Spans.memory``, which is the memory of row groups."""
         groups, rows = self._located(indices)
         n = len(groups)
         file, offset = np.zeros(n, np.int32), np.zeros(n, np.int64)
@@ -175,7 +163,7 @@ class ParquetStore(SchemaStore):
         return Spans(file=file, offset=offset, nbytes=nbytes, held=held, memory=memory)
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
-        """As in the contract: row groups are decoded as a whole in any case."""
+        """Row groups are decoded as a whole in any case."""
         held = Pins(self._groups)
         for group in np.unique(self._located(indices)[0]).tolist():
             part = self._groups.pin(
@@ -208,15 +196,13 @@ class ParquetStore(SchemaStore):
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        """As in the contract."""
         self._parquet.expect(self._located(indices)[0], np.asarray(positions, np.int64))
 
     def passed(self, position: int) -> None:
-        """As in the contract."""
         self._parquet.passed(position)
 
     def check_window(self, blocks: int) -> None:
-        """As in the contract: the row groups of a window fit into half of the memory."""
+        """The row groups of a window fit into half of the memory."""
         block = np.stack([self._parquet.file, self._offset // BLOCK_NBYTES], axis=1)
         which = np.unique(block, axis=0, return_inverse=True)[1].reshape(-1)
         nbytes = np.sort(np.bincount(which, self._decoded))[::-1]
@@ -230,11 +216,9 @@ class ParquetStore(SchemaStore):
             )
 
     def read_through(self, fetch: Fetch) -> None:
-        """As in the contract."""
         self._fetch = self._parquet.fetch = fetch
 
     def hint(self, *, windowed: bool) -> str | None:
-        """As in the contract."""
         total, limit = int(self._decoded.sum()), self._groups.limit
         if windowed or total <= limit // 2:
             return None
@@ -297,12 +281,7 @@ def _forget(files: ParquetFiles) -> None:
 
 
 def _files_of(path: str) -> list[str]:
-    """The files of the store ``path``, in order.
-
-    Raises:
-        StoreNotFoundError: none.
-        UsageError: a folder that holds several splits.
-    """
+    """The files of the store ``path``, in order."""
     if not os.path.isdir(path):
         return data_files(path)
     found = _below(path)

@@ -47,12 +47,7 @@ _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
 
 
 def read_pth(path: str) -> Table:
-    """The table of a .pth file with a uint8 tensor of images, or of shards.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not written by ``torch.save``, damaged, or without images.
-    """
+    """The table of a .pth file with a uint8 tensor of images, or of shards."""
     if not os.path.exists(path):
         return read_shards(path, NAME, read_pth)
     file = PthFile(path)

@@ -60,7 +60,7 @@ class TarWriter(StreamWriter):
         return bytes(2 * BLOCK)
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """As in the contract: label, JSON and fields, then the header of the image; its padding."""
+        """Label, JSON and fields, then the header of the image; its padding."""
         before, after = [], []
         labels = None if batch.labels is None else label_column(batch.labels).tolist()
         kinds, sizes = batch.kinds.tolist(), batch.sizes.tolist()

@@ -36,7 +36,7 @@ class TFRecordWriter(StreamWriter):
     format = _tfrecord_scan.NAME
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """As in the contract: the features before the image; the checksum of the record."""
+        """The features before the image; the checksum of the record."""
         before, after = [], []
         labels, fields = self._labels(batch), _fields(batch)
         formats = [_format(_format_of(*pair)) for pair in zip(batch.data, batch.kinds.tolist())]

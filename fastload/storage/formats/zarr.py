@@ -43,13 +43,7 @@ VERSION = 1
 
 
 def read_zarr(path: str) -> Table:
-    """The table of a Zarr folder with an array of images, or of an array that is one.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not Zarr, damaged, or without images.
-        MissingDependencyError: compressed arrays need the zarr library, which is not installed.
-    """
+    """The table of a Zarr folder with an array of images, or of an array that is one."""
     if not os.path.isdir(path):
         raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
     root = read_json(os.path.join(path, "zarr.json")) or {}

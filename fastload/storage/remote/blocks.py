@@ -97,12 +97,7 @@ def checksums(data: bytes | memoryview) -> np.ndarray:
 
 
 class Mapped:
-    """A file mapped for reading and writing, as ``array``: bytes that it loses read as zeros.
-
-    Args:
-        descriptor: of the file; may be closed.
-        nbytes: its size.
-    """
+    """A file mapped for reading and writing, as ``array``: bytes that it loses read as zeros."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         mapped, core = mmap.mmap(descriptor, nbytes), _native.load()
@@ -120,10 +115,7 @@ class Blocks:
     """What of an object is fetched, and evicted, as a whole.
 
     Two that follow each other may share a group, at the end of one and the beginning of the other.
-
-    Args:
-        begin: int64 (blocks,), the offset of each; ascending but for blocks that are empty.
-        end: int64 (blocks,), where it ends; not after ``begin``: it is empty.
+    ``begin`` ascends but for blocks that are empty, whose ``end`` is not after it.
 
     Attributes:
         low, high: int64 (blocks,), the groups that a block touches; an empty one, none.
@@ -186,10 +178,7 @@ class Uses:
         Args:
             pieces: int64 (n,), what is used.
             positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
-            count: of all pieces.
-            length: as the attribute.
             most: the last position of the whole store; below ``length``: only this epoch is known.
-            blocks: as the attribute.
         """
         dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         until = int(np.searchsorted(positions, length))
@@ -229,24 +218,14 @@ class Uses:
 class BlockFile:
     """The cached part of one object, in one process. Methods are called in the area's mutex.
 
-    Args:
-        area: where its files are.
-        what: the object.
-        name: of its files: the same for the same version of the same object.
+    ``name`` is the same for the same version of the same object.
 
     Attributes:
         path: of the sparse file, for whoever maps it.
-        nbytes: of the object.
-        cells: their number.
         verified: bool (cells,), whose checksums this process knows to be right.
-        uses: when this epoch uses what; None: its order is not known.
-        now: the position of this epoch.
+        uses, now: when this epoch uses what, and its position; None: its order is not known.
         users: how many have it open in this process.
         writers: threads that write to it, which closing waits for.
-        closed: nobody uses it any more.
-
-    Raises:
-        StoreError: the disk is full.
     """
 
     def __init__(self, area: Area, what: RemoteObject, name: str) -> None:
@@ -401,11 +380,7 @@ class BlockFile:
             _free(self._data, begin, end)
 
     def write(self, first: int, data: bytes | memoryview) -> None:
-        """Write claimed cells from ``first`` on; outside of the mutex.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Write claimed cells from ``first`` on; outside of the mutex. Raises OSError."""
         view, at = memoryview(data), first * CELL
         while len(view):
             written = os.pwrite(self._data, view, at)
@@ -424,10 +399,7 @@ class BlockFile:
             _free(self._data, first, stop)
 
     def wrong(self, cells: np.ndarray) -> np.ndarray:
-        """Those of ``cells`` whose bytes do not match their checksums; outside of the mutex.
-
-        They are there and pinned.
-        """
+        """Those of ``cells``, pinned, that differ from their checksums; outside of the mutex."""
         unknown: np.ndarray = cells[~self.verified[cells]]
         if not len(unknown):
             return unknown
@@ -471,7 +443,6 @@ class BlockFile:
         return groups
 
     def unpin(self, groups: np.ndarray) -> None:
-        """End one ``pin``."""
         self._pinned[groups] -= 1
         self._flags[groups[self._pinned[groups] == 0]] = 0
 
@@ -576,12 +547,10 @@ class BlockFile:
         self.abandon(cells[self.state[cells] == THERE])
 
     def has(self, cells: np.ndarray) -> bool:
-        """Whether all of ``cells`` are there."""
         return bool((self.state[cells] == THERE).all())
 
     @property
     def present(self) -> int:
-        """Cells that are there."""
         return int((self.state == THERE).sum())
 
 

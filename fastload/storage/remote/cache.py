@@ -70,13 +70,7 @@ class LostFiles(StoreError):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where the bytes of an object come from.
-
-    Attributes:
-        service: what sends its requests.
-        secrets: values that must not be shown.
-        counters: of the store.
-    """
+    """Where the bytes of an object come from; ``secrets`` must not be shown."""
 
     service: Service
     secrets: tuple[str, ...]
@@ -111,20 +105,12 @@ class Hold:
         self.ahead_nbytes = 0
 
     def ready(self) -> bool:
-        """Whether ``wait`` would return, or raise, at once."""
         if any(not fetch.done for fetch in self.fetches):
             return False
         return not any((file.state[cells] != THERE).any() for file, cells in self.others)
 
     def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Return when the bytes are there.
-
-        Args:
-            ended: asked now and then; once True, this returns without them.
-
-        Raises:
-            StoreError: they cannot be fetched.
-        """
+        """Return when the bytes are there, or ``ended``, which is asked now and then, is True."""
         if self.cache is not None:
             self.cache.wait(self, ended)
 
@@ -184,7 +170,6 @@ class BlockCache:
             return file
 
     def close(self, file: BlockFile) -> None:
-        """End one ``open``."""
         with self.area.mutex():
             self._forget_dropped()
             file.users -= 1
@@ -212,13 +197,8 @@ class BlockCache:
         """Pin ``ranges``, and fetch what is missing.
 
         Args:
-            ranges: what is wanted.
-            source: where it comes from.
             urgency: of its requests; the smallest is served first.
-            ahead: it is not needed yet.
-
-        Returns:
-            The hold; None with ``ahead`` where there is no room.
+            ahead: it is not needed yet: None is returned where there is no room.
 
         Raises:
             StoreError: there is no room.
@@ -346,7 +326,6 @@ class BlockCache:
                 raise
 
     def _deliver(self, fetch: _Fetch, data: bytes | memoryview) -> None:
-        """The bytes of ``fetch`` have come."""
         file, wanted = fetch.file, min(fetch.stop * CELL, fetch.file.nbytes) - fetch.first * CELL
         if len(data) != wanted:
             self._end(
@@ -455,7 +434,6 @@ class BlockCache:
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, hold: Hold, ended: Callable[[], bool]) -> None:
-        """As ``Hold.wait``."""
         try:
             self._wait(hold, ended)
         except LostFiles:
@@ -531,7 +509,6 @@ class BlockCache:
     # --- releasing --------------------------------------------------------------------------------
 
     def release(self, hold: Hold) -> None:
-        """As ``Hold.release``."""
         with self.area.mutex():
             self._forget_dropped()
             self._release(hold)
@@ -656,13 +633,7 @@ os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.
 
 
 def cache_for(options: RemoteOptions) -> BlockCache:
-    """The cache that ``options`` name; one for each folder in each process.
-
-    ``let_go`` of it when it is not needed any more.
-
-    Raises:
-        UsageError: the folder cannot be used.
-    """
+    """The cache that ``options`` name, one for each folder in each process, until ``let_go``."""
     if options.limit == 0:
         return BlockCache(MemoryArea())
     key = os.getpid(), os.path.realpath(options.folder)

@@ -15,13 +15,7 @@ from .options import RemoteOptions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CachedObject:
-    """One object in the cache.
-
-    Attributes:
-        url: without credentials.
-        nbytes: its size.
-        cached_nbytes: what the cache takes on the disk for it.
-    """
+    """An object in the cache: URL without credentials, size, and what it takes on the disk."""
 
     url: str
     nbytes: int
@@ -47,11 +41,7 @@ def contents(folder: str) -> list[CachedObject]:
 
 
 def clear(folder: str) -> tuple[int, int]:
-    """Delete the objects that no running process uses: how many were deleted, how many kept.
-
-    Raises:
-        UsageError: the folder cannot be used.
-    """
+    """Delete the objects that no running process uses: how many were deleted, how many kept."""
     if not os.path.isdir(os.path.join(folder, "objects")):
         return 0, 0
     cache = cache_for(RemoteOptions(cache_dir=folder))

@@ -23,13 +23,7 @@ _WEB = ("http", "https")
 
 
 class Finder:
-    """Looks for objects.
-
-    Args:
-        service: what asks for them.
-        counters: what the requests are counted in.
-        secrets: values that must not be shown.
-    """
+    """Looks for objects."""
 
     def __init__(self, service: Service, counters: Counters, secrets: tuple[str, ...]) -> None:
         self._service, self._counters, self._secrets = service, counters, secrets
@@ -38,10 +32,6 @@ class Finder:
         """Path below the store's folder -> object, the sidecar included.
 
         A set of shards that has a manifest is found as that alone: ``shards`` completes it.
-
-        Raises:
-            StoreNotFoundError: nothing there.
-            StoreError: it cannot be asked for.
         """
         if "{" in url.text:
             return self._several([RemoteUrl(text) for text in expand(url.text)])

@@ -29,17 +29,7 @@ _T = TypeVar("_T")
 
 
 class FsspecService(Service):
-    """One file system of fsspec.
-
-    Args:
-        url: of any file in it.
-        options: of the file system.
-
-    Raises:
-        MissingDependencyError: the package for its protocol is not installed.
-        UsageError: options that it refuses.
-        StoreError: its server cannot be reached, or refuses the credentials.
-    """
+    """One file system of fsspec: that of ``url``."""
 
     def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
         self._lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()

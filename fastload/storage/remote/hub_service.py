@@ -15,12 +15,7 @@ from .urls import RemoteUrl
 
 
 class HubService(FsspecService):
-    """The files of ``hf://``; ``RemoteObject.version`` is the commit.
-
-    Args:
-        url: of any file.
-        options: of ``huggingface_hub.HfFileSystem``.
-    """
+    """The files of ``hf://``; ``RemoteObject.version`` is the commit."""
 
     def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
         super().__init__(url, options)

@@ -46,11 +46,9 @@ _CLIENT: dict[str, Any] = {"timeout": "300s", "connect_timeout": "10s"}
 
 
 class ObstoreService(Service):
-    """One bucket, container or web server.
+    """One bucket, container or web server: that of ``url``.
 
-    Args:
-        url: of any object in it.
-        options: for ``obstore.store.from_url``; "client_options" among them are for its client.
+    "client_options" among the options are for its client.
     """
 
     def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:

@@ -63,10 +63,7 @@ class RemoteOptions:
         return os.path.join(base, "fastload")
 
     def secrets(self) -> tuple[str, ...]:
-        """Values that must not be shown: those of options whose name is not known to be harmless.
-
-        Nested options are included.
-        """
+        """Values that must not be shown: those of options that are not known to be harmless."""
         return tuple(_secrets(dict(self.storage_options or {})))
 
 

@@ -68,12 +68,8 @@ class Request:
     """One range of an object.
 
     Attributes:
-        service: what sends it.
-        what: the object.
-        start, stop: the range, in bytes.
         deliver: called once with the bytes, on any thread.
         fail: called instead with a StoreError, on any thread.
-        counters: what it is counted in.
         secrets: values that must not be shown.
     """
 
@@ -90,7 +86,6 @@ class Request:
 
     @property
     def nbytes(self) -> int:
-        """Of the range."""
         return self.stop - self.start
 
 
@@ -126,12 +121,9 @@ class Pace:
         return requests < self.width and nbytes <= self.width * self.each_nbytes
 
     def answered(self, nbytes: int, *, waiting: bool, in_flight: int) -> None:
-        """``nbytes`` have arrived.
+        """``nbytes`` have arrived, of one of so many requests in flight.
 
-        Args:
-            nbytes: of the answer.
-            waiting: more requests wait than may be sent.
-            in_flight: requests, this one included.
+        ``waiting``: more requests wait than may be sent.
         """
         if not waiting:  # the link is not what limits it
             self._begin()
@@ -173,7 +165,6 @@ class Latencies:
         self._seen: dict[int, collections.deque[float]] = {}
 
     def add(self, nbytes: int, seconds: float) -> None:
-        """One more request."""
         kept = self._seen.setdefault(nbytes.bit_length(), collections.deque(maxlen=300))
         kept.append(seconds)
 
@@ -243,14 +234,7 @@ class Requests:
         counters: Counters,
         secrets: tuple[str, ...] = (),
     ) -> concurrent.futures.Future[_T]:
-        """The result of the coroutine that ``make`` returns, repeated as requests are.
-
-        Args:
-            make: called for each attempt.
-            url: that messages name.
-            counters: what it is counted in.
-            secrets: values that must not be shown.
-        """
+        """The result of the coroutine that ``make`` returns, repeated as requests are."""
         self.check()
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
 

@@ -50,11 +50,7 @@ class Service(abc.ABC):
 
     @abc.abstractmethod
     async def read(self, what: RemoteObject, start: int, stop: int) -> bytes | memoryview:
-        """Bytes from ``start`` up to ``stop``, as many as asked for.
-
-        Raises:
-            Changed: the object was replaced since ``look``.
-        """
+        """All bytes from ``start`` up to ``stop``. Raises Changed if it was since ``look``."""
 
     @abc.abstractmethod
     async def below(self, url: RemoteUrl) -> Sequence[RemoteObject]:

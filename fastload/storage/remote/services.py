@@ -18,12 +18,7 @@ OBSTORE = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "ht
 
 
 def service_of(url: RemoteUrl, options: Mapping[str, Any]) -> Service:
-    """What sends requests for ``url``.
-
-    Raises:
-        MissingDependencyError: the package for its scheme is not installed.
-        UsageError: options or a URL that it refuses.
-    """
+    """What sends requests for ``url``."""
     if url.scheme in OBSTORE:
         if url.query:
             raise UsageError(

@@ -78,11 +78,7 @@ class _Attached:
             raise
 
     def open(self, columns: ColumnOptions) -> Store:
-        """The store over the sparse files, with what opening it reads.
-
-        Raises:
-            StoreError: it cannot be fetched, or is damaged or of an unknown format.
-        """
+        """The store over the sparse files, with what opening it reads."""
         path = self.mirror.path(self.url.name)
         found: Format | None = find_format(path)
         if found is None or (found.suffixes == () and found.recognise is None):
@@ -137,10 +133,7 @@ class _Attached:
         return hold
 
     def doubt(self) -> bool:
-        """What was read last is damaged: drop it; whether there was anything that came.
-
-        It is also what opening the store has read.
-        """
+        """Drop what was read last and what opening has read, as damaged; whether any had come."""
         ranges = [one for hold in self.holds for one in hold.ranges]
         ranges += [one for read in self._read for one in read]
         self._read.clear()
@@ -179,22 +172,7 @@ class _Attached:
 
 
 class RemoteStore(WrappedStore):
-    """A store at a URL. See the package.
-
-    Args:
-        url: of the store.
-        options: how it is read and cached.
-        columns: how a table is read.
-
-    Attributes:
-        counters: what reading it has cost.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: it cannot be fetched, or is damaged or of an unknown format.
-        MissingDependencyError: obstore, or what fsspec needs for this scheme, is not installed.
-        UsageError: the options or the cache's folder cannot be used.
-    """
+    """A store at a URL. See the package. ``counters``: what reading it has cost."""
 
     generation = 0
 
@@ -281,10 +259,7 @@ class RemoteStore(WrappedStore):
         return self._healed(lambda: question(self.inner))
 
     def _healed(self, read: Callable[[], _T]) -> _T:
-        """What ``read`` returns: called again where the first time found the cache wrong.
-
-        See the note in ``blocks.py``.
-        """
+        """What ``read`` returns, called again if the cache was wrong (Note in ``blocks.py``)."""
         here = self._here
         with self._named():
             try:
@@ -315,7 +290,6 @@ class RemoteStore(WrappedStore):
                 self.generation += 1
 
     def doubt(self, indices: np.ndarray) -> bool:
-        """As in the contract."""
         new = np.array([i for i in indices.tolist() if i not in self._doubted], np.int64)
         here = self._here
         if not len(new) or self.inner.remote:
@@ -329,7 +303,6 @@ class RemoteStore(WrappedStore):
 
     @property
     def inner(self) -> Store:
-        """The store over the sparse files."""
         _ = self._here
         assert self._inner is not None
         return self._inner
@@ -371,12 +344,12 @@ class RemoteStore(WrappedStore):
         return self._count
 
     def shown(self, file: int) -> str:
-        """As in the contract: the URL, without credentials."""
+        """The URL, without credentials."""
         path = self.files[file]
         return self._shown_path(path) or path
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract: fetched, and there as long as the spans live."""
+        """Fetched, and there as long as the spans live."""
 
         def fetched() -> Spans:
             if self.inner.remote:
@@ -390,8 +363,6 @@ class RemoteStore(WrappedStore):
         return self._healed(fetched)
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
-        """As in the contract."""
-
         def begun() -> Held | None:
             if self.inner.remote:
                 return self.inner.ahead(indices, urgency=urgency, blocks=blocks)
@@ -448,7 +419,6 @@ class RemoteStore(WrappedStore):
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        """As in the contract."""
         if self.inner.remote:
             self.inner.expect(indices, positions, length=length, blocks=blocks)
         here = self._here
@@ -478,14 +448,12 @@ class RemoteStore(WrappedStore):
                 file.uses, file.now = uses, 0
 
     def passed(self, position: int) -> None:
-        """As in the contract."""
         if self.inner.remote:
             self.inner.passed(position)
         for file in self._here.opened:
             file.now = position
 
     def check_window(self, blocks: int) -> None:
-        """As in the contract."""
         if self.inner.remote:
             self.inner.check_window(blocks)
         limit = self._here.cache.area.limit
@@ -496,7 +464,6 @@ class RemoteStore(WrappedStore):
             )
 
     def fetched(self) -> Mapping[str, float]:
-        """As in the contract."""
         return self.counters.snapshot()
 
     @property
@@ -506,13 +473,12 @@ class RemoteStore(WrappedStore):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all objects."""
         return sum(one.nbytes for one in self._objects.values())
 
     # --- columns ----------------------------------------------------------------------------------
 
     def check_whole(self) -> None:
-        """As in the contract, also of columns from before files were opened anew."""
+        """Also of columns from before files were opened anew."""
         try:
             for store in [*self._inner_before, self.inner]:
                 store.check_whole()
@@ -545,7 +511,7 @@ class RemoteStore(WrappedStore):
         )
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract; what does not match its checksum is fetched again."""
+        """What does not match its checksum is fetched again."""
         if self.indirect is not None:
             return super().read(indices)
         data = self._healed(lambda: Store.read(self, indices))
