@@ -70,7 +70,7 @@ class ColumnReader:
         return Blobs(values, positions)
 
     def fields(self, fields: Sequence[Field]) -> Mapping[str, FieldColumn]:
-        found: dict[str, FieldColumn] = {}
+        columns: dict[str, FieldColumn] = {}
         for field in fields:
             name = f"{self._prefix}{field.name}"
             values = (
@@ -80,8 +80,8 @@ class ColumnReader:
             )
             if values is None:
                 raise self._damaged(name, "a field", None)
-            found[field.name] = FieldColumn(field, values)
-        return found
+            columns[field.name] = FieldColumn(field, values)
+        return columns
 
     def _damaged(self, name: str, expected: str, found: np.ndarray | None) -> StoreError:
         what = "nothing" if found is None else f"{found.dtype} {found.shape}"
@@ -92,12 +92,12 @@ class ColumnReader:
         )
 
 
-def checked_labels(labels: np.ndarray | None, count: int, path: str) -> np.ndarray:
+def checked_labels(labels: np.ndarray | None, name: str, count: int, path: str) -> np.ndarray:
     """``labels`` of any program, as a store returns them; None: what has their name is no array."""
     if labels is None:
         raise StoreError(
-            "expected an array of labels under this name, found something else: if it was one copy "
-            "the store again, else give it another name",
+            f"expected an array of labels under the name {name!r}, found something else: if it was "
+            "one copy the store again, else give it another name",
             path=path,
         )
     try:

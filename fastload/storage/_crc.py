@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .. import _native
-from ..errors import MissingDependencyError
+from ..errors import needed
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -21,13 +21,11 @@ def _function() -> Callable[[_Bytes, int], int]:
     if core is not None:
         function: Callable[[_Bytes, int], int] = core.crc32c
         return function
-    try:
-        import google_crc32c
-    except ImportError as error:
-        raise MissingDependencyError(
-            "checksums need the native core or google-crc32c, and neither is installed: "
-            "pip install google-crc32c"
-        ) from error
+    google_crc32c = needed(
+        "google_crc32c",
+        "checksums need the native core or google-crc32c, and neither is installed: "
+        "pip install google-crc32c",
+    )
     return lambda data, crc: int(google_crc32c.extend(crc, bytes(data)))
 
 

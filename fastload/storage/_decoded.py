@@ -24,15 +24,15 @@ def decoded(
     values: list[Any] = []
     errors: dict[int, StoreError] = {}
     for at, record in enumerate(records.tolist()):
-        one = records[at : at + 1]
+        record_alone = records[at : at + 1]
         try:
-            values += list(store.batch(name, one))
+            values += list(store.batch(name, record_alone))
         except (ValueError, RecursionError) as error:
             values.append(None)
             errors[at] = StoreError(
                 f"expected {store.fields[name].kind} in the field {name!r}, found something else: "
                 f"{error}; write that value again, or leave the record out with on_error='skip'",
-                path=store.shown(int(store.places(one).file[0])),
+                path=store.shown(int(store.places(record_alone).file[0])),
                 record=record,
             )
             errors[at].__cause__ = error

@@ -142,9 +142,9 @@ class Blobs(Strings):
     @classmethod
     def join(cls, parts: Sequence[Blobs]) -> Blobs:
         """All of ``parts`` (at least one) as one."""
-        start = np.cumsum([0] + [len(part.data) for part in parts[:-1]])
-        ends = [part.ends + at for part, at in zip(parts, start, strict=True)]
-        data = np.concatenate([part.data for part in parts])
+        start = np.cumsum([0] + [len(blobs.data) for blobs in parts[:-1]])
+        ends = [blobs.ends + at for blobs, at in zip(parts, start, strict=True)]
+        data = np.concatenate([blobs.data for blobs in parts])
         return cls(data, np.concatenate(ends, dtype=np.int64))
 
     def check(self, count: int, name: str, path: str | None) -> None:
@@ -187,7 +187,7 @@ class DeferredStrings(Strings):
     def __init__(self, count: int, read: Callable[[], Blobs], path: str) -> None:
         self._count, self._read, self._path = count, read, path
         self._version = _version(path)
-        self._found: Blobs | None = None
+        self._strings: Blobs | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -196,16 +196,16 @@ class DeferredStrings(Strings):
         return self.whole().take(indices, path)
 
     def whole(self) -> Blobs:
-        if self._found is None:
+        if self._strings is None:
             if _version(self._path) != self._version:
                 raise StoreError(
                     "the store was replaced by another one since it was opened: open it again",
                     path=self._path,
                 )
-            found = self._read()
-            found.check(self._count, "keys", self._path)
-            self._found = found
-        return self._found
+            strings = self._read()
+            strings.check(self._count, "keys", self._path)
+            self._strings = strings
+        return self._strings
 
     def check(self, count: int, name: str, path: str | None) -> None:
         """Only their number: ``whole`` checks the rest."""
@@ -329,10 +329,10 @@ def gather_fields(
     for name in names:
         Field(name, "bytes")  # refuses invalid names
         values = [record[name] for record in records]
-        found = {_kind_of(value) for value in values}
-        if len(found) != 1:
-            raise UsageError(f"field {name!r}: expected values of one type, found {sorted(found)}")
-        kinds[name] = found.pop()
+        types = {_kind_of(value) for value in values}
+        if len(types) != 1:
+            raise UsageError(f"field {name!r}: expected values of one type, found {sorted(types)}")
+        kinds[name] = types.pop()
         fields[name] = _values_of(name, kinds[name], values)
     return fields, kinds
 

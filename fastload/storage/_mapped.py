@@ -64,13 +64,13 @@ class MappedFiles:
         self._maps: dict[int, Mapped] = {}
 
     def __getitem__(self, file: int) -> Mapped:
-        found = self._maps.pop(file, None)
-        if found is None:
+        mapped = self._maps.pop(file, None)
+        if mapped is None:
             if len(self._maps) == _MOST_MAPPED:
                 del self._maps[next(iter(self._maps))]  # used longest ago
-            found = map_file(self._paths[file])
-        self._maps[file] = found
-        return found
+            mapped = map_file(self._paths[file])
+        self._maps[file] = mapped
+        return mapped
 
 
 class Watch:

@@ -113,9 +113,9 @@ class Partial:
         with os.scandir(self.folder) as entries:
             there = list(entries)
             other = [
-                one.path
-                for one in there
-                if not one.is_file(follow_symlinks=False) and not one.is_dir(follow_symlinks=False)
+                entry.path
+                for entry in there
+                if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False))
             ]
         if other:
             raise UsageError(
@@ -123,7 +123,7 @@ class Partial:
                 f"{min(other)!r}: delete that folder to start again"
             )
         # The settings are written before everything else.
-        foreign = {one.name for one in there} - {"lock", "settings.json.new"}
+        foreign = {entry.name for entry in there} - {"lock", "settings.json.new"}
         if foreign and not os.path.exists(self.file("settings.json")):
             raise UsageError(
                 f"expected a folder that fastload made at {self.folder!r}, found "
@@ -196,11 +196,11 @@ class Partial:
     def clear(self, keep: Collection[str] = ()) -> None:
         """Delete the data in the partial, except the names in ``keep``."""
         for name in {*os.listdir(self.folder)} - _OWN - {*keep}:
-            left = self.file(name)
-            if os.path.isdir(left):
-                shutil.rmtree(left)
+            path = self.file(name)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
             else:
-                os.unlink(left)
+                os.unlink(path)
 
     def keep(self, records: int) -> None:
         """Truncate the journal to the first ``records`` records, which are those of the data."""

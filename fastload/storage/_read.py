@@ -50,10 +50,10 @@ def pread_all(descriptor: int, nbytes: int, offset: int) -> bytes:
     data = os.pread(descriptor, nbytes, offset)
     if len(data) == nbytes or not data:
         return data
-    parts, left = [data], nbytes - len(data)
-    while left and (more := os.pread(descriptor, left, offset + nbytes - left)):
+    parts, missing = [data], nbytes - len(data)
+    while missing and (more := os.pread(descriptor, missing, offset + nbytes - missing)):
         parts.append(more)
-        left -= len(more)
+        missing -= len(more)
     return b"".join(parts)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from ..errors import StoreError, UsageError
 from . import _row_groups
 from ._arrow_columns import Images, images_of, numbers_of
-from ._column_store import Column, ColumnStore, files_in_memory, likely_label
+from ._column_store import ColumnField, ColumnStore, likely_label
+from ._probe import core_files
 from ._row_groups import RowGroups
 from .base import Field, Located, Spans
 from .column_options import ColumnOptions
@@ -120,8 +121,8 @@ class SchemaStore(ColumnStore):
         kind = self._schema.field(name).type
         while not (pa.types.is_primitive(kind)):
             kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
-        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        return found
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
 
     def _field(
         self, name: str, kind: pa.DataType, shape: tuple[int, ...] | None, picture: bool
@@ -129,12 +130,12 @@ class SchemaStore(ColumnStore):
         import pyarrow as pa
 
         if shape is not None:
-            return Column(name, "array", self._dtype(self._kind(name)), shape)
+            return ColumnField(name, "array", self._dtype(self._kind(name)), shape)
         if picture:
-            return Column(name, "bytes")
+            return ColumnField(name, "bytes")
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         whole = (text or is_binary(kind)) and self._has_nulls(name) is False
-        return Column(name, ("text" if text else "bytes") if whole else "json")
+        return ColumnField(name, ("text" if text else "bytes") if whole else "json")
 
     def class_names(self, name: str) -> list[str]:
         names = self._features.get(name, {}).get("names")
@@ -173,7 +174,8 @@ class SchemaStore(ColumnStore):
         return Located(spans=spans, kinds=self.kinds(indices), sizes=self.sizes(indices))
 
     def _core_files(self, spans: Spans) -> _core.Files | None:
-        return files_in_memory(spans.memory or ())
+        memory = dict(enumerate(spans.memory or ()))
+        return core_files(b"", np.zeros(len(memory), np.int64), memory)
 
 
 def images_in(
@@ -183,17 +185,17 @@ def images_in(
 
     ``record`` gives the number of the record of a row.
     """
-    found = images_of(_as_struct(column), name)
-    if len(found.ends):
-        row = int(np.flatnonzero(found.file >= len(found.buffers))[0])
+    images = images_of(_as_struct(column), name)
+    if len(images.ends):
+        row = int(np.flatnonzero(images.file >= len(images.buffers))[0])
         raise StoreError(
             f"expected the bytes of images in the column {name!r}, found only the path "
-            f"{found.paths[: int(found.ends[0])].decode(errors='replace')!r}: store the bytes "
+            f"{images.paths[: int(images.ends[0])].decode(errors='replace')!r}: store the bytes "
             "in the file, or give datasets.load_dataset(...), where the path leads to a file",
             path=path,
             record=record(row),
         )
-    return found
+    return images
 
 
 def _chosen(

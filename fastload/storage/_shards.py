@@ -54,8 +54,8 @@ class Sharding:
 
     def settings(self) -> dict[str, int | None]:
         """The options that a writer which resumes must have too."""
-        found = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
-        return {**found, "total": self.total} if self.shards is not None else found
+        options = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
+        return {**options, "total": self.total} if self.shards is not None else options
 
     def by_count(self, first: int, count: int) -> np.ndarray:
         """The shard of each of ``count`` records from index ``first`` on, with ``shards``."""
@@ -96,7 +96,7 @@ def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarr
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shard:
+class ShardStart:
     """One shard that is written apart from the others: what its bytes depend on beside its records.
 
     Attributes:
@@ -130,14 +130,14 @@ def data_files(path: str) -> list[str]:
     if os.path.exists(path):
         return [path]
     if _BRACES.search(path):
-        found = expand(path)
+        files = expand(path)
     elif glob.has_magic(path):
-        found = sorted(glob.glob(path))
+        files = sorted(glob.glob(path))
     else:
-        found = _numbered(path)
-    missing = [name for name in found if not os.path.isfile(name)]
-    if found and not missing:
-        return found
+        files = _numbered(path)
+    missing = [name for name in files if not os.path.isfile(name)]
+    if files and not missing:
+        return files
     if missing:
         raise StoreNotFoundError("a file of the set is missing", path=missing[0])
     hint = ""
@@ -177,8 +177,8 @@ def _numbered(path: str) -> list[str]:
     stem, suffix = os.path.splitext(path)
     if os.path.isdir(path + ".partial"):
         return []
-    found = glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(suffix)}")
-    matches = [match for name in sorted(found) if (match := _NUMBERED.search(name)) is not None]
+    paths = glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(suffix)}")
+    matches = [match for name in sorted(paths) if (match := _NUMBERED.search(name)) is not None]
     matches = [match for match in matches if match.string[: match.start()] == stem]
     if not matches:
         return []

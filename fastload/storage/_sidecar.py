@@ -126,8 +126,8 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
     """
     changed = None
     mine = sidecar_of(path)  # last once more: the one that waited may have been renamed meanwhile
-    for one in [mine, next_sidecar_of(path), mine] if place is None else [place]:
-        table = _read(path, one, format)
+    for candidate in [mine, next_sidecar_of(path), mine] if place is None else [place]:
+        table = _read(path, candidate, format)
         wrong = None if table is None else _changed(table)
         if table is not None and wrong is None:
             return table
@@ -182,8 +182,8 @@ def read_manifest(path: str, format: str, *, place: str) -> Table:
 def _changed(table: Table) -> str | None:
     """A file that is not the one ``table`` was written for; None if all are."""
     for number, expected in enumerate(table.fingerprints or ()):
-        found = fingerprint(table.files[number])
-        if found != expected and not (found[0] == expected[0] and _only_damaged(table, number)):
+        current = fingerprint(table.files[number])
+        if current != expected and not (current[0] == expected[0] and _only_damaged(table, number)):
             return table.files[number]
     return None
 
@@ -192,8 +192,11 @@ def listed_in(place: str) -> list[str]:
     """The files that the sidecar ``place`` is about, relative to its folder."""
     try:
         with open(place, "rb", opener=open_regular) as file:
-            data = memoryview(file.read())
-        names = [str(name) for name, *_ in _header(data, len(data))[0]["files"]]
+            data = file.read(_HEAD.size)
+            nbytes = _HEAD.unpack(data)[3] if len(data) == _HEAD.size else 0
+            data += file.read(min(nbytes, _MAX_HEADER))
+            size = os.fstat(file.fileno()).st_size
+        names = [str(name) for name, *_ in _header(memoryview(data), size)[0]["files"]]
         if any(os.path.isabs(name) or ".." in name.split("/") for name in names):
             raise ValueError("a data file outside of the folder")
     except _DAMAGE as error:
@@ -221,8 +224,8 @@ def need_by_sidecar(path: str, format: str, need: Need) -> bool:
             for at in (0, max(0, size - FINGERPRINT_NBYTES))
         ]
     )
-    found = [fingerprint(file) for file in table.files]
-    return found == list(table.fingerprints or ())
+    current = [fingerprint(file) for file in table.files]
+    return current == list(table.fingerprints or ())
 
 
 def is_manifest(path: str) -> bool:
@@ -230,15 +233,9 @@ def is_manifest(path: str) -> bool:
     place = sidecar_of(path)
     if os.path.lexists(path) or not os.path.isfile(place):
         return False
-    with open(place, "rb", opener=open_regular) as file:
-        data = file.read(_HEAD.size)
-        nbytes = _HEAD.unpack(data)[3] if len(data) == _HEAD.size else 0
-        data += file.read(min(nbytes, _MAX_HEADER))
-        size = os.fstat(file.fileno()).st_size
     try:
-        files = _header(memoryview(data), size)[0]["files"]
-        return [name for name, *_ in files] != [os.path.basename(path)]
-    except _DAMAGE:
+        return listed_in(place) != [os.path.basename(path)]
+    except StoreError:
         return True  # damaged: reading it raises the error
 
 
@@ -275,8 +272,8 @@ def _only_damaged(table: Table, file: int) -> bool:
     with open(table.files[file], "rb", buffering=0, opener=open_regular) as data:
         for record in records.tolist():
             nbytes = min(max(int(table.nbytes[record]), 0), _MAX_CHECKED)
-            found = os.pread(data.fileno(), nbytes, max(int(table.offset[record]), 0))
-            if crc32c(found) == int(table.crc32c[record]):
+            record_data = os.pread(data.fileno(), nbytes, max(int(table.offset[record]), 0))
+            if crc32c(record_data) == int(table.crc32c[record]):
                 return True
     return False
 
@@ -293,10 +290,10 @@ def _parse(data: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         length = math.prod(shape) * kind.itemsize
         if length > len(data) - at:
             raise ValueError(f"the array {name!r} extends past the end")
-        part = data[at : at + length]
-        if crc32c(part) != expected:
+        content = data[at : at + length]
+        if crc32c(content) != expected:
             raise ValueError(f"the CRC32C of the array {name!r} does not match")
-        arrays[name] = np.frombuffer(part, kind).reshape(shape)
+        arrays[name] = np.frombuffer(content, kind).reshape(shape)
         at += length
     return header, arrays
 

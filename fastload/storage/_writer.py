@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import errno
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -17,6 +19,14 @@ from .base import Batch, Writer
 
 KEPT = "; what was written is kept"  # in the errors of a writer that can resume
 _FULL_NBYTES = 1 << 20  # a disk with less room is full
+
+
+class WriterOptions(TypedDict, total=False):
+    """The options that every writer has: see ``open_writer``."""
+
+    classes: Sequence[str]
+    metadata: Mapping[str, Any] | None
+    settings: Mapping[str, Any] | None
 
 
 class PartialWriter(Writer):
@@ -34,9 +44,9 @@ class PartialWriter(Writer):
         path: str | os.PathLike[str],
         layout: Mapping[str, object],
         *,
-        classes: Sequence[str],
-        metadata: Mapping[str, Any] | None,
-        settings: Mapping[str, Any] | None,
+        classes: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
         mark: str | None = None,
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
@@ -51,11 +61,28 @@ class PartialWriter(Writer):
             raise write_failed(error, f"{self.path}.partial") from error
         self._columns: list[Columns] = []  # of what is not in the journal yet
         self._closed = False
+        try:
+            self._resume()
+        except BaseException:
+            self._partial.close()
+            raise
+
+    @abc.abstractmethod
+    def _resume(self) -> None:
+        """Continue after the journal, if what is there is what it says; else StoreError."""
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Errors of the system say what becomes of the work."""
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(error) from error
 
     @property
     def _schema(self) -> Schema | None:
-        known = self._partial.chunks or self._columns
-        return Schema.of(known[0].labels, known[0].fields) if known else None
+        parts = self._partial.chunks or self._columns
+        return Schema.of(parts[0].labels, parts[0].fields) if parts else None
 
     def _admit(self, batch: Batch) -> Columns:
         """The columns of ``batch``, if its records may follow the existing ones."""

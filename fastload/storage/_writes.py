@@ -15,7 +15,7 @@ def write_all(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int
         nbytes = sum(map(len, some))
         done = os.pwritev(descriptor, some, offset)
         if done < nbytes:  # a signal, or the limit of 2 GiB of one call
-            left = memoryview(b"".join(some))
+            rest = memoryview(b"".join(some))
             while done < nbytes:
-                done += os.pwrite(descriptor, left[done:], offset + done)
+                done += os.pwrite(descriptor, rest[done:], offset + done)
         offset += nbytes

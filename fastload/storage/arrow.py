@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _native
-from ..errors import MissingDependencyError, UsageError, install
+from ..errors import UsageError, install, needed
 from ._arrow_columns import images_of, numbers_of
-from ._column_store import Column, ColumnStore, likely_label
+from ._column_store import ColumnField, ColumnStore, likely_label
+from ._probe import core_files
 from .base import Field, Spans
 from .folder import PathList
 from .registry import Format
@@ -83,7 +83,7 @@ class ArrowStore(ColumnStore):
         # A hash of the contents of the dataset and of every operation on it.
         self.identity = str(getattr(dataset, "_fingerprint", ""))
         self._forget_sizes(len(self._images.file))
-        self._probing: tuple[int, _core.Files] | None = None
+        self._probing: tuple[int, _core.Files | None] | None = None
 
     def _name_files(self) -> None:
         images = self._images
@@ -117,12 +117,12 @@ class ArrowStore(ColumnStore):
     def _field(self, name: str, pictures: Sequence[str]) -> Field:
         values = self._numbers.get(name)
         if values is not None:
-            return Column(name, "array", self._dtype(values.dtype), values.shape[1:])
+            return ColumnField(name, "array", self._dtype(values.dtype), values.shape[1:])
         column = self._dataset.data.column(name)
         if name in pictures:
-            return Column(name, "bytes")
+            return ColumnField(name, "bytes")
         kind = {"string": "text", "large_string": "text", "binary": "bytes"}.get(str(column.type))
-        return Column(name, kind if kind and not column.null_count else "json")
+        return ColumnField(name, kind if kind and not column.null_count else "json")
 
     def _numbers_at(self, name: str, indices: np.ndarray) -> np.ndarray:
         rows: np.ndarray = self._numbers[name][self._rows[indices]]
@@ -157,12 +157,8 @@ class ArrowStore(ColumnStore):
 
     def _core_files(self, spans: Spans | None = None) -> _core.Files | None:
         """The core's view of ``files`` in this process; None without a core."""
-        core = _native.load()
-        if core is None:
-            return None
         if self._probing is None or self._probing[0] != os.getpid():
-            files = core.Files(*self.file_table(), self.mapped_files(), memory=self._memory)
-            self._probing = os.getpid(), files
+            self._probing = os.getpid(), core_files(*self.file_table(), self._memory)
         return self._probing[1]
 
     def _given(self, name: str, indices: np.ndarray) -> list[Any]:
@@ -186,7 +182,7 @@ class ArrowStore(ColumnStore):
 def is_saved(path: str) -> bool:
     """Whether ``Dataset.save_to_disk`` wrote a folder."""
     if os.path.isfile(os.path.join(path, _SAVED_DICT)):
-        parts = sorted(one.name for one in os.scandir(path) if one.is_dir())
+        parts = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
         raise UsageError(
             f"expected one dataset, found a DatasetDict of several in {path!r}: give the folder of "
             f"one of them ({', '.join(parts)})"
@@ -196,13 +192,10 @@ def is_saved(path: str) -> bool:
 
 def open_saved(path: str) -> ArrowStore:
     """The dataset that ``save_to_disk`` wrote into a folder."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{path!r} holds a Hugging Face dataset; reading it needs datasets: "
-            f"{install('datasets')}"
-        ) from error
+    datasets = needed(
+        "datasets",
+        f"{path!r} holds a Hugging Face dataset; reading it needs datasets: {install('datasets')}",
+    )
     return ArrowStore(datasets.load_from_disk(path))
 
 

@@ -82,8 +82,8 @@ def check_records(
         try:
             data = store.read(indices[at : at + 1])[0] if together is None else together[at]
             total += len(data)
-            if expected is not None and (found := crc32c(data)) != int(expected[at]):
-                reason = f"expected CRC32C {int(expected[at]):08x}, found {found:08x}"
+            if expected is not None and (crc := crc32c(data)) != int(expected[at]):
+                reason = f"expected CRC32C {int(expected[at]):08x}, found {crc:08x}"
             elif decode is not None:
                 decode(index)
         except Exception as error:  # noqa: BLE001 - libraries raise anything for damaged records

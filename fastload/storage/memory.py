@@ -65,6 +65,3 @@ class MemoryStore(Store):
     def keys(self, indices: np.ndarray) -> list[str]:
         """Numbers, because an array has no names."""
         return [str(index) for index in indices.tolist()]
-
-    def checksums(self, indices: np.ndarray) -> None:
-        """None: memory has none."""

@@ -28,7 +28,7 @@ import numpy as np
 from ..errors import StoreError, UsageError
 from ._columns import Schema
 from ._partial import Partial, sync_folder
-from ._shards import Shard
+from ._shards import ShardStart
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
 from .base import RAW
@@ -60,15 +60,15 @@ class Made:
 
 def format_apart(path: str) -> Format:
     """The format of ``path``, whose shards can be written apart."""
-    found = find_by_suffix(path)
-    if found is None or found.apart is None:
-        able = [suffix for one in known_formats() if one.apart for suffix in one.suffixes]
-        kind = "an unknown format" if found is None else f"the format {found.name}"
+    form = find_by_suffix(path)
+    if form is None or form.apart is None:
+        able = [suffix for it in known_formats() if it.apart for suffix in it.suffixes]
+        kind = "an unknown format" if form is None else f"the format {form.name}"
         raise UsageError(
             f"{path!r}: expected a format whose shards several machines can write "
             f"({', '.join(able)}), got {kind}: choose one of these, or pack on one machine"
         )
-    return found
+    return form
 
 
 def apart_of(path: str) -> Apart:
@@ -92,7 +92,7 @@ class ShardPlace:
     folder: str
     number: int
     count: int
-    shard: Shard
+    shard: ShardStart
 
     @property
     def name(self) -> str:
@@ -217,7 +217,7 @@ class ShardSet:
         shutil.rmtree(self._partial.file("work"), ignore_errors=True)  # of processes that died
         self._open = True
 
-    def place(self, number: int, count: int, shard: Shard) -> ShardPlace:
+    def place(self, number: int, count: int, shard: ShardStart) -> ShardPlace:
         return ShardPlace(
             store=self.path,
             folder=self._partial.file("made"),
@@ -228,14 +228,14 @@ class ShardSet:
 
     def commit(self, made: Sequence[Made]) -> Table:
         """Write the manifest, and give all shards, in order, their names; the store's table."""
-        tables = [table_of(self._format, one.path) for one in made]
+        tables = [table_of(self._format, shard.path) for shard in made]
         table = whole_table(self._format, self.path, tables)
         folder = os.path.dirname(self.path)
-        names = [os.path.basename(one.path) for one in made]
+        names = [os.path.basename(shard.path) for shard in made]
         write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
         renames = []
-        for one in made:
-            for path in with_companions(self._format, one.path):
+        for shard in made:
+            for path in with_companions(self._format, shard.path):
                 inner = os.path.relpath(path, self._partial.folder)
                 renames.append((inner, os.path.join(folder, os.path.basename(path))))
         self._partial.publish([*renames, ("sidecar", sidecar_of(self.path))])
@@ -258,7 +258,7 @@ def begun_with(path: str, settings: Mapping[str, object]) -> dict[str, object]:
 def with_companions(form: Format, path: str) -> list[str]:
     """The files that hold the records of the shard ``path``: itself, and its companions."""
     stem = os.path.splitext(path)[0]
-    return [path, *(one.format(path=path, stem=stem) for one in form.companions)]
+    return [path, *(companion.format(path=path, stem=stem) for companion in form.companions)]
 
 
 def table_of(form: Format, path: str) -> Table:
@@ -284,7 +284,7 @@ def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
         _check_sizes(form, path, filled[0], table)
     files = [file for table in tables for file in table.files]
     assert len(files) == len(tables)  # a shard is one file
-    prints = [one for table in tables for one in table.fingerprints or ()]
+    prints = [fingerprint for table in tables for fingerprint in table.fingerprints or ()]
     whole = joined(filled or tables[:1])
     file = np.array(numbers, np.int32)[whole.file]
     return dataclasses.replace(whole, files=files, file=file, fingerprints=prints).checked()
@@ -294,9 +294,9 @@ def _check_sizes(form: Format, path: str, first: Table, other: Table) -> None:
     """Raise UsageError for pixels of several sizes in a format that has one size."""
     tables = (first, other)
     if form.pixels == "any" or any(
-        one.kinds is None or one.sizes is None or (one.kinds != RAW).any() for one in tables
+        table.kinds is None or table.sizes is None or (table.kinds != RAW).any() for table in tables
     ):
         return
-    sizes = [one.sizes[0].tolist() for one in tables if one.sizes is not None]
+    sizes = [table.sizes[0].tolist() for table in tables if table.sizes is not None]
     if sizes[0] != sizes[1]:
         raise UsageError(different_sizes(path, *sizes))

@@ -8,6 +8,7 @@ mapped file, or strings that are read when they are first asked for.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from ._columns import Columns
 from ._crc import crc32c
 from ._fields import Field, FieldColumn, Strings, is_label_dtype
 from ._mapped import Watch
-from ._probe import UNKNOWN, probe_sizes
+from ._probe import UNKNOWN, known_sizes, probe_sizes
 from ._read import open_regular
 from ._sums import Sums
 from .base import Spans, Store
@@ -308,21 +309,18 @@ class TableStore(Store):
         """Unknown sizes are read from the images, once per process."""
         table = self.table
         table.sums.check("sizes", table.sizes)
-        sizes = table.sizes if self._probed is None else self._probed
-        if sizes is not None:
-            # Rows, faster than by []; of a column of one value ``take`` would make a whole copy.
-            dense = sizes.flags.c_contiguous
-            found: np.ndarray = sizes.take(indices, axis=0) if dense else sizes[indices]
-            if bool(found.all()):
-                return found if self._probed is None else _at_least_zero(found)
         if self._probed is None:
+            sizes = table.sizes
+            if sizes is not None:
+                # Faster than []; but of a column of one value ``take`` makes a whole copy.
+                dense = sizes.flags.c_contiguous
+                rows: np.ndarray = sizes.take(indices, axis=0) if dense else sizes[indices]
+                if bool(rows.all()):
+                    return rows
             self._probed = np.full((len(self), 2), UNKNOWN, np.int32)
             if sizes is not None:
                 self._probed[:] = sizes
-        unknown = np.unique(indices[self._probed[indices, 0] == UNKNOWN])
-        if len(unknown):
-            self._probed[unknown] = probe_sizes(self, unknown)
-        return _at_least_zero(self._probed[indices])
+        return known_sizes(self._probed, indices, functools.partial(probe_sizes, self))
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -348,19 +346,19 @@ class TableStore(Store):
 
     def column(self, name: str) -> np.ndarray:
         table = self.table
-        found = table.fields.get(name)
-        if found is None or isinstance(found.values, Strings):
+        field = table.fields.get(name)
+        if field is None or isinstance(field.values, Strings):
             return super().column(name)
-        table.sums.check(f"/{name}", found.values)
-        return _read_only(found.values)
+        table.sums.check(f"/{name}", field.values)
+        return _read_only(field.values)
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
         table = self.table
-        found = table.fields.get(name)
-        if found is None or not isinstance(found.values, Strings):
+        field = table.fields.get(name)
+        if field is None or not isinstance(field.values, Strings):
             return super().values(name, indices)
-        table.sums.check(f"/{name}", found.values)
-        return found.values.take(indices, self.path)
+        table.sums.check(f"/{name}", field.values)
+        return field.values.take(indices, self.path)
 
     def close(self) -> None:
         """Release the table; it is read again when the store is used again."""
@@ -372,13 +370,8 @@ class TableStore(Store):
 
 def constant(count: int, value: object, dtype: str) -> np.ndarray:
     """A read-only column (count, ...) with ``value`` in every row, which takes no memory."""
-    one = np.asarray(value, dtype)
-    return np.broadcast_to(one, (count, *one.shape))
-
-
-def _at_least_zero(sizes: np.ndarray) -> np.ndarray:
-    known: np.ndarray = np.maximum(sizes, 0)
-    return known
+    row = np.asarray(value, dtype)
+    return np.broadcast_to(row, (count, *row.shape))
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

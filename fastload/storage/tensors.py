@@ -77,9 +77,6 @@ class TensorStore(Store):
         """Numbers, because tensors have no names."""
         return [str(index) for index in indices.tolist()]
 
-    def checksums(self, indices: np.ndarray) -> None:
-        """None: memory has none."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:

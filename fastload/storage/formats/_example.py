@@ -24,7 +24,7 @@ BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Fe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
+class FeaturePlaces:
     """Where m named features of n examples lie. All arrays are (n, m).
 
     Attributes:
@@ -41,7 +41,7 @@ class Found:
     first: np.ndarray
 
     @classmethod
-    def none(cls, rows: int, names: int) -> Found:
+    def none(cls, rows: int, names: int) -> FeaturePlaces:
         """Arrays that say "no such feature", to be filled."""
         shape = rows, names
         return cls(
@@ -52,14 +52,14 @@ class Found:
             first=np.zeros(shape, np.int64),
         )
 
-    def rows(self, some: slice) -> Found:
+    def rows(self, some: slice) -> FeaturePlaces:
         """Views of a part of the examples."""
         columns = [field.name for field in dataclasses.fields(self)]
-        return Found(**{name: getattr(self, name)[some] for name in columns})
+        return FeaturePlaces(**{name: getattr(self, name)[some] for name in columns})
 
 
 def find(
-    data: Data, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: Found
+    data: Data, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: FeaturePlaces
 ) -> None:
     """Write into ``found`` where the features ``names`` lie in the examples at ``offset``.
 

@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
+from .._column_reader import ColumnReader, checked_labels
 from .._columns import Columns, field_arrays
-from .._fields import Field
-from .._sums import demand
+from .._fields import Blobs, DeferredStrings, Field
+from .._sums import Sums, demand
+from ..base import RAW
+from ..table import Table, constant
 
 # Names under which files of other programs hold images, labels and class names; the first one found
 # counts.
@@ -130,9 +133,9 @@ def arrays_of(columns: Columns, *, dtypes: str, raw: bool) -> dict[str, np.ndarr
         arrays["sizes"] = columns.sizes.astype("<i4")
         arrays["kinds"] = columns.kinds
     arrays |= {f"fields{name}": array for name, array in field_arrays(columns.fields).items()}
-    known = {np.dtype(name) for name in dtypes.split()}
+    held = {np.dtype(name) for name in dtypes.split()}
     return {
-        name: array if array.dtype in known else _as_bytes(array) for name, array in arrays.items()
+        name: array if array.dtype in held else _as_bytes(array) for name, array in arrays.items()
     }
 
 
@@ -176,13 +179,18 @@ class Header:
                 raise TypeError(f"a {type(header).__name__}")
             if header["format"] != f"fastload-{name}":
                 raise ValueError(f"a format of {header['format']!r}")
-            known = int(header["version"])
+            if int(header["version"]) != version:
+                raise StoreError(
+                    f"expected version {version} of fastload-{name}, found {header['version']}: "
+                    "update fastload, or pack it again",
+                    path=path,
+                )
             metadata, sums, listed = header["metadata"], header.get("crc32c"), header.get("columns")
             if not isinstance(metadata, dict):
                 raise ValueError("metadata that are not an object")
             if not isinstance(sums, dict):
                 raise ValueError("no checksums")
-            if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            if not isinstance(listed, list) or not all(isinstance(it, str) for it in listed):
                 raise ValueError("no list of columns")
             fields = [Field.from_json(field) for field in header["fields"]]
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -190,11 +198,49 @@ class Header:
                 f"expected the header of a fastload-{name} store, found {error}: pack it again",
                 path=path,
             ) from error
-        if known != version:
-            raise StoreError(
-                f"expected version {version} of fastload-{name}, found {known}: "
-                "update fastload, or pack it again",
-                path=path,
-            )
         demand(listed, has, path)
         return cls(metadata, fields, sums)
+
+
+def image_table(
+    path: str,
+    get: Callable[[str], np.ndarray | None],
+    keys: Callable[[], Blobs],
+    header: Header,
+    *,
+    present: Collection[str],
+    nbytes: np.ndarray,
+    axes: Axes | None,
+    **others: Any,
+) -> Table:
+    """The table of images with named arrays beside them.
+
+    Args:
+        path: of the store.
+        get: name -> array, or None if there is none.
+        keys: reads them, when they are used.
+        header: of a store that fastload wrote.
+        present: the names of the arrays.
+        nbytes: int64 (n,), of each record.
+        axes: of raw pixels; None of image files, whose sizes and kinds are arrays.
+        others: what else the table has.
+    """
+    count = len(nbytes)
+    reader = ColumnReader(path, count, get)
+    labels = first_of(LABELS, present)
+    sizes, kinds = reader.optional("sizes", "<i4", 2), reader.optional("kinds", "u1")
+    if axes is not None:
+        sizes = constant(count, (axes.width, axes.height), "<i4")
+        kinds = constant(count, RAW, "u1")
+    return Table(
+        nbytes=nbytes,
+        sizes=sizes,
+        kinds=kinds,
+        keys=DeferredStrings(count, keys, path),
+        labels=checked_labels(get(labels), labels, count, path) if labels else None,
+        crc32c=reader.optional("crc32c", "<u4"),
+        fields=reader.fields(header.fields),
+        metadata=header.metadata,
+        sums=Sums(path, header.sums),
+        **others,
+    )

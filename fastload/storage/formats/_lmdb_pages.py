@@ -67,7 +67,7 @@ class Tree:
 
 
 @dataclasses.dataclass(frozen=True)
-class Values:
+class Entries:
     """All entries of a tree in key order: where in the file keys and values begin, int64 (n,)."""
 
     key: np.ndarray
@@ -149,10 +149,10 @@ class Pages:
 
     def subtree(self, name: bytes) -> Tree | None:
         """The named sub-database, or None."""
-        found = self._descend(self.main, name)
-        if found is None:
+        leaf = self._descend(self.main, name)
+        if leaf is None:
             return None
-        node, flags = found
+        node, flags = leaf
         offset = node + _NODE + len(name)
         if not flags & _SUBTREE or offset + _TREE.size > len(self.bytes):
             return None
@@ -160,10 +160,10 @@ class Pages:
 
     def find(self, tree: Tree, key: bytes) -> tuple[int, int] | None:
         """Where the value of ``key`` lies: (offset, nbytes), or None."""
-        found = self._descend(tree, key)
-        if found is None:
+        leaf = self._descend(tree, key)
+        if leaf is None:
             return None
-        node = np.array([found[0]], np.int64)
+        node = np.array([leaf[0]], np.int64)
         values = self._values(node, self._fields(node))
         return int(values.offset[0]), int(values.nbytes[0])
 
@@ -197,11 +197,11 @@ class Pages:
         size = int(self._words[node // 2 + 3])
         return self.bytes[node + _NODE : node + _NODE + size].tobytes()
 
-    def walk(self, tree: Tree) -> Values:
+    def walk(self, tree: Tree) -> Entries:
         """Every entry of ``tree``, in key order, level by level with arrays."""
         empty = np.empty(0, np.int64)
         if tree.depth == 0 or tree.root == _NO_PAGE:
-            return Values(empty, empty, empty, empty)
+            return Entries(empty, empty, empty, empty)
         pages = np.array([tree.root], np.uint64)
         for level in range(tree.depth):
             last = level == tree.depth - 1
@@ -257,7 +257,7 @@ class Pages:
 
     def _values(
         self, nodes: np.ndarray, fields: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-    ) -> Values:
+    ) -> Entries:
         lo, hi, flags, key_nbytes = fields
         if bool((flags & (_SUBTREE | _DUPLICATES)).any()):
             raise self._bad("expected plain values, found sub-databases or duplicate keys")
@@ -271,7 +271,7 @@ class Pages:
             rows = np.lib.stride_tricks.sliding_window_view(self.bytes, 8)
             page = rows[offset[big]].view("<u8")[:, 0]
             offset[big] = self._overflow(page, nbytes[big])
-        return Values(nodes + _NODE, key_nbytes, offset, nbytes)
+        return Entries(nodes + _NODE, key_nbytes, offset, nbytes)
 
     def _overflow(self, page: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
         """Where values of ``nbytes`` bytes on pages of their own, from ``page`` on, start."""

@@ -252,10 +252,10 @@ _KNOWN: dict[tuple[str, str], object] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        found = _KNOWN.get((module, name))
-        if found is None:
+        stand_in = _KNOWN.get((module, name))
+        if stand_in is None:
             raise ValueError(f"the object {module}.{name}")
-        return found
+        return stand_in
 
     def persistent_load(self, reference: Any) -> StorageRef:
         kind, dtype, key, _, count = reference

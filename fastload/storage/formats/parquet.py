@@ -22,7 +22,7 @@ import numpy as np
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .. import _row_groups
 from .._arrow_columns import Images
-from .._row_groups import Part, Pins
+from .._row_groups import ColumnChunk, Pins
 from .._schema_store import SchemaStore
 from .._shards import data_files
 from ..base import BLOCK_NBYTES, Fetch, Spans
@@ -95,8 +95,8 @@ class ParquetStore(SchemaStore):
         groups, rows = self._located(indices)
         values: list[Any] = [None] * len(indices)
         for group in np.unique(groups).tolist():
-            with self._pinned(name, group) as part:
-                column = self._groups.wait(part)
+            with self._pinned(name, group) as chunk:
+                column = self._groups.wait(chunk)
                 for at in np.flatnonzero(groups == group).tolist():
                     values[at] = column[int(rows[at])].as_py()
         return values
@@ -139,7 +139,7 @@ class ParquetStore(SchemaStore):
         edges = np.flatnonzero(np.diff(groups[order], prepend=-1, append=-1)).tolist()
         pieces = [order[begin:end] for begin, end in itertools.pairwise(edges)]
         wanted = iter(int(groups[mine[0]]) for mine in pieces)
-        begun: collections.deque[Part] = collections.deque()
+        begun: collections.deque[ColumnChunk] = collections.deque()
         try:
             for mine in pieces:
                 # The next ones are decoded by threads meanwhile.
@@ -158,40 +158,40 @@ class ParquetStore(SchemaStore):
                     memory.append(copied)
                     self._groups.unpin(begun.popleft())
         finally:
-            for part in begun:
-                self._groups.unpin(part)
+            for chunk in begun:
+                self._groups.unpin(chunk)
         return Spans(file=file, offset=offset, nbytes=nbytes, held=held, memory=memory)
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         """Row groups are decoded as a whole in any case."""
         held = Pins(self._groups)
         for group in np.unique(self._located(indices)[0]).tolist():
-            part = self._groups.pin(
+            chunk = self._groups.pin(
                 self._parquet,
                 (self._image, group),
                 int(self._decoded[group]),
                 urgency=urgency,
                 ahead=True,
             )
-            if part is None:
+            if chunk is None:
                 held.release()
                 return None
-            held.add(part)
+            held.add(chunk)
         return held
 
-    def _pin(self, name: str, group: int) -> Part:
+    def _pin(self, name: str, group: int) -> ColumnChunk:
         nbytes = int(self._decoded[group]) if name == self._image else 0
-        part = self._groups.pin(self._parquet, (name, group), nbytes)
-        assert part is not None, "only what is ahead may find no room"
-        return part
+        chunk = self._groups.pin(self._parquet, (name, group), nbytes)
+        assert chunk is not None, "only what is ahead may find no room"
+        return chunk
 
     @contextlib.contextmanager
     def _pinned(self, name: str, group: int) -> Any:
-        part = self._pin(name, group)
+        chunk = self._pin(name, group)
         try:
-            yield part
+            yield chunk
         finally:
-            self._groups.unpin(part)
+            self._groups.unpin(chunk)
 
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
@@ -234,21 +234,21 @@ class ParquetStore(SchemaStore):
             return self.spans(indices)
         except StoreError:
             good = np.isin(
-                groups, [one for one in np.unique(groups).tolist() if self._readable(one)]
+                groups, [group for group in np.unique(groups).tolist() if self._readable(group)]
             )
-        found = self.spans(indices[good])
+        spans = self.spans(indices[good])
         # Where a row group is damaged: no bytes, after the others.
-        memory = [*(found.memory or ()), np.zeros(1, np.uint8)]
+        memory = [*(spans.memory or ()), np.zeros(1, np.uint8)]
         file = np.full(len(indices), -len(memory), np.int32)
         offset, nbytes = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
-        file[good], offset[good], nbytes[good] = found.file, found.offset, found.nbytes
-        return Spans(file=file, offset=offset, nbytes=nbytes, held=found.held, memory=memory)
+        file[good], offset[good], nbytes[good] = spans.file, spans.offset, spans.nbytes
+        return Spans(file=file, offset=offset, nbytes=nbytes, held=spans.held, memory=memory)
 
     def _readable(self, group: int) -> bool:
         """Whether a row group can be decoded; ``spans`` says what is wrong with it."""
         try:
-            with self._pinned(self._image, group) as part:
-                self._groups.wait(part)
+            with self._pinned(self._image, group) as chunk:
+                self._groups.wait(chunk)
         except StoreError:
             return False
         return True
@@ -284,11 +284,11 @@ def _files_of(path: str) -> list[str]:
     """The files of the store ``path``, in order."""
     if not os.path.isdir(path):
         return data_files(path)
-    found = _below(path)
-    if not found:
+    files = _below(path)
+    if not files:
         raise StoreNotFoundError(f"expected Parquet files ({SUFFIX}) in the folder", path=path)
     splits: dict[str, str] = {}
-    for file in found:
+    for file in files:
         for word in _SPLIT.findall(os.path.relpath(file, path).lower()):
             splits.setdefault(_SAME_SPLIT.get(word, word), file)
     if len(splits) > 1:
@@ -298,19 +298,19 @@ def _files_of(path: str) -> list[str]:
             f"{path!r}: expected the Parquet files of one split, found {', '.join(splits)}: give "
             f"a pattern for the files of one, such as {pattern!r}"
         )
-    return found
+    return files
 
 
 def _below(folder: str) -> list[str]:
     """The Parquet files in a folder, and in folders in it, sorted."""
     levels = ["*/" * depth + f"*{SUFFIX}" for depth in range(_DEEPEST + 1)]
-    found = [
+    files = [
         file
         for level in levels
         for file in glob.glob(os.path.join(glob.escape(folder), level))
         if os.path.isfile(file) and os.path.basename(file) != _METADATA
     ]
-    return sorted(found)
+    return sorted(files)
 
 
 def is_folder(path: str) -> bool:

@@ -76,7 +76,7 @@ class _Reader:
         if self._memory is None:  # kept while the store lives: the core may know its name
             self._memory = _MemoryFile(b"".join(parts))
         file, offset = table.file.copy(), table.offset.copy()
-        lengths = np.array([len(part) for part in parts], np.int64)
+        lengths = np.array([len(content) for content in parts], np.int64)
         file[split] = len(table.files)
         offset[split] = np.cumsum(lengths) - lengths
         prints = None
@@ -167,8 +167,8 @@ class RecordIOWriter(StreamWriter):
         return headers
 
     def data_crcs(self, batch: Batch) -> Sequence[int]:
-        found = super().data_crcs(batch)
-        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(found)]
+        sums = super().data_crcs(batch)
+        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(sums)]
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The header; zeros up to a multiple of 4."""

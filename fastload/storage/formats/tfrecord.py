@@ -61,17 +61,17 @@ class TFRecordWriter(StreamWriter):
         if batch.labels is None:
             return [b""] * len(batch.keys)
         labels = label_column(batch.labels)
-        known: dict[object, bytes] = {}
+        made: dict[object, bytes] = {}
         out = []
         values = labels.tolist() if labels.ndim == 1 else map(tuple, labels.tolist())
         for label, value in zip(labels, values):
-            if value not in known:
+            if value not in made:
                 numbers = np.atleast_1d(label)
-                known[value] = _example.entry(b"image/class/label", numbers)
+                made[value] = _example.entry(b"image/class/label", numbers)
                 if label.ndim == 0 and label.dtype == np.int64 and 0 <= label < len(self._classes):
                     text = encode_text(self._classes[int(label)])
-                    known[value] += _example.entry(b"image/class/text", text)
-            out.append(known[value])
+                    made[value] += _example.entry(b"image/class/text", text)
+            out.append(made[value])
         return out
 
     def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:

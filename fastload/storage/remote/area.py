@@ -356,8 +356,8 @@ class DiskArea(Area):
 
     def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = os.listdir(os.path.join(self.folder, "objects"))
-            return sorted(name for name in found if _OBJECT.fullmatch(name))
+            entries = os.listdir(os.path.join(self.folder, "objects"))
+            return sorted(name for name in entries if _OBJECT.fullmatch(name))
         return []
 
     def has(self, name: str) -> bool:
@@ -368,7 +368,7 @@ class DiskArea(Area):
         slots = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is no object at all
             for file in os.listdir(self._place(name)):
-                slot = int(found[1]) if (found := _PINS.fullmatch(file)) else self.slot
+                slot = int(match[1]) if (match := _PINS.fullmatch(file)) else self.slot
                 if slot != self.slot and self.alive(slot):
                     slots.append(slot)
         return slots

@@ -87,8 +87,8 @@ def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
     total = int(count.sum())
     starts = np.cumsum(count) - count
     cells = np.repeat(first - starts, count) + np.arange(total)
-    found: np.ndarray = np.unique(cells)
-    return found
+    distinct: np.ndarray = np.unique(cells)
+    return distinct
 
 
 def checksums(data: bytes | memoryview) -> np.ndarray:
@@ -96,7 +96,7 @@ def checksums(data: bytes | memoryview) -> np.ndarray:
     return crc32c_blocks(data, CELL)
 
 
-class Mapped:
+class SharedMap:
     """A file mapped for reading and writing, as ``array``: bytes that it loses read as zeros."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
@@ -195,8 +195,8 @@ class Uses:
 
     def done(self, now: int) -> np.ndarray:
         """bool (pieces,): used by this epoch, and not from position ``now`` on."""
-        found: np.ndarray = (self.last >= 0) & (self.last < now)
-        return found
+        done: np.ndarray = (self.last >= 0) & (self.last < now)
+        return done
 
     def distance(self, pieces: np.ndarray, now: int, chance: np.ndarray) -> np.ndarray:
         """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
@@ -269,7 +269,7 @@ class BlockFile:
             area.add_used(self._index_nbytes)
         self._about()
         os.utime(self._index)
-        self._table = Mapped(self._index, self._index_nbytes)
+        self._table = SharedMap(self._index, self._index_nbytes)
         self.state = self._table.array[_HEAD_NBYTES : _HEAD_NBYTES + self.cells]
         crc = _crc_offset(self.cells)
         self._crc = self._table.array[crc : crc + 4 * self.cells].view("<u4")
@@ -279,7 +279,7 @@ class BlockFile:
             os.ftruncate(pins, 0)
             os.posix_fallocate(pins, 0, self._pins_nbytes)
             self._pins_status = os.fstat(pins)
-            self._pins = Mapped(pins, self._pins_nbytes)
+            self._pins = SharedMap(pins, self._pins_nbytes)
             self._flags = self._pins.array
         finally:
             os.close(pins)
@@ -340,10 +340,10 @@ class BlockFile:
     def _pins_there(self) -> bool:
         """Whether other processes see what this one has pinned."""
         try:
-            found = os.lstat(self.area.path(self.name, self._pins_file, -1))
+            status = os.lstat(self.area.path(self.name, self._pins_file, -1))
         except OSError:
             return False
-        return os.path.samestat(found, self._pins_status) and found.st_size == self._pins_nbytes
+        return os.path.samestat(status, self._pins_status) and status.st_size == self._pins_nbytes
 
     # --- states -----------------------------------------------------------------------------------
 
@@ -427,8 +427,8 @@ class BlockFile:
                 its = state == slot
                 pinned = self._pinned_by(slot) if slot in living else np.zeros(self.groups, bool)
                 nobody |= its & ~pinned[cells // GROUP]
-        found: np.ndarray = cells[nobody]
-        return found
+        abandoned: np.ndarray = cells[nobody]
+        return abandoned
 
     # --- pins and eviction ------------------------------------------------------------------------
 
@@ -510,11 +510,11 @@ class BlockFile:
             kept = np.repeat(self._needed(), GROUP)[: self.cells]
             spans = zip(blocks.first[pieces] * GROUP, blocks.stop[pieces] * GROUP)
             free = [(self.state[a:b] == THERE) & ~kept[a:b] for a, b in spans]
-            return np.array([one.sum() for one in free], np.int64)
+            return np.array([states.sum() for states in free], np.int64)
         cells = pieces[:, None] * GROUP + np.arange(GROUP)
         inside = cells < self.cells
-        found = self.state[np.minimum(cells, self.cells - 1)] == THERE
-        counts: np.ndarray = (found & inside).sum(axis=1)
+        there = self.state[np.minimum(cells, self.cells - 1)] == THERE
+        counts: np.ndarray = (there & inside).sum(axis=1)
         return counts
 
     def evict(self, pieces: np.ndarray, *, whole: bool) -> None:

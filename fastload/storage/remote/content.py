@@ -25,19 +25,19 @@ class CachedObject:
 def contents(folder: str) -> list[CachedObject]:
     """The objects in the cache ``folder``, by URL; none if there is no such folder."""
     objects = os.path.join(folder, "objects")
-    found = []
+    cached = []
     for name in os.listdir(objects) if os.path.isdir(objects) else ():
         place = os.path.join(objects, name)
         with contextlib.suppress(OSError, ValueError, KeyError):  # it is being made or deleted
             with open(os.path.join(place, "about.json"), "rb") as file:
                 about = json.loads(file.read(1 << 16))
             taken = sum(entry.stat().st_blocks * 512 for entry in os.scandir(place))
-            found.append(
+            cached.append(
                 CachedObject(
                     url=str(about["url"]), nbytes=int(about["nbytes"]), cached_nbytes=taken
                 )
             )
-    return sorted(found, key=lambda one: one.url)
+    return sorted(cached, key=lambda one: one.url)
 
 
 def clear(folder: str) -> tuple[int, int]:
@@ -54,10 +54,10 @@ def clear(folder: str) -> tuple[int, int]:
                 with contextlib.suppress(OSError):  # it counts as kept
                     area.drop(name)
             recount(area)
-            left = area.names()
-            if not left:
+            remaining = area.names()
+            if not remaining:
                 with contextlib.suppress(OSError):
                     remove(os.path.join(folder, "mirrors"))
     finally:
         let_go(cache)
-    return len(unused) - sum(name in unused for name in left), len(left)
+    return len(unused) - sum(name in unused for name in remaining), len(remaining)

@@ -80,10 +80,10 @@ _HARMLESS = (
 
 
 def _secrets(options: Mapping[str, Any]) -> list[str]:
-    found = []
+    secrets = []
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found += _secrets(value)
+            secrets += _secrets(value)
         elif not any(word in name.lower() for word in _HARMLESS):
-            found.append(str(value))
-    return found
+            secrets.append(str(value))
+    return secrets

@@ -424,10 +424,10 @@ class Requests:
 
         def again() -> None:
             counters.add(requests=1)
-            one = asyncio.ensure_future(make())
-            running.add(one)
+            attempt = asyncio.ensure_future(make())
+            running.add(attempt)
             self._gauge(requests=1)
-            one.add_done_callback(lambda _: self._gauge(requests=-1))
+            attempt.add_done_callback(lambda _: self._gauge(requests=-1))
 
         again()
         unusual_s = self._latencies.unusual_s(nbytes)
@@ -442,12 +442,12 @@ class Requests:
                     timeout=max(0.0, until - time.monotonic()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                for one in done:
-                    running.discard(one)
-                    failure = one.exception()
+                for attempt in done:
+                    running.discard(attempt)
+                    failure = attempt.exception()
                     if failure is None:
                         self._latencies.add(nbytes, time.monotonic() - begin)
-                        return one.result()
+                        return attempt.result()
                     if isinstance(failure, (Permanent, FileNotFoundError)):
                         raise failure
                 if done:
@@ -461,8 +461,8 @@ class Requests:
             assert failure is not None  # else it was returned
             raise failure
         finally:
-            for one in running:
-                one.cancel()
+            for attempt in running:
+                attempt.cancel()
             if running:
                 await asyncio.gather(*running, return_exceptions=True)
 

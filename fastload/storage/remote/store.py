@@ -23,13 +23,12 @@ from ..table import TableStore
 from ..wrapped import WrappedStore
 from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
-from .cache import BlockCache, Hold, LostFiles, Ranges, Source, cache_for, let_go
+from .cache import BlockCache, Hold, LostFiles, Origin, Ranges, cache_for, let_go
 from .counters import Counters
 from .finding import Finder, cache_names
 from .mirror import Mirror
 from .options import RemoteOptions
-from .service import RemoteObject, Service
-from .services import service_of
+from .service import RemoteObject, Service, service_of
 from .urls import RemoteUrl
 
 _PROBED = 256  # records whose headers are read at a time
@@ -52,7 +51,7 @@ class _Attached:
         self.process = os.getpid()
         self.url = url
         self.cache: BlockCache = cache_for(options)
-        self.source = Source(service, options.secrets(), counters)
+        self.source = Origin(service, options.secrets(), counters)
         self.closed = False
         self.opened: list[BlockFile] = []
         self.holds: list[Hold] = []
@@ -63,8 +62,8 @@ class _Attached:
         try:
             names = cache_names(objects)
             files = {}
-            for inside, one in objects.items():
-                files[inside] = self.cache.open(one, names[inside])
+            for inside, what in objects.items():
+                files[inside] = self.cache.open(what, names[inside])
                 self.opened.append(files[inside])
             try:
                 self.mirror = Mirror(
@@ -80,32 +79,32 @@ class _Attached:
     def open(self, columns: ColumnOptions) -> Store:
         """The store over the sparse files, with what opening it reads."""
         path = self.mirror.path(self.url.name)
-        found: Format | None = find_format(path)
-        if found is None or (found.suffixes == () and found.recognise is None):
+        form: Format | None = find_format(path)
+        if form is None or (form.suffixes == () and form.recognise is None):
             raise StoreError(
                 f"expected a packed store, whose name ends in {', '.join(known_suffixes())}; a "
                 "folder of images must be packed first",
                 path=self.url.shown,
             )
-        if found.name in ("folder", "arrow"):
+        if form.name in ("folder", "arrow"):
             raise StoreError(
-                f"expected a packed store, found {found.title}: pack it first, or fetch it",
+                f"expected a packed store, found {form.title}: pack it first, or fetch it",
                 path=self.url.shown,
             )
-        args = found.taken(columns, self.url.shown)
-        if found.ranged is not None:
-            store = found.ranged(path, self.need, **args)
+        args = form.taken(columns, self.url.shown)
+        if form.ranged is not None:
+            store = form.ranged(path, self.need, **args)
             if store.remote:
                 store.read_through(self.fetch)
             return store
         if self.cache.area.soft:
             raise StoreError(
-                f"{found.title} stores are fetched whole when they are opened, and disk_limit=0 "
+                f"{form.title} stores are fetched whole when they are opened, and disk_limit=0 "
                 "keeps them on no disk: give another disk_limit, or pack to .lmdb or .tfrecord",
                 path=self.url.shown,
             )
         self.need([(place, 0, -1) for place in self.files])
-        return found.open(path, **args)
+        return form.open(path, **args)
 
     def need(self, ranges: Sequence[tuple[str, int, int]]) -> None:
         """As ``fetch``, but they stay as long as the store is open."""
@@ -134,8 +133,8 @@ class _Attached:
 
     def doubt(self) -> bool:
         """Drop what was read last and what opening has read, as damaged; whether any had come."""
-        ranges = [one for hold in self.holds for one in hold.ranges]
-        ranges += [one for read in self._read for one in read]
+        ranges = [place for hold in self.holds for place in hold.ranges]
+        ranges += [place for read in self._read for place in read]
         self._read.clear()
         if ranges and not self._failed:
             self.cache.doubt(ranges, self.source)
@@ -267,11 +266,11 @@ class RemoteStore(WrappedStore):
             except LostFiles:
                 self._reopen(here)
             except DataError as error:
-                known = str(error) in self._doubted
+                again = str(error) in self._doubted
                 self._doubted.add(str(error))
                 if here.lost:
                     self._reopen(here)
-                elif known or not self.inner.remote or not here.doubt():
+                elif again or not self.inner.remote or not here.doubt():
                     raise
             try:
                 return read()
@@ -313,10 +312,10 @@ class RemoteStore(WrappedStore):
         try:
             yield
         except DataError as error:
-            found = self._renamed(error)
-            if found is error:
+            renamed = self._renamed(error)
+            if renamed is error:
                 raise
-            raise found from found.__cause__
+            raise renamed from renamed.__cause__
 
     def _renamed(self, error: DataError) -> DataError:
         """``error`` and its causes, with the object's name in the place of its cache file's."""
@@ -325,9 +324,9 @@ class RemoteStore(WrappedStore):
             cause = self._renamed(cause)
         if shown == error.path and cause is error.__cause__:
             return error
-        found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
-        found.__cause__ = cause
-        return found.with_traceback(error.__traceback__)
+        renamed = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
+        renamed.__cause__ = cause
+        return renamed.with_traceback(error.__traceback__)
 
     def _shown_path(self, path: str | None) -> str | None:
         attached = self._attached
@@ -469,11 +468,11 @@ class RemoteStore(WrappedStore):
     @property
     def versions(self) -> list[tuple[str, int, str]]:
         """URL, size and tag of each object: equal only for equal content."""
-        return [(one.url.shown, one.nbytes, one.tag) for one in self._objects.values()]
+        return [(what.url.shown, what.nbytes, what.tag) for what in self._objects.values()]
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self._objects.values())
+        return sum(what.nbytes for what in self._objects.values())
 
     # --- columns ----------------------------------------------------------------------------------
 
