@@ -28,7 +28,7 @@ from .._base.progress_bar import Progress
 from ..errors import DecodeError, FastloadError, StoreError, UsageError
 from ..hints import Compression, OnPackError
 from ..storage._local import is_url
-from ..storage._shards import Shard, Sharding
+from ..storage._shards import Sharding, ShardStart
 from ..storage._writer import PartialWriter
 from ..storage.shard_set import Made, ShardPlace, ShardSet, format_apart
 from ._encoders import Encoder
@@ -161,7 +161,7 @@ class Tasks:
         bounds = [-(-number * len(job.indices) // count) for number in range(count + 1)]
         places, parts = [], []
         for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
-            shard = Shard(first=start, first_key=key)
+            shard = ShardStart(first=start, first_key=key)
             places.append(shards.place(number, count, shard))
             parts.append({"indices": job.indices[start:stop]})
         there = [place.found() for place in places]

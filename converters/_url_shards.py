@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
 from ..storage._partial import refuse_others
-from ..storage._shards import Shard
+from ..storage._shards import ShardStart
 from ..storage._sidecar import read_manifest, sidecar_of, write_sidecar
 from ..storage._writer import PartialWriter
 from ..storage.remote.options import RemoteOptions
@@ -156,7 +156,7 @@ class UrlShardSet:
             ) from error
         refuse_others(self._folder, first, now)
 
-    def place(self, number: int, count: int, shard: Shard) -> ShardPlace:
+    def place(self, number: int, count: int, shard: ShardStart) -> ShardPlace:
         """As in ``ShardSet``."""
         return UrlShardPlace(
             store=self.path,

@@ -19,7 +19,9 @@ first hour is one line to type (``type_next``).
 
 from __future__ import annotations
 
+import importlib
 import sys
+from types import ModuleType
 
 from ._printable import printable
 from ._version import DISTRIBUTION
@@ -58,6 +60,14 @@ COLOR = 'image = Image.open(path).convert("RGB")'
 def install(extra: str) -> str:
     """The command that installs an extra of fastload, for messages."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def needed(module: str, message: str) -> ModuleType:
+    """An optional module. Raises MissingDependencyError with ``message`` if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(message) from error
 
 
 class ScriptError(FastloadError):

@@ -196,7 +196,8 @@ def test_every_requirement_is_imported_by_the_package() -> None:
     texts += [path.read_text(encoding="utf-8") for path in ROOT.glob("converters/*.py")]
     modules = {"pillow": "PIL", "google-crc32c": "google_crc32c"}
     for name in needs():
-        imports = rf"^\s*(import|from) {modules.get(name, name)}\b|import_module\(\"{name}"
+        module = modules.get(name, name)
+        imports = rf"^\s*(import|from) {module}\b|(import_module|needed)\(\s*\"{module}"
         assert any(re.search(imports, text, re.MULTILINE) for text in texts), name
 
 

@@ -2,6 +2,10 @@
 
 ``base.py`` is the contract of a store, ``registry.py`` the table of formats. The module of a
 format, and the library it needs, is imported when it is used.
+
+In this package, what is damaged or cannot be read raises StoreError, what is not there
+StoreNotFoundError, what is asked for wrongly UsageError, a library that is not installed
+MissingDependencyError. Docstrings of private functions name only other errors.
 """
 
 from __future__ import annotations
@@ -95,14 +99,14 @@ def open_store(
     if isinstance(path, Sequence) and not isinstance(path, str):
         from .concat import ConcatStore
 
-        if all(isinstance(one, (str, os.PathLike)) and not is_url(one) for one in path):
-            paths = [local_path(one) for one in path if not isinstance(one, Store)]
-            if paths and all(format_of(one) == "parquet" for one in paths):
+        if all(isinstance(each, (str, os.PathLike)) and not is_url(each) for each in path):
+            paths = [local_path(each) for each in path if not isinstance(each, Store)]
+            if paths and all(format_of(each) == "parquet" for each in paths):
                 from .formats.parquet import ParquetStore
 
                 return ParquetStore(paths, options=columns)  # whose columns are those of all
         return ConcatStore.checked(
-            [open_store(one, remote=remote, columns=columns) for one in path]
+            [open_store(each, remote=remote, columns=columns) for each in path]
         )
     if is_url(path):
         from .remote.options import RemoteOptions
@@ -131,8 +135,8 @@ def _open_local(path: str, columns: ColumnOptions) -> Store:
         raise StoreError(
             "this store is unfinished: run the pack command that started it again", path=path
         )
-    found = find_format(path)
-    if found is None:
+    form = find_format(path)
+    if form is None:
         broken = broken_formats()
         if not os.path.exists(path):
             raise StoreNotFoundError(
@@ -145,13 +149,13 @@ def _open_local(path: str, columns: ColumnOptions) -> Store:
             f"{no_store(path)}",
             path=path,
         ) from next(iter(broken), None)
-    if not found.folders and os.path.isdir(path):
+    if not form.folders and os.path.isdir(path):
         raise StoreError(
             f"expected a file because the name ends in {os.path.splitext(path)[1]}, found a "
             "folder: if it holds images, rename it",
             path=path,
         )
-    return found.open(path, **found.taken(columns, path))
+    return form.open(path, **form.taken(columns, path))
 
 
 def open_writer(
@@ -186,28 +190,28 @@ def open_writer(
             was started with other settings; or the format has no shards or no compression.
     """
     path = local_path(path)
-    found = find_by_suffix(path)
-    if found is None:
+    form = find_by_suffix(path)
+    if form is None:
         broken = broken_formats()
         writable = ", ".join(
-            suffix for known in known_formats() if known.writer for suffix in known.suffixes
+            suffix for other in known_formats() if other.writer for suffix in other.suffixes
         )
         raise UsageError(
             f"{path!r}: expected a file name ending in {writable}{_noted(broken)}"
         ) from next(iter(broken), None)
-    if found.writer is None:
-        raise UsageError(f"{path!r}: fastload reads {found.title} stores, but does not write them")
+    if form.writer is None:
+        raise UsageError(f"{path!r}: fastload reads {form.title} stores, but does not write them")
     given = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     for option in options:
         feature = "shards" if option == "shard_nbytes" else option
-        if feature not in found.options:
+        if feature not in form.options:
             raise UsageError(
-                f"{found.name} stores have no {feature}, got {option}={options[option]!r}"
+                f"{form.name} stores have no {feature}, got {option}={options[option]!r}"
             )
-    if "shards" in found.options:
+    if "shards" in form.options:
         options["total"] = total
-    return found.writer(path, classes=classes, metadata=metadata, settings=settings, **options)
+    return form.writer(path, classes=classes, metadata=metadata, settings=settings, **options)
 
 
 def _noted(broken: Sequence[UsageError]) -> str:

@@ -39,11 +39,7 @@ class Images:
 
 
 def images_of(column: pa.ChunkedArray, name: str) -> Images:
-    """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image.
-
-    Raises:
-        UsageError: paths that are not local files.
-    """
+    """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -103,10 +99,7 @@ def images_of(column: pa.ChunkedArray, name: str) -> Images:
 
 
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
-    """The numbers of a column, (rows, *shape), in their dtype; None if it has other values.
-
-    A list type of fixed length becomes an axis.
-    """
+    """The numbers of a column, (rows, *shape), in their dtype; None if it has other values."""
     import pyarrow as pa
 
     parts = []
@@ -129,12 +122,12 @@ def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
         numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if chunk.null_count or not (numeric or pa.types.is_boolean(kind)):
             return None
-        part = chunk.to_numpy(zero_copy_only=False)
-        if part.dtype == np.uint64 and len(part) and part.max() > np.iinfo(np.int64).max:
+        numbers = chunk.to_numpy(zero_copy_only=False)
+        if numbers.dtype == np.uint64 and len(numbers) and numbers.max() > np.iinfo(np.int64).max:
             return None
-        if len(part) % max(1, int(np.prod(shape))):
+        if len(numbers) % max(1, int(np.prod(shape))):
             return None
-        parts.append(part.reshape(-1, *shape))
+        parts.append(numbers.reshape(-1, *shape))
     if not parts or sum(map(len, parts)) != len(column):
         return None
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -20,13 +20,8 @@ class ColumnReader:
     """The columns of a store of ``count`` records.
 
     A column may also be stored as the bytes of its numbers (uint8), if the format cannot hold its
-    type or has bytes only.
-
-    Args:
-        path: of the store, for messages.
-        count: of the records.
-        get: name -> array, or None if there is none; raises StoreError.
-        prefix: of the names of fields.
+    type or has bytes only. ``get`` returns None for a column that is not there; ``prefix`` begins
+    the names of fields.
     """
 
     def __init__(
@@ -42,11 +37,7 @@ class ColumnReader:
     def optional(
         self, name: str, dtype: str | np.dtype[np.generic], *shape: int
     ) -> np.ndarray | None:
-        """The column ``name``, (count, *shape); None if there is none.
-
-        Raises:
-            StoreError: it has another type or shape.
-        """
+        """The column ``name``, (count, *shape); None if there is none."""
         array = self._get(name)
         if array is None:
             return None
@@ -70,11 +61,7 @@ class ColumnReader:
         return array
 
     def blobs(self, data: str, ends: str) -> Blobs | None:
-        """Byte strings, one for each record; None if one of the two columns is missing.
-
-        Raises:
-            StoreError: a column has another type or shape.
-        """
+        """Byte strings, one for each record; None if one of the two columns is missing."""
         values, positions = self._get(data), self.optional(ends, "<i8")
         if values is None or positions is None:
             return None
@@ -83,12 +70,7 @@ class ColumnReader:
         return Blobs(values, positions)
 
     def fields(self, fields: Sequence[Field]) -> Mapping[str, FieldColumn]:
-        """The columns of ``fields``.
-
-        Raises:
-            StoreError: a column is missing, or has another type or shape.
-        """
-        found: dict[str, FieldColumn] = {}
+        columns: dict[str, FieldColumn] = {}
         for field in fields:
             name = f"{self._prefix}{field.name}"
             values = (
@@ -98,8 +80,8 @@ class ColumnReader:
             )
             if values is None:
                 raise self._damaged(name, "a field", None)
-            found[field.name] = FieldColumn(field, values)
-        return found
+            columns[field.name] = FieldColumn(field, values)
+        return columns
 
     def _damaged(self, name: str, expected: str, found: np.ndarray | None) -> StoreError:
         what = "nothing" if found is None else f"{found.dtype} {found.shape}"
@@ -110,21 +92,12 @@ class ColumnReader:
         )
 
 
-def checked_labels(labels: np.ndarray | None, count: int, path: str) -> np.ndarray:
-    """Labels of any program as a store returns them.
-
-    Args:
-        labels: None: what has their name is no array.
-        count: of the records.
-        path: where they are.
-
-    Raises:
-        StoreError: they are not numbers, or not one row for each record.
-    """
+def checked_labels(labels: np.ndarray | None, name: str, count: int, path: str) -> np.ndarray:
+    """``labels`` of any program, as a store returns them; None: what has their name is no array."""
     if labels is None:
         raise StoreError(
-            "expected an array of labels under this name, found something else: if it was one copy "
-            "the store again, else give it another name",
+            f"expected an array of labels under the name {name!r}, found something else: if it was "
+            "one copy the store again, else give it another name",
             path=path,
         )
     try:
@@ -139,11 +112,6 @@ def checked_labels(labels: np.ndarray | None, count: int, path: str) -> np.ndarr
 
 
 def checked_classes(classes: object, path: str) -> list[str]:
-    """Class names.
-
-    Raises:
-        StoreError: not a list of texts.
-    """
     if not isinstance(classes, (list, tuple)) or not all(map(is_text, classes)):
         # reprlib looks only a few levels into values that are nested or refer to themselves
         raise StoreError(

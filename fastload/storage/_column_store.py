@@ -16,23 +16,21 @@ import datetime
 import decimal
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _native
 from ..errors import StoreError, UsageError
-from ._probe import THREADS, UNKNOWN, UNREADABLE
+from ._probe import UNKNOWN, UNREADABLE, by_core, by_pillow
 from ._read import open_regular, part_of, read_spans
-from ._upright import by_core, size_and_kind
 from .base import ENCODED, Field, Spans, Store
 
 if TYPE_CHECKING:
     from .._native import _core
 
 
-class Column(Field):
+class ColumnField(Field):
     """A column, which may have any name."""
 
     def __post_init__(self) -> None:
@@ -98,7 +96,7 @@ class ColumnStore(Store):
         return self._values_of(name, np.arange(len(self), dtype=np.int64))
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
-        """As in the contract; values other than numbers as they are in a row."""
+        """Values other than numbers as they are in a row."""
         kind = self.fields[name].kind
         if kind == "array":
             return self._values_of(name, indices)
@@ -127,9 +125,6 @@ class ColumnStore(Store):
         """Numbers of the rows."""
         return [f"{index:08d}" for index in np.asarray(indices).tolist()]
 
-    def checksums(self, indices: np.ndarray) -> None:
-        """None: Arrow has none."""
-
     # --- sizes ------------------------------------------------------------------------------------
 
     def _forget_sizes(self, rows: int) -> None:
@@ -145,7 +140,7 @@ class ColumnStore(Store):
         return kinds
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract, after EXIF. A file's header is read when it is needed."""
+        """After EXIF. A file's header is read when it is needed."""
         self._probe(indices)
         sizes: np.ndarray = np.maximum(self._sizes[self._row_numbers(indices)], 0)
         return sizes
@@ -160,55 +155,36 @@ class ColumnStore(Store):
         at = np.flatnonzero(unknown)[first]
         indices = np.asarray(indices, np.int64)[at]
         spans = self._headers(indices) if spans is None else part_of(spans, at)
-        found = np.zeros((len(rows), 2), np.int32)
+        sizes = np.zeros((len(rows), 2), np.int32)
         numbered = spans
         if spans.memory is not None:
             numbered = dataclasses.replace(spans, file=-1 - spans.file)
-        good = by_core(self._core_files(spans), numbered, found, THREADS)
+        good = by_core(self._core_files(spans), numbered, sizes, upright=True)
         kinds = np.full(len(rows), ENCODED, np.uint8)
         for i in np.flatnonzero(~good).tolist():
-            found[i], kinds[i] = UNREADABLE, ENCODED
+            sizes[i], kinds[i] = UNREADABLE, ENCODED
             try:
-                one = np.array([i])
-                (data,) = read_spans(self, indices[one], part_of(spans, one))
+                position = np.array([i])
+                (data,) = read_spans(self, indices[position], part_of(spans, position))
             except StoreError:
                 continue  # raised again, with the place, when the record is decoded
-            width, height, kinds[i] = size_and_kind(data)
-            found[i] = width, height
+            width, height, kinds[i] = by_pillow(data, upright=True)
+            sizes[i] = width, height
         # Sizes last: another thread that sees a size must see the kind too.
         self._kinds[rows] = kinds
-        self._sizes[rows] = found
+        self._sizes[rows] = sizes
 
 
 def likely_label(names: Iterable[str], is_class: Callable[[str], bool]) -> str | None:
-    """The column that may hold the labels: one of a usual name, else the only one of classes.
-
-    Args:
-        names: of the columns.
-        is_class: whether a column has class labels.
-    """
+    """The column that may hold the labels: one of a usual name, else the only one of classes."""
     names = list(names)
     classes = [name for name in names if is_class(name)]
     named = [name for name in ("label", "labels") if name in names]
     return next(iter(named or (classes if len(classes) == 1 else [])), None)
 
 
-def files_in_memory(arrays: Sequence[np.ndarray]) -> _core.Files | None:
-    """The core's view of ``arrays``, uint8 (n,), in the place of files; None without a core."""
-    core = _native.load()
-    if core is None:
-        return None
-    ends, mapped = np.zeros(len(arrays), np.int64), np.ones(len(arrays), np.uint8)
-    files: _core.Files = core.Files(b"", ends, mapped, memory=dict(enumerate(arrays)))
-    return files
-
-
 def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:
-    """The bytes of an undecoded image; None if there is none.
-
-    Raises:
-        StoreError: its file cannot be read.
-    """
+    """The bytes of an undecoded image; None if there is none."""
     if value["bytes"] is not None:
         return bytes(value["bytes"])
     if value["path"] is None:

@@ -11,13 +11,17 @@ import dataclasses
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import UsageError
 from ._fields import Blobs, Field, FieldColumn, Strings, encode_text, field_column, label_column
 from .base import Batch
+
+if TYPE_CHECKING:
+    from .table import Table
 
 _CHUNK = struct.Struct("<4sIIQI")
 _MAGIC = b"FLJ2"
@@ -55,20 +59,12 @@ class Columns:
         return len(self.kinds)
 
     def all_keys(self) -> list[str]:
-        """Every key, in order."""
         return self.keys.texts(np.arange(len(self)))
 
     def part(self, start: int, stop: int) -> Columns:
-        """The records from ``start`` to ``stop``."""
         indices = np.arange(start, stop)
-        return Columns(
-            labels=None if self.labels is None else self.labels[start:stop],
-            sizes=self.sizes[start:stop],
-            crc32c=self.crc32c[start:stop],
-            kinds=self.kinds[start:stop],
-            nbytes=self.nbytes[start:stop],
-            places=None if self.places is None else self.places[start:stop],
-            frames=None if self.frames is None else self.frames[start:stop],
+        return dataclasses.replace(
+            self,
             keys=Blobs.of(self.keys.take(indices)),
             fields={
                 name: FieldColumn(
@@ -78,6 +74,11 @@ class Columns:
                     else column.values[start:stop],
                 )
                 for name, column in self.fields.items()
+            },
+            **{
+                name: array[start:stop]
+                for name in _ARRAYS
+                if (array := getattr(self, name)) is not None
             },
         )
 
@@ -91,7 +92,6 @@ class Schema:
 
     @classmethod
     def of(cls, labels: np.ndarray | None, fields: Mapping[str, FieldColumn]) -> Schema:
-        """The schema of records with these columns."""
         return cls(
             None if labels is None else (labels.dtype.str, labels.shape[1:]),
             tuple(column.field for column in fields.values()),
@@ -119,11 +119,6 @@ def _listed(fields: Sequence[Field]) -> str:
 
 
 def of_batch(batch: Batch) -> Columns:
-    """The columns of one batch.
-
-    Raises:
-        UsageError: a column does not have one item per record, or a field cannot be stored.
-    """
     lengths = {name: len(getattr(batch, name)) for name in ("data", "sizes", "kinds", "crc32c")}
     lengths |= {} if batch.labels is None else {"labels": len(batch.labels)}
     lengths |= {name: len(values) for name, values in batch.fields.items()}
@@ -157,25 +152,25 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
             keys=Blobs(np.empty(0, np.uint8), np.empty(0, np.int64)),
             places=np.empty((0, 4), np.int64),
         )
-    labels = [part.labels for part in parts if part.labels is not None]
-    places = [part.places for part in parts if part.places is not None]
-    frames = [part.frames for part in parts if part.frames is not None]
-    return Columns(
-        labels=np.concatenate(labels) if labels else None,
-        sizes=np.concatenate([part.sizes for part in parts]),
-        crc32c=np.concatenate([part.crc32c for part in parts]),
-        kinds=np.concatenate([part.kinds for part in parts]),
-        nbytes=np.concatenate([part.nbytes for part in parts]),
-        keys=Blobs.join([part.keys for part in parts]),
-        fields={
-            name: join_values([part.fields[name] for part in parts]) for name in parts[0].fields
-        },
-        places=np.concatenate(places) if places else None,
-        frames=np.concatenate(frames) if len(frames) == len(parts) else None,
-    )
+    return Columns(**join_columns(parts, _ARRAYS))
 
 
-def join_values(columns: Sequence[FieldColumn]) -> FieldColumn:
+def join_columns(
+    parts: Sequence[Columns] | Sequence[Table], names: Iterable[str]
+) -> dict[str, Any]:
+    """Keys, fields and the arrays ``names`` of at least one part as one; None: a part lacks it."""
+    joined: dict[str, Any] = {}
+    for name in names:
+        arrays = [getattr(part, name) for part in parts]
+        joined[name] = None if any(array is None for array in arrays) else np.concatenate(arrays)
+    joined["keys"] = Blobs.join([part.keys.whole() for part in parts])
+    joined["fields"] = {
+        name: _join_values([part.fields[name] for part in parts]) for name in parts[0].fields
+    }
+    return joined
+
+
+def _join_values(columns: Sequence[FieldColumn]) -> FieldColumn:
     """The values of one field in several parts, at least one, as one column."""
     arrays, strings = [], []
     for column in columns:
@@ -190,6 +185,7 @@ _TYPES = {
     "sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8",
     "frames": "<u4",
 }  # fmt: skip
+_ARRAYS = ("labels", *_TYPES)
 
 
 def _arrays(columns: Columns) -> dict[str, np.ndarray]:
@@ -231,7 +227,6 @@ def fields_of(fields: Sequence[Field], arrays: Mapping[str, np.ndarray]) -> dict
 
 
 def pack_chunk(columns: Columns) -> bytes:
-    """``columns`` as one chunk of a journal."""
     arrays = _arrays(columns)
     header = json.dumps(
         {

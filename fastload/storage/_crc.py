@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .. import _native
-from ..errors import MissingDependencyError
+from ..errors import needed
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -21,22 +21,16 @@ def _function() -> Callable[[_Bytes, int], int]:
     if core is not None:
         function: Callable[[_Bytes, int], int] = core.crc32c
         return function
-    try:
-        import google_crc32c
-    except ImportError as error:
-        raise MissingDependencyError(
-            "checksums need the native core or google-crc32c, and neither is installed: "
-            "pip install google-crc32c"
-        ) from error
+    google_crc32c = needed(
+        "google_crc32c",
+        "checksums need the native core or google-crc32c, and neither is installed: "
+        "pip install google-crc32c",
+    )
     return lambda data, crc: int(google_crc32c.extend(crc, bytes(data)))
 
 
 def crc32c(data: _Bytes, crc: int = 0) -> int:
-    """CRC32C (Castagnoli, as in RFC 3720) of ``data``, continued from ``crc``.
-
-    Raises:
-        MissingDependencyError: neither the native core nor google-crc32c is installed.
-    """
+    """CRC32C (Castagnoli, as in RFC 3720) of ``data``, continued from ``crc``."""
     return _function()(data, crc)
 
 
@@ -54,15 +48,9 @@ def crc32c_blocks(data: _Bytes, block: int) -> np.ndarray:
 
 
 def crc32c_of_file(descriptor: int, blocks: np.ndarray, block: int) -> np.ndarray:
-    """CRC32C of some blocks of an open file: uint32, in the order of ``blocks``.
+    """CRC32C of these ``blocks`` (int64, their numbers) of an open file: uint32, in their order.
 
-    Args:
-        descriptor: of the file.
-        blocks: int64 (n,), their numbers. What is behind the end of the file is left out.
-        block: their size in bytes, at most 1 MiB.
-
-    Raises:
-        OSError: it cannot be read.
+    Blocks have ``block`` bytes, at most 1 MiB; what is behind the end of the file is left out.
     """
     sums = np.empty(len(blocks), np.uint32)
     core = _native.load()

@@ -13,18 +13,9 @@ from .base import Store
 def decoded(
     store: Store, name: str, records: np.ndarray
 ) -> tuple[np.ndarray | list[Any], dict[int, StoreError]]:
-    """The field ``name`` of ``records`` as ``Store.batch`` gives it, and what is damaged.
+    """The field ``name`` of ``records`` as ``Store.batch`` gives it, and the errors by position.
 
-    Args:
-        store: has them.
-        name: of the field.
-        records: int64 (n,), in range.
-
-    Returns:
-        An array (n, ...) or n values, None for each that is damaged; the errors by position.
-
-    Raises:
-        StoreError: the values cannot be read.
+    Where a value is damaged, all are in a list, with None in its place.
     """
     try:
         return store.batch(name, records), {}
@@ -33,15 +24,15 @@ def decoded(
     values: list[Any] = []
     errors: dict[int, StoreError] = {}
     for at, record in enumerate(records.tolist()):
-        one = records[at : at + 1]
+        record_alone = records[at : at + 1]
         try:
-            values += list(store.batch(name, one))
+            values += list(store.batch(name, record_alone))
         except (ValueError, RecursionError) as error:
             values.append(None)
             errors[at] = StoreError(
                 f"expected {store.fields[name].kind} in the field {name!r}, found something else: "
                 f"{error}; write that value again, or leave the record out with on_error='skip'",
-                path=store.shown(int(store.places(one).file[0])),
+                path=store.shown(int(store.places(record_alone).file[0])),
                 record=record,
             )
             errors[at].__cause__ = error

@@ -26,9 +26,9 @@ def fetched_ahead(store: Store, parts: Iterable[np.ndarray]) -> Iterator[np.ndar
     waiting: collections.deque[np.ndarray] = collections.deque()
     try:
         for number, part in enumerate(parts):
-            one = store.ahead(part, urgency=float(number))
-            if one is not None:
-                held.append(one)
+            hold = store.ahead(part, urgency=float(number))
+            if hold is not None:
+                held.append(hold)
             waiting.append(part)
             if len(waiting) > _AHEAD:
                 yield waiting.popleft()
@@ -36,5 +36,5 @@ def fetched_ahead(store: Store, parts: Iterable[np.ndarray]) -> Iterator[np.ndar
                 held.popleft().release()
         yield from waiting
     finally:
-        for one in held:
-            one.release()
+        for hold in held:
+            hold.release()

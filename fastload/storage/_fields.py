@@ -33,9 +33,6 @@ class Field:
         kind: "array", "bytes", "text" or "json".
         dtype: of an "array": bool, an integer or a float, little-endian; None for other kinds.
         shape: of one record's value in an "array", () for a number; () for other kinds.
-
-    Raises:
-        UsageError: an invalid name, kind or dtype.
     """
 
     name: str
@@ -73,11 +70,7 @@ class Field:
 
     @classmethod
     def from_json(cls, value: Any) -> Field:
-        """The field that the header of a file, which may be damaged, describes.
-
-        Raises:
-            ValueError: it does not describe a field.
-        """
+        """The field that a file's header describes. Raises ValueError where that is damaged."""
         try:
             name, kind, dtype = str(value["name"]), str(value["kind"]), value["dtype"]
             shape = tuple(int(side) for side in value["shape"])
@@ -88,11 +81,7 @@ class Field:
             raise ValueError(f"not a field: {str(value)[:200]}") from error
 
     def decode(self, value: bytes) -> Any:
-        """One value of a field that is not an array: bytes, str, or decoded JSON.
-
-        Raises:
-            ValueError: not valid UTF-8 or JSON.
-        """
+        """One value of a field that is no array: bytes, str, or decoded JSON. Raises ValueError."""
         if self.kind == "text":
             return value.decode("utf-8")
         if self.kind != "json":
@@ -111,11 +100,7 @@ class Strings(abc.ABC):
 
     @abc.abstractmethod
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
-        """The strings ``indices`` (int64, in range).
-
-        Raises:
-            StoreError: they are damaged or cannot be read; it names ``path``.
-        """
+        """The strings ``indices`` (int64, in range)."""
 
     @abc.abstractmethod
     def whole(self) -> Blobs:
@@ -123,10 +108,7 @@ class Strings(abc.ABC):
 
     @abc.abstractmethod
     def check(self, count: int, name: str, path: str | None) -> None:
-        """Raise StoreError unless there are ``count`` strings, each where it should be.
-
-        ``name`` is what the message calls them.
-        """
+        """Raise StoreError, about ``name``, unless there are ``count``, each in its place."""
 
     def texts(self, indices: np.ndarray, path: str | None = None) -> list[str]:
         """The strings ``indices`` decoded as UTF-8; other bytes become surrogates."""
@@ -149,7 +131,6 @@ class Blobs(Strings):
         return len(self.ends)
 
     def whole(self) -> Blobs:
-        """As in ``Strings``."""
         return self
 
     @classmethod
@@ -161,13 +142,12 @@ class Blobs(Strings):
     @classmethod
     def join(cls, parts: Sequence[Blobs]) -> Blobs:
         """All of ``parts`` (at least one) as one."""
-        start = np.cumsum([0] + [len(part.data) for part in parts[:-1]])
-        ends = [part.ends + at for part, at in zip(parts, start, strict=True)]
-        data = np.concatenate([part.data for part in parts])
+        start = np.cumsum([0] + [len(blobs.data) for blobs in parts[:-1]])
+        ends = [blobs.ends + at for blobs, at in zip(parts, start, strict=True)]
+        data = np.concatenate([blobs.data for blobs in parts])
         return cls(data, np.concatenate(ends, dtype=np.int64))
 
     def check(self, count: int, name: str, path: str | None) -> None:
-        """As in ``Strings``."""
         ends = self.ends
         if ends.ndim != 1 or ends.dtype.kind != "i" or self.data.ndim != 1:
             raise StoreError(
@@ -189,7 +169,6 @@ class Blobs(Strings):
             )
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
-        """As in ``Strings``."""
         indices = np.asarray(indices, np.int64)
         ends = self.ends[indices]
         starts = np.where(indices > 0, self.ends[indices - 1], 0)
@@ -202,39 +181,34 @@ class Blobs(Strings):
 class DeferredStrings(Strings):
     """Byte strings that are read when they are first used: keys, which training does not need.
 
-    Args:
-        count: how many there are.
-        read: reads them; raises StoreError.
-        path: the file or folder they are in.
+    ``path`` is the file or folder that they are read from.
     """
 
     def __init__(self, count: int, read: Callable[[], Blobs], path: str) -> None:
         self._count, self._read, self._path = count, read, path
         self._version = _version(path)
-        self._found: Blobs | None = None
+        self._strings: Blobs | None = None
 
     def __len__(self) -> int:
         return self._count
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
-        """As in ``Strings``."""
         return self.whole().take(indices, path)
 
     def whole(self) -> Blobs:
-        """As in ``Strings``."""
-        if self._found is None:
+        if self._strings is None:
             if _version(self._path) != self._version:
                 raise StoreError(
                     "the store was replaced by another one since it was opened: open it again",
                     path=self._path,
                 )
-            found = self._read()
-            found.check(self._count, "keys", self._path)
-            self._found = found
-        return self._found
+            strings = self._read()
+            strings.check(self._count, "keys", self._path)
+            self._strings = strings
+        return self._strings
 
     def check(self, count: int, name: str, path: str | None) -> None:
-        """As in ``Strings``, but only the number: ``whole`` checks the rest."""
+        """Only their number: ``whole`` checks the rest."""
         if count != self._count:
             raise StoreError(
                 f"the table of {name} is damaged: expected {count}, found {self._count}", path=path
@@ -253,11 +227,7 @@ def _version(path: str) -> tuple[int, ...]:
 
 
 def encode_text(text: str) -> bytes:
-    """A key as a store holds it: UTF-8, in which undecodable bytes of file names are unchanged.
-
-    Raises:
-        UsageError: half a character (a lone surrogate), which UTF-8 cannot hold.
-    """
+    """A key as a store holds it: UTF-8, in which undecodable bytes of file names are unchanged."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -271,9 +241,7 @@ def encode_json(value: object) -> bytes:
     """``value`` as JSON in UTF-8; all in ASCII where text has what UTF-8 cannot hold.
 
     So half a character (a lone surrogate) and undecodable bytes of file names come back unchanged.
-
-    Raises:
-        ValueError, TypeError: JSON cannot hold it.
+    Raises ValueError or TypeError for what JSON cannot hold.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()
@@ -305,14 +273,7 @@ def little(array: np.ndarray) -> np.ndarray:
 
 
 def label_column(labels: object) -> np.ndarray:
-    """Labels as stores hold them: int64, float32 or float64, of shape (n,) or (n, k).
-
-    Args:
-        labels: n numbers, n sequences of k numbers, or an array of them.
-
-    Raises:
-        UsageError: anything else, such as records with different numbers of labels.
-    """
+    """Labels as stores hold them: int64, float32 or float64, of shape (n,) or (n, k)."""
     try:
         array = np.asarray(labels)
     except ValueError as error:
@@ -342,11 +303,7 @@ def is_label_dtype(dtype: str) -> bool:
 def field_column(
     name: str, values: np.ndarray | Sequence[bytes], kind: str | None = None
 ) -> FieldColumn:
-    """A column made of an array (n, ...), or of n byte strings of ``kind`` (default "bytes").
-
-    Raises:
-        UsageError: an invalid name, kind or dtype.
-    """
+    """A column made of an array (n, ...), or of n byte strings of ``kind`` (default "bytes")."""
     if isinstance(values, np.ndarray):
         array = little(values)
         return FieldColumn(Field(name, "array", array.dtype, array.shape[1:]), array)
@@ -359,9 +316,6 @@ def gather_fields(
     """``Batch.fields`` and ``Batch.field_kinds`` from the fields of single records.
 
     Numbers and arrays become "array", bytes "bytes", str "text", anything else "json".
-
-    Raises:
-        UsageError: the records differ in their fields, or in the type or shape of one.
     """
     names = list(records[0]) if records else []
     for number, record in enumerate(records):
@@ -375,10 +329,10 @@ def gather_fields(
     for name in names:
         Field(name, "bytes")  # refuses invalid names
         values = [record[name] for record in records]
-        found = {_kind_of(value) for value in values}
-        if len(found) != 1:
-            raise UsageError(f"field {name!r}: expected values of one type, found {sorted(found)}")
-        kinds[name] = found.pop()
+        types = {_kind_of(value) for value in values}
+        if len(types) != 1:
+            raise UsageError(f"field {name!r}: expected values of one type, found {sorted(types)}")
+        kinds[name] = types.pop()
         fields[name] = _values_of(name, kinds[name], values)
     return fields, kinds
 

@@ -11,16 +11,11 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def is_url(path: object) -> bool:
-    """Whether ``path`` is a URL."""
     return isinstance(path, str) and _URL.match(path) is not None
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """``path``, absolute, with the user's folder for ``~``.
-
-    Raises:
-        UsageError: a URL, or not a path.
-    """
+    """``path``, absolute, with the user's folder for ``~``."""
     text = os.fspath(path)
     if is_url(text):
         raise UsageError(

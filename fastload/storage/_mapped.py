@@ -33,12 +33,7 @@ Mapped: TypeAlias = mmap.mmap | bytes
 
 
 def map_file(path: str) -> Mapped:
-    """The content of ``path``; empty bytes for an empty file, which cannot be mapped.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: it cannot be read, or is compressed, so that its records have no offsets.
-    """
+    """The content of ``path``; empty bytes for an empty file, which cannot be mapped."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             if os.fstat(file.fileno()).st_size == 0:
@@ -62,9 +57,6 @@ class MappedFiles:
 
     A few are mapped at a time. Each map holds a descriptor, and a dataset in a thousand shards
     would take all that a process may have.
-
-    Args:
-        paths: of the files.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -72,14 +64,13 @@ class MappedFiles:
         self._maps: dict[int, Mapped] = {}
 
     def __getitem__(self, file: int) -> Mapped:
-        """As ``map_file``."""
-        found = self._maps.pop(file, None)
-        if found is None:
+        mapped = self._maps.pop(file, None)
+        if mapped is None:
             if len(self._maps) == _MOST_MAPPED:
                 del self._maps[next(iter(self._maps))]  # used longest ago
-            found = map_file(self._paths[file])
-        self._maps[file] = found
-        return found
+            mapped = map_file(self._paths[file])
+        self._maps[file] = mapped
+        return mapped
 
 
 class Watch:
@@ -106,13 +97,9 @@ class Watch:
 
 
 class MappedColumns:
-    """Columns that stay in their file, which is mapped when the first one is read.
+    """Columns that stay in the file ``path``, which is mapped when the first one is read.
 
-    Args:
-        path: of the file.
-
-    Attributes:
-        watch: of the mapped file, to be checked before a column is used; None: nothing is mapped.
+    ``watch`` is to be checked before a column is used; None: nothing is mapped.
     """
 
     def __init__(self, path: str) -> None:
@@ -121,11 +108,7 @@ class MappedColumns:
         self._map: mmap.mmap | bytes = b""
 
     def array(self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The array that starts at ``offset``, read-only.
-
-        Raises:
-            StoreError: the file ends before it, or cannot be read.
-        """
+        """The array that starts at ``offset``, read-only."""
         if not self._map:
             self._map = map_file(self._path)
             if isinstance(self._map, mmap.mmap):

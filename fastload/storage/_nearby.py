@@ -22,8 +22,8 @@ def nothing_at(path: str) -> str:
     if above == parent:
         near = _most_alike(name, _names(parent))
         if near is not None:
-            found = os.path.join(parent, near)
-            return f": did you mean {found!r}?{type_next(f'fastload info {shlex.quote(found)}')}"
+            alike = os.path.join(parent, near)
+            return f": did you mean {alike!r}?{type_next(f'fastload info {shlex.quote(alike)}')}"
     return f": check the path{type_next(f'ls {shlex.quote(above)}')}"
 
 
@@ -48,12 +48,12 @@ def _most_alike(name: str, names: list[str]) -> str | None:
     """
     stem = os.path.splitext(name)[0]
     by_stem: dict[str, list[str]] = {}
-    for one in names:
-        by_stem.setdefault(os.path.splitext(one)[0], []).append(one)
+    for candidate in names:
+        by_stem.setdefault(os.path.splitext(candidate)[0], []).append(candidate)
     near = difflib.get_close_matches(stem, by_stem, n=1, cutoff=0.7)
     if not near:
         return None
-    return max(by_stem[near[0]], key=lambda one: difflib.SequenceMatcher(a=name, b=one).ratio())
+    return max(by_stem[near[0]], key=lambda it: difflib.SequenceMatcher(a=name, b=it).ratio())
 
 
 def _names(folder: str) -> list[str]:

@@ -47,10 +47,6 @@ class Partial:
         folder: ``path`` + ".partial".
         chunks: columns of the records in the journal, one item per durable step.
         started_ns: when the work was started, in nanoseconds since 1970.
-
-    Raises:
-        UsageError: the store exists, another process is writing it, or the partial was started with
-            other settings.
     """
 
     def __init__(
@@ -117,9 +113,9 @@ class Partial:
         with os.scandir(self.folder) as entries:
             there = list(entries)
             other = [
-                one.path
-                for one in there
-                if not one.is_file(follow_symlinks=False) and not one.is_dir(follow_symlinks=False)
+                entry.path
+                for entry in there
+                if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False))
             ]
         if other:
             raise UsageError(
@@ -127,7 +123,7 @@ class Partial:
                 f"{min(other)!r}: delete that folder to start again"
             )
         # The settings are written before everything else.
-        foreign = {one.name for one in there} - {"lock", "settings.json.new"}
+        foreign = {entry.name for entry in there} - {"lock", "settings.json.new"}
         if foreign and not os.path.exists(self.file("settings.json")):
             raise UsageError(
                 f"expected a folder that fastload made at {self.folder!r}, found "
@@ -195,24 +191,19 @@ class Partial:
             shutil.rmtree(self.folder)
 
     def file(self, name: str) -> str:
-        """Path of a file in the partial."""
         return os.path.join(self.folder, name)
 
     def clear(self, keep: Collection[str] = ()) -> None:
         """Delete the data in the partial, except the names in ``keep``."""
         for name in {*os.listdir(self.folder)} - _OWN - {*keep}:
-            left = self.file(name)
-            if os.path.isdir(left):
-                shutil.rmtree(left)
+            path = self.file(name)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
             else:
-                os.unlink(left)
+                os.unlink(path)
 
     def keep(self, records: int) -> None:
-        """Truncate the journal to the first ``records`` records, which are those of the data.
-
-        Raises:
-            StoreError: the journal has fewer.
-        """
+        """Truncate the journal to the first ``records`` records, which are those of the data."""
         while self.chunks and sum(map(len, self.chunks)) > records:
             self.chunks.pop()
             self._ends.pop()
@@ -250,13 +241,10 @@ class Partial:
         """Sync finished files of the partial and rename them in order.
 
         Args:
-            renames: (name in the partial, maybe in a folder of it; path). The last one makes the
-                store exist: if a run is killed before it, the next run takes the others back.
+            renames: (name in the partial, path). The last one makes the store exist: if a run is
+                killed before it, the next run takes the others back.
             replace: whether the others may replace an existing file: sidecar and index files of a
                 store that was deleted.
-
-        Raises:
-            UsageError: a path exists.
         """
         for name, _ in renames:
             descriptor = os.open(self.file(name), os.O_RDONLY)
@@ -316,11 +304,9 @@ class Partial:
 
 
 def clear_finished(path: str, *, mark: str) -> None:
-    """Delete the partial of a store that exists, left by a run that was killed at its end.
+    """Delete the partial of the store ``path``, which exists: a run was killed at its end.
 
-    Args:
-        path: of the store.
-        mark: as for ``Partial``; it exists. A partial with data stays: it is of another store.
+    A partial with data stays: it is of another store.
     """
     if os.path.isdir(path + ".partial"):
         with contextlib.suppress(UsageError, OSError):  # the store exists

@@ -21,8 +21,7 @@ NOT_REGULAR = "it is not a regular file"
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     """A descriptor of the file ``path``; an ``opener`` for ``open``.
 
-    Raises:
-        OSError: no such file, or a pipe, a device or a folder, which may block forever.
+    Raises OSError also for a pipe, a device or a folder, which may block forever.
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -35,12 +34,7 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: str, limit: int) -> bytes:
-    """The content of a file of at most ``limit`` bytes.
-
-    Raises:
-        OSError: it cannot be read, or is not a regular file.
-        ValueError: it is larger.
-    """
+    """The content of a file. Raises OSError, or ValueError if it has more than ``limit`` bytes."""
     with open(path, "rb", opener=open_regular) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes > limit:
@@ -52,26 +46,19 @@ def pread_all(descriptor: int, nbytes: int, offset: int) -> bytes:
     """``nbytes`` bytes of an open file from ``offset`` on; fewer only if the file ends before.
 
     One call of the system reads at most 2 GiB.
-
-    Raises:
-        OSError: they cannot be read.
     """
     data = os.pread(descriptor, nbytes, offset)
     if len(data) == nbytes or not data:
         return data
-    parts, left = [data], nbytes - len(data)
-    while left and (more := os.pread(descriptor, left, offset + nbytes - left)):
+    parts, missing = [data], nbytes - len(data)
+    while missing and (more := os.pread(descriptor, missing, offset + nbytes - missing)):
         parts.append(more)
-        left -= len(more)
+        missing -= len(more)
     return b"".join(parts)
 
 
 def read_range(descriptor: int, nbytes: int, offset: int, *, path: str, record: int) -> bytes:
-    """``nbytes`` bytes of an open file from ``offset`` on, which belong to a record.
-
-    Raises:
-        StoreError: they cannot be read, or are not all there; it names ``path`` and ``record``.
-    """
+    """``nbytes`` bytes of an open file from ``offset`` on, which belong to a record."""
     try:
         data = pread_all(descriptor, nbytes, offset)
     except OSError as error:
@@ -97,16 +84,7 @@ def bytes_of(array: np.ndarray, offset: int, nbytes: int) -> bytes:
 
 
 def read_records(store: Store, indices: np.ndarray, limit: int | None = None) -> Iterator[bytes]:
-    """The bytes of each of ``indices`` in turn, read with pread.
-
-    Args:
-        store: to read.
-        indices: int64, in range.
-        limit: return at most this many bytes of each record.
-
-    Raises:
-        StoreError: a file is missing, or shorter than the store says.
-    """
+    """The bytes of each of ``indices`` (int64, in range) in turn, at most ``limit`` of each."""
     if store.remote and len(indices) > _FETCHED:
         for at in range(0, len(indices), _FETCHED):
             yield from read_records(store, indices[at : at + _FETCHED], limit)

@@ -9,8 +9,8 @@ How it runs
     asked for, the most urgent first; they start when there is work and end when there is none. Who
     waits for a row group that no thread has begun decodes it itself.
 How it ends
-    success   ``Part.result`` gives the column.
-    failure   ``Part.result`` raises why; the next ``pin`` tries again.
+    success   ``wait`` gives the column.
+    failure   ``wait`` raises why; the next ``pin`` tries again.
     cancel    what nobody pins any more before a thread began it is not decoded.
     fork      a child begins with nothing: threads and locks are the parent's.
 """
@@ -46,29 +46,24 @@ where a store has no row groups."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoded:
-    """A column of a row group.
-
-    Attributes:
-        column: images, or any other column.
-        nbytes: how much memory it takes.
-    """
+class DecodedColumn:
+    """A column of a row group, and how much memory it takes."""
 
     column: Images | pa.ChunkedArray
     nbytes: int
 
 
-class Reader(Protocol):
+class RowGroupReader(Protocol):
     """Decodes the row groups of one store."""
 
-    def decode(self, key: Key) -> Decoded:
+    def decode(self, key: Key) -> DecodedColumn:
         """The column, from its file. Raises StoreError where it cannot be read."""
 
     def next_use(self, rows: int | bytes) -> float:
         """The position in the running epoch at which they are used next; inf: they are not."""
 
 
-class Part:
+class ColumnChunk:
     """One column of one row group, decoded or about to be. ``RowGroups`` makes them.
 
     Attributes:
@@ -77,72 +72,40 @@ class Part:
         gone: it is forgotten when nobody needs it, as its store was closed, or nobody will again.
         nbytes: of memory, estimated until it is decoded.
         used: when it was pinned last, as a count of pins.
+        done: set when it is decoded, or could not be.
     """
 
-    def __init__(self, reader: Reader, key: Key, nbytes: int) -> None:
+    def __init__(self, reader: RowGroupReader, key: Key, nbytes: int) -> None:
         self.reader, self.key, self.nbytes = reader, key, nbytes
         self.pins, self.used = 0, 0
         self.begun = self.gone = False
-        self._done = threading.Event()
-        self._decoded: Decoded | None = None
-        self._error: BaseException | None = None
-
-    def ready(self) -> bool:
-        """Whether it was decoded, or could not be."""
-        return self._done.is_set()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is ready; whether it is."""
-        return self._done.wait(timeout_s)
-
-    def decode(self) -> None:
-        """Decode it on this thread; only who has set ``begun``."""
-        try:
-            self._decoded = self.reader.decode(self.key)
-        except BaseException as error:  # noqa: BLE001 - raised by ``result``, where it is needed
-            self._error = error
-
-    def finished(self) -> None:
-        """Wake the threads that wait for it."""
-        self._done.set()
-
-    @property
-    def decoded(self) -> Decoded | None:
-        """What came of it so far."""
-        return self._decoded
-
-    def column(self) -> Any:  # Images or a ChunkedArray, as the name of the column says
-        """The column, once it is ready. Raises why it could not be decoded."""
-        if self._error is not None:
-            raise self._error
-        assert self._decoded is not None, "the caller waited for it"
-        return self._decoded.column
+        self.done = threading.Event()
+        self.decoded: DecodedColumn | None = None
+        self.error: BaseException | None = None
 
 
 class RowGroups:
     """The row groups of all stores of this process.
 
-    Args:
-        limit: bytes in memory at most, beside what a single batch cannot do without; None: as
-            ``default_limit`` says when it is first needed.
+    ``limit`` is what they take in memory at most, beside what a single batch cannot do without;
+    None: as ``default_limit`` says when it is first needed.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._parts: dict[Hashable, Part] = {}
-        self._queue: list[tuple[float, int, Part]] = []
+        self._chunks: dict[Hashable, ColumnChunk] = {}
+        self._queue: list[tuple[float, int, ColumnChunk]] = []
         self._count = itertools.count()
         self._threads = 0
         # Appended to without the lock, by finalizers, which may run while this thread has it.
-        self._dropped: collections.deque[list[Part] | Reader] = collections.deque()
+        self._dropped: collections.deque[list[ColumnChunk] | RowGroupReader] = collections.deque()
         self._nbytes = self._pinned = 0
         self.decoded = 0
         """Columns of row groups that were decoded so far."""
 
     @property
     def limit(self) -> int:
-        """Bytes in memory at most."""
         if self._limit is None:
             self._limit = default_limit()
         return self._limit
@@ -158,67 +121,64 @@ class RowGroups:
 
     def pin(
         self,
-        reader: Reader,
+        reader: RowGroupReader,
         key: Key,
         nbytes: int,
         *,
         urgency: float = 0.0,
         ahead: bool = False,
         once: bool = False,
-    ) -> Part | None:
-        """A column of a row group, which stays in memory until ``unpin``.
+    ) -> ColumnChunk | None:
+        """A column of a row group, which stays in memory until ``unpin``; perhaps not decoded yet.
 
         Args:
-            reader: decodes it.
-            key: says which.
             nbytes: how much memory it will take, about.
             urgency: the smallest is decoded first.
-            ahead: it is not needed yet.
+            ahead: it is not needed yet: None is returned if there is no room for it.
             once: forget it when nobody needs it, though there may be room.
-
-        Returns:
-            The part, not yet decoded perhaps; None: it is ``ahead`` and there is no room for it.
         """
         limit, name = self.limit, (id(reader), key)
         with self._lock:
             self._tidy()
-            part = self._parts.get(name)
-            if part is None:
+            chunk = self._chunks.get(name)
+            if chunk is None:
                 if ahead and self._pinned + nbytes > limit // 2:
                     return None
                 self._evict(limit - nbytes)
-                part = self._parts[name] = Part(reader, key, nbytes)
-                part.gone = once
+                chunk = self._chunks[name] = ColumnChunk(reader, key, nbytes)
+                chunk.gone = once
                 self._nbytes += nbytes
-                heapq.heappush(self._queue, (urgency, next(self._count), part))
+                heapq.heappush(self._queue, (urgency, next(self._count), chunk))
                 if self._threads < THREADS:
                     self._start_thread()
-            elif ahead and not part.pins and self._pinned + part.nbytes > limit // 2:
+            elif ahead and not chunk.pins and self._pinned + chunk.nbytes > limit // 2:
                 return None
-            if not part.pins:
-                self._pinned += part.nbytes
-            part.pins += 1
-            part.used = next(self._count)
-            return part
+            if not chunk.pins:
+                self._pinned += chunk.nbytes
+            chunk.pins += 1
+            chunk.used = next(self._count)
+            return chunk
 
-    def wait(self, part: Part) -> Any:  # as ``Part.column``
-        """The column of a pinned part. Raises why it could not be decoded."""
+    def wait(self, chunk: ColumnChunk) -> Any:  # Images or a ChunkedArray: its key says which
+        """The column of a pinned chunk. Raises why it could not be decoded."""
         with self._lock:
-            mine = not part.begun
-            part.begun = True
+            mine = not chunk.begun
+            chunk.begun = True
         if mine:
-            self._decode(part)
+            self._decode(chunk)
         else:
-            part.wait()
-        return part.column()
+            chunk.done.wait()
+        if chunk.error is not None:
+            raise chunk.error
+        assert chunk.decoded is not None, "this has waited for it"
+        return chunk.decoded.column
 
-    def unpin(self, part: Part) -> None:
-        """End one ``pin``."""
+    def unpin(self, chunk: ColumnChunk) -> None:
         with self._lock:
-            self._unpin(part)
+            self._unpin(chunk)
 
-    def drop(self, what: list[Part] | Reader) -> None:
-        """End one ``pin`` of each part; or forget what a reader has decoded. From anywhere.
+    def drop(self, what: list[ColumnChunk] | RowGroupReader) -> None:
+        """End one ``pin`` of each chunk; or forget what a reader has decoded. From anywhere.
 
         It happens at once, or when the lock is free: finalizers call this.
         """
@@ -233,110 +193,109 @@ class RowGroups:
         while self._dropped:
             what = self._dropped.popleft()
             if isinstance(what, list):
-                for part in what:
-                    self._unpin(part)
+                for chunk in what:
+                    self._unpin(chunk)
                 continue
-            for part in [part for part in self._parts.values() if part.reader is what]:
-                part.gone = True
-                if not part.pins and part.ready():
-                    self._remove(part)
+            for chunk in [chunk for chunk in self._chunks.values() if chunk.reader is what]:
+                chunk.gone = True
+                if not chunk.pins and chunk.done.is_set():
+                    self._remove(chunk)
 
-    def _unpin(self, part: Part) -> None:
-        part.pins -= 1
-        if part.pins:
+    def _unpin(self, chunk: ColumnChunk) -> None:
+        chunk.pins -= 1
+        if chunk.pins:
             return
-        self._pinned -= part.nbytes
-        if not part.begun or part.gone:
-            part.begun = True  # no thread decodes it
-            self._remove(part)
+        self._pinned -= chunk.nbytes
+        if not chunk.begun or chunk.gone:
+            chunk.begun = True  # no thread decodes it
+            self._remove(chunk)
 
-    def _remove(self, part: Part) -> None:
-        name = (id(part.reader), part.key)
-        if self._parts.get(name) is part:
-            del self._parts[name]
-            self._nbytes -= part.nbytes
+    def _remove(self, chunk: ColumnChunk) -> None:
+        name = (id(chunk.reader), chunk.key)
+        if self._chunks.get(name) is chunk:
+            del self._chunks[name]
+            self._nbytes -= chunk.nbytes
 
     def _evict(self, room: int) -> None:
         """Evict until at most ``room`` bytes are left, or nothing can be evicted."""
         while self._nbytes > room:
-            idle = [part for part in self._parts.values() if not part.pins and part.ready()]
+            chunks = self._chunks.values()
+            idle = [chunk for chunk in chunks if not chunk.pins and chunk.done.is_set()]
             if not idle:
                 return
-            self._remove(max(idle, key=lambda one: (one.reader.next_use(one.key[1]), -one.used)))
+            self._remove(max(idle, key=lambda it: (it.reader.next_use(it.key[1]), -it.used)))
 
     def _start_thread(self) -> None:
         self._threads += 1
         try:
             threading.Thread(target=self._work, name="fastload-row-groups").start()
-        except RuntimeError:  # the system grants no more: who waits for a part decodes it
+        except RuntimeError:  # the system grants no more: who waits for a chunk decodes it
             self._threads -= 1
 
     def _work(self) -> None:
         """Decode what was asked for, until there is nothing more."""
         while True:
             with self._lock:
-                part = None
-                while self._queue and part is None:
-                    part = heapq.heappop(self._queue)[2]
-                    part = None if part.begun else part
-                if part is None:
+                chunk = None
+                while self._queue and chunk is None:
+                    chunk = heapq.heappop(self._queue)[2]
+                    chunk = None if chunk.begun else chunk
+                if chunk is None:
                     self._threads -= 1
                     return
-                part.begun = True
-            self._decode(part)
+                chunk.begun = True
+            self._decode(chunk)
 
-    def _decode(self, part: Part) -> None:
-        part.decode()
+    def _decode(self, chunk: ColumnChunk) -> None:
+        """Decode on this thread; only who has set ``begun``."""
+        try:
+            chunk.decoded = chunk.reader.decode(chunk.key)
+        except BaseException as error:  # noqa: BLE001 - raised by ``wait``, where it is needed
+            chunk.error = error
         with self._lock:
             self.decoded += 1
-            if part.decoded is None:
-                self._nbytes -= part.nbytes if self._present(part) else 0
-                self._pinned -= part.nbytes if part.pins else 0
-                part.nbytes = 0
-                self._remove(part)
+            if chunk.decoded is None:
+                self._nbytes -= chunk.nbytes if self._present(chunk) else 0
+                self._pinned -= chunk.nbytes if chunk.pins else 0
+                chunk.nbytes = 0
+                self._remove(chunk)
             else:
-                more = part.decoded.nbytes - part.nbytes
-                self._nbytes += more if self._present(part) else 0
-                self._pinned += more if part.pins else 0
-                part.nbytes = part.decoded.nbytes
-                if part.gone and not part.pins:
-                    self._remove(part)
-        part.finished()
+                more = chunk.decoded.nbytes - chunk.nbytes
+                self._nbytes += more if self._present(chunk) else 0
+                self._pinned += more if chunk.pins else 0
+                chunk.nbytes = chunk.decoded.nbytes
+                if chunk.gone and not chunk.pins:
+                    self._remove(chunk)
+        chunk.done.set()
 
-    def _present(self, part: Part) -> bool:
-        return self._parts.get((id(part.reader), part.key)) is part
+    def _present(self, chunk: ColumnChunk) -> bool:
+        return self._chunks.get((id(chunk.reader), chunk.key)) is chunk
 
 
 class Pins:
-    """Parts that stay in memory: a ``Held``.
-
-    Args:
-        groups: that have pinned them.
-    """
+    """Parts that stay in memory: a ``Held``."""
 
     def __init__(self, groups: RowGroups) -> None:
-        self._groups, self._parts = groups, list[Part]()
+        self._groups, self._chunks = groups, list[ColumnChunk]()
         self._process = os.getpid()
 
-    def add(self, part: Part) -> None:
+    def add(self, chunk: ColumnChunk) -> None:
         """One more, which the caller has pinned."""
-        self._parts.append(part)
+        self._chunks.append(chunk)
 
     def ready(self) -> bool:
-        """As in the contract."""
-        return all(part.ready() for part in self._parts)
+        return all(chunk.done.is_set() for chunk in self._chunks)
 
     def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """As in the contract; but ``spans`` raises what is wrong with a part."""
-        for part in self._parts:
-            while not part.wait(0.05) and not ended():
+        """What is wrong with a chunk, ``spans`` raises."""
+        for chunk in self._chunks:
+            while not chunk.done.wait(0.05) and not ended():
                 pass
 
     def release(self) -> None:
-        """As in the contract."""
-        parts, self._parts = self._parts, []
+        chunks, self._chunks = self._chunks, []
         if os.getpid() == self._process:  # what a forked child was left is not its own
-            self._groups.drop(parts)
+            self._groups.drop(chunks)
 
     def __del__(self) -> None:
         self.release()
@@ -355,7 +314,6 @@ _of_process = RowGroups()
 
 
 def of_process() -> RowGroups:
-    """The row groups of this process."""
     return _of_process
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from ..errors import StoreError, UsageError
 from . import _row_groups
 from ._arrow_columns import Images, images_of, numbers_of
-from ._column_store import Column, ColumnStore, files_in_memory, likely_label
+from ._column_store import ColumnField, ColumnStore, likely_label
+from ._probe import core_files
 from ._row_groups import RowGroups
 from .base import Field, Located, Spans
 from .column_options import ColumnOptions
@@ -56,15 +57,7 @@ class SchemaStore(ColumnStore):
         """Whether a column has nulls, in its lists too; None: only reading it would tell."""
 
     def _read_schema(self, schema: pa.Schema, column: str | None) -> None:
-        """Find out what each column is.
-
-        Args:
-            schema: of the table.
-            column: the one that holds the images; None: the one that can.
-
-        Raises:
-            UsageError: no column of images, or several that may be meant.
-        """
+        """Find out what each column is. ``column`` holds the images; None: the one that can."""
         self._schema = schema
         features = self._features = features_of(schema)
         types = {field.name: field.type for field in schema}
@@ -114,7 +107,6 @@ class SchemaStore(ColumnStore):
         return not nulls
 
     def _choose_label(self, names: list[str], arrays: Mapping[str, tuple[int, ...]]) -> str | None:
-        """The column of labels, if there is one."""
         name = likely_label(
             names, lambda name: self._features.get(name, {}).get("_type") == "ClassLabel"
         )
@@ -129,8 +121,8 @@ class SchemaStore(ColumnStore):
         kind = self._schema.field(name).type
         while not (pa.types.is_primitive(kind)):
             kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
-        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        return found
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
 
     def _field(
         self, name: str, kind: pa.DataType, shape: tuple[int, ...] | None, picture: bool
@@ -138,15 +130,14 @@ class SchemaStore(ColumnStore):
         import pyarrow as pa
 
         if shape is not None:
-            return Column(name, "array", self._dtype(self._kind(name)), shape)
+            return ColumnField(name, "array", self._dtype(self._kind(name)), shape)
         if picture:
-            return Column(name, "bytes")
+            return ColumnField(name, "bytes")
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         whole = (text or is_binary(kind)) and self._has_nulls(name) is False
-        return Column(name, ("text" if text else "bytes") if whole else "json")
+        return ColumnField(name, ("text" if text else "bytes") if whole else "json")
 
     def class_names(self, name: str) -> list[str]:
-        """As in the contract of ``ColumnStore``."""
         names = self._features.get(name, {}).get("names")
         return list(map(str, names)) if isinstance(names, list) else []
 
@@ -177,40 +168,34 @@ class SchemaStore(ColumnStore):
         return np.empty((0, *shape), self._kind(name))
 
     def locate(self, indices: np.ndarray) -> Located:
-        """As in the contract: rows are decoded once for all of it."""
+        """Rows are decoded once for all of it."""
         spans = self.spans(indices)
         self._probe(indices, spans)
         return Located(spans=spans, kinds=self.kinds(indices), sizes=self.sizes(indices))
 
     def _core_files(self, spans: Spans) -> _core.Files | None:
-        return files_in_memory(spans.memory or ())
+        memory = dict(enumerate(spans.memory or ()))
+        return core_files(b"", np.zeros(len(memory), np.int64), memory)
 
 
 def images_in(
     column: pa.ChunkedArray, name: str, path: str, record: Callable[[int], int]
 ) -> Images:
-    """The images of a column of byte strings, or of structs of these and a path.
+    """The images of rows of the column ``name``: byte strings, or structs of these and a path.
 
-    Args:
-        column: rows of it.
-        name: of the column.
-        path: of the file, for messages.
-        record: row of ``column`` -> number of the record.
-
-    Raises:
-        StoreError: a row has the path of an image and no bytes.
+    ``record`` gives the number of the record of a row.
     """
-    found = images_of(_as_struct(column), name)
-    if len(found.ends):
-        row = int(np.flatnonzero(found.file >= len(found.buffers))[0])
+    images = images_of(_as_struct(column), name)
+    if len(images.ends):
+        row = int(np.flatnonzero(images.file >= len(images.buffers))[0])
         raise StoreError(
             f"expected the bytes of images in the column {name!r}, found only the path "
-            f"{found.paths[: int(found.ends[0])].decode(errors='replace')!r}: store the bytes "
+            f"{images.paths[: int(images.ends[0])].decode(errors='replace')!r}: store the bytes "
             "in the file, or give datasets.load_dataset(...), where the path leads to a file",
             path=path,
             record=record(row),
         )
-    return found
+    return images
 
 
 def _chosen(
@@ -220,7 +205,6 @@ def _chosen(
     pictures: Sequence[str],
     column: str | None,
 ) -> str:
-    """The column that holds the images."""
     listed = ", ".join(f"{name} ({kind})" for name, kind in types.items()) or "nothing"
     if column is not None:
         if column not in types:
@@ -296,7 +280,6 @@ def is_encoded_image(kind: pa.DataType) -> bool:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values are byte strings."""
     import pyarrow as pa
 
     views = getattr(pa.types, "is_binary_view", lambda kind: False)

@@ -26,9 +26,6 @@ class Sharding:
         shards: the number of files, with equally many records.
         shard_nbytes: a file has at most this many bytes of records, and at least one record.
         total: the expected number of records; if there are fewer, the last shards are smaller.
-
-    Raises:
-        UsageError: options that exclude each other, or ``shards`` without ``total``.
     """
 
     shards: int | None = None
@@ -53,13 +50,12 @@ class Sharding:
 
     @property
     def wanted(self) -> bool:
-        """Whether the store is divided."""
         return self.shards is not None or self.shard_nbytes is not None
 
     def settings(self) -> dict[str, int | None]:
         """The options that a writer which resumes must have too."""
-        found = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
-        return {**found, "total": self.total} if self.shards is not None else found
+        options = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
+        return {**options, "total": self.total} if self.shards is not None else options
 
     def by_count(self, first: int, count: int) -> np.ndarray:
         """The shard of each of ``count`` records from index ``first`` on, with ``shards``."""
@@ -71,14 +67,7 @@ class Sharding:
         return numbers
 
     def numbers(self, first: int, nbytes: np.ndarray, *, number: int, filled: int) -> np.ndarray:
-        """The shard of each record, ascending.
-
-        Args:
-            first: index of the first record.
-            nbytes: int64 (n,), the lengths of the records.
-            number: of the shard that holds the record before.
-            filled: bytes that this shard holds already.
-        """
+        """The shard of each record, ascending; ``number`` and ``filled`` as for ``fill``."""
         if self.shards is not None:
             return self.by_count(first, len(nbytes))
         assert self.shard_nbytes is not None  # else there are no shards
@@ -86,13 +75,10 @@ class Sharding:
 
 
 def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarray:
-    """The shard of each record, ascending, if a shard has so much room.
+    """The shard of each record, ascending, if a shard has so much ``room``.
 
-    Args:
-        nbytes: int64 (n,), what each record takes.
-        room: of a shard; one that takes more gets its own.
-        number: of the shard that holds the record before.
-        filled: what this shard holds already.
+    The shard ``number`` holds the record before, and ``filled`` bytes. A record that needs more
+    than ``room`` gets a shard of its own.
     """
     count = len(nbytes)
     numbers = np.full(count, number)
@@ -110,7 +96,7 @@ def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarr
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shard:
+class ShardStart:
     """One shard that is written apart from the others: what its bytes depend on beside its records.
 
     Attributes:
@@ -137,29 +123,21 @@ def is_pattern(path: str) -> bool:
 def data_files(path: str) -> list[str]:
     """The files of the store ``path``, in order, if no sidecar lists them.
 
-    Example:
-        >>> data_files("imgs-{000000..000002}.tar")
-        ['imgs-000000.tar', 'imgs-000001.tar', 'imgs-000002.tar']
-
     Args:
         path: a file; a pattern with ``*``, ``?``, ``[...]`` or numbers in braces; or
             ``NAME.SUFFIX`` for shards ``NAME-00000-of-00016.SUFFIX``.
-
-    Raises:
-        StoreNotFoundError: nothing matches, or a shard of a set is missing.
-        StoreError: braces for more than a million files.
     """
     if os.path.exists(path):
         return [path]
     if _BRACES.search(path):
-        found = expand(path)
+        files = expand(path)
     elif glob.has_magic(path):
-        found = sorted(glob.glob(path))
+        files = sorted(glob.glob(path))
     else:
-        found = _numbered(path)
-    missing = [name for name in found if not os.path.isfile(name)]
-    if found and not missing:
-        return found
+        files = _numbered(path)
+    missing = [name for name in files if not os.path.isfile(name)]
+    if files and not missing:
+        return files
     if missing:
         raise StoreNotFoundError("a file of the set is missing", path=missing[0])
     hint = ""
@@ -199,8 +177,8 @@ def _numbered(path: str) -> list[str]:
     stem, suffix = os.path.splitext(path)
     if os.path.isdir(path + ".partial"):
         return []
-    found = glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(suffix)}")
-    matches = [match for name in sorted(found) if (match := _NUMBERED.search(name)) is not None]
+    paths = glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(suffix)}")
+    matches = [match for name in sorted(paths) if (match := _NUMBERED.search(name)) is not None]
     matches = [match for match in matches if match.string[: match.start()] == stem]
     if not matches:
         return []

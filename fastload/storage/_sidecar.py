@@ -64,8 +64,7 @@ def write_sidecar(
     """Write the sidecar of the store ``path``, whole or not at all.
 
     Args:
-        path: of the store.
-        table: to write; its files are read for their fingerprints.
+        path, table: the store; its files are read for their fingerprints.
         names: of the files in the sidecar, relative to its folder; None: where they lie now.
         target: write this file instead, without a rename.
         place: the path of the sidecar; None: ``sidecar_of(path)``.
@@ -122,21 +121,13 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
     """The table in the sidecar of the store ``path``; its bounds are left to ``Table.checked``.
 
     None if there is no sidecar; None with a warning if the files are not those it was written for.
-    If another one waits (``next_sidecar_of``), the one that fits the files is used.
-
-    Args:
-        path: of the store.
-        format: name of the expected format.
-        place: use only this sidecar, and return None without a warning if it does not fit.
-
-    Raises:
-        StoreNotFoundError: a data file is missing.
-        StoreError: the sidecar is damaged, or of another version or format.
+    If another one waits (``next_sidecar_of``), the one that fits the files is used. With ``place``,
+    only this sidecar is used, and nobody is warned if it does not fit.
     """
     changed = None
     mine = sidecar_of(path)  # last once more: the one that waited may have been renamed meanwhile
-    for one in [mine, next_sidecar_of(path), mine] if place is None else [place]:
-        table = _read(path, one, format)
+    for candidate in [mine, next_sidecar_of(path), mine] if place is None else [place]:
+        table = _read(path, candidate, format)
         wrong = None if table is None else _changed(table)
         if table is not None and wrong is None:
             return table
@@ -181,11 +172,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
 
 
 def read_manifest(path: str, format: str, *, place: str) -> Table:
-    """The table of ``path`` in the file ``place``, whose data files lie elsewhere: see no changes.
-
-    Raises:
-        StoreError: there is none, it is damaged, or of another version or format.
-    """
+    """The table of ``path`` in the file ``place``, whose data files lie elsewhere."""
     table = _read(path, place, format)
     if table is None:
         raise StoreError("expected a manifest, found nothing", path=place)
@@ -195,22 +182,21 @@ def read_manifest(path: str, format: str, *, place: str) -> Table:
 def _changed(table: Table) -> str | None:
     """A file that is not the one ``table`` was written for; None if all are."""
     for number, expected in enumerate(table.fingerprints or ()):
-        found = fingerprint(table.files[number])
-        if found != expected and not (found[0] == expected[0] and _only_damaged(table, number)):
+        current = fingerprint(table.files[number])
+        if current != expected and not (current[0] == expected[0] and _only_damaged(table, number)):
             return table.files[number]
     return None
 
 
 def listed_in(place: str) -> list[str]:
-    """The files that the sidecar ``place`` is about, relative to its folder.
-
-    Raises:
-        StoreError: it is damaged.
-    """
+    """The files that the sidecar ``place`` is about, relative to its folder."""
     try:
         with open(place, "rb", opener=open_regular) as file:
-            data = memoryview(file.read())
-        names = [str(name) for name, *_ in _header(data, len(data))[0]["files"]]
+            data = file.read(_HEAD.size)
+            nbytes = _HEAD.unpack(data)[3] if len(data) == _HEAD.size else 0
+            data += file.read(min(nbytes, _MAX_HEADER))
+            size = os.fstat(file.fileno()).st_size
+        names = [str(name) for name, *_ in _header(memoryview(data), size)[0]["files"]]
         if any(os.path.isabs(name) or ".." in name.split("/") for name in names):
             raise ValueError("a data file outside of the folder")
     except _DAMAGE as error:
@@ -221,9 +207,7 @@ def listed_in(place: str) -> list[str]:
 def need_by_sidecar(path: str, format: str, need: Need) -> bool:
     """Fetch what ``read_sidecar`` reads of the store ``path``, of which nothing is there yet.
 
-    Returns:
-        Whether the sidecar exists and fits its files. If not, the files must be scanned, so they
-        are fetched whole.
+    False: no sidecar fits its files, so they have to be fetched whole.
     """
     place = sidecar_of(path)
     table = None
@@ -240,8 +224,8 @@ def need_by_sidecar(path: str, format: str, need: Need) -> bool:
             for at in (0, max(0, size - FINGERPRINT_NBYTES))
         ]
     )
-    found = [fingerprint(file) for file in table.files]
-    return found == list(table.fingerprints or ())
+    current = [fingerprint(file) for file in table.files]
+    return current == list(table.fingerprints or ())
 
 
 def is_manifest(path: str) -> bool:
@@ -249,15 +233,9 @@ def is_manifest(path: str) -> bool:
     place = sidecar_of(path)
     if os.path.lexists(path) or not os.path.isfile(place):
         return False
-    with open(place, "rb", opener=open_regular) as file:
-        data = file.read(_HEAD.size)
-        nbytes = _HEAD.unpack(data)[3] if len(data) == _HEAD.size else 0
-        data += file.read(min(nbytes, _MAX_HEADER))
-        size = os.fstat(file.fileno()).st_size
     try:
-        files = _header(memoryview(data), size)[0]["files"]
-        return [name for name, *_ in files] != [os.path.basename(path)]
-    except _DAMAGE:
+        return listed_in(place) != [os.path.basename(path)]
+    except StoreError:
         return True  # damaged: reading it raises the error
 
 
@@ -294,8 +272,8 @@ def _only_damaged(table: Table, file: int) -> bool:
     with open(table.files[file], "rb", buffering=0, opener=open_regular) as data:
         for record in records.tolist():
             nbytes = min(max(int(table.nbytes[record]), 0), _MAX_CHECKED)
-            found = os.pread(data.fileno(), nbytes, max(int(table.offset[record]), 0))
-            if crc32c(found) == int(table.crc32c[record]):
+            record_data = os.pread(data.fileno(), nbytes, max(int(table.offset[record]), 0))
+            if crc32c(record_data) == int(table.crc32c[record]):
                 return True
     return False
 
@@ -312,10 +290,10 @@ def _parse(data: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         length = math.prod(shape) * kind.itemsize
         if length > len(data) - at:
             raise ValueError(f"the array {name!r} extends past the end")
-        part = data[at : at + length]
-        if crc32c(part) != expected:
+        content = data[at : at + length]
+        if crc32c(content) != expected:
             raise ValueError(f"the CRC32C of the array {name!r} does not match")
-        arrays[name] = np.frombuffer(part, kind).reshape(shape)
+        arrays[name] = np.frombuffer(content, kind).reshape(shape)
         at += length
     return header, arrays
 

@@ -15,11 +15,7 @@ _SIGNATURES = (
 
 
 def image_format(data: bytes | memoryview) -> str:
-    """ "jpeg", "png", "bmp", "gif", "tiff", "pgm", "ppm", "webp", or "other".
-
-    Args:
-        data: the file, or at least its first 12 bytes.
-    """
+    """By the first 12 bytes: jpeg, png, bmp, gif, tiff, pgm, ppm, webp, or other."""
     start = bytes(data[:12])
     if start[:4] == b"RIFF" and start[8:] == b"WEBP":
         return "webp"

@@ -10,37 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import StoreError
 from ._columns import Columns
 from ._crc import crc32c
-from ._fields import Blobs, FieldColumn, Strings, encode_text, little
+from ._fields import Blobs, Strings, encode_text, little
+
+if TYPE_CHECKING:
+    from .table import Table
 
 # Columns of up to this many bytes (20 ms) are compared when they are first used; of larger ones,
 # such as masks, a batch reads only a part. ``verify`` compares all of them.
 _MOST_NBYTES = 64 << 20
 _PIECE = 1 << 16  # rows
 _CHECKED = object()
-
-
-class _Checked(Protocol):
-    """Columns that have checksums; None: the store has no such column."""
-
-    @property
-    def labels(self) -> np.ndarray | None: ...
-    @property
-    def keys(self) -> Strings: ...
-    @property
-    def fields(self) -> Mapping[str, FieldColumn]: ...
-    @property
-    def sizes(self) -> np.ndarray | None: ...
-    @property
-    def kinds(self) -> np.ndarray | None: ...
-    @property
-    def crc32c(self) -> np.ndarray | None: ...
 
 
 def sums_of(columns: Columns, classes: Sequence[str]) -> dict[str, int]:
@@ -69,9 +55,7 @@ def demand(names: Iterable[str], has: Callable[[str], bool], path: str) -> None:
 class Sums:
     """The checksums of one opened store, and which columns were not compared yet.
 
-    Args:
-        path: of the store, for messages.
-        known: name -> CRC32C; None: the store has no checksums.
+    ``known`` has the CRC32C by name; None: the store has no checksums.
     """
 
     def __init__(self, path: str, known: Mapping[str, Any] | None) -> None:
@@ -80,57 +64,48 @@ class Sums:
         self.known = known is not None
 
     def check(self, name: str, values: np.ndarray | Strings | None, *, all: bool = False) -> None:
-        """Compare a column that is about to be used; large ones only with ``all``.
-
-        Raises:
-            StoreError: checksum mismatch.
-        """
+        """Compare a column that is about to be used; large ones only with ``all``."""
         # Looked up once: another thread that compares the same column removes it meanwhile.
         expected = self._left.get(name, _CHECKED)
         if expected is _CHECKED or values is None:
             return
-        if not all and sum(part.nbytes for part in _parts(values)) > _MOST_NBYTES:
+        if not all and sum(array.nbytes for array in _parts(values)) > _MOST_NBYTES:
             return
-        found = _sum(values)
-        if found != expected:
+        crc = _sum(values)
+        if crc != expected:
             what = f"the field {name[1:]!r}" if name.startswith("/") else name
             raise StoreError(
-                f"expected CRC32C {_hex(expected)} of {what}, found {found:08x}: the store is "
+                f"expected CRC32C {_hex(expected)} of {what}, found {crc:08x}: the store is "
                 "damaged, copy it again or pack it again",
                 path=self._path,
             )
         self._left.pop(name, None)
 
-    def demand(self, columns: _Checked) -> None:
+    def demand(self, columns: Columns | Table) -> None:
         """Raise StoreError unless every column is there that has a checksum."""
         there = {name.lstrip("/") for name in _named(columns, ())}
         demand((name.lstrip("/") for name in self._left), there.__contains__, self._path)
 
     def check_classes(self, classes: Sequence[str]) -> None:
-        """``check`` of the class names. Raises StoreError."""
         self.check("classes", _texts(classes))
 
-    def check_all(self, columns: _Checked, classes: Sequence[str]) -> bool:
-        """Compare every column not yet compared; whether the store has checksums.
-
-        Raises:
-            StoreError: checksum mismatch.
-        """
+    def check_all(self, columns: Columns | Table, classes: Sequence[str]) -> bool:
+        """Compare every column not yet compared; whether the store has checksums."""
         for name, values in _named(columns, classes).items():
             self.check(name, values, all=True)
         return self.known
 
 
-def _named(columns: _Checked, classes: Sequence[str]) -> dict[str, np.ndarray | Strings]:
+def _named(columns: Columns | Table, classes: Sequence[str]) -> dict[str, np.ndarray | Strings]:
     arrays = {
         "labels": columns.labels,
         "sizes": columns.sizes,
         "kinds": columns.kinds,
         "crc32c": columns.crc32c,
     }
-    found: dict[str, np.ndarray | Strings] = {"keys": columns.keys, "classes": _texts(classes)}
-    found |= {name: array for name, array in arrays.items() if array is not None}
-    return found | {f"/{name}": column.values for name, column in columns.fields.items()}
+    named: dict[str, np.ndarray | Strings] = {"keys": columns.keys, "classes": _texts(classes)}
+    named |= {name: array for name, array in arrays.items() if array is not None}
+    return named | {f"/{name}": column.values for name, column in columns.fields.items()}
 
 
 def _texts(texts: Sequence[str]) -> Blobs:
@@ -146,11 +121,11 @@ def _parts(values: np.ndarray | Strings) -> Sequence[np.ndarray]:
 
 def _sum(values: np.ndarray | Strings) -> int:
     crc = 0
-    for part in _parts(values):
-        whole = part.flags.c_contiguous
+    for array in _parts(values):
+        whole = array.flags.c_contiguous
         # A column with one value for all records takes no memory; copying it here would.
         for piece in (
-            [part] if whole else (part[at : at + _PIECE] for at in range(0, len(part), _PIECE))
+            [array] if whole else (array[at : at + _PIECE] for at in range(0, len(array), _PIECE))
         ):
             crc = crc32c(little(piece).reshape(-1).view(np.uint8).data, crc)
     return crc

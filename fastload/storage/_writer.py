@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import errno
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -19,13 +21,19 @@ KEPT = "; what was written is kept"  # in the errors of a writer that can resume
 _FULL_NBYTES = 1 << 20  # a disk with less room is full
 
 
+class WriterOptions(TypedDict, total=False):
+    """The options that every writer has: see ``open_writer``."""
+
+    classes: Sequence[str]
+    metadata: Mapping[str, Any] | None
+    settings: Mapping[str, Any] | None
+
+
 class PartialWriter(Writer):
-    """Counts and checks records on their way into ``NAME.partial``.
+    """Counts and checks records on their way into ``NAME.partial``. Arguments as ``open_writer``'s.
 
     Args:
-        path: of the finished store.
         layout: the format and its options, which go into the settings of the partial.
-        classes, metadata, settings: as for ``open_writer``.
         mark: the file whose existence means that the store exists; None: ``path``.
     """
 
@@ -36,9 +44,9 @@ class PartialWriter(Writer):
         path: str | os.PathLike[str],
         layout: Mapping[str, object],
         *,
-        classes: Sequence[str],
-        metadata: Mapping[str, Any] | None,
-        settings: Mapping[str, Any] | None,
+        classes: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
         mark: str | None = None,
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
@@ -53,18 +61,31 @@ class PartialWriter(Writer):
             raise write_failed(error, f"{self.path}.partial") from error
         self._columns: list[Columns] = []  # of what is not in the journal yet
         self._closed = False
+        try:
+            self._resume()
+        except BaseException:
+            self._partial.close()
+            raise
+
+    @abc.abstractmethod
+    def _resume(self) -> None:
+        """Continue after the journal, if what is there is what it says; else StoreError."""
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Errors of the system say what becomes of the work."""
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(error) from error
 
     @property
     def _schema(self) -> Schema | None:
-        known = self._partial.chunks or self._columns
-        return Schema.of(known[0].labels, known[0].fields) if known else None
+        parts = self._partial.chunks or self._columns
+        return Schema.of(parts[0].labels, parts[0].fields) if parts else None
 
     def _admit(self, batch: Batch) -> Columns:
-        """The columns of ``batch``, if its records may follow the existing ones.
-
-        Raises:
-            UsageError: the records differ from earlier ones in the type of labels or in fields.
-        """
+        """The columns of ``batch``, if its records may follow the existing ones."""
         columns = of_batch(batch)
         schema = Schema.of(columns.labels, columns.fields)
         (self._schema or schema).admit(schema)
@@ -92,26 +113,21 @@ class PartialWriter(Writer):
 
     @property
     def nbytes(self) -> int:
-        """Total size of the records so far."""
         return sum(int(part.nbytes.sum()) for part in [*self._partial.chunks, *self._columns])
 
     @property
     def started_ns(self) -> int:
-        """As in the contract."""
         return self._partial.started_ns
 
     def keys(self) -> list[str]:
-        """As in the contract."""
         chunks = [part.all_keys() for part in [*self._partial.chunks, *self._columns]]
         return [key for chunk in chunks for key in chunk]
 
     def checksums(self) -> np.ndarray:
-        """As in the contract."""
         parts = [part.crc32c for part in [*self._partial.chunks, *self._columns]]
         return np.concatenate([np.empty(0, np.uint32), *parts])
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """As in the contract."""
         if self._closed:
             return
         self._closed = True
@@ -123,13 +139,7 @@ class PartialWriter(Writer):
 
 
 def write_failed(error: Exception, folder: str, kept: str = "") -> StoreError:
-    """The error for a store in ``folder`` that could not be written.
-
-    Args:
-        error: of the system, or of a library.
-        folder: of the work in progress.
-        kept: what is said about it: ``KEPT``, or nothing.
-    """
+    """The error for a store in ``folder`` that could not be written; ``kept`` is said about it."""
     full = (
         "the disk is full: make room" if _full(error, folder) else "if the disk is full make room"
     )

@@ -9,17 +9,13 @@ _BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
 
 def write_all(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
-    """Write ``pieces`` one after the other from ``offset`` on.
-
-    Raises:
-        OSError: for instance if the disk is full.
-    """
+    """Write ``pieces`` one after the other from ``offset`` on. Raises OSError on a full disk."""
     for start in range(0, len(pieces), _BUFFERS):
         some = pieces[start : start + _BUFFERS]
         nbytes = sum(map(len, some))
         done = os.pwritev(descriptor, some, offset)
         if done < nbytes:  # a signal, or the limit of 2 GiB of one call
-            left = memoryview(b"".join(some))
+            rest = memoryview(b"".join(some))
             while done < nbytes:
-                done += os.pwrite(descriptor, left[done:], offset + done)
+                done += os.pwrite(descriptor, rest[done:], offset + done)
         offset += nbytes

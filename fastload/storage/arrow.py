@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _native
-from ..errors import MissingDependencyError, UsageError, install
+from ..errors import UsageError, install, needed
 from ._arrow_columns import images_of, numbers_of
-from ._column_store import Column, ColumnStore, likely_label
+from ._column_store import ColumnField, ColumnStore, likely_label
+from ._probe import core_files
 from .base import Field, Spans
 from .folder import PathList
 from .registry import Format
@@ -31,13 +31,8 @@ _SAVED_DICT = "dataset_dict.json"
 class ArrowStore(ColumnStore):
     """The rows of a ``datasets.Dataset``; a record is a row's image.
 
-    Args:
-        dataset: with an Image column, decoded or not. If there are several, the one called "image"
-            or else the first; the others are fields, whose values are the bytes of the files.
-
-    Raises:
-        UsageError: no Image column, one with another mode than RGB, a format other than "torch", or
-            images that are not local files.
+    Of several Image columns it is the one called "image", or else the first; the others are fields,
+    whose values are the bytes of the files.
     """
 
     format = "arrow"
@@ -88,7 +83,7 @@ class ArrowStore(ColumnStore):
         # A hash of the contents of the dataset and of every operation on it.
         self.identity = str(getattr(dataset, "_fingerprint", ""))
         self._forget_sizes(len(self._images.file))
-        self._probing: tuple[int, _core.Files] | None = None
+        self._probing: tuple[int, _core.Files | None] | None = None
 
     def _name_files(self) -> None:
         images = self._images
@@ -104,7 +99,6 @@ class ArrowStore(ColumnStore):
         self._memory = dict(enumerate(images.buffers))
 
     def _label(self, names: list[str], features: Mapping[str, Any]) -> str | None:
-        """The column of labels, if there is one."""
         self._labels = None
         self.classes = []
         name = likely_label(names, lambda name: is_feature(features[name], "ClassLabel"))
@@ -117,19 +111,18 @@ class ArrowStore(ColumnStore):
         return name
 
     def class_names(self, name: str) -> list[str]:
-        """The class names of a ClassLabel column; empty for other columns."""
         feature = self._dataset.features[name]
         return list(feature.names or []) if is_feature(feature, "ClassLabel") else []
 
     def _field(self, name: str, pictures: Sequence[str]) -> Field:
         values = self._numbers.get(name)
         if values is not None:
-            return Column(name, "array", self._dtype(values.dtype), values.shape[1:])
+            return ColumnField(name, "array", self._dtype(values.dtype), values.shape[1:])
         column = self._dataset.data.column(name)
         if name in pictures:
-            return Column(name, "bytes")
+            return ColumnField(name, "bytes")
         kind = {"string": "text", "large_string": "text", "binary": "bytes"}.get(str(column.type))
-        return Column(name, kind if kind and not column.null_count else "json")
+        return ColumnField(name, kind if kind and not column.null_count else "json")
 
     def _numbers_at(self, name: str, indices: np.ndarray) -> np.ndarray:
         rows: np.ndarray = self._numbers[name][self._rows[indices]]
@@ -164,12 +157,8 @@ class ArrowStore(ColumnStore):
 
     def _core_files(self, spans: Spans | None = None) -> _core.Files | None:
         """The core's view of ``files`` in this process; None without a core."""
-        core = _native.load()
-        if core is None:
-            return None
         if self._probing is None or self._probing[0] != os.getpid():
-            files = core.Files(*self.file_table(), self.mapped_files(), memory=self._memory)
-            self._probing = os.getpid(), files
+            self._probing = os.getpid(), core_files(*self.file_table(), self._memory)
         return self._probing[1]
 
     def _given(self, name: str, indices: np.ndarray) -> list[Any]:
@@ -191,13 +180,9 @@ class ArrowStore(ColumnStore):
 
 
 def is_saved(path: str) -> bool:
-    """Whether ``Dataset.save_to_disk`` wrote a folder.
-
-    Raises:
-        UsageError: ``DatasetDict.save_to_disk`` wrote it.
-    """
+    """Whether ``Dataset.save_to_disk`` wrote a folder."""
     if os.path.isfile(os.path.join(path, _SAVED_DICT)):
-        parts = sorted(one.name for one in os.scandir(path) if one.is_dir())
+        parts = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
         raise UsageError(
             f"expected one dataset, found a DatasetDict of several in {path!r}: give the folder of "
             f"one of them ({', '.join(parts)})"
@@ -206,19 +191,11 @@ def is_saved(path: str) -> bool:
 
 
 def open_saved(path: str) -> ArrowStore:
-    """The dataset that ``save_to_disk`` wrote into a folder.
-
-    Raises:
-        MissingDependencyError: datasets is not installed.
-        UsageError: as for ``ArrowStore``.
-    """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{path!r} holds a Hugging Face dataset; reading it needs datasets: "
-            f"{install('datasets')}"
-        ) from error
+    """The dataset that ``save_to_disk`` wrote into a folder."""
+    datasets = needed(
+        "datasets",
+        f"{path!r} holds a Hugging Face dataset; reading it needs datasets: {install('datasets')}",
+    )
     return ArrowStore(datasets.load_from_disk(path))
 
 

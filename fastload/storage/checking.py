@@ -22,10 +22,8 @@ class Damage:
     """One damaged record.
 
     Attributes:
-        record: its index.
-        key: its name.
-        path: the file it lies in.
-        offset: where it starts there, in bytes; None if it does not lie there as it is.
+        path, offset: the file it lies in, and where, in bytes; None if it does not lie there as it
+            is.
         reason: what is wrong, in words.
     """
 
@@ -84,8 +82,8 @@ def check_records(
         try:
             data = store.read(indices[at : at + 1])[0] if together is None else together[at]
             total += len(data)
-            if expected is not None and (found := crc32c(data)) != int(expected[at]):
-                reason = f"expected CRC32C {int(expected[at]):08x}, found {found:08x}"
+            if expected is not None and (crc := crc32c(data)) != int(expected[at]):
+                reason = f"expected CRC32C {int(expected[at]):08x}, found {crc:08x}"
             elif decode is not None:
                 decode(index)
         except Exception as error:  # noqa: BLE001 - libraries raise anything for damaged records

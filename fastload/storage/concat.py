@@ -35,7 +35,7 @@ class ConcatStore(Store):
         self.remote = any(store.remote for store in self.stores)
         self.names = self.stores[0].names
         self.sample_fields = self.stores[0].sample_fields
-        self.left_out = tuple(one for store in self.stores for one in store.left_out)
+        self.left_out = tuple(files for store in self.stores for files in store.left_out)
         self.indirect = next((s.indirect for s in self.stores if s.indirect is not None), None)
         self._given = labels
         self._labels: np.ndarray | None = None
@@ -45,11 +45,7 @@ class ConcatStore(Store):
 
     @classmethod
     def checked(cls, stores: Sequence[Store], labels: np.ndarray | None = None) -> ConcatStore:
-        """``stores`` as one, if their labels mean the same, or ``labels`` replace them.
-
-        Raises:
-            UsageError: no stores, or stores with different classes, types of labels, or fields.
-        """
+        """``stores`` as one, if their labels mean the same, or ``labels`` replace them."""
         if not stores:
             raise UsageError("expected at least one store, got an empty list")
         if labels is None:
@@ -77,8 +73,8 @@ class ConcatStore(Store):
             store.check_whole()
 
     def check_columns(self) -> bool:
-        known = [store.check_columns() for store in self.stores]
-        return all(known)
+        have_sums = [store.check_columns() for store in self.stores]
+        return all(have_sums)
 
     def mapped_files(self) -> np.ndarray:
         return np.concatenate([store.mapped_files() for store in self.stores])
@@ -110,11 +106,11 @@ class ConcatStore(Store):
         self, indices: np.ndarray, part: Callable[[Store, np.ndarray], Iterable[_Value]]
     ) -> list[_Value]:
         """What ``part(store, local indices)`` gives, in the order of ``indices``."""
-        found: dict[int, _Value] = {}
+        by_position: dict[int, _Value] = {}
         for number, mine, local in self._divided(indices):
             values = part(self.stores[number], local)
-            found |= zip(np.flatnonzero(mine).tolist(), values, strict=True)
-        return [found[at] for at in range(len(indices))]
+            by_position |= zip(np.flatnonzero(mine).tolist(), values, strict=True)
+        return [by_position[at] for at in range(len(indices))]
 
     def spans(self, indices: np.ndarray) -> Spans:
         return self._placed(indices, [store.spans for store in self.stores])
@@ -156,12 +152,12 @@ class ConcatStore(Store):
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         held: list[Held] = []
         for store, _, local in self._remote_parts(indices):
-            part = store.ahead(local, urgency=urgency, blocks=blocks)
-            if part is None:
-                for one in held:
-                    one.release()
+            hold = store.ahead(local, urgency=urgency, blocks=blocks)
+            if hold is None:
+                for other in held:
+                    other.release()
                 return None
-            held.append(part)
+            held.append(hold)
         return HeldTogether(held)
 
     def expect(
@@ -191,10 +187,10 @@ class ConcatStore(Store):
         return next((hint for hint in hints if hint is not None), None)
 
     def fetched(self) -> Mapping[str, float] | None:
-        parts = [part for store in self.stores if (part := store.fetched()) is not None]
+        parts = [counts for store in self.stores if (counts := store.fetched()) is not None]
         if not parts:
             return None
-        return {name: sum(part[name] for part in parts) for name in parts[0]}
+        return {name: sum(counts[name] for counts in parts) for name in parts[0]}
 
     def tables(self) -> Spans:
         parts = [store.tables() for store in self.stores]
@@ -219,9 +215,9 @@ class ConcatStore(Store):
             return self._given
         if self._labels is None:
             columns = [store.labels for store in self.stores]
-            known = [column for column in columns if column is not None]
-            if len(known) == len(columns):
-                self._labels = np.concatenate(known)
+            present = [column for column in columns if column is not None]
+            if len(present) == len(columns):
+                self._labels = np.concatenate(present)
                 self._labels.flags.writeable = False
         return self._labels
 

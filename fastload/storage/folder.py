@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
 from ._nearby import empty_folders, nothing_at, without_images
-from ._probe import UNKNOWN, probe_by_core, size_by_pillow
+from ._probe import UNKNOWN, by_core, by_pillow, core_files, known_sizes
 from .base import LeftOut, Spans, Store
 from .registry import Format, format_of
 
@@ -93,8 +93,8 @@ class FolderStore(Store):
             )
         folders, files = _entries(self.path)
         names = [name for name in folders if not _is_unfinished(name)]
-        left = _LeftOut()
-        loose = left.images_of(self.path, files)
+        left_out = _LeftOut()
+        loose = left_out.images_of(self.path, files)
         splits = [name for name in names if name.lower() in SPLITS]
         if splits and splits == names and any(map(self._has_folders, splits)):
             raise UsageError(
@@ -111,7 +111,7 @@ class FolderStore(Store):
                 )
             prefix = os.fsencode(os.path.join(self.path, ""))
             self._set([prefix + os.fsencode(name) for name in loose], None, [])
-            self.left_out = left.sorted()
+            self.left_out = left_out.sorted()
             return
         if loose:
             warnings.warn(
@@ -119,12 +119,12 @@ class FolderStore(Store):
                 "are ignored, as by torchvision's ImageFolder",
                 stacklevel=2,
             )
-            left.add(self.path, loose, "it lies beside the class folders")
+            left_out.add(self.path, loose, "it lies beside the class folders")
         paths: list[bytes] = []
         counts: list[int] = []
         for name in names:
             before = len(paths)
-            _collect(os.path.join(self.path, name), paths, left)
+            _collect(os.path.join(self.path, name), paths, left_out)
             counts.append(len(paths) - before)
         empty = [name for name, count in zip(names, counts, strict=True) if not count]
         if empty:
@@ -135,7 +135,7 @@ class FolderStore(Store):
                 path=self.path,
             )
         self._set(paths, np.repeat(np.arange(len(names)), counts), names)
-        self.left_out = left.sorted()
+        self.left_out = left_out.sorted()
 
     @classmethod
     def from_samples(
@@ -177,11 +177,10 @@ class FolderStore(Store):
 
     @property
     def files(self) -> PathList:
-        """One file per record, absolute."""
         return self._paths
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
-        """As in the contract; nothing is copied."""
+        """Nothing is copied."""
         return self._paths.blob, self._paths.ends
 
     def spans(self, indices: np.ndarray) -> Spans:
@@ -194,30 +193,25 @@ class FolderStore(Store):
         )
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
-        """All ENCODED."""
         return np.zeros(len(indices), np.uint8)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract. A file's header is read once per process, when it is needed."""
-        unknown = np.unique(indices[self._sizes[indices, 0] == UNKNOWN])
-        if len(unknown):
-            self._probe(unknown)
-        sizes: np.ndarray = np.maximum(self._sizes[indices], 0)
-        return sizes
+        """A file's header is read once per process, when it is needed."""
+        return known_sizes(self._sizes, indices, self._probe)
 
-    def _probe(self, indices: np.ndarray) -> None:
+    def _probe(self, indices: np.ndarray) -> np.ndarray:
         """Read the headers of the files ``indices`` by the core, the rest by Pillow."""
-        count = len(indices)
         paths = PathList(self._paths.many(indices))
-        sizes = np.zeros((count, 2), np.int32)
-        good = probe_by_core(paths.blob, paths.ends, self.spans(np.arange(count)), sizes)
-        self._sizes[indices[good]] = sizes[good]
-        for index in indices[~good].tolist():
-            self._sizes[index] = size_by_pillow(self._paths[index])
+        files = core_files(paths.blob, paths.ends, {})
+        sizes = np.zeros((len(indices), 2), np.int32)
+        good = by_core(files, self.spans(np.arange(len(indices))), sizes)
+        for at in np.flatnonzero(~good).tolist():
+            sizes[at] = by_pillow(self._paths[int(indices[at])])[:2]
+        return sizes
 
     @property
     def labels(self) -> np.ndarray | None:
-        """As in the contract; None for a flat folder."""
+        """None for a flat folder."""
         return self._labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
@@ -225,9 +219,6 @@ class FolderStore(Store):
         prefix = os.fsencode(os.path.join(self.path, "")) if self.path else b""
         paths = self._paths.many(np.asarray(indices, np.int64))
         return [os.fsdecode(path.removeprefix(prefix)).replace(os.sep, "/") for path in paths]
-
-    def checksums(self, indices: np.ndarray) -> None:
-        """None: loose files have none."""
 
 
 def is_image(name: str) -> bool:
@@ -240,8 +231,8 @@ def is_image(name: str) -> bool:
     from PIL import Image
 
     # also of plugins; the first call loads Pillow's own, in 30 ms
-    found = Image.registered_extensions().get(suffix)
-    return found is not None and found not in _NO_PIXELS
+    format_ = Image.registered_extensions().get(suffix)
+    return format_ is not None and format_ not in _NO_PIXELS
 
 
 def _suffix(name: str) -> str:
@@ -268,7 +259,6 @@ class _LeftOut:
         return images
 
     def add(self, folder: str, names: Sequence[str], reason: str) -> None:
-        """Count the files ``names`` of ``folder``."""
         self._files[reason] += len(names)
         first = os.path.join(folder, min(names))
         self._first[reason] = min(first, self._first.get(reason, first))
@@ -289,11 +279,11 @@ def _is_unfinished(name: str) -> bool:
 
 def _entries(folder: str) -> tuple[list[str], list[str]]:
     """The folders and the files in ``folder``, sorted; a link that leads nowhere is a file."""
-    found: tuple[list[str], list[str]] = [], []
+    by_kind: tuple[list[str], list[str]] = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
-            found[not entry.is_dir()].append(entry.name)
-    return sorted(found[0]), sorted(found[1])
+            by_kind[not entry.is_dir()].append(entry.name)
+    return sorted(by_kind[0]), sorted(by_kind[1])
 
 
 def _collect(folder: str, paths: list[bytes], left: _LeftOut) -> None:
@@ -305,12 +295,12 @@ def _collect(folder: str, paths: list[bytes], left: _LeftOut) -> None:
         ) from error
 
     _refuse_loop(folder)
-    found = []
+    images_in = []
     for root, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        found.append((root, left.images_of(root, names)))
+        images_in.append((root, left.images_of(root, names)))
         for name in folders:
             _refuse_loop(os.path.join(root, name))
-    for root, names in sorted(found):
+    for root, names in sorted(images_in):
         prefix = os.fsencode(os.path.join(root, ""))
         paths.extend(prefix + os.fsencode(name) for name in names)
 

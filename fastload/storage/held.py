@@ -15,15 +15,15 @@ CLEAR = "`fastload cache clear` deletes what is cached"
 
 def fetched_again(error: _Error) -> _Error:
     """``error``, of bytes that were dropped and fetched once more."""
-    found = type(error)(
+    again = type(error)(
         f"{error.message}; its bytes were fetched again, to no avail: see whether the object "
         f"itself is damaged; {CLEAR}",
         path=error.path,
         record=error.record,
         offset=error.offset,
     )
-    found.__cause__ = error.__cause__
-    return found
+    again.__cause__ = error.__cause__
+    return again
 
 
 class Held(Protocol):
@@ -35,8 +35,7 @@ class Held(Protocol):
     def wait(self, ended: Callable[[], bool] = ...) -> None:
         """Return when the bytes are there, or soon after ``ended`` says that nobody needs them.
 
-        Raises:
-            StoreError: they cannot be fetched.
+        Raises StoreError if they cannot be fetched.
         """
 
     def release(self) -> None:
@@ -50,15 +49,12 @@ class HeldTogether:
         self._parts = list(parts)
 
     def ready(self) -> bool:
-        """As in the contract."""
-        return all(part.ready() for part in self._parts)
+        return all(hold.ready() for hold in self._parts)
 
     def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """As in the contract."""
-        for part in self._parts:
-            part.wait(ended)
+        for hold in self._parts:
+            hold.wait(ended)
 
     def release(self) -> None:
-        """As in the contract."""
-        for part in self._parts:
-            part.release()
+        for hold in self._parts:
+            hold.release()

@@ -11,16 +11,10 @@ from .base import RAW, Spans, Store
 
 
 class MemoryStore(Store):
-    """The images of an array.
+    """The images of an array: uint8 (n, h, w, 3) with any strides that are not negative.
 
-    The next batch sees changes of the array, as the dataset that owns it does.
-
-    Args:
-        images: uint8 (n, h, w, 3) with any strides that are not negative; gray images have the
-            stride 0 between their three channels.
-        labels: int64, (n,) or (n, k).
-        name: of the array, for messages.
-        classes: class names.
+    Gray images have the stride 0 between their three channels. The next batch sees changes of the
+    array, as the dataset that owns it does. ``name`` is for messages.
     """
 
     format = "memory"
@@ -71,6 +65,3 @@ class MemoryStore(Store):
     def keys(self, indices: np.ndarray) -> list[str]:
         """Numbers, because an array has no names."""
         return [str(index) for index in indices.tolist()]
-
-    def checksums(self, indices: np.ndarray) -> None:
-        """None: memory has none."""

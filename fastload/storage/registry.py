@@ -58,8 +58,8 @@ class Apart:
     """How one shard of a store is written apart from the others.
 
     Attributes:
-        writer: called as ``Format.writer``, with ``shard`` (a ``Shard``) and no other options of
-            shards; its store is one file, whose bytes are those of this shard in the whole store.
+        writer: called as ``Format.writer``, with ``shard``, a ``ShardStart``, and no other options
+            of shards; its store is one file, with the bytes of this shard in the whole store.
         name: (path of the whole store, number of the shard, number of shards) -> the file's name.
     """
 
@@ -126,15 +126,7 @@ class Format:
                 )
 
     def taken(self, options: ColumnOptions | None, path: str) -> dict[str, Any]:
-        """The arguments of ``open`` and ``ranged`` that pass ``options`` on.
-
-        Args:
-            options: of tables; None: none.
-            path: what messages call the store.
-
-        Raises:
-            UsageError: it takes none.
-        """
+        """The arguments of ``open`` and ``ranged`` that pass ``options`` on. Raises UsageError."""
         if options is None or not options.given:
             return {}
         if not self.columns:
@@ -164,32 +156,27 @@ def find_by_suffix(path: str | os.PathLike[str]) -> Format | None:
 
 
 def find_format(path: str | os.PathLike[str]) -> Format | None:
-    """The format of the store at ``path``: by its suffix, or by what a folder contains.
+    """The format of the store at ``path``: by its suffix, or by what a folder contains; else None.
 
-    None where there is neither a known suffix nor a folder. Raises UsageError for a folder that
-    holds several stores.
+    Raises UsageError for a folder that holds several stores.
     """
-    found = find_by_suffix(path)
-    if found is None and os.path.isdir(path):
+    form = find_by_suffix(path)
+    if form is None and os.path.isdir(path):
         for name in _BY_CONTENT:
             candidate = _built_in(name)
             if candidate.recognise is not None and candidate.recognise(os.fspath(path)):
                 return candidate
-    return found
+    return form
 
 
 def get_format(name: str) -> Format:
-    """The format called ``name``.
-
-    Raises:
-        UsageError: there is none, or the package that adds it cannot be used.
-    """
+    """The format called ``name``. Raises UsageError for a package that cannot be used, too."""
     if name in _BUILT_IN:
         return _built_in(name)
     entries = _announced().get(name)
     if entries is None:
-        known = ", ".join([*_BUILT_IN, *_announced()])
-        raise UsageError(f"expected one of the formats {known}, got {name!r}")
+        names = ", ".join([*_BUILT_IN, *_announced()])
+        raise UsageError(f"expected one of the formats {names}, got {name!r}")
     return _load(name)
 
 
@@ -201,8 +188,8 @@ def known_formats() -> Iterator[Format]:
 
 def known_suffixes() -> list[str]:
     """The suffixes of all formats: the built-in ones first."""
-    found = [suffix for _, *suffixes in _BUILT_IN.values() for suffix in suffixes]
-    return found + [suffix for added in _loadable() for suffix in added.suffixes]
+    every = [suffix for _, *suffixes in _BUILT_IN.values() for suffix in suffixes]
+    return every + [suffix for added in _loadable() for suffix in added.suffixes]
 
 
 def broken_formats() -> list[UsageError]:
@@ -226,9 +213,9 @@ def _built_in_suffix(path: str | os.PathLike[str]) -> str | None:
 
 @functools.cache
 def _built_in(name: str) -> Format:
-    found = importlib.import_module(f".{_BUILT_IN[name][0]}", __package__).FORMAT
-    assert isinstance(found, Format)
-    return found
+    form = importlib.import_module(f".{_BUILT_IN[name][0]}", __package__).FORMAT
+    assert isinstance(form, Format)
+    return form
 
 
 def _added(path: str | os.PathLike[str]) -> Format | None:
@@ -252,18 +239,14 @@ def _announced() -> dict[str, list[EntryPoint]]:
     """The entry points by name: more than one if several packages use the same name."""
     from importlib.metadata import entry_points  # takes 10 ms to import
 
-    found: dict[str, list[EntryPoint]] = {}
+    entries: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
-        found.setdefault(entry.name, []).append(entry)
-    return found
+        entries.setdefault(entry.name, []).append(entry)
+    return entries
 
 
 def _load(name: str) -> Format:
-    """The added format called ``name``.
-
-    Raises:
-        UsageError: the entry point cannot be used; it names the package.
-    """
+    """The added format called ``name``."""
     entry, *others = _announced()[name]
 
     def broken(why: str) -> UsageError:
@@ -277,18 +260,18 @@ def _load(name: str) -> Format:
     if others:
         raise broken(f"{_origin(others[0])} adds a format of this name too")
     try:
-        found = entry.load()
+        form = entry.load()
     except Exception as error:  # an import may raise anything
         raise broken(f"it cannot be imported ({type(error).__name__}: {error})") from error
-    if not isinstance(found, Format):
-        raise broken(f"expected a fastload.storage.Format, found {type(found).__name__}")
-    if found.name != name:
-        raise broken(f"expected a Format with the name of its entry point, found {found.name!r}")
-    for suffix in found.suffixes:
+    if not isinstance(form, Format):
+        raise broken(f"expected a fastload.storage.Format, found {type(form).__name__}")
+    if form.name != name:
+        raise broken(f"expected a Format with the name of its entry point, found {form.name!r}")
+    for suffix in form.suffixes:
         taken = _built_in_suffix(f"name{suffix}")
         if taken is not None:
             raise broken(f"the suffix {suffix} belongs to the built-in format {taken!r}")
-    return found
+    return form
 
 
 def _origin(entry: EntryPoint) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 from ..errors import StoreError, UsageError
 from ._columns import Schema
 from ._partial import Partial, sync_folder
-from ._shards import Shard
+from ._shards import ShardStart
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
 from .base import RAW
@@ -46,7 +46,6 @@ class Made:
 
     Attributes:
         path: of its store.
-        records: in it.
         nbytes: of its records.
         begun_ns: when it was begun, in nanoseconds since 1970, by the clock of its file system.
         noted: what the process that made it says about it, JSON-able.
@@ -60,20 +59,16 @@ class Made:
 
 
 def format_apart(path: str) -> Format:
-    """The format of ``path``, whose shards can be written apart.
-
-    Raises:
-        UsageError: there is no such format.
-    """
-    found = find_by_suffix(path)
-    if found is None or found.apart is None:
-        able = [suffix for one in known_formats() if one.apart for suffix in one.suffixes]
-        kind = "an unknown format" if found is None else f"the format {found.name}"
+    """The format of ``path``, whose shards can be written apart."""
+    form = find_by_suffix(path)
+    if form is None or form.apart is None:
+        able = [suffix for it in known_formats() if it.apart for suffix in it.suffixes]
+        kind = "an unknown format" if form is None else f"the format {form.name}"
         raise UsageError(
             f"{path!r}: expected a format whose shards several machines can write "
             f"({', '.join(able)}), got {kind}: choose one of these, or pack on one machine"
         )
-    return found
+    return form
 
 
 def apart_of(path: str) -> Apart:
@@ -85,13 +80,11 @@ def apart_of(path: str) -> Apart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardPlace:
-    """Where one shard of a set is made. Sent to the process that makes it.
+    """Where shard ``number`` of ``count`` is made. Sent to the process that makes it.
 
     Attributes:
         store: path of the whole store.
         folder: of the finished shards.
-        number: of this shard.
-        count: number of all shards.
         shard: what its bytes depend on.
     """
 
@@ -99,11 +92,10 @@ class ShardPlace:
     folder: str
     number: int
     count: int
-    shard: Shard
+    shard: ShardStart
 
     @property
     def name(self) -> str:
-        """Its file name."""
         return apart_of(self.store).name(self.store, self.number, self.count)
 
     @property
@@ -121,11 +113,7 @@ class ShardPlace:
         return Made(path=os.path.join(self.finished, self.name), **self.parsed(about))
 
     def parsed(self, report: bytes) -> dict[str, Any]:
-        """The attributes of ``Made`` in a report, without its path.
-
-        Raises:
-            StoreError: it is damaged.
-        """
+        """The attributes of ``Made`` in a report, without its path."""
         try:
             about = json.loads(report)
             Made(path="", **about)
@@ -138,7 +126,6 @@ class ShardPlace:
         return dict(about)
 
     def discard(self) -> None:
-        """Delete the finished shard, which is to be made again."""
         shutil.rmtree(self.finished)
 
     def make(
@@ -150,9 +137,7 @@ class ShardPlace:
     ) -> Made:
         """Write the shard: whole or not at all.
 
-        Args:
-            write: adds the records to a writer; returns what is noted in the report.
-            classes, metadata: of the whole store.
+        ``write`` adds the records to a writer, and returns what is noted in the report.
         """
         work = os.path.join(
             os.path.dirname(self.folder), "work", f"{self.number:05d}-{uuid.uuid4().hex}"
@@ -220,13 +205,7 @@ class ShardPlace:
 class ShardSet:
     """The unfinished store ``path``, whose shards other processes make.
 
-    Args:
-        path: of the finished store, absolute; its suffix names a format of ``format_apart``.
-        settings: JSON-able; equal settings make the finished shards of an earlier run usable.
-
-    Raises:
-        UsageError: the store exists, another process is writing it, or it was begun with other
-            settings.
+    Equal ``settings`` (JSON-able) make the finished shards of an earlier run usable.
     """
 
     def __init__(self, path: str, settings: Mapping[str, object]) -> None:
@@ -238,8 +217,7 @@ class ShardSet:
         shutil.rmtree(self._partial.file("work"), ignore_errors=True)  # of processes that died
         self._open = True
 
-    def place(self, number: int, count: int, shard: Shard) -> ShardPlace:
-        """Where shard ``number`` of ``count`` is made."""
+    def place(self, number: int, count: int, shard: ShardStart) -> ShardPlace:
         return ShardPlace(
             store=self.path,
             folder=self._partial.file("made"),
@@ -249,26 +227,15 @@ class ShardSet:
         )
 
     def commit(self, made: Sequence[Made]) -> Table:
-        """Write the manifest, and give all shards their names.
-
-        Args:
-            made: every shard, in order.
-
-        Returns:
-            The table of the store.
-
-        Raises:
-            UsageError: shards that differ in labels, fields, or the size of raw pixels.
-            StoreError: a shard is damaged.
-        """
-        tables = [table_of(self._format, one.path) for one in made]
+        """Write the manifest, and give all shards, in order, their names; the store's table."""
+        tables = [table_of(self._format, shard.path) for shard in made]
         table = whole_table(self._format, self.path, tables)
         folder = os.path.dirname(self.path)
-        names = [os.path.basename(one.path) for one in made]
+        names = [os.path.basename(shard.path) for shard in made]
         write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
         renames = []
-        for one in made:
-            for path in with_companions(self._format, one.path):
+        for shard in made:
+            for path in with_companions(self._format, shard.path):
                 inner = os.path.relpath(path, self._partial.folder)
                 renames.append((inner, os.path.join(folder, os.path.basename(path))))
         self._partial.publish([*renames, ("sidecar", sidecar_of(self.path))])
@@ -291,7 +258,7 @@ def begun_with(path: str, settings: Mapping[str, object]) -> dict[str, object]:
 def with_companions(form: Format, path: str) -> list[str]:
     """The files that hold the records of the shard ``path``: itself, and its companions."""
     stem = os.path.splitext(path)[0]
-    return [path, *(one.format(path=path, stem=stem) for one in form.companions)]
+    return [path, *(companion.format(path=path, stem=stem) for companion in form.companions)]
 
 
 def table_of(form: Format, path: str) -> Table:
@@ -305,13 +272,9 @@ def table_of(form: Format, path: str) -> Table:
 
 
 def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
-    """The table of the store ``path`` of a format; the number of a file is that of its shard.
+    """The table of the store ``path``, of the tables of its shards in order.
 
-    Args:
-        tables: of its shards, in order.
-
-    Raises:
-        UsageError: shards that differ in labels, fields, or the size of raw pixels.
+    The number of a file is that of its shard.
     """
     numbers = [number for number, table in enumerate(tables) if len(table)]
     filled = [tables[number] for number in numbers]
@@ -321,7 +284,7 @@ def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
         _check_sizes(form, path, filled[0], table)
     files = [file for table in tables for file in table.files]
     assert len(files) == len(tables)  # a shard is one file
-    prints = [one for table in tables for one in table.fingerprints or ()]
+    prints = [fingerprint for table in tables for fingerprint in table.fingerprints or ()]
     whole = joined(filled or tables[:1])
     file = np.array(numbers, np.int32)[whole.file]
     return dataclasses.replace(whole, files=files, file=file, fingerprints=prints).checked()
@@ -331,9 +294,9 @@ def _check_sizes(form: Format, path: str, first: Table, other: Table) -> None:
     """Raise UsageError for pixels of several sizes in a format that has one size."""
     tables = (first, other)
     if form.pixels == "any" or any(
-        one.kinds is None or one.sizes is None or (one.kinds != RAW).any() for one in tables
+        table.kinds is None or table.sizes is None or (table.kinds != RAW).any() for table in tables
     ):
         return
-    sizes = [one.sizes[0].tolist() for one in tables if one.sizes is not None]
+    sizes = [table.sizes[0].tolist() for table in tables if table.sizes is not None]
     if sizes[0] != sizes[1]:
         raise UsageError(different_sizes(path, *sizes))

@@ -17,7 +17,7 @@ import glob
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,13 +27,16 @@ from ._columns import Columns, join
 from ._crc import crc32c
 from ._fields import encode_text
 from ._read import open_regular, pread_all
-from ._shards import Shard, Sharding, data_files, fill, is_pattern, shard_name
+from ._shards import Sharding, ShardStart, data_files, fill, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
-from ._writer import PartialWriter
+from ._writer import PartialWriter, WriterOptions
 from ._writes import write_all
 from .base import Batch
 from .registry import Need
 from .table import Table, TableStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 STORE, SHARD = b"store", b"shard"  # what a writer's mark says: its file is a whole store, or not
 _MARK_NBYTES = 1024  # at the start of a file, where marks lie
@@ -78,8 +81,8 @@ def read_stream(
         )
     if mark is not None and not is_pattern(path) and not os.path.lexists(place):
         with open(files[0], "rb", opener=open_regular) as file:
-            found = mark(file.read(_MARK_NBYTES))
-        if found == (STORE if files == [path] else SHARD):
+            what = mark(file.read(_MARK_NBYTES))
+        if what == (STORE if files == [path] else SHARD):
             raise StoreError(
                 f"expected {place!r}, which the store was written with, found nothing: it has the "
                 "checksums and the columns that the format has no place for; put it back, or open "
@@ -93,11 +96,6 @@ def open_ranged(path: str, need: Need, format: str, read: Callable[[str], Table]
     """The store ``path`` of files of which nothing is there yet: ``Format.ranged``.
 
     A sidecar says where the records are. Without one that fits, the files are fetched whole.
-
-    Args:
-        path, need: as for ``Format.ranged``.
-        format: name of the format.
-        read: path -> table.
     """
     if not need_by_sidecar(path, format, need):
         need([(file, 0, -1) for file in data_files(path)])
@@ -137,13 +135,11 @@ class StreamWriter(PartialWriter):
         self,
         path: str | os.PathLike[str],
         *,
-        classes: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
         shards: int | None = None,
         shard_nbytes: int | None = None,
         total: int | None = None,
-        shard: Shard | None = None,
+        shard: ShardStart | None = None,
+        **options: Unpack[WriterOptions],
     ) -> None:
         self._sharding = Sharding(shards, shard_nbytes, total)
         self._shards, self._shard_nbytes = shards, shard_nbytes
@@ -156,19 +152,9 @@ class StreamWriter(PartialWriter):
             raise UsageError(f"{other!r} exists: delete that store or choose another name")
         begun: dict[str, Any] = {"format": self.format, "version": self.version}
         begun |= self._sharding.settings() if self._set else {}
-        super().__init__(
-            path, begun, classes=classes, metadata=metadata, settings=settings,
-            mark=sidecar_of(path) if self._set else None,
-        )  # fmt: skip
         self._open: dict[int, int] = {}  # data files written since the last sync: descriptors
         self._unsynced_nbytes = self._unstarted_nbytes = 0
-        try:
-            self._number, self._at = 0, len(self.header())  # where the next record may start
-            if self._partial.chunks:
-                self._resume()
-        except BaseException:
-            self._partial.close()
-            raise
+        super().__init__(path, begun, mark=sidecar_of(path) if self._set else None, **options)
 
     # --- what a format implements -----------------------------------------------------------------
 
@@ -178,17 +164,12 @@ class StreamWriter(PartialWriter):
 
     @abc.abstractmethod
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """The bytes before and the bytes after each record.
-
-        Args:
-            first: index in the store of the batch's first record.
-            batch: the records.
-        """
+        """The bytes before and the bytes after each record; ``first`` is the index of the first."""
 
     def data_crcs(self, batch: Batch) -> Sequence[int]:
         """CRC32C of ``batch.data``, which a format may have replaced by other bytes."""
-        found: list[int] = batch.crc32c.tolist()
-        return found
+        sums: list[int] = batch.crc32c.tolist()
+        return sums
 
     def trailer(self) -> bytes:
         """The last bytes of every data file."""
@@ -228,7 +209,9 @@ class StreamWriter(PartialWriter):
         return self._partial.file(f"data-{number:05d}")
 
     def _resume(self) -> None:
-        """Continue after the journal. Raise StoreError unless the data files hold what it says."""
+        self._number, self._at = 0, len(self.header())  # where the next record may start
+        if not self._partial.chunks:
+            return
         columns = join(self._partial.chunks)
         if columns.places is None or columns.frames is None:
             raise self._damaged("expected the places and checksums of records in the journal")
@@ -264,29 +247,23 @@ class StreamWriter(PartialWriter):
                     path, record=first + i, offset=begin,
                 )  # fmt: skip
             data, after = frame[at - begin : at - begin + nbytes], frame[at - begin + nbytes :]
-            found = _frame_sum(frame[: at - begin], crc32c(data), after)
-            if found != crc:
+            actual = _frame_sum(frame[: at - begin], crc32c(data), after)
+            if actual != crc:
                 raise self._damaged(
-                    f"expected CRC32C {crc:08x} of a record's frame, found {found:08x}",
+                    f"expected CRC32C {crc:08x} of a record's frame, found {actual:08x}",
                     path, record=first + i, offset=begin,
                 )  # fmt: skip
 
     def _descriptor(self, number: int) -> int:
         """The data file ``number``, open, with its header."""
-        found = self._open.get(number)
-        if found is None:
-            found = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._open[number] = found
-            write_all(found, [self.header()], 0)
-        return found
+        descriptor = self._open.get(number)
+        if descriptor is None:
+            descriptor = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._open[number] = descriptor
+            write_all(descriptor, [self.header()], 0)
+        return descriptor
 
     def extend(self, batch: Batch) -> None:
-        """Add records.
-
-        Raises:
-            UsageError: the records differ from earlier ones in the type of labels or in fields.
-            StoreError: writing failed, for instance on a full disk.
-        """
         if not batch.keys:
             return
         columns = self._admit(batch)
@@ -297,7 +274,7 @@ class StreamWriter(PartialWriter):
         numbers = self._assign(len(self), lengths, begin)
         places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
         frames = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
-        try:
+        with self._writing():
             for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
                 start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
                 pieces = [
@@ -308,8 +285,6 @@ class StreamWriter(PartialWriter):
                 ]
                 write_all(self._descriptor(number), pieces, int(begin[start]))
                 self._start_writeback(number, int(begin[start]), int(lengths[start:stop].sum()))
-        except OSError as error:
-            raise self._failed(error) from error
         self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
         self._columns.append(
             dataclasses.replace(columns, places=places, frames=np.array(frames, np.uint32))
@@ -350,18 +325,15 @@ class StreamWriter(PartialWriter):
         """Make all added records durable."""
         if not self._columns:
             return
-        try:
+        with self._writing():
             for descriptor in self._open.values():
                 os.fsync(descriptor)
             self._partial.add(join(self._columns))
-        except OSError as error:
-            raise self._failed(error) from error
         self._columns.clear()
         self._unsynced_nbytes = self._unstarted_nbytes = 0
         self._release()
 
     def _release(self) -> None:
-        """Close the data files."""
         while self._open:
             os.close(self._open.popitem()[1])
 

@@ -8,6 +8,7 @@ mapped file, or strings that are read when they are first asked for.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from ._columns import Columns
 from ._crc import crc32c
 from ._fields import Field, FieldColumn, Strings, is_label_dtype
 from ._mapped import Watch
-from ._probe import UNKNOWN, probe_sizes
+from ._probe import UNKNOWN, known_sizes, probe_sizes
 from ._read import open_regular
 from ._sums import Sums
 from .base import Spans, Store
@@ -104,11 +105,7 @@ class Table:
         classes: Sequence[str],
         metadata: Mapping[str, Any],
     ) -> Table:
-        """The checked table of records that a writer has placed in ``files``.
-
-        Raises:
-            StoreError: a record is not where its columns say.
-        """
+        """The checked table of records that a writer has placed in ``files``."""
         assert columns.places is not None  # every writer of several files has them
         return cls(
             format=format,
@@ -127,11 +124,7 @@ class Table:
         ).checked()
 
     def checked(self) -> Table:
-        """This table with fingerprints, if every column is there, as described, and in its file.
-
-        Raises:
-            StoreError: it is not, or a file cannot be read.
-        """
+        """This table with fingerprints, if every column is there, as described, and in its file."""
         self.sums.demand(self)
         prints = self.fingerprints
         prints = [fingerprint(path) for path in self.files] if prints is None else prints
@@ -187,11 +180,7 @@ class Table:
         )
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """Where the records ``indices`` lie, known to be inside their files.
-
-        Raises:
-            StoreError: a record lies outside of its file.
-        """
+        """Where the records ``indices`` lie, known to be inside their files."""
         offset, nbytes = self.offset[indices], self.nbytes[indices]
         if not self.late:
             file = np.ascontiguousarray(self.file[indices])
@@ -209,7 +198,6 @@ class Table:
         )
 
     def check_columns(self) -> bool:
-        """As in ``Store``."""
         return self.sums.check_all(self, self.classes)
 
     @property
@@ -219,12 +207,7 @@ class Table:
 
 
 def fingerprint(path: str) -> Fingerprint:
-    """Size, and CRC32C of the first and last 64 KiB, of a file.
-
-    Raises:
-        StoreNotFoundError: no such file.
-        StoreError: it cannot be read.
-    """
+    """Size, and CRC32C of the first and last 64 KiB, of a file."""
     try:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
@@ -273,11 +256,7 @@ class TableStore(Store):
 
     @property
     def table(self) -> Table:
-        """The table, read again if it was closed.
-
-        Raises:
-            StoreError: the store was replaced or truncated since it was opened.
-        """
+        """The table, read again if it was closed. StoreError if the store was replaced since."""
         if self._loaded is None:
             table = self._read_table(self.path).checked()
             if table.identity != self._identity:
@@ -295,45 +274,31 @@ class TableStore(Store):
 
     @property
     def files(self) -> Sequence[str]:
-        """The data files."""
         return self.table.files
 
     def check_whole(self) -> None:
-        """As in the contract."""
         if self._loaded is not None and self._loaded.watch is not None:
             self._loaded.watch.check()
 
     def check_columns(self) -> bool:
-        """As in the contract."""
         return self.table.check_columns()
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract; inside the files as they were when the store was opened.
-
-        Raises:
-            StoreError: a record lies outside of its file.
-        """
+        """Inside the files as they were when the store was opened."""
         table = self.table
         if table.late:
             self.check_whole()
         return table.spans(indices)
 
     def tables(self) -> Spans:
-        """As in the contract."""
         lookups = self.table.lookups
         return super().tables() if lookups is None else lookups
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract.
-
-        Raises:
-            StoreError: they cannot be read.
-        """
         indirect = self.table.indirect
         return super().read(indices) if indirect is None else indirect.read(indices)
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract."""
         table = self.table
         if table.kinds is None:
             return np.zeros(len(indices), np.uint8)
@@ -341,44 +306,34 @@ class TableStore(Store):
         return self._checked(table.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract. Unknown sizes are read from the images, once per process."""
+        """Unknown sizes are read from the images, once per process."""
         table = self.table
         table.sums.check("sizes", table.sizes)
-        sizes = table.sizes if self._probed is None else self._probed
-        if sizes is not None:
-            # Rows, faster than by []; of a column of one value ``take`` would make a whole copy.
-            dense = sizes.flags.c_contiguous
-            found: np.ndarray = sizes.take(indices, axis=0) if dense else sizes[indices]
-            if bool(found.all()):
-                return found if self._probed is None else _at_least_zero(found)
         if self._probed is None:
+            sizes = table.sizes
+            if sizes is not None:
+                # Faster than []; but of a column of one value ``take`` makes a whole copy.
+                dense = sizes.flags.c_contiguous
+                rows: np.ndarray = sizes.take(indices, axis=0) if dense else sizes[indices]
+                if bool(rows.all()):
+                    return rows
             self._probed = np.full((len(self), 2), UNKNOWN, np.int32)
             if sizes is not None:
                 self._probed[:] = sizes
-        unknown = np.unique(indices[self._probed[indices, 0] == UNKNOWN])
-        if len(unknown):
-            self._probed[unknown] = probe_sizes(self, unknown)
-        return _at_least_zero(self._probed[indices])
+        return known_sizes(self._probed, indices, functools.partial(probe_sizes, self))
 
     @property
     def labels(self) -> np.ndarray | None:
-        """As in the contract."""
         table = self.table
         table.sums.check("labels", table.labels)
         return None if table.labels is None else _read_only(table.labels)
 
     def keys(self, indices: np.ndarray) -> list[str]:
-        """As in the contract.
-
-        Raises:
-            StoreError: the table of keys is damaged.
-        """
         table = self.table
         table.sums.check("keys", table.keys)
         return table.keys.texts(indices, self.path)
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        """As in the contract."""
         column = self.table.crc32c
         if column is None:
             return None
@@ -387,26 +342,23 @@ class TableStore(Store):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """As in the contract."""
         return {name: column.field for name, column in self.table.fields.items()}
 
     def column(self, name: str) -> np.ndarray:
-        """As in the contract."""
         table = self.table
-        found = table.fields.get(name)
-        if found is None or isinstance(found.values, Strings):
+        field = table.fields.get(name)
+        if field is None or isinstance(field.values, Strings):
             return super().column(name)
-        table.sums.check(f"/{name}", found.values)
-        return _read_only(found.values)
+        table.sums.check(f"/{name}", field.values)
+        return _read_only(field.values)
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        """As in the contract."""
         table = self.table
-        found = table.fields.get(name)
-        if found is None or not isinstance(found.values, Strings):
+        field = table.fields.get(name)
+        if field is None or not isinstance(field.values, Strings):
             return super().values(name, indices)
-        table.sums.check(f"/{name}", found.values)
-        return found.values.take(indices, self.path)
+        table.sums.check(f"/{name}", field.values)
+        return field.values.take(indices, self.path)
 
     def close(self) -> None:
         """Release the table; it is read again when the store is used again."""
@@ -418,13 +370,8 @@ class TableStore(Store):
 
 def constant(count: int, value: object, dtype: str) -> np.ndarray:
     """A read-only column (count, ...) with ``value`` in every row, which takes no memory."""
-    one = np.asarray(value, dtype)
-    return np.broadcast_to(one, (count, *one.shape))
-
-
-def _at_least_zero(sizes: np.ndarray) -> np.ndarray:
-    known: np.ndarray = np.maximum(sizes, 0)
-    return known
+    row = np.asarray(value, dtype)
+    return np.broadcast_to(row, (count, *row.shape))
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -77,9 +77,6 @@ class TensorStore(Store):
         """Numbers, because tensors have no names."""
         return [str(index) for index in indices.tolist()]
 
-    def checksums(self, indices: np.ndarray) -> None:
-        """None: memory has none."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
@@ -99,7 +96,6 @@ class Rows:
 
     @property
     def first(self) -> list[torch.Tensor]:
-        """The first store's tensors."""
         return self.stores[0].tensors
 
     def agree(self) -> bool:

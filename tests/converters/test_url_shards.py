@@ -19,7 +19,7 @@ from fastload.converters import _url_shards, pack
 from fastload.converters._url_shards import UrlShardSet
 from fastload.errors import StoreError, UsageError
 from fastload.storage import open_store
-from fastload.storage._shards import Shard
+from fastload.storage._shards import ShardStart
 from fastload.storage.remote.options import RemoteOptions
 from fastload.storage.shard_set import ShardPlace
 from storage.formats import picture
@@ -218,7 +218,7 @@ def begun(shards: int = 2) -> tuple[UrlShardSet, list[ShardPlace]]:
     made = UrlShardSet("memory://bucket/a.tar", {"shards": shards}, RemoteOptions())
     key = "0.jpg"
     return made, [
-        made.place(number, shards, Shard(first=0, first_key=key)) for number in range(shards)
+        made.place(number, shards, ShardStart(first=0, first_key=key)) for number in range(shards)
     ]
 
 

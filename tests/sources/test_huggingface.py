@@ -135,13 +135,15 @@ def test_every_kind_of_image_is_what_the_dataset_gives(dataset: Any, transform: 
 @pytest.mark.native
 def test_only_images_that_may_be_turned_are_looked_at_by_pillow(dataset: Any) -> None:
     from fastload import _native
-    from fastload.storage._upright import by_core
+    from fastload.storage._probe import by_core
     from fastload.storage.arrow import ArrowStore
 
     assert _native.load() is not None
     store = ArrowStore(dataset)
     every = np.arange(len(store))
-    good = by_core(store._core_files(), store.spans(every), np.zeros((len(store), 2), np.int32), 1)
+    good = by_core(
+        store._core_files(), store.spans(every), np.zeros((len(store), 2), np.int32), upright=True
+    )
     expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]  # no EXIF, or the orientation 1; not WebP
     assert np.flatnonzero(good).tolist() == [*expected, 26 - 1]  # XMP, but EXIF says 1
     assert store.kinds(every).tolist() == [
@@ -556,7 +558,7 @@ def test_a_streamed_dataset_goes_on_by_its_own_state(dataset: Any) -> None:
 def test_what_the_core_calls_upright_pillow_never_turns() -> None:
     """Files with bytes changed before the pixels, and cut ones; read without reading past them."""
     from fastload import _native
-    from fastload.storage._upright import size_and_kind
+    from fastload.storage._probe import by_pillow
     from fastload.storage.base import ENCODED
 
     core = _native.load()
@@ -578,4 +580,4 @@ def test_what_the_core_calls_upright_pillow_never_turns() -> None:
     opened.may_be_turned(np.arange(count, dtype=np.int32), np.zeros_like(nbytes), nbytes, turned)
     assert set(turned.tolist()) == {0, 1}
     for data in (files[i] for i in np.flatnonzero(turned == 0)):
-        assert size_and_kind(data)[2] == ENCODED
+        assert by_pillow(data, upright=True)[2] == ENCODED

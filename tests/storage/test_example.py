@@ -40,9 +40,11 @@ def laid_out(messages: list[bytes]) -> tuple[bytes, np.ndarray, np.ndarray]:
     return b"".join(messages), np.cumsum(nbytes) - nbytes, nbytes
 
 
-def find(data: Any, offset: np.ndarray, nbytes: np.ndarray, names: list[bytes]) -> _example.Found:
+def find(
+    data: Any, offset: np.ndarray, nbytes: np.ndarray, names: list[bytes]
+) -> _example.FeaturePlaces:
     """What is found, in the middle of a longer table whose other rows stay as they are."""
-    whole = _example.Found.none(len(offset) + 3, len(names))
+    whole = _example.FeaturePlaces.none(len(offset) + 3, len(names))
     found = whole.rows(slice(1, len(offset) + 1))
     _example.find(data, offset, nbytes, names, found)
     for name in ("kind", "count", "offset", "nbytes", "first"):

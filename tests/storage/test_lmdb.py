@@ -309,7 +309,7 @@ def test_other_versions_of_the_format_are_refused(path: Path, version: int) -> N
         table = env.open_db(b"columns")
         with env.begin(write=True, db=table) as transaction:
             transaction.put(b"format", b'{"format": "fastload-lmdb", "version": %d}' % version)
-    with pytest.raises(StoreError, match=r"fastload-lmdb version 2.* pack it again"):
+    with pytest.raises(StoreError, match=r"version 2 of fastload-lmdb.* pack it again"):
         open_store(path)
 
 

@@ -18,7 +18,8 @@ from PIL import Image
 from fastload import FastLoader, PackedDataset
 from fastload.errors import StoreError
 from fastload.storage import RAW, open_store
-from fastload.storage.formats import _datum, _protobuf
+from fastload.storage.formats import _lmdb_foreign as foreign
+from fastload.storage.formats import _protobuf
 from storage.formats import picture
 
 lmdb = pytest.importorskip("lmdb")
@@ -147,18 +148,20 @@ def test_damaged_datums_are_read_as_python_reads_them(changes: list[tuple[int, i
     data = bytearray(datum(bytes(range(40)), -7, (3, 300, 70)))
     for place, value in changes:
         data[place % len(data)] = value
-    found, wrong = _datum.find(bytes(data), np.zeros(1, np.int64), np.array([len(data)], np.int64))
-    columns = {1: _datum.CHANNELS, 2: _datum.HEIGHT, 3: _datum.WIDTH, 5: _datum.LABEL}
-    columns[7] = _datum.ENCODED
+    found, wrong = foreign.find_datums(
+        bytes(data), np.zeros(1, np.int64), np.array([len(data)], np.int64)
+    )
+    columns = {1: foreign.CHANNELS, 2: foreign.HEIGHT, 3: foreign.WIDTH, 5: foreign.LABEL}
+    columns[7] = foreign.ENCODED
     expected = [0] * 8
     try:
         for number, wire, start, stop in _protobuf.fields(bytes(data), 0, len(data)):
             if number == 4 and wire == 2:
-                expected[_datum.OFFSET], expected[_datum.NBYTES] = start, stop - start
+                expected[foreign.OFFSET], expected[foreign.NBYTES] = start, stop - start
             elif number in columns and wire == 0:
                 value = _protobuf.varint(bytes(data), start, stop)[0]
                 expected[columns[number]] = _protobuf.signed(value)
-                expected[_datum.LABELLED] |= number == 5
+                expected[foreign.LABELLED] |= number == 5
     except (ValueError, IndexError):
         assert wrong == 0
     else:

@@ -24,7 +24,7 @@ from fastload import FastLoader, PackedDataset, UsageError, info, open_store, pa
 from fastload.cli import main
 from fastload.errors import DataError, MissingDependencyError, StoreError, StoreNotFoundError
 from fastload.storage import Store, _row_groups
-from fastload.storage._row_groups import Decoded, RowGroups
+from fastload.storage._row_groups import DecodedColumn, RowGroups
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 pa = pytest.importorskip("pyarrow")
@@ -147,7 +147,7 @@ def test_each_row_group_is_decoded_once_for_an_epoch(path: Path, groups: RowGrou
 def test_images_are_read_where_arrow_has_them(path: Path, groups: RowGroups) -> None:
     store = open_store(path)
     spans = store.spans(np.array([12]))
-    part = next(iter(groups._parts.values()))
+    part = next(iter(groups._chunks.values()))
     assert part.decoded is not None and spans.memory is not None
     assert np.shares_memory(spans.memory[0], part.decoded.column.buffers[0])  # type: ignore[union-attr]
 
@@ -684,11 +684,11 @@ class Counted:
     def __init__(self, due: dict[int, float] | None = None) -> None:
         self.due, self.asked = due or {}, list[int]()
 
-    def decode(self, key: tuple[str, int]) -> Decoded:
+    def decode(self, key: tuple[str, int]) -> DecodedColumn:
         self.asked.append(key[1])
         if key[1] == 13:
             raise StoreError("damaged")
-        return Decoded(pa.chunked_array([[key[1]]]), 100)
+        return DecodedColumn(pa.chunked_array([[key[1]]]), 100)
 
     def next_use(self, group: int) -> float:
         return self.due.get(group, float("inf"))
@@ -755,8 +755,8 @@ def test_where_the_system_grants_no_thread_who_waits_decodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Reader:
-        def decode(self, key: Any) -> Decoded:
-            return Decoded(key, 1)
+        def decode(self, key: Any) -> DecodedColumn:
+            return DecodedColumn(key, 1)
 
         def next_use(self, rows: Any) -> float:
             return float("inf")
@@ -772,4 +772,4 @@ def test_where_the_system_grants_no_thread_who_waits_decodes(
             assert part is not None and groups.wait(part) == ("image", number)
             groups.unpin(part)
     part = groups.pin(reader, ("image", -1), 1)
-    assert part is not None and part.wait(60)  # by a thread again
+    assert part is not None and part.done.wait(60)  # by a thread again

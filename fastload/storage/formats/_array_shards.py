@@ -9,44 +9,42 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import StoreError, UsageError
-from .._columns import Columns, join, join_values
-from .._fields import Blobs
-from .._shards import Shard, Sharding, data_files, shard_name
+from .._columns import Columns, join, join_columns
+from .._shards import Sharding, ShardStart, data_files, shard_name
 from .._sidecar import is_manifest, read_sidecar, sidecar_of, write_sidecar
 from .._sums import Sums
-from .._writer import PartialWriter
+from .._writer import PartialWriter, WriterOptions
 from ..base import RAW, Batch, Writer
 from ..checking import READ_RECORDS, check_records, parts_of, reading_order
 from ..registry import Apart
 from ..table import Table, TableStore
 from ._array_writer import ArrayWriter, different_sizes
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def array_writer(
     made: type[ArrayWriter],
     path: str | os.PathLike[str],
-    sharding: Sharding,
+    *,
+    shards: int | None = None,
+    shard_nbytes: int | None = None,
+    total: int | None = None,
     **options: Any,
 ) -> Writer:
-    """The writer of one file, or of shards, at ``path``.
-
-    Args:
-        made: the writer of one file.
-        path: of the store.
-        sharding: how the store is divided.
-        options: for ``made``.
-
-    Raises:
-        UsageError: a set of shards, or a file, exists there.
-    """
+    """The writer of one file by ``made``, or of shards of such files. See ``open_writer``."""
     path = os.path.abspath(os.fspath(path))
+    sharding = Sharding(shards, shard_nbytes, total)
     if sharding.wanted:
+        if options.pop("compression", None) is not None:
+            raise UsageError("expected shards or a compression, got both: compress single files")
         if os.path.lexists(path):
             raise UsageError(f"{path!r} exists: delete that store or choose another name")
         return ShardedWriter(made, path, sharding, **options)
@@ -58,7 +56,7 @@ def array_writer(
 def apart(made: type[ArrayWriter]) -> Apart:
     """How shards are written apart: as files of ``made``, which know nothing of each other."""
 
-    def write(path: str, *, shard: Shard, **options: Any) -> ArrayWriter:
+    def write(path: str, *, shard: ShardStart, **options: Any) -> ArrayWriter:
         return made(path, **options)
 
     return Apart(writer=write, name=shard_name)
@@ -72,77 +70,50 @@ class ShardedWriter(PartialWriter):
         made: type[ArrayWriter],
         path: str,
         sharding: Sharding,
-        *,
-        classes: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[WriterOptions],
     ) -> None:
-        self._made, self._options, self._sharding = made, options, sharding
+        self._made, self._sharding = made, sharding
         self._suffix = os.path.splitext(path)[1]
         self._shard: ArrayWriter | None = None
         begun = {"format": f"fastload-shards{self._suffix}", **sharding.settings()}
-        super().__init__(
-            path, begun, classes=classes, metadata=metadata, settings=settings,
-            mark=sidecar_of(path),
-        )  # fmt: skip
         self._number = 0  # of the shard that the next record goes to, unless it is full
         self._filled = 0  # bytes in it
-        try:
-            if self._partial.chunks:
-                places = self._partial.chunks[-1].places
-                assert places is not None  # our journal has them
-                self._number = int(places[-1, 0]) + 1
-            self._empty()
-            self._check_shards()
-        except BaseException:
-            self._partial.close()
-            raise
+        super().__init__(path, begun, mark=sidecar_of(path), **options)
 
-    def _check_shards(self) -> None:
-        """Finished shards hold what the journal says."""
-        if not self._partial.chunks:
-            return
+    def _resume(self) -> None:
         columns = join(self._partial.chunks)
         assert columns.places is not None  # our journal has them
-        for number in sorted(set(_shards(columns))):
+        numbers = sorted(set(columns.places[:, 0].tolist()))
+        done = {self._inner(number) for number in numbers}
+        missing = done - set(os.listdir(self._partial.folder))
+        if missing:
+            path = self._partial.file(min(missing))
+            raise self._damaged("a finished shard is missing", path)
+        self._partial.clear(done)
+        for number in numbers:
+            self._number = number + 1
             path = self._partial.file(self._inner(number))
             mine = columns.part(*np.searchsorted(columns.places[:, 0], [number, number + 1]))
             try:
                 with TableStore(path, self._made.read) as shard:
                     shard.check_columns()
-                    found = shard.checksums(np.arange(len(shard)))
+                    sums = shard.checksums(np.arange(len(shard)))
                     damaged = [
-                        one
+                        damage
                         for part in parts_of(shard, reading_order(shard), READ_RECORDS)
-                        for one in check_records(shard, part, None)[1]
+                        for damage in check_records(shard, part, None)[1]
                     ]
             except StoreError as error:
                 raise self._damaged(error.message, path) from error
             if damaged:
                 raise self._damaged(damaged[0].reason, path)
-            if found is None or not np.array_equal(found, mine.crc32c):
+            if sums is None or not np.array_equal(sums, mine.crc32c):
                 raise self._damaged("a finished shard holds other records than the journal", path)
 
     def _inner(self, number: int) -> str:
-        """Name in the partial store."""
         return f"shard-{number:05d}{self._suffix}"
 
-    def _empty(self) -> None:
-        """Delete everything except finished shards."""
-        there = set(os.listdir(self._partial.folder))
-        done = {self._inner(number) for chunk in self._partial.chunks for number in _shards(chunk)}
-        if done - there:
-            missing = self._partial.file(min(done - there))
-            raise self._damaged("a finished shard is missing", missing)
-        self._partial.clear(done)
-
     def extend(self, batch: Batch) -> None:
-        """Add records, in order.
-
-        Raises:
-            UsageError, StoreError: as the writer of one file does.
-        """
         if not batch.keys:
             return
         columns = self._admit(batch)
@@ -174,9 +145,7 @@ class ShardedWriter(PartialWriter):
     def _begin_shard(self, number: int) -> None:
         self._number, self._filled = number, 0
         path = self._partial.file(self._inner(number))
-        self._shard = self._made(
-            path, classes=self._classes, metadata=self._metadata, **self._options
-        )
+        self._shard = self._made(path, classes=self._classes, metadata=self._metadata)
 
     def _finish_shard(self) -> None:
         """Complete the shard that is being written and add it to the journal."""
@@ -185,10 +154,8 @@ class ShardedWriter(PartialWriter):
         self._shard.commit()  # if that fails, ``abort`` releases it
         self._shard = None
         if self._columns:
-            try:
+            with self._writing():
                 self._partial.add(join(self._columns))
-            except OSError as error:
-                raise self._failed(error) from error
             self._columns.clear()
 
     def sync(self) -> None:
@@ -201,7 +168,7 @@ class ShardedWriter(PartialWriter):
         assert columns.places is not None  # every chunk has them
         file = columns.places[:, 0].astype(np.int32)
         count = self._sharding.shards or (int(file[-1]) + 1 if len(file) else 1)
-        try:
+        with self._writing():
             for number in sorted(set(range(count)) - set(file.tolist())):
                 self._begin_shard(number)  # without a record
                 self._finish_shard()
@@ -218,24 +185,22 @@ class ShardedWriter(PartialWriter):
                 for number, name in enumerate(names)
             ]
             self._partial.publish([*renames, ("sidecar", sidecar_of(self.path))])
-        except OSError as error:
-            raise self._failed(error) from error
         self._closed = True
 
     def _offsets(self, paths: Sequence[str], columns: Columns) -> np.ndarray:
         """Where the records lie, after opening each shard as a reader would."""
         parts = [self._made.read(path).checked().offset for path in paths]
-        found = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        if len(found) != len(columns):
+        offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        if len(offsets) != len(columns):
             raise StoreError(
-                f"expected {len(columns)} records in the shards, found {len(found)}: delete the "
+                f"expected {len(columns)} records in the shards, found {len(offsets)}: delete the "
                 f"folder {self._partial.folder!r} to start again",
                 path=self._partial.folder,
             )
-        return found
+        return offsets
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """As in the contract; finished shards are kept."""
+        """Finished shards are kept."""
         super().abort(keep_partial=keep_partial and bool(self._partial.chunks))
 
     def _release(self) -> None:
@@ -244,13 +209,7 @@ class ShardedWriter(PartialWriter):
             shard.abort()
 
 
-def _shards(columns: Columns) -> Iterator[int]:
-    assert columns.places is not None  # our journal has them
-    yield from np.unique(columns.places[:, 0]).tolist()
-
-
 def _part(batch: Batch, start: int, stop: int) -> Batch:
-    """The records from ``start`` to ``stop``."""
     return Batch(
         data=batch.data[start:stop],
         keys=batch.keys[start:stop],
@@ -266,14 +225,7 @@ def _part(batch: Batch, start: int, stop: int) -> Batch:
 def read_shards(path: str, format: str, read: Callable[[str], Table]) -> Table:
     """The table of the shards that ``path`` stands for: that of the manifest, or all of theirs.
 
-    Args:
-        path: not a file: the path of a set with a manifest, or a pattern.
-        format: name of the format.
-        read: path of a file -> its table.
-
-    Raises:
-        StoreNotFoundError: nothing there, or a shard is missing.
-        StoreError: shards that do not fit together, or that cannot be read in place.
+    ``path`` is no file: it is that of a set with a manifest, or a pattern.
     """
     table = read_sidecar(path, format)
     if table is not None:
@@ -288,11 +240,7 @@ def read_shards(path: str, format: str, read: Callable[[str], Table]) -> Table:
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """The tables of several files of one format as one.
-
-    Raises:
-        StoreError: they differ in classes, labels or fields.
-    """
+    """The tables of several files of one format as one."""
     tables = [table for table in tables if len(table)] or tables[:1]  # empty ones lack fields
     first = tables[0]
     for other in tables[1:]:
@@ -303,33 +251,19 @@ def joined(tables: Sequence[Table]) -> Table:
                 f"{first.files[0]!r}: open these files one by one, or as a list",
                 path=other.files[0],
             )
-    known = [table.check_columns() for table in tables]  # before they are copied into one
+    have_sums = [table.check_columns() for table in tables]  # before they are copied into one
     counts = [len(table.files) for table in tables]
     begins = np.cumsum([0, *counts[:-1]])
-
-    def column(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-        known = [part for part in parts if part is not None]
-        return np.concatenate(known) if known else None
-
     whole = dataclasses.replace(
         first,
         files=[file for table in tables for file in table.files],
         file=np.concatenate(
             [table.file + begin for table, begin in zip(tables, begins.tolist(), strict=True)]
         ).astype(np.int32),
-        keys=Blobs.join([table.keys.whole() for table in tables]),
-        fields={
-            name: join_values([table.fields[name] for table in tables]) for name in first.fields
-        },
         fingerprints=None,
-        sums=Sums(first.files[0] if first.files else "", {} if all(known) else None),
+        sums=Sums(first.files[0] if first.files else "", {} if all(have_sums) else None),
         watch=None,  # everything was copied
-        offset=np.concatenate([table.offset for table in tables]),
-        nbytes=np.concatenate([table.nbytes for table in tables]),
-        labels=column([table.labels for table in tables]),
-        sizes=column([table.sizes for table in tables]),
-        kinds=column([table.kinds for table in tables]),
-        crc32c=column([table.crc32c for table in tables]),
+        **join_columns(tables, ("offset", "nbytes", "labels", "sizes", "kinds", "crc32c")),
     )
     for table in tables:
         if table.watch is not None:

@@ -11,16 +11,19 @@ import abc
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ...errors import StoreError, UsageError
 from .._columns import Columns, join
 from .._sums import sums_of
-from .._writer import PartialWriter
+from .._writer import PartialWriter, WriterOptions
 from ..base import RAW, Batch
 from ..table import Table, TableStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class ArrayWriter(PartialWriter):
@@ -35,33 +38,17 @@ class ArrayWriter(PartialWriter):
     _resumes: ClassVar[bool] = False
     only_raw: ClassVar[bool] = True  # the format has no place for image files
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        classes: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        begun = {"format": f"fastload-{self.format}", "version": self.version}
-        super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[WriterOptions]) -> None:
         self._raw: bool | None = None
         self._sums: dict[str, int] = {}  # checksums of the columns, known when they are written
         self._size: tuple[int, int] | None = None  # of all images, in a store of raw pixels
-        try:
-            self._partial.clear()  # what an interrupted run left
-        except BaseException:
-            self._partial.close()
-            raise
+        begun = {"format": f"fastload-{self.format}", "version": self.version}
+        super().__init__(path, begun, **options)
+
+    def _resume(self) -> None:
+        self._partial.clear()  # what an interrupted run left
 
     def extend(self, batch: Batch) -> None:
-        """Add records, in order.
-
-        Raises:
-            UsageError: records that the format cannot hold: image files instead of raw pixels,
-                pixels of several sizes, other labels or fields than before.
-            StoreError: writing failed, for instance on a full disk.
-        """
         if not batch.keys:
             return
         columns = self._admit(batch)
@@ -76,13 +63,11 @@ class ArrayWriter(PartialWriter):
             )
         if raw and self._raw is False:
             raise UsageError("expected image files only, or raw pixels only, found both")
-        try:
+        with self._writing():
             if self._raw is None:
                 self._raw, self._size = raw, size
                 self._begin()
             self._write(batch.data)
-        except OSError as error:
-            raise self._failed(error) from error
         self._columns.append(columns)
 
     def _one_size(self, columns: Columns) -> tuple[int, int]:
@@ -121,16 +106,14 @@ class ArrayWriter(PartialWriter):
         """Write the columns, check that the store opens, and give it its name."""
         columns = join(self._columns, labelled=bool(self._classes))
         self._sums = sums_of(columns, self._classes)
-        try:
+        with self._writing():
             name = self._close(columns)
             self._check(self._partial.file(name), len(columns))
             self._partial.finish(name)
-        except OSError as error:
-            raise self._failed(error) from error
         self._closed = True
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """As in the contract; nothing is kept, because nothing could be resumed."""
+        """Nothing is kept, because nothing could be resumed."""
         super().abort(keep_partial=False)
 
     @staticmethod
@@ -152,9 +135,9 @@ class ArrayWriter(PartialWriter):
 
     def _check(self, path: str, count: int) -> None:
         """Open the finished store once, as a reader would."""
-        found = len(TableStore(path, self.read))
-        if found != count:
-            raise StoreError(f"expected {count} records, found {found}", path=path)
+        records = len(TableStore(path, self.read))
+        if records != count:
+            raise StoreError(f"expected {count} records, found {records}", path=path)
 
 
 def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> str:

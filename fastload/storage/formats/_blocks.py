@@ -8,36 +8,32 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import ColumnReader, checked_classes, checked_labels
+from .._column_reader import ColumnReader, checked_classes
 from .._columns import Columns
-from .._fields import Blobs, DeferredStrings, numbered_keys
+from .._fields import Blobs, numbered_keys
 from .._partial import sync_folder
 from .._read import read_regular
 from .._shards import Sharding
-from .._sums import Sums
+from .._writer import WriterOptions
 from .._writes import write_all
-from ..base import RAW
-from ..table import Fingerprint, Indirect, Table, constant
+from ..table import Indirect, Table, constant
 from ._array_writer import ArrayWriter
-from ._image_table import (
-    CLASSES,
-    LABELS,
-    Axes,
-    Header,
-    first_of,
-    least_stored,
-)
+from ._image_table import CLASSES, LABELS, Axes, Header, first_of, image_table, least_stored
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # A block is large enough that a store of a terabyte needs fewer than the 65,530 maps of a process,
 # and has few enough images that other readers load the index of a Zarr shard quickly.
 _BLOCK_NBYTES = 64 << 20
 _BLOCK_IMAGES = 4096
 _MAX_JSON = 64 << 20
+_MAX_BLOCKS = 1 << 20  # that are looked at when a store is opened
 
 
 def images_per_file(sharding: Sharding, nbytes: int) -> int:
@@ -53,12 +49,8 @@ class BlockArrayWriter(ArrayWriter):
     """Writes a folder whose images lie in blocks. See ``open_writer`` for the arguments.
 
     A format implements ``_images``, which names and frames the blocks, and ``_describe``, which
-    writes everything else.
-
-    Args:
-        shards: the number of blocks; needs ``total``.
-        shard_nbytes: of a block; None: 64 MiB, and at most 4,096 images.
-        total: the expected number of records.
+    writes everything else. ``shard_nbytes`` is the size of a block; None: 64 MiB, and at most 4,096
+    images.
     """
 
     def __init__(
@@ -68,7 +60,7 @@ class BlockArrayWriter(ArrayWriter):
         shards: int | None = None,
         shard_nbytes: int | None = None,
         total: int | None = None,
-        **options: Any,
+        **options: Unpack[WriterOptions],
     ) -> None:
         self._sharding = Sharding(shards, shard_nbytes, total)
         self._blocks: BlockWriter | None = None
@@ -110,13 +102,9 @@ class BlockArrayWriter(ArrayWriter):
 
 
 class BlockWriter:
-    """Writes records of one size into numbered files, ``per_block`` in each.
+    """Writes records of one size into numbered files, ``per_block`` or fewer in each.
 
-    Args:
-        path_of: number of a block -> its path.
-        per_block: records in a block; the last one may have fewer.
-        head: number of records in a block -> the bytes before them, always equally many.
-        tail: number of records in a block -> the bytes after them.
+    ``head`` and ``tail`` give the bytes before and after so many records; heads are equally long.
     """
 
     def __init__(
@@ -135,7 +123,6 @@ class BlockWriter:
         self._file: io.FileIO | None = None
 
     def write(self, data: Sequence[bytes | memoryview]) -> None:
-        """Add records."""
         at = 0
         while at < len(data):
             file = self._file
@@ -157,12 +144,10 @@ class BlockWriter:
         self._end += sum(map(len, pieces))
 
     def finish(self) -> None:
-        """End the last block."""
         if self._file is not None:
             self._end_block(self._file)
 
     def abandon(self) -> None:
-        """Close the open block."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -182,21 +167,17 @@ def sync_folders(path: str) -> None:
         sync_folder(root)
 
 
-def file_print(path: str) -> tuple[int, int, int]:
-    """Fingerprint of a block: its size and time, because there may be thousands to look at.
-
-    Raises:
-        StoreError: the file is missing or cannot be read.
-    """
+def _file_print(path: str) -> tuple[int, int, int]:
+    """Fingerprint of a block: its size and time, because there may be thousands to look at."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise StoreError(
             f"a block of the store is missing: {error.strerror}; copy the store again or pack it "
             "again",
             path=path,
         ) from error
-    return found.st_size, found.st_mtime_ns, 0
+    return status.st_size, status.st_mtime_ns, 0
 
 
 def pieces(array: np.ndarray) -> list[np.ndarray]:
@@ -207,16 +188,12 @@ def pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """The JSON object in a small file; None if there is no such file.
-
-    Raises:
-        StoreError: damaged.
-    """
+    """The JSON object in a small file; None if there is no such file."""
     try:
-        found = json.loads(read_regular(path, _MAX_JSON))
-        if not isinstance(found, dict):
-            raise ValueError(f"a {type(found).__name__}")
-        return found
+        value = json.loads(read_regular(path, _MAX_JSON))
+        if not isinstance(value, dict):
+            raise ValueError(f"a {type(value).__name__}")
+        return value
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -226,17 +203,38 @@ def read_json(path: str) -> dict[str, Any] | None:
         ) from error
 
 
+Places: TypeAlias = tuple[np.ndarray, np.ndarray, Sequence[str]]
+"""File and offset of each image, and the files."""
+
+
+class BlockedArray(Protocol):
+    """An array in files of so many rows each."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def path_of(self, number: int) -> str: ...
+
+
+def block_paths(images: BlockedArray, axes: Axes) -> list[str] | None:
+    """The files of all blocks; None if images do not lie there as they are."""
+    blocks = -(-images.shape[0] // images.rows)
+    if not axes.in_place or blocks > _MAX_BLOCKS:
+        return None
+    paths = [images.path_of(number) for number in range(blocks)]
+    return paths if all(map(os.path.exists, paths)) else None
+
+
 def folder_table(
     path: str,
     get: Callable[[str], np.ndarray | None],
     *,
     format: str,
     axes: Axes,
-    file: np.ndarray,
-    offset: np.ndarray,
-    files: Sequence[str],
-    fingerprints: Sequence[Fingerprint],
-    indirect: Indirect | None,
+    places: Places | None,
+    otherwise: Indirect,
+    described: Sequence[str],
     attributes: Mapping[str, Any],
     header: Header,
 ) -> Table:
@@ -244,57 +242,44 @@ def folder_table(
 
     Args:
         path: of the folder.
-        get: name -> array of the folder, or None if there is none; raises StoreError.
-        format, file, offset, files, fingerprints, indirect: as in ``Table``.
+        get: name -> array of the folder, or None if there is none.
+        format: of the store.
         axes: of the array of images, which are raw pixels of one size.
+        places: None: images do not lie in files as they are; they are read as ``otherwise`` says.
+        otherwise: used without ``places``, with the files ``described``.
+        described: the description of the array.
         attributes: of the folder; may have class names.
         header: of a store that fastload wrote.
-
-    Raises:
-        StoreError: an array is damaged.
     """
-    reader = ColumnReader(path, axes.count, get)
-    labels = first_of(LABELS, {name for name in LABELS if os.path.isdir(f"{path}/{name}")})
     if header.sums is not None and not axes.in_place:
         raise StoreError(
             f"expected images of (height, width, 3), which fastload writes, found {axes}: the "
             "store is damaged, copy it again or pack it again",
             path=path,
         )
+    nowhere = np.zeros(axes.count, np.int64)
+    file, offset, files = places or (nowhere.astype(np.int32), nowhere, described)
     classes = first_of(CLASSES, attributes)
 
     def keys() -> Blobs:
-        found = reader.blobs("keys/data", "keys/ends")
-        return numbered_keys(axes.count) if found is None else found
+        stored = ColumnReader(path, axes.count, get).blobs("keys/data", "keys/ends")
+        return numbered_keys(axes.count) if stored is None else stored
 
-    return Table(
-        format=format,
-        files=files,
-        file=file,
-        offset=offset,
-        nbytes=constant(axes.count, 0 if indirect else axes.nbytes, "<i8"),
-        sizes=constant(axes.count, (axes.width, axes.height), "<i4"),
-        kinds=constant(axes.count, RAW, "u1"),
-        keys=DeferredStrings(axes.count, keys, path),
-        labels=checked_labels(get(labels), axes.count, f"{path}/{labels}") if labels else None,
-        crc32c=reader.optional("crc32c", "<u4"),
-        fields=reader.fields(header.fields),
+    return image_table(
+        path, get, keys, header, axes=axes,
+        present={name for name in LABELS if os.path.isdir(f"{path}/{name}")},
+        nbytes=constant(axes.count, axes.nbytes if places else 0, "<i8"),
+        format=format, file=file, offset=offset, files=files,
+        fingerprints=[_file_print(file) for file in files],
+        indirect=None if places else otherwise,
         classes=checked_classes(attributes[classes], path) if classes else [],
-        metadata=header.metadata,
-        fingerprints=fingerprints,
-        sums=Sums(path, header.sums),
-        indirect=indirect,
-    )
+    )  # fmt: skip
 
 
 def check_stored(folder: str, shape: Sequence[int], itemsize: int) -> None:
     """Raise StoreError if the files of an array cannot hold it, however they are compressed.
 
     Otherwise a damaged number could ask for more memory than there is.
-
-    Args:
-        folder: of the array.
-        shape, itemsize: from its description.
     """
     needed = least_stored(shape, itemsize)
     if needed <= 0:
@@ -313,27 +298,23 @@ def check_stored(folder: str, shape: Sequence[int], itemsize: int) -> None:
 
 def _file_sizes(folder: str) -> Iterator[int]:
     """Bytes of each file below ``folder``; links are followed, to each folder once."""
-    left, seen = [folder], set()
-    while left:
+    folders, seen = [folder], set()
+    while folders:
         with contextlib.suppress(OSError):  # deleted meanwhile, or a dangling link
-            place = os.stat(one := left.pop())
+            place = os.stat(current := folders.pop())
             if (place.st_dev, place.st_ino) in seen:
                 continue
             seen.add((place.st_dev, place.st_ino))
-            with os.scandir(one) as entries:
+            with os.scandir(current) as entries:
                 for entry in entries:
                     if entry.is_dir():
-                        left.append(entry.path)
+                        folders.append(entry.path)
                     elif entry.is_file():
                         yield entry.stat().st_size
 
 
 def counts(value: object, path: str) -> tuple[int, ...]:
-    """A shape from a JSON file.
-
-    Raises:
-        StoreError: not a list of up to 16 numbers from 0 to 2**40.
-    """
+    """A shape from a JSON file."""
     if (
         not isinstance(value, list)
         or not 0 < len(value) <= 16

@@ -24,7 +24,7 @@ BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Fe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
+class FeaturePlaces:
     """Where m named features of n examples lie. All arrays are (n, m).
 
     Attributes:
@@ -41,7 +41,7 @@ class Found:
     first: np.ndarray
 
     @classmethod
-    def none(cls, rows: int, names: int) -> Found:
+    def none(cls, rows: int, names: int) -> FeaturePlaces:
         """Arrays that say "no such feature", to be filled."""
         shape = rows, names
         return cls(
@@ -52,20 +52,18 @@ class Found:
             first=np.zeros(shape, np.int64),
         )
 
-    def rows(self, some: slice) -> Found:
+    def rows(self, some: slice) -> FeaturePlaces:
         """Views of a part of the examples."""
         columns = [field.name for field in dataclasses.fields(self)]
-        return Found(**{name: getattr(self, name)[some] for name in columns})
+        return FeaturePlaces(**{name: getattr(self, name)[some] for name in columns})
 
 
 def find(
-    data: Data, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: Found
+    data: Data, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: FeaturePlaces
 ) -> None:
     """Write into ``found`` where the features ``names`` lie in the examples at ``offset``.
 
-    Raises:
-        BrokenExample: one is not a valid message.
-        MissingDependencyError: there is no core.
+    Raises BrokenExample.
     """
     from ... import _native
 
@@ -89,8 +87,7 @@ class BrokenExample(Exception):
 def features(data: Data, begin: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
     """(name, kind, start and end of its list) of each feature of the example [begin, end).
 
-    Raises:
-        ValueError, IndexError, struct.error: not a valid message.
+    Raises ValueError, IndexError or struct.error for what is no message.
     """
     for number, wire, start, stop in fields(data, begin, end):
         if number != 1 or wire != 2:
@@ -115,11 +112,7 @@ def features(data: Data, begin: int, end: int) -> Iterator[tuple[bytes, int, int
 
 
 def numbers(data: Data, kind: int, begin: int, end: int) -> np.ndarray:
-    """The values of a FloatList (float32) or Int64List (int64), packed or not.
-
-    Raises:
-        ValueError, IndexError, struct.error: not a valid message.
-    """
+    """The values of a FloatList (float32) or Int64List (int64), packed or not. Raises as above."""
     floats: list[bytes] = []
     integers: list[int] = []
     for number, wire, start, stop in fields(data, begin, end):
@@ -139,12 +132,7 @@ def numbers(data: Data, kind: int, begin: int, end: int) -> np.ndarray:
 
 
 def entry(name: bytes, value: bytes | Sequence[int] | np.ndarray) -> bytes:
-    """One entry of Features: a BytesList of one, or a list of numbers.
-
-    Args:
-        name: of the feature, UTF-8.
-        value: bytes; int64 or float32 numbers.
-    """
+    """One entry of Features: a BytesList of one, or a list of int64 or float32 numbers."""
     if isinstance(value, bytes):
         return entry_head(name, len(value)) + value
     numbers = np.asarray(value)

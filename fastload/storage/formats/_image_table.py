@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
+from .._column_reader import ColumnReader, checked_labels
 from .._columns import Columns, field_arrays
-from .._fields import Field
-from .._sums import demand
+from .._fields import Blobs, DeferredStrings, Field
+from .._sums import Sums, demand
+from ..base import RAW
+from ..table import Table, constant
 
 # Names under which files of other programs hold images, labels and class names; the first one found
 # counts.
@@ -79,11 +82,7 @@ class Axes:
 
 
 def axes_of(shape: Sequence[int], dtype: np.dtype[Any], path: str, name: str) -> Axes:
-    """The axes of the array ``name`` of a file: (N, H, W, 3 or 1), (N, 3 or 1, H, W) or (N, H, W).
-
-    Raises:
-        StoreError: another shape, not uint8, or a size that no image has.
-    """
+    """Those of the array ``name``: (N, H, W, 3 or 1), (N, 3 or 1, H, W) or (N, H, W)."""
     if dtype != np.uint8:
         raise StoreError(
             f"expected uint8 images in {name!r}, found {dtype}: scale them to 0 to 255 and write "
@@ -122,11 +121,9 @@ def first_of(names: Iterable[str], present: Collection[str]) -> str | None:
 def arrays_of(columns: Columns, *, dtypes: str, raw: bool) -> dict[str, np.ndarray]:
     """The columns of a store as arrays, by name; keys are left out.
 
-    Args:
-        columns: of all records.
-        dtypes: that the format can hold, such as ``"u1 i8 f4"``; fields of other types become
-            bytes, and ``ColumnReader`` restores their type.
-        raw: all records are raw pixels of one size, which the array of images says.
+    Fields of types that are not among ``dtypes``, such as ``"u1 i8 f4"``, become bytes, and
+    ``ColumnReader`` restores their type. ``raw``: all records are raw pixels of one size, which the
+    array of images says.
     """
     arrays = {"crc32c": columns.crc32c.astype("<u4")}
     if columns.labels is not None:
@@ -136,9 +133,9 @@ def arrays_of(columns: Columns, *, dtypes: str, raw: bool) -> dict[str, np.ndarr
         arrays["sizes"] = columns.sizes.astype("<i4")
         arrays["kinds"] = columns.kinds
     arrays |= {f"fields{name}": array for name, array in field_arrays(columns.fields).items()}
-    known = {np.dtype(name) for name in dtypes.split()}
+    held = {np.dtype(name) for name in dtypes.split()}
     return {
-        name: array if array.dtype in known else _as_bytes(array) for name, array in arrays.items()
+        name: array if array.dtype in held else _as_bytes(array) for name, array in arrays.items()
     }
 
 
@@ -152,10 +149,7 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 class Header:
     """What ``ArrayWriter.header`` wrote; empty for a store of another program.
 
-    Attributes:
-        metadata: as in ``Store``.
-        fields: of the records.
-        sums: checksums of the columns by name; None: the store is another program's.
+    ``sums`` are the checksums of the columns by name; None: the store is another program's.
     """
 
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -166,18 +160,9 @@ class Header:
     def read(
         cls, text: object, name: str, version: int, path: str, has: Callable[[str], bool]
     ) -> Header:
-        """The header, checked.
+        """The header, checked; ``has`` says whether the store has a column.
 
-        Args:
-            text: JSON or the decoded object; None if the store has no header.
-            name, version: of the format, that are expected.
-            path: of the store.
-            has: whether the store has a column of this name.
-
-        Raises:
-            StoreError: not a header, or of a version that this fastload does not know; a column
-                that the store was written with is missing, or the header of a store that fastload
-                wrote.
+        ``text`` is JSON or the decoded object; None if the store has no header.
         """
         if text is None:
             if has("crc32c"):  # only fastload writes it
@@ -194,13 +179,18 @@ class Header:
                 raise TypeError(f"a {type(header).__name__}")
             if header["format"] != f"fastload-{name}":
                 raise ValueError(f"a format of {header['format']!r}")
-            known = int(header["version"])
+            if int(header["version"]) != version:
+                raise StoreError(
+                    f"expected version {version} of fastload-{name}, found {header['version']}: "
+                    "update fastload, or pack it again",
+                    path=path,
+                )
             metadata, sums, listed = header["metadata"], header.get("crc32c"), header.get("columns")
             if not isinstance(metadata, dict):
                 raise ValueError("metadata that are not an object")
             if not isinstance(sums, dict):
                 raise ValueError("no checksums")
-            if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            if not isinstance(listed, list) or not all(isinstance(it, str) for it in listed):
                 raise ValueError("no list of columns")
             fields = [Field.from_json(field) for field in header["fields"]]
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -208,11 +198,49 @@ class Header:
                 f"expected the header of a fastload-{name} store, found {error}: pack it again",
                 path=path,
             ) from error
-        if known != version:
-            raise StoreError(
-                f"expected version {version} of fastload-{name}, found {known}: "
-                "update fastload, or pack it again",
-                path=path,
-            )
         demand(listed, has, path)
         return cls(metadata, fields, sums)
+
+
+def image_table(
+    path: str,
+    get: Callable[[str], np.ndarray | None],
+    keys: Callable[[], Blobs],
+    header: Header,
+    *,
+    present: Collection[str],
+    nbytes: np.ndarray,
+    axes: Axes | None,
+    **others: Any,
+) -> Table:
+    """The table of images with named arrays beside them.
+
+    Args:
+        path: of the store.
+        get: name -> array, or None if there is none.
+        keys: reads them, when they are used.
+        header: of a store that fastload wrote.
+        present: the names of the arrays.
+        nbytes: int64 (n,), of each record.
+        axes: of raw pixels; None of image files, whose sizes and kinds are arrays.
+        others: what else the table has.
+    """
+    count = len(nbytes)
+    reader = ColumnReader(path, count, get)
+    labels = first_of(LABELS, present)
+    sizes, kinds = reader.optional("sizes", "<i4", 2), reader.optional("kinds", "u1")
+    if axes is not None:
+        sizes = constant(count, (axes.width, axes.height), "<i4")
+        kinds = constant(count, RAW, "u1")
+    return Table(
+        nbytes=nbytes,
+        sizes=sizes,
+        kinds=kinds,
+        keys=DeferredStrings(count, keys, path),
+        labels=checked_labels(get(labels), labels, count, path) if labels else None,
+        crc32c=reader.optional("crc32c", "<u4"),
+        fields=reader.fields(header.fields),
+        metadata=header.metadata,
+        sums=Sums(path, header.sums),
+        **others,
+    )

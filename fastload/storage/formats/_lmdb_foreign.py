@@ -1,8 +1,13 @@
 """LMDB files of other programs: a key and an image file, or a key and a Caffe Datum.
 
 They are read through ``_lmdb_pages.py``, like stores of fastload: one walk over the tree gives
-every key and value. Raw pixels of a Datum are planes of blue, green and red, and are rearranged
-when they are read (``Store.indirect``).
+every key and value.
+
+    Datum  1: channels  2: height  3: width  4: data  5: label  6: float_data  7: encoded
+
+``data`` is an image file if ``encoded`` is set, otherwise uint8 pixels of shape (channels, height,
+width), BGR, which are rearranged when they are read (``Store.indirect``). Source: Caffe's
+``caffe.proto``.
 """
 
 from __future__ import annotations
@@ -13,32 +18,31 @@ import os
 
 import numpy as np
 
+from ... import _native
 from ...errors import StoreError
+from .. import base
 from .._fields import Blobs, field_column
 from .._read import open_regular, read_range
 from .._signatures import image_format
-from ..base import ENCODED, RAW
 from ..table import Indirect, Table, constant
-from . import _datum
-from ._lmdb_pages import Pages, Values
+from ._lmdb_pages import Entries, Pages
+from ._protobuf import Data
 
 _SAMPLED = 100  # values whose first bytes are looked at
 _MAX_SIDE = 1 << 24
+# Columns of what ``find_datums`` returns.
+CHANNELS, HEIGHT, WIDTH, OFFSET, LABEL, NBYTES, ENCODED, LABELLED = range(8)
 _NOTES = b"__"  # prefix of keys that are not images but the program's own notes, such as __len__
 
 
 def read_foreign(pages: Pages) -> Table:
-    """The table of an LMDB environment of another program.
-
-    Raises:
-        StoreError: an unknown layout.
-    """
+    """The table of an LMDB environment of another program."""
     values = pages.walk(pages.main)
     keys = _keys(pages, values)
     if not all(key[:2] != _NOTES for key in keys):
         kept = np.array([key[:2] != _NOTES for key in keys])
         keys = [key for key in keys if key[:2] != _NOTES]
-        values = Values(values.key[kept], values.key_nbytes[kept], values.offset[kept],
+        values = Entries(values.key[kept], values.key_nbytes[kept], values.offset[kept],
                         values.nbytes[kept])  # fmt: skip
     table = Table(
         format="lmdb",
@@ -53,14 +57,14 @@ def read_foreign(pages: Pages) -> Table:
 
 def _with_datums(table: Table, pages: Pages) -> Table:
     """``table`` with the columns of its values, which are Datum messages."""
-    found, wrong = _datum.find(pages.bytes.data, table.offset, table.nbytes)
-    sides = found[:, [_datum.CHANNELS, _datum.HEIGHT, _datum.WIDTH]]
-    encoded = found[:, _datum.ENCODED] != 0
+    datums, wrong = find_datums(pages.bytes.data, table.offset, table.nbytes)
+    sides = datums[:, [CHANNELS, HEIGHT, WIDTH]]
+    encoded = datums[:, ENCODED] != 0
     fits = np.isin(sides[:, 0], (1, 3)) & (sides > 0).all(axis=1)
     fits &= (sides <= _MAX_SIDE).all(axis=1)
-    fits &= sides.astype(np.float64).prod(axis=1) == found[:, _datum.NBYTES]  # exact if equal
-    bad = np.flatnonzero(~np.where(encoded, found[:, _datum.NBYTES] > 0, fits))
-    if wrong >= 0 or len(bad) or not len(found):
+    fits &= sides.astype(np.float64).prod(axis=1) == datums[:, NBYTES]  # exact if equal
+    bad = np.flatnonzero(~np.where(encoded, datums[:, NBYTES] > 0, fits))
+    if wrong >= 0 or len(bad) or not len(datums):
         row = wrong if wrong >= 0 else int(bad[0]) if len(bad) else None
         raise StoreError(
             "expected an LMDB store that fastload wrote (sub-databases 'records' and "
@@ -69,28 +73,28 @@ def _with_datums(table: Table, pages: Pages) -> Table:
             record=row,
             offset=None if row is None else int(table.offset[row]),
         )
-    sizes = found[:, [_datum.WIDTH, _datum.HEIGHT]].astype(np.int32)
+    sizes = datums[:, [WIDTH, HEIGHT]].astype(np.int32)
     sizes[encoded] = 0  # they may be those of the image before it was encoded
-    nbytes = np.ascontiguousarray(found[:, _datum.NBYTES])
+    nbytes = np.ascontiguousarray(datums[:, NBYTES])
     indirect = None
     if not encoded.all():
         indirect = Indirect(
             "the pixels of Caffe's Datum are planes of blue, green and red, so each image is "
             "rearranged in Python: pack it again",
-            functools.partial(_read_datums, pages.path, found),
+            functools.partial(_read_datums, pages.path, datums),
         )
         nbytes = np.zeros_like(nbytes)
-    labels, labelled = np.ascontiguousarray(found[:, _datum.LABEL]), found[:, _datum.LABELLED] != 0
+    labels, labelled = np.ascontiguousarray(datums[:, LABEL]), datums[:, LABELLED] != 0
     some = {}
     if labelled.any() and not labelled.all():  # see Note [Labels that are none]
         pairs = zip(labels.tolist(), labelled.tolist())
-        rows = [b"%d" % label if known else b"null" for label, known in pairs]
+        rows = [b"%d" % label if has_label else b"null" for label, has_label in pairs]
         some["labels"] = field_column("labels", rows, "json")
     return dataclasses.replace(
         table,
-        offset=np.ascontiguousarray(found[:, _datum.OFFSET]),
+        offset=np.ascontiguousarray(datums[:, OFFSET]),
         nbytes=nbytes,
-        kinds=np.where(encoded, ENCODED, RAW).astype(np.uint8),
+        kinds=np.where(encoded, base.ENCODED, base.RAW).astype(np.uint8),
         sizes=None if encoded.all() else sizes,
         labels=labels if labelled.all() else None,
         fields=some,
@@ -99,7 +103,17 @@ def _with_datums(table: Table, pages: Pages) -> Table:
     )
 
 
-def _read_datums(path: str, found: np.ndarray, indices: np.ndarray) -> list[bytes]:
+def find_datums(data: Data, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, int]:
+    """int64 (n, 8): the columns above of n messages; and the first that is no Datum, or -1.
+
+    OFFSET and NBYTES are those of ``data``, LABELLED is 1 if there is a label.
+    """
+    datums = np.zeros((len(offset), 8), np.int64)
+    core = _native.required("an LMDB of Caffe's needs the native core")
+    return datums, int(core.find_datums(data, offset, nbytes, datums))
+
+
+def _read_datums(path: str, datums: np.ndarray, indices: np.ndarray) -> list[bytes]:
     """The images of Datum messages, raw pixels as RGB, row by row."""
     out: list[bytes] = []
     try:
@@ -108,7 +122,7 @@ def _read_datums(path: str, found: np.ndarray, indices: np.ndarray) -> list[byte
         raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
     try:
         for index in indices.tolist():
-            channels, height, width, offset, _, nbytes, encoded, _ = found[index].tolist()
+            channels, height, width, offset, _, nbytes, encoded, _ = datums[index].tolist()
             data = read_range(file, nbytes, offset, path=path, record=index)
             if not encoded:
                 planes = np.frombuffer(data, np.uint8).reshape(channels, height, width)
@@ -120,7 +134,7 @@ def _read_datums(path: str, found: np.ndarray, indices: np.ndarray) -> list[byte
     return out
 
 
-def _keys(pages: Pages, values: Values) -> list[bytes]:
+def _keys(pages: Pages, values: Entries) -> list[bytes]:
     data = pages.bytes.data
     return [
         bytes(data[at : at + nbytes])
@@ -128,7 +142,7 @@ def _keys(pages: Pages, values: Values) -> list[bytes]:
     ]
 
 
-def _are_images(pages: Pages, values: Values) -> bool:
+def _are_images(pages: Pages, values: Entries) -> bool:
     """Whether values start like image files; if there are many, some are looked at."""
     step = max(1, len(values.offset) // _SAMPLED)
     starts = [pages.bytes[at : at + 12].tobytes() for at in values.offset[::step].tolist()]

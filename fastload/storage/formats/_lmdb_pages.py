@@ -67,15 +67,8 @@ class Tree:
 
 
 @dataclasses.dataclass(frozen=True)
-class Values:
-    """All entries of a tree in key order. Arrays of length n; byte positions are in the file.
-
-    Attributes:
-        key: int64, where the key begins.
-        key_nbytes: int64.
-        offset: int64, where the value begins.
-        nbytes: int64.
-    """
+class Entries:
+    """All entries of a tree in key order: where in the file keys and values begin, int64 (n,)."""
 
     key: np.ndarray
     key_nbytes: np.ndarray
@@ -86,20 +79,14 @@ class Values:
 class Pages:
     """The data file of an LMDB environment, mapped read-only.
 
-    Args:
-        path: the data file.
-        need: fetches (offset, bytes) ranges, where nothing of the file is there yet: called before
-            anything is read.
+    ``need`` fetches (offset, bytes) ranges before they are read, where nothing of the file is there
+    yet.
 
     Attributes:
         bytes: uint8, the whole file; slices of it are values without a copy.
         transaction: number of the last committed transaction.
         main: the main tree.
         watch: notices that the file was truncated since.
-        need: as ``Pages`` was given it.
-
-    Raises:
-        StoreError: not an LMDB file of data format 1, or truncated.
     """
 
     def __init__(self, path: str, need: Fetch | None = None) -> None:
@@ -162,10 +149,10 @@ class Pages:
 
     def subtree(self, name: bytes) -> Tree | None:
         """The named sub-database, or None."""
-        found = self._descend(self.main, name)
-        if found is None:
+        leaf = self._descend(self.main, name)
+        if leaf is None:
             return None
-        node, flags = found
+        node, flags = leaf
         offset = node + _NODE + len(name)
         if not flags & _SUBTREE or offset + _TREE.size > len(self.bytes):
             return None
@@ -173,10 +160,10 @@ class Pages:
 
     def find(self, tree: Tree, key: bytes) -> tuple[int, int] | None:
         """Where the value of ``key`` lies: (offset, nbytes), or None."""
-        found = self._descend(tree, key)
-        if found is None:
+        leaf = self._descend(tree, key)
+        if leaf is None:
             return None
-        node = np.array([found[0]], np.int64)
+        node = np.array([leaf[0]], np.int64)
         values = self._values(node, self._fields(node))
         return int(values.offset[0]), int(values.nbytes[0])
 
@@ -210,15 +197,11 @@ class Pages:
         size = int(self._words[node // 2 + 3])
         return self.bytes[node + _NODE : node + _NODE + size].tobytes()
 
-    def walk(self, tree: Tree) -> Values:
-        """Every entry of ``tree``, in key order, level by level with arrays.
-
-        Raises:
-            StoreError: a page, a node or a value lies outside the file or is of another kind.
-        """
+    def walk(self, tree: Tree) -> Entries:
+        """Every entry of ``tree``, in key order, level by level with arrays."""
         empty = np.empty(0, np.int64)
         if tree.depth == 0 or tree.root == _NO_PAGE:
-            return Values(empty, empty, empty, empty)
+            return Entries(empty, empty, empty, empty)
         pages = np.array([tree.root], np.uint64)
         for level in range(tree.depth):
             last = level == tree.depth - 1
@@ -274,7 +257,7 @@ class Pages:
 
     def _values(
         self, nodes: np.ndarray, fields: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-    ) -> Values:
+    ) -> Entries:
         lo, hi, flags, key_nbytes = fields
         if bool((flags & (_SUBTREE | _DUPLICATES)).any()):
             raise self._bad("expected plain values, found sub-databases or duplicate keys")
@@ -288,7 +271,7 @@ class Pages:
             rows = np.lib.stride_tricks.sliding_window_view(self.bytes, 8)
             page = rows[offset[big]].view("<u8")[:, 0]
             offset[big] = self._overflow(page, nbytes[big])
-        return Values(nodes + _NODE, key_nbytes, offset, nbytes)
+        return Entries(nodes + _NODE, key_nbytes, offset, nbytes)
 
     def _overflow(self, page: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
         """Where values of ``nbytes`` bytes on pages of their own, from ``page`` on, start."""

@@ -9,14 +9,13 @@ import io
 import math
 import os
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import MissingDependencyError, StoreError, UsageError, install
+from ...errors import StoreError, UsageError, install, needed
 from .._read import open_regular, pread_all
-from .._row_groups import Decoded, Key
+from .._row_groups import DecodedColumn, Key
 from .._schema_store import images_in
 from ..base import Fetch
 
@@ -32,24 +31,20 @@ _MOST_NBYTES = 2**31 - 1
 class ParquetFiles:
     """The row groups of a list of files with the same columns, numbered from the first file on.
 
-    Args:
-        path: of the store, for messages.
-        files: at least one.
-        fetch: what to ask for before bytes of the files are read; None: they are all there.
+    ``fetch`` is asked before bytes of the files are read; None: they are all there.
 
     Attributes:
         schema: of the first file, with its metadata.
         file, number: int64 (groups,), the file of each row group, and its number there.
         first: int64 (groups + 1,), the row at which each begins, and the number of all rows.
-
-    Raises:
-        StoreError: a file is no Parquet file, truncated, or has other columns than the first.
-        MissingDependencyError: pyarrow is not installed.
     """
 
     def __init__(self, path: str, files: Sequence[str], fetch: Fetch | None = None) -> None:
         self.path, self.paths, self.fetch = path, list(files), fetch
-        self._parquet = library(path)
+        self._parquet = needed(
+            "pyarrow.parquet",
+            f"{path!r} is a Parquet file; reading it needs pyarrow: {install('parquet')}",
+        )
         stamps = [self._stamp(file) for file in self.paths]
         self._stamps = stamps
         self._footers = [self._footer(file) for file in self.paths]
@@ -104,8 +99,8 @@ class ParquetFiles:
             return
         for name in dict.fromkeys([*self.schema.names, *schema.names]):
             types = [
-                [str(field.type) for field in one if field.name == name]
-                for one in (self.schema, schema)
+                [str(field.type) for field in each_schema if field.name == name]
+                for each_schema in (self.schema, schema)
             ]
             if types[0] != types[1]:
                 first, other = (", ".join(each) or "no such column" for each in types)
@@ -127,9 +122,6 @@ class ParquetFiles:
         """Where the row groups have the column ``name``: offset, bytes, and bytes when decoded.
 
         int64 (groups,) each; the offset is in the file, and of the first byte.
-
-        Raises:
-            StoreError: a footer places it outside its file.
         """
         table = np.zeros((3, len(self)), np.int64)
         leaves = self.leaves(name)
@@ -167,30 +159,26 @@ class ParquetFiles:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def decode(self, key: Key) -> Decoded:
-        """As in ``Reader``."""
+    def decode(self, key: Key) -> DecodedColumn:
         name, group = key
         assert isinstance(group, int)
         column = self.read(name, [group])
         if name != self.image:
-            return Decoded(column, column.nbytes)
+            return DecodedColumn(column, column.nbytes)
         path, first = self.paths[int(self.file[group])], int(self.first[group])
-        found = images_in(column, name, path, lambda row: first + row)
-        return Decoded(found, sum(buffer.nbytes for buffer in found.buffers))
+        images = images_in(column, name, path, lambda row: first + row)
+        return DecodedColumn(images, sum(buffer.nbytes for buffer in images.buffers))
 
     def read(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray:
-        """The column ``name`` of row groups, in their order.
-
-        Raises:
-            StoreError: they cannot be read, or a file has changed.
-        """
+        """The column ``name`` of row groups, in their order."""
         import pyarrow as pa
 
         chunks: list[Any] = []
         files = self.file[list(groups)].tolist()
         for file in dict.fromkeys(files):
             path = self.paths[file]
-            numbers = [int(self.number[group]) for group, one in zip(groups, files) if one == file]
+            its = [group for group, other in zip(groups, files) if other == file]
+            numbers = [int(self.number[group]) for group in its]
             if self._stamp(path) != self._stamps[file]:
                 raise StoreError("the file changed after it was opened: open it again", path=path)
             try:
@@ -232,11 +220,9 @@ class ParquetFiles:
         self._uses, self._now = (positions[order], starts), 0
 
     def passed(self, position: int) -> None:
-        """The epoch has come to this position."""
         self._now = position
 
     def next_use(self, rows: int | bytes) -> float:
-        """As in ``Reader``."""
         if self._uses is None:
             return math.inf
         group = int(rows)
@@ -246,72 +232,33 @@ class ParquetFiles:
         return float(its[at]) if at < len(its) else math.inf
 
 
-class _FetchedFile(io.RawIOBase):
+class _FetchedFile(io.FileIO):
     """A sparse file whose ranges are fetched when they are read."""
 
     def __init__(self, path: str, fetch: Fetch) -> None:
-        super().__init__()
+        super().__init__(path, opener=open_regular)
         self._path, self._fetch = path, fetch
-        self._descriptor = open_regular(path)
-        self._size = os.fstat(self._descriptor).st_size
-        self._at = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = max(0, begin + offset)
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        wanted = left if size is None or size < 0 else min(size, left)
-        if not wanted:
+    def read(self, size: int | None = -1) -> bytes:
+        begin = self.tell()
+        left = max(0, os.fstat(self.fileno()).st_size - begin)
+        nbytes = left if size is None or size < 0 else min(size, left)
+        if not nbytes:
             return b""
-        held = self._fetch([(self._path, self._at, wanted)])
+        held = self._fetch([(self._path, begin, nbytes)])
         try:
-            data = pread_all(self._descriptor, wanted, self._at)
+            data = pread_all(self.fileno(), nbytes, begin)
         finally:
             if held is not None:
                 held.release()
-        self._at += len(data)
+        self.seek(begin + len(data))
         return data
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()
-
-
-def library(path: str = "") -> ModuleType:
-    """pyarrow.parquet.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{path!r} is a Parquet file; reading it needs pyarrow: {install('parquet')}"
-        ) from error
-    found: ModuleType = pyarrow.parquet
-    return found
 
 
 def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> None:
     """Raise StoreError for a row group whose images need too much memory to be read.
 
-    Args:
-        decoded: int64 (groups,), bytes of the images of each.
-        limit: bytes of all row groups in memory.
+    ``decoded``: int64 (groups,), bytes of the images of each; ``limit``: bytes of all in memory.
     """
     most = min(limit // 2, _MOST_NBYTES)
     if not len(decoded) or int(decoded.max()) <= most:

@@ -27,10 +27,9 @@ _TO_MARK = b"eu"  # APPENDS, SETITEMS
 
 
 def check_shape(data: bytes) -> None:
-    """Check that the pickle ``data`` has only plain values, in shallow tuples.
+    """Raise unless the pickle ``data`` has only plain values, in shallow tuples.
 
-    Raises:
-        ValueError, IndexError, struct.error: it has not, or is truncated.
+    ValueError, IndexError or struct.error.
     """
     length, push = struct.Struct("<I").unpack_from, (stack := _Stack()).values.append
     at = 0

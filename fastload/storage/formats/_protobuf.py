@@ -18,8 +18,7 @@ _ONE_BYTE = [bytes([value]) for value in range(128)]
 def fields(data: Data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """(number, wire type, start and end of the value) of each field of the message [begin, end).
 
-    Raises:
-        ValueError, IndexError: not a valid message.
+    Raises ValueError or IndexError.
     """
     at = begin
     while at < end:
@@ -43,11 +42,7 @@ def fields(data: Data, begin: int, end: int) -> Iterator[tuple[int, int, int, in
 
 
 def varint(data: Data, at: int, end: int) -> tuple[int, int]:
-    """The varint at ``at``, below 2**64, and where it ends, at most ``end``.
-
-    Raises:
-        ValueError: it does not end there.
-    """
+    """The varint at ``at``, below 2**64, and where it ends, at most ``end``. Raises ValueError."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:

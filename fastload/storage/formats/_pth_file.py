@@ -75,15 +75,9 @@ class TensorRef:
 class PthFile:
     """The content of a .pth file.
 
-    Args:
-        path: of the file.
-
     Attributes:
         content: what was saved, with a ``TensorRef`` for each tensor.
         mapped: the columns that ``array`` leaves in the file.
-
-    Raises:
-        StoreError: no such file, damaged, or with objects other than tensors, texts and numbers.
     """
 
     def __init__(self, path: str) -> None:
@@ -121,11 +115,7 @@ class PthFile:
             ) from error
 
     def place(self, name: str) -> tuple[int, int]:
-        """Offset and length in bytes of an entry.
-
-        Raises:
-            StoreError: no such entry, compressed, or not inside the file.
-        """
+        """Offset and length in bytes of an entry."""
         info = self._entries.get(f"{self._root}/{name}")
         if info is None:
             raise StoreError(f"expected {name!r} in the zip archive, found none", path=self.path)
@@ -164,11 +154,7 @@ class PthFile:
             return file.read(nbytes)
 
     def begin(self, tensor: TensorRef) -> int:
-        """Where the storage of a tensor starts in the file.
-
-        Raises:
-            StoreError: the entry has another length, or the tensor has many more elements.
-        """
+        """Where the storage of a tensor starts in the file."""
         storage = tensor.storage
         # Strides of 0 repeat elements, as for gray images with three channels, but not a million
         # times.
@@ -188,11 +174,7 @@ class PthFile:
         return offset
 
     def check(self, name: str, data: bytes | np.ndarray) -> None:
-        """Compare ``data``, the content of an entry, with its checksum in the zip archive.
-
-        Raises:
-            StoreError: checksum mismatch.
-        """
+        """Compare ``data``, the content of an entry, with its checksum in the zip archive."""
         if (
             zlib.crc32(data if isinstance(data, bytes) else data.data)
             != self._entries[f"{self._root}/{name}"].CRC
@@ -270,10 +252,10 @@ _KNOWN: dict[tuple[str, str], object] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        found = _KNOWN.get((module, name))
-        if found is None:
+        stand_in = _KNOWN.get((module, name))
+        if stand_in is None:
             raise ValueError(f"the object {module}.{name}")
-        return found
+        return stand_in
 
     def persistent_load(self, reference: Any) -> StorageRef:
         kind, dtype, key, _, count = reference
@@ -285,11 +267,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class PthWriter:
-    """Writes a .pth file, one storage after the other; their sizes need not be known before.
-
-    Args:
-        file: open for writing, empty.
-    """
+    """Writes a .pth file, one storage after the other; their sizes need not be known before."""
 
     _ROOT = "archive"
 
@@ -310,7 +288,6 @@ class PthWriter:
         self._stream = self._archive.open(info, "w", force_zip64=True)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Add to the storage."""
         assert self._stream is not None, "begin() comes first"
         self._stream.write(data)
 

@@ -48,11 +48,7 @@ class Frames:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """The framed pieces of a record with ``data``; together they are the record.
-
-    Args:
-        data: at most ``MAX_NBYTES``.
-    """
+    """The framed pieces of a record with ``data``, at most ``MAX_NBYTES``; together, the record."""
     cuts, at = [], data.find(MAGIC_BYTES)
     while at >= 0:
         if at % 4 == 0:
@@ -86,36 +82,24 @@ def join(data: Mapped, parts: list[tuple[int, int]]) -> bytes:
 
 
 def pieces_at(data: Mapped, at: int, path: str, record: int) -> list[tuple[int, int]]:
-    """Offset and length of the data of each piece of the record that starts at ``at``.
-
-    Raises:
-        StoreError: there is no record in pieces there.
-    """
-    found: list[tuple[int, int]] = []
+    """Offset and length of the data of each piece of the record that starts at ``at``."""
+    places: list[tuple[int, int]] = []
     part = _FIRST
     while part != _LAST:
         if len(data) - at < HEAD:
             raise _bad("the file is truncated in a record of several pieces", path, record, at)
         magic, word = _HEAD.unpack_from(data, at)
         length, part = word & MAX_NBYTES, word >> 29
-        expected = (_MIDDLE, _LAST) if found else (_FIRST,)
+        expected = (_MIDDLE, _LAST) if places else (_FIRST,)
         if magic != MAGIC or part not in expected or length > len(data) - at - HEAD:
             raise _bad("expected a piece of a record, found other bytes", path, record, at)
-        found.append((at + HEAD, length))
+        places.append((at + HEAD, length))
         at += HEAD + length + (-length & 3)
-    return found
+    return places
 
 
 def frames(data: Mapped, path: str) -> Frames:
-    """Where every record of a whole file lies.
-
-    Args:
-        data: the file, mapped.
-        path: for messages.
-
-    Raises:
-        StoreError: the file is truncated, or is not RecordIO.
-    """
+    """Where every record of a whole file lies."""
     begin: list[int] = []
     lengths: list[int] = []
     split: dict[int, list[tuple[int, int]]] = {}
@@ -157,16 +141,12 @@ def _bad(message: str, path: str, record: int, offset: int) -> StoreError:
     return StoreError(f"{message}; copy or pack it again", path=path, record=record, offset=offset)
 
 
-def headers(data: Mapped, found: Frames, path: str) -> np.ndarray:
-    """The header (``HEADER``) of each record, whose labels lie inside the data.
-
-    Raises:
-        StoreError: a record is too short for its header and labels.
-    """
-    out = np.zeros(len(found.offset), HEADER)
-    nbytes = found.nbytes.copy()
+def headers(data: Mapped, places: Frames, path: str) -> np.ndarray:
+    """The header (``HEADER``) of each record, whose labels lie inside the data."""
+    out = np.zeros(len(places.offset), HEADER)
+    nbytes = places.nbytes.copy()
     plain = np.ones(len(out), bool)
-    for record, parts in found.split.items():
+    for record, parts in places.split.items():
         whole = join(data, parts)
         plain[record], nbytes[record] = False, len(whole)
         if len(whole) >= HEADER.itemsize:
@@ -176,7 +156,7 @@ def headers(data: Mapped, found: Frames, path: str) -> np.ndarray:
     if plain.any():
         bytes_ = np.frombuffer(data, np.uint8)
         rows = np.lib.stride_tricks.sliding_window_view(bytes_, HEADER.itemsize)
-        out[plain] = rows[found.offset[plain]].view(HEADER)[:, 0]
+        out[plain] = rows[places.offset[plain]].view(HEADER)[:, 0]
     short |= HEADER.itemsize + 4 * out["flag"].astype(np.int64) > nbytes
     wrong = np.flatnonzero(short)
     if len(wrong):
@@ -184,6 +164,6 @@ def headers(data: Mapped, found: Frames, path: str) -> np.ndarray:
         raise _bad(
             f"expected a header of {HEADER.itemsize} bytes and its labels in the record, found a "
             f"record of {int(nbytes[record])} bytes",
-            path, record, int(found.frame[record]),
+            path, record, int(places.frame[record]),
         )  # fmt: skip
     return out

@@ -27,23 +27,20 @@ def scan(files: Sequence[str]) -> Table:
     """The table of RecordIO files as im2rec writes them, read from start to end.
 
     The offset of a record in several pieces is where it starts, plus ``SPLIT``.
-
-    Raises:
-        StoreError: a file is damaged, or holds something else.
     """
     data = MappedFiles(files)
-    parts = [_File(path, data, number) for number, path in enumerate(files)]
-    counts = [len(part.header) for part in parts]
-    header = np.concatenate([part.header for part in parts])
-    labels, ragged = _labels(parts, header)
+    walked = [_File(path, data, number) for number, path in enumerate(files)]
+    counts = [len(file.header) for file in walked]
+    header = np.concatenate([file.header for file in walked])
+    labels, ragged = _labels(walked, header)
     kinds, sizes = unpack_id2(header["id2"])
     return Table(
         format=NAME,
         files=list(files),
-        file=np.repeat(np.arange(len(parts), dtype=np.int32), counts),
-        offset=np.concatenate([part.offset for part in parts]),
-        nbytes=np.concatenate([part.nbytes for part in parts]),
-        keys=_keys(parts),
+        file=np.repeat(np.arange(len(walked), dtype=np.int32), counts),
+        offset=np.concatenate([file.offset for file in walked]),
+        nbytes=np.concatenate([file.nbytes for file in walked]),
+        keys=_keys(walked),
         labels=labels,
         sizes=sizes,
         kinds=kinds,
@@ -58,14 +55,14 @@ class _File:
     def __init__(self, path: str, files: MappedFiles, number: int) -> None:
         self.path = path
         self._files, self._number = files, number
-        found = frames(self.data, path)
-        self.header = headers(self.data, found, path)
+        places = frames(self.data, path)
+        self.header = headers(self.data, places, path)
         before = HEADER.itemsize + 4 * self.header["flag"].astype(np.int64)
-        self.labels = found.offset + HEADER.itemsize
-        self.offset = found.offset + before
-        self.nbytes = found.nbytes - before
-        for record, pieces in found.split.items():
-            self.offset[record] = found.frame[record] + SPLIT
+        self.labels = places.offset + HEADER.itemsize
+        self.offset = places.offset + before
+        self.nbytes = places.nbytes - before
+        for record, pieces in places.split.items():
+            self.offset[record] = places.frame[record] + SPLIT
             whole = sum(nbytes for _, nbytes in pieces) + 4 * (len(pieces) - 1)
             self.nbytes[record] = whole - before[record]
             if pieces[0][1] < before[record]:
@@ -74,12 +71,11 @@ class _File:
                     "magic number of RecordIO among them",
                     path=path,
                     record=record,
-                    offset=int(found.frame[record]),
+                    offset=int(places.frame[record]),
                 )
 
     @property
     def data(self) -> Mapped:
-        """Its content."""
         return self._files[self._number]
 
 
@@ -107,7 +103,7 @@ def unpack_id2(id2: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _labels(
-    parts: Sequence[_File], header: np.ndarray
+    files: Sequence[_File], header: np.ndarray
 ) -> tuple[np.ndarray | None, dict[str, FieldColumn]]:
     """The labels; a field "labels" instead if records have different numbers of them."""
     flag = header["flag"]
@@ -115,22 +111,22 @@ def _labels(
         return _exact(header["label"]), {}
     if bool((flag == flag[0]).all()):
         width = int(flag[0])
-        return _exact(np.concatenate([_vectors(part, width) for part in parts])), {}
+        return _exact(np.concatenate([_vectors(file, width) for file in files])), {}
     rows = []
-    for part in parts:
+    for file in files:
         for at, width, label in zip(
-            part.labels.tolist(), part.header["flag"].tolist(), part.header["label"].tolist()
+            file.labels.tolist(), file.header["flag"].tolist(), file.header["label"].tolist()
         ):
-            several = np.frombuffer(part.data[at : at + 4 * width], "<f4").tolist()
+            several = np.frombuffer(file.data[at : at + 4 * width], "<f4").tolist()
             rows.append(json.dumps(several if width else [label]).encode())
     return None, {"labels": field_column("labels", rows, "json")}
 
 
-def _vectors(part: _File, width: int) -> np.ndarray:
-    if not len(part.labels):
+def _vectors(file: _File, width: int) -> np.ndarray:
+    if not len(file.labels):
         return np.empty((0, width), np.float32)
-    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(part.data, np.uint8), 4 * width)
-    return np.ascontiguousarray(rows[part.labels]).view("<f4")
+    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(file.data, np.uint8), 4 * width)
+    return np.ascontiguousarray(rows[file.labels]).view("<f4")
 
 
 def _exact(labels: np.ndarray) -> np.ndarray:
@@ -141,12 +137,12 @@ def _exact(labels: np.ndarray) -> np.ndarray:
     return label_column(np.ascontiguousarray(labels))
 
 
-def _keys(parts: Sequence[_File]) -> Blobs:
+def _keys(files: Sequence[_File]) -> Blobs:
     """Paths from the .lst files, or the records' ids for records that they do not list."""
     keys: list[bytes] = []
-    for part in parts:
-        listed = _listed(os.path.splitext(part.path)[0] + ".lst")
-        ids = part.header["id"].tolist()
+    for file in files:
+        listed = _listed(os.path.splitext(file.path)[0] + ".lst")
+        ids = file.header["id"].tolist()
         keys += [listed.get(number, b"%d" % number) for number in ids]
     if len(set(keys)) != len(keys):
         keys = [b"%d" % record for record in range(len(keys))]
@@ -160,9 +156,9 @@ def _listed(path: str) -> dict[int, bytes]:
             lines = file.read().splitlines()
     except OSError:
         return {}  # optional for im2rec's readers too
-    found = {}
+    paths = {}
     for line in lines:
         columns = line.split(b"\t")
         if len(columns) >= 3 and columns[0].isdigit():
-            found[int(columns[0])] = columns[-1]
-    return found
+            paths[int(columns[0])] = columns[-1]
+    return paths

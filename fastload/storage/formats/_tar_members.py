@@ -49,17 +49,7 @@ class Members:
 
 
 def members(data: Mapped, path: str) -> Members:
-    """The members of a whole archive.
-
-    Args:
-        data: the file, mapped.
-        path: for messages.
-
-    Raises:
-        StoreError: truncated, damaged, not a tar, or with members that lead out of the folder or
-            are not plain files.
-        MissingDependencyError: there is no core.
-    """
+    """The members of a whole archive."""
     from ... import _native
 
     core = _native.required("a tar archive without a sidecar needs the native core")

@@ -45,21 +45,14 @@ _Places = tuple[np.ndarray, np.ndarray, np.ndarray]  # file, offset, nbytes
 
 
 def scan(files: Sequence[str]) -> Table:
-    """The table of archives; members that are neither image nor label are fields.
-
-    Raises:
-        StoreError: an archive is damaged or refused, or a sample has no image.
-    """
+    """The table of archives; members that are neither image nor label are fields."""
     return _Scan(files).table
 
 
 class MemberStrings(Strings):
     """The contents of members of archives, one for each sample, read when they are used.
 
-    Args:
-        files: the archives.
-        places: file, offset and length of each; the length -1 if a sample has no such member.
-        nothing: the value of a sample without such a member.
+    Where a length is -1, the sample has no such member, and ``nothing`` is its value.
     """
 
     def __init__(self, files: Sequence[str], places: _Places, nothing: bytes) -> None:
@@ -69,8 +62,7 @@ class MemberStrings(Strings):
         return len(self._places[0])
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
-        """As in ``Strings``."""
-        found = [self._nothing] * len(indices)
+        values = [self._nothing] * len(indices)
         files, offsets, lengths = (place[indices] for place in self._places)
         opened, descriptor = -1, -1
         try:
@@ -93,29 +85,24 @@ class MemberStrings(Strings):
                             record=record,
                         ) from error
                     opened = file
-                found[at] = read_range(
+                values[at] = read_range(
                     descriptor, nbytes, int(offsets[at]), path=name, record=record
                 )
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
-        return found
+        return values
 
     def whole(self) -> Blobs:
-        """As in ``Strings``."""
         return Blobs.of(self.take(np.arange(len(self))))
 
     def check(self, count: int, name: str, path: str | None) -> None:
-        """As in ``Strings``; the archives were checked when they were scanned."""
+        """The archives were checked when they were scanned."""
         assert len(self) == count  # one for each sample
 
 
 class _Scan:
-    """The samples of the archives ``files``, in order.
-
-    Attributes:
-        table: their table.
-    """
+    """The samples of the archives ``files``, in order, and their ``table``."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._data = MappedFiles(files)
@@ -139,7 +126,7 @@ class _Scan:
             labels, described = self._described_labels()
             if labels is None and (described or _LABEL in extras):
                 # see Note [Labels that are none]
-                shown = tuple(one.decode() for one in (_LABEL, _JSON) if one in extras)
+                shown = tuple(ending.decode() for ending in (_LABEL, _JSON) if ending in extras)
         classes: list[str] = []
         if labels is None and not extras:
             classes, labels = self._class_folders(images)
@@ -204,10 +191,8 @@ class _Scan:
         return images
 
     def _key(self, member: int) -> str:
-        name = self._names.texts(np.array([member]))[0]
-        return name.encode("utf-8", "surrogateescape")[: int(self._stem[member])].decode(
-            "utf-8", "replace"
-        )
+        (name,) = self._names.take(np.array([member]))
+        return name[: int(self._stem[member])].decode("utf-8", "replace")
 
     def _keys(self, images: np.ndarray) -> Blobs:
         names = self._names.take(images)
@@ -249,8 +234,8 @@ class _Scan:
         if min(map(len, folders)) <= depth:
             return [], None
         names = np.array([folder[depth] for folder in folders])
-        found, labels = np.unique(names, return_inverse=True)
-        classes = [name.decode("utf-8", "surrogateescape") for name in found.tolist()]
+        distinct, labels = np.unique(names, return_inverse=True)
+        classes = [name.decode("utf-8", "surrogateescape") for name in distinct.tolist()]
         if all(name.lower() in SPLITS for name in classes):
             return [], None
         return classes, labels.reshape(-1).astype(np.int64)
@@ -288,10 +273,7 @@ class _Scan:
         return kinds
 
     def _described_labels(self) -> tuple[np.ndarray | None, bool]:
-        """ "label" of the members "json", and whether one has it.
-
-        No labels unless every sample has one that is a label.
-        """
+        """The "label" in each member "json", if all have one that is one; whether any has."""
         texts = (text for text in self._read(self._with(_JSON)) if b"label" in text)
         values = [value for text in texts if (value := _described(text).get("label")) is not None]
         if len(values) == self._count:
@@ -323,17 +305,17 @@ class _Scan:
 def _described(text: bytes) -> dict[str, Any]:
     """The JSON object in a member "json"; empty if it is something else: the field shows that."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _merged(archives: Sequence[Members]) -> tuple[list[bytes], np.ndarray]:
     """The extensions in all archives, and that of each member."""
-    known: dict[bytes, int] = {}
+    number_of: dict[bytes, int] = {}
     parts = []
     for archive in archives:
-        numbers = [known.setdefault(ending, len(known)) for ending in archive.extensions]
+        numbers = [number_of.setdefault(ending, len(number_of)) for ending in archive.extensions]
         parts.append(np.array([*numbers, -1], np.int64)[archive.extension])
-    return list(known), np.concatenate(parts)
+    return list(number_of), np.concatenate(parts)

@@ -8,19 +8,17 @@ Source: tensorflow's ``tensorflow/core/lib/io/record_writer.h``; the mask is tha
 
 from __future__ import annotations
 
-import functools
 import struct
 
 import numpy as np
 
 from ...errors import StoreError
-from .._crc import crc32c
+from .._crc import crc32c, crc32c_blocks
 from .._mapped import Mapped
 
 HEAD, TAIL = 12, 4  # bytes before and after the data of a record
 
 _LENGTH = struct.Struct("<Q")
-_POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 _CHUNK = 1 << 16  # records whose lengths are checked together: arrays that stay in the cache
 
 
@@ -36,15 +34,7 @@ def head(nbytes: int) -> bytes:
 
 
 def frames(data: Mapped, path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and length (int64) of the data of every record of a whole file.
-
-    Args:
-        data: the file, mapped.
-        path: for messages.
-
-    Raises:
-        StoreError: the file is truncated, or a length is damaged.
-    """
+    """Offset and length (int64) of the data of every record of a whole file."""
     end, unpack = len(data), _LENGTH.unpack_from
     at, count, parts = 0, 0, []
     while at < end:
@@ -94,28 +84,9 @@ def _check_lengths(data: Mapped, begin: np.ndarray, first: int, path: str) -> No
     """Compare the CRC32C of each length with the stored one; ``first``: number of the record."""
     if not len(begin):
         return
-    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), HEAD)
-    tables = _tables()
-    heads = rows[begin]
-    mixed = heads[:, :8].copy()
-    mixed[:, :4] ^= 0xFF
-    crc = np.full(len(heads), 0xFFFFFFFF, np.uint32)
-    for column in range(8):
-        crc ^= tables[7 - column][mixed[:, column]]
-    stored = np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0]
+    heads = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), HEAD)[begin]
+    crc = crc32c_blocks(np.ascontiguousarray(heads[:, :8]).data, 8)
     expected = (crc >> 15 | crc << 17) + np.uint32(0xA282EAD8)
-    wrong = np.flatnonzero(stored != expected)
+    wrong = np.flatnonzero(np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0] != expected)
     if len(wrong):
         raise _damaged(int(begin[wrong[0]]), first + int(wrong[0]), path)
-
-
-@functools.cache
-def _tables() -> np.ndarray:
-    """uint32 (8, 256): what a byte, followed by 0 to 7 others, contributes to a CRC32C."""
-    value = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        value = value >> 1 ^ np.uint32(_POLYNOMIAL) * (value & 1)
-    tables = [value]
-    for _ in range(7):
-        tables.append(tables[-1] >> 8 ^ tables[0][tables[-1] & 0xFF])
-    return np.stack(tables)

@@ -48,20 +48,16 @@ _CHUNK = 1 << 16  # examples parsed at once
 
 
 def scan(files: Sequence[str]) -> Table:
-    """The table of TFRecord files, read from start to end.
-
-    Raises:
-        StoreError: a file is damaged, or holds no images.
-    """
+    """The table of TFRecord files, read from start to end."""
     data = MappedFiles(files)
     parts = [_File(path, data, number) for number, path in enumerate(files)]
     names = _names(parts)
     # Allocated as a whole, because joining parts would take a third of the time.
-    found, first = _example.Found.none(sum(map(len, parts)), len(names)), 0
-    for part in parts:
-        part.find(names, found.rows(slice(first, first + len(part))))
-        first += len(part)
-    return _Scan(parts, names, found).table()
+    features, first = _example.FeaturePlaces.none(sum(map(len, parts)), len(names)), 0
+    for file in parts:
+        file.find(names, features.rows(slice(first, first + len(file))))
+        first += len(file)
+    return _Scan(parts, names, features).table()
 
 
 class _File:
@@ -74,7 +70,6 @@ class _File:
 
     @property
     def data(self) -> Mapped:
-        """Its content."""
         return self._files[self._number]
 
     def __len__(self) -> int:
@@ -82,19 +77,19 @@ class _File:
 
     def names(self) -> dict[bytes, None]:
         """Names of the features of the first examples, in order."""
-        found: dict[bytes, None] = {}
+        names: dict[bytes, None] = {}
         for row in range(min(_SAMPLED, len(self))):
             begin = int(self.begin[row])
             try:
                 for name, _, _, _ in _example.features(
                     self.data, begin, begin + int(self.length[row])
                 ):
-                    found.setdefault(name)
+                    names.setdefault(name)
             except (ValueError, IndexError) as error:
                 raise self._broken(row) from error
-        return found
+        return names
 
-    def find(self, names: Sequence[bytes], found: _example.Found) -> None:
+    def find(self, names: Sequence[bytes], found: _example.FeaturePlaces) -> None:
         """Write into ``found`` where the features ``names`` lie in each example."""
         for first in range(0, len(self), _CHUNK):
             chunk = slice(first, first + _CHUNK)
@@ -115,23 +110,23 @@ class _File:
         )
 
 
-def _names(parts: Sequence[_File]) -> list[bytes]:
-    found: dict[bytes, None] = {}
-    for part in parts:
-        found |= part.names()
-    if len(found) > _MAX_FEATURES:
+def _names(files: Sequence[_File]) -> list[bytes]:
+    names: dict[bytes, None] = {}
+    for file in files:
+        names |= file.names()
+    if len(names) > _MAX_FEATURES:
         raise StoreError(
-            f"expected examples of at most {_MAX_FEATURES} features, found {len(found)}",
-            path=parts[0].path,
+            f"expected examples of at most {_MAX_FEATURES} features, found {len(names)}",
+            path=files[0].path,
         )
-    return list(found)
+    return list(names)
 
 
 class _Scan:
     """The columns that the features of all files make."""
 
     def __init__(
-        self, parts: Sequence[_File], names: Sequence[bytes], found: _example.Found
+        self, parts: Sequence[_File], names: Sequence[bytes], found: _example.FeaturePlaces
     ) -> None:
         self._parts = parts
         self._names = names
@@ -142,7 +137,6 @@ class _Scan:
         self._used = set(_KNOWN)
 
     def table(self) -> Table:
-        """All columns."""
         offset, nbytes = self._images()
         labels = self._labels()
         kinds = self._kinds()
@@ -153,7 +147,7 @@ class _Scan:
         fields, left_out = self._fields()
         shown = None
         if labels is None:  # see Note [Labels that are none]
-            named = [one for one in (*_LABELS, _TEXT) if self._is_there(one)]
+            named = [feature for feature in (*_LABELS, _TEXT) if self._is_there(feature)]
             shown = tuple(filter(fields.__contains__, map(_field_name, named))) if named else None
         return Table(
             format=NAME,
@@ -184,17 +178,17 @@ class _Scan:
         return None
 
     def _error(self, row: int, message: str) -> StoreError:
-        part = self._parts[int(self._file[row])]
+        file = self._parts[int(self._file[row])]
         inside = row - int(self._first[int(self._file[row])])
-        return StoreError(message, path=part.path, record=row, offset=int(part.begin[inside]))
+        return StoreError(message, path=file.path, record=row, offset=int(file.begin[inside]))
 
     def _images(self) -> tuple[np.ndarray, np.ndarray]:
         column = self._chosen(_IMAGES)
         if column is None:
             if not len(self._file):
                 return np.empty(0, np.int64), np.empty(0, np.int64)
-            known = ", ".join(name.decode("utf-8", "replace") for name in self._names[:20])
-            raise self._error(0, f"expected a feature image/encoded, found {known or 'none'}")
+            names = ", ".join(name.decode("utf-8", "replace") for name in self._names[:20])
+            raise self._error(0, f"expected a feature image/encoded, found {names or 'none'}")
         single = self._single(column, _example.BYTES)
         if not single.all():
             row = int(np.flatnonzero(~single)[0])
@@ -213,9 +207,9 @@ class _Scan:
 
     def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
         """The values of a feature with one value in each of ``rows``."""
-        found, parts = self._found, self._parts
-        begin = found.offset[rows, column]
-        end = begin + found.nbytes[rows, column]
+        features, parts = self._found, self._parts
+        begin = features.offset[rows, column]
+        end = begin + features.nbytes[rows, column]
         files = self._file[rows].tolist()
         return [
             bytes(parts[file].data[at:stop])
@@ -224,23 +218,23 @@ class _Scan:
 
     def _numbers(self, column: int) -> np.ndarray | list[Any] | None:
         """(n,) or (n, k) if all records have equally many; else a list of lists; None for bytes."""
-        found, count = self._found, self._found.count[:, column]
-        kinds = found.kind[:, column]
+        features, count = self._found, self._found.count[:, column]
+        kinds = features.kind[:, column]
         present = kinds[kinds != 0]
         if not len(present) or (present != present[0]).any() or present[0] == _example.BYTES:
             return None
         kind = int(present[0])
         if bool((count == 1).all()):
-            first = found.first[:, column]
+            first = features.first[:, column]
             floats: np.ndarray = first.astype(np.uint32).view(np.float32)
             return floats if kind == _example.FLOAT else first
         rows = [
             _example.numbers(self._data(row), kind, at, at + nbytes) if here else ()
             for row, (here, at, nbytes) in enumerate(
                 zip(
-                    found.kind[:, column].tolist(),
-                    found.offset[:, column].tolist(),
-                    found.nbytes[:, column].tolist(),
+                    features.kind[:, column].tolist(),
+                    features.offset[:, column].tolist(),
+                    features.nbytes[:, column].tolist(),
                 )
             )
         ]
@@ -277,8 +271,8 @@ class _Scan:
         for side, name in enumerate((_WIDTH, _HEIGHT)):
             column = self._column(name)
             if column is not None:
-                known = self._single(column, _example.INT64)
-                sizes[:, side] = np.where(known, self._found.first[:, column], 0).clip(0, 1 << 24)
+                single = self._single(column, _example.INT64)
+                sizes[:, side] = np.where(single, self._found.first[:, column], 0).clip(0, 1 << 24)
         return sizes
 
     def _keys(self) -> Blobs:
@@ -295,13 +289,13 @@ class _Scan:
         column = self._column(_TEXT)
         if column is None or labels is None or labels.dtype != np.int64 or labels.ndim != 1:
             return []
-        known, rows = np.unique(labels, return_index=True)
-        if not len(known) or known[0] < 0 or known[-1] >= _MAX_CLASSES:
+        distinct, rows = np.unique(labels, return_index=True)
+        if not len(distinct) or distinct[0] < 0 or distinct[-1] >= _MAX_CLASSES:
             return []
         if not self._single(column, _example.BYTES)[rows].all():
             return []
-        classes = [""] * (int(known[-1]) + 1)
-        for label, text in zip(known.tolist(), self._bytes(column, rows)):
+        classes = [""] * (int(distinct[-1]) + 1)
+        for label, text in zip(distinct.tolist(), self._bytes(column, rows)):
             classes[label] = text.decode("utf-8", "replace")
         return classes
 
@@ -331,7 +325,7 @@ class _Scan:
     def _bytes_or_nothing(self, column: int, there: np.ndarray) -> list[bytes]:
         """The values of a feature of bytes; empty in records that are not ``there``."""
         values = iter(self._bytes(column, np.flatnonzero(there)))
-        return [next(values) if one else b"" for one in there.tolist()]
+        return [next(values) if has_value else b"" for has_value in there.tolist()]
 
 
 def _field_name(feature: bytes) -> str:

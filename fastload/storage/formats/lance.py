@@ -14,20 +14,13 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import (
-    MissingDependencyError,
-    StoreError,
-    StoreNotFoundError,
-    UsageError,
-    install,
-)
+from ...errors import StoreError, StoreNotFoundError, UsageError, install, needed
 from .._local import is_url
-from .._row_groups import Decoded, Key, Part, Pins
+from .._row_groups import ColumnChunk, DecodedColumn, Key, Pins
 from .._schema_store import SchemaStore, images_in
 from ..base import Spans
 from ..column_options import DEFAULT, ColumnOptions
@@ -55,12 +48,6 @@ class LanceStore(SchemaStore):
         options: which column holds the images, and how much memory rows may take.
         remote: of a URL; only ``storage_options``, which are pylance's.
         version: which one is read; None: the newest.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: it is no Lance dataset, or cannot be read.
-        UsageError: no column of images, a cache for a URL, or a forked process.
-        MissingDependencyError: pylance is not installed.
     """
 
     format = "lance"
@@ -93,7 +80,10 @@ class LanceStore(SchemaStore):
                 "this process was forked from one that has read a Lance dataset, and pylance works "
                 "in no forked process: pass multiprocessing_context='forkserver'"
             )
-        lance = _library(self.path)
+        lance = needed(
+            "lance",
+            f"{self.path!r} is a Lance dataset; reading it needs pylance: {install('lance')}",
+        )
         if not is_url(self._url.text) and not os.path.isdir(self.path):
             raise StoreNotFoundError("expected a Lance dataset, found nothing", path=self.path)
         _process = os.getpid()
@@ -111,8 +101,8 @@ class LanceStore(SchemaStore):
                 for fragment in self._dataset.get_fragments()
                 for file in fragment.data_files()
             ]
-        known = sum(nbytes or 0 for nbytes in files) if None not in files else 0
-        self._mean = max(1, known // max(1, self._rows)) if known else _ROW_NBYTES
+        total = sum(nbytes or 0 for nbytes in files) if None not in files else 0
+        self._mean = max(1, total // max(1, self._rows)) if total else _ROW_NBYTES
         self._read_schema(self._dataset.schema, self._options.column)
         self._forget_sizes(self._rows)
 
@@ -184,7 +174,7 @@ class LanceStore(SchemaStore):
         return [self.path]
 
     def places(self, indices: np.ndarray) -> Spans:
-        """As in the contract: as if all rows had one length, one after the other."""
+        """As if all rows had one length, one after the other."""
         indices = np.asarray(indices, np.int64)
         return Spans(
             file=np.zeros(len(indices), np.int32),
@@ -193,17 +183,13 @@ class LanceStore(SchemaStore):
         )
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract: places in ``Spans.memory``, which is Arrow's.
-
-        Raises:
-            StoreError: rows cannot be read.
-        """
-        part = self._pin(indices)
-        assert part is not None, "only what is ahead may find no room"
+        """Places in ``Spans.memory``, which is Arrow's."""
+        chunk = self._pin(indices)
+        assert chunk is not None, "only what is ahead may find no room"
         held = Pins(self._groups)
-        held.add(part)
+        held.add(chunk)
         begin = time.monotonic()
-        images = self._groups.wait(part)
+        images = self._groups.wait(chunk)
         self._waited_s += time.monotonic() - begin
         return Spans(
             file=(-1 - images.file).astype(np.int32),
@@ -214,17 +200,17 @@ class LanceStore(SchemaStore):
         )
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
-        """As in the contract; there are no blocks, as nothing is kept for other batches."""
-        part = self._pin(indices, urgency=urgency, ahead=True)
-        if part is None:
+        """There are no blocks, as nothing is kept for other batches."""
+        chunk = self._pin(indices, urgency=urgency, ahead=True)
+        if chunk is None:
             return None
         held = Pins(self._groups)
-        held.add(part)
+        held.add(chunk)
         return held
 
     def _pin(
         self, indices: np.ndarray, *, urgency: float = 0.0, ahead: bool = False
-    ) -> Part | None:
+    ) -> ColumnChunk | None:
         indices = np.ascontiguousarray(indices, np.int64)
         return self._groups.pin(
             self,
@@ -235,21 +221,21 @@ class LanceStore(SchemaStore):
             once=True,
         )
 
-    def decode(self, key: Key) -> Decoded:
-        """As in ``Reader``; the key has the rows."""
+    def decode(self, key: Key) -> DecodedColumn:
+        """The key has the rows."""
         name, rows = key
         assert isinstance(rows, bytes)
         indices = np.frombuffer(rows, np.int64)
         column = self._taken(name, indices)
         images = images_in(column, name, self.path, lambda row: int(indices[row]))
-        return Decoded(images, sum(buffer.nbytes for buffer in images.buffers))
+        return DecodedColumn(images, sum(buffer.nbytes for buffer in images.buffers))
 
     def next_use(self, rows: int | bytes) -> float:
-        """As in ``Reader``: no other batch uses it."""
+        """No other batch uses it."""
         return float("inf")
 
     def fetched(self) -> Mapping[str, float] | None:
-        """As in the contract: as pylance counts it."""
+        """As pylance counts it."""
         if not is_url(self._url.text):
             return None
         done = self._dataset.io_stats_snapshot()
@@ -275,18 +261,6 @@ class LanceStore(SchemaStore):
     def __setstate__(self, state: dict[str, Any]) -> None:
         path = state.pop("path")
         LanceStore.__init__(self, path, **state)
-
-
-def _library(path: str) -> ModuleType:
-    """pylance, whose module is called ``lance``."""
-    try:
-        import lance
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{path!r} is a Lance dataset; reading it needs pylance: {install('lance')}"
-        ) from error
-    found: ModuleType = lance
-    return found
 
 
 FORMAT = Format(

@@ -12,32 +12,34 @@ import json
 import os
 import struct
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
+from ...errors import StoreError, StoreNotFoundError, UsageError, needed
 from .. import _columns
-from .._column_reader import ColumnReader
+from .._column_reader import ColumnReader, checked_classes
 from .._crc import crc32c
-from .._fields import Field, is_label_dtype, is_text
+from .._fields import is_label_dtype
 from .._nearby import nothing_at
-from .._sums import Sums, demand, sums_of
-from .._writer import PartialWriter
+from .._sums import Sums, sums_of
+from .._writer import PartialWriter, WriterOptions
 from ..base import Batch, Spans
 from ..registry import Format, Need
 from ..table import Table, TableStore, constant
+from ._image_table import Header
 from ._lmdb_pages import Fetch, Pages, Tree
-
-if TYPE_CHECKING:
-    import lmdb
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    import lmdb
+    from typing_extensions import Unpack
+
+NAME = "lmdb"
 VERSION = 2
-LAYOUT = "fastload-lmdb"
+LAYOUT = f"fastload-{NAME}"
 RECORDS = b"records"  # names of the sub-databases
 COLUMNS = b"columns"
 KEY = struct.Struct(">Q")  # of a record
@@ -56,15 +58,7 @@ _T = TypeVar("_T")
 
 
 def read_lmdb(path: str) -> Table:
-    """The table of an LMDB store, of fastload or of another program.
-
-    Args:
-        path: of the file, or of a folder with ``data.mdb``.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not an LMDB file, damaged, or of an unknown layout.
-    """
+    """The table of an LMDB file, or a folder with ``data.mdb``, of fastload or another program."""
     pages = _pages(_data_file(path))
     if pages.subtree(RECORDS) is not None and pages.subtree(COLUMNS) is not None:
         return read_layout(pages)
@@ -81,7 +75,7 @@ def _open_ranged(path: str, need: Need) -> TableStore:
     file = _data_file(path)
 
     def read(path: str) -> Table:
-        pages = _pages(file, lambda ranges: need([(file, *one) for one in ranges]))
+        pages = _pages(file, lambda ranges: need([(file, *place) for place in ranges]))
         if pages.subtree(RECORDS) is None or pages.subtree(COLUMNS) is None:
             need([(file, 0, -1)])
             return read_lmdb(path)
@@ -119,12 +113,8 @@ def _pages(path: str, need: Fetch | None = None) -> Pages:
 def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
     """The table of a store that fastload wrote. Reads no column except the small JSON ones.
 
-    Args:
-        pages: of the data file.
-        rebuild: if the table of offsets does not fit the file, compute it anew, with a warning.
-
-    Raises:
-        StoreError: damaged, or another layout; a table that does not fit, without ``rebuild``.
+    If the table of offsets does not fit the file, it is computed anew, with a warning; without
+    ``rebuild`` it is a StoreError.
     """
     path, records, tree = pages.path, pages.subtree(RECORDS), pages.subtree(COLUMNS)
     if records is None or tree is None:
@@ -134,26 +124,16 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
             path=path,
         )
     count = records.entries
-    values = _Values(pages, tree)
+    values = _ColumnValues(pages, tree)
     reader = ColumnReader(path, count, values.get, prefix="/")
     format_ = values.json("format", dict)
-    if format_.get("format") != LAYOUT or format_.get("version") != VERSION:
-        raise StoreError(
-            f"expected format {LAYOUT} version {VERSION}, found {str(format_)[:200]}: pack it "
-            "again, or update fastload",
-            path=path,
-        )
-    sums, listed = values.json("checksums", dict), format_.get("columns")
-    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise StoreError(f"not a list of columns: {str(listed)[:200]}; pack it again", path=path)
-    demand(listed, values.names().__contains__, path)
-    classes = values.json("classes", list)
-    if not all(map(is_text, classes)):
-        raise StoreError("expected class names that are text", path=path)
-    try:
-        fields = [Field.from_json(field) for field in format_.get("fields", [])]
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"damaged fields: {error}", path=path) from error
+    described = {
+        "fields": [],
+        **format_,
+        "metadata": values.json("metadata", dict),
+        "crc32c": values.json("checksums", dict),
+    }
+    header = Header.read(described, NAME, VERSION, path, values.names().__contains__)
     keys = reader.blobs("keys", "key_ends")
     if keys is None:
         raise StoreError("the column 'keys' is missing: pack it again", path=path)
@@ -167,11 +147,11 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
             "again to open it faster",
             stacklevel=6,
         )
-        found = pages.walk(records)
-        offset, nbytes = found.offset, found.nbytes
+        entries = pages.walk(records)
+        offset, nbytes = entries.offset, entries.nbytes
     places = [place for name in _LOOKED_UP if (place := pages.find(tree, name)) is not None]
     return Table(
-        format="lmdb",
+        format=NAME,
         files=[path],
         file=constant(count, 0, "<i4"),
         offset=offset,
@@ -181,12 +161,12 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
         sizes=reader.column("sizes", "<i4", 2),
         kinds=reader.column("kinds", "u1"),
         crc32c=reader.column("crc32c", "<u4"),
-        fields=reader.fields(fields),
-        classes=classes,
-        metadata=values.json("metadata", dict),
+        fields=reader.fields(header.fields),
+        classes=checked_classes(values.json("classes", list), path),
+        metadata=header.metadata,
         fingerprints=[(len(pages.bytes), pages.transaction, 0)],
         watch=pages.watch,
-        sums=Sums(path, sums),
+        sums=Sums(path, header.sums),
         late=True,
         lookups=Spans(
             file=np.zeros(len(places), np.int32),
@@ -225,7 +205,7 @@ def _labels(reader: ColumnReader, described: object, path: str) -> np.ndarray | 
     return reader.optional("labels", dtype, *([] if width is None else [width]))
 
 
-class _Values:
+class _ColumnValues:
     """The values of the columns tree, as views of the file."""
 
     def __init__(self, pages: Pages, tree: Tree) -> None:
@@ -235,22 +215,18 @@ class _Values:
 
     def names(self) -> set[str]:
         """Of all columns, in one walk: searching for each takes a third of the time of opening."""
-        found = self._pages.walk(self._tree)
-        places = zip(found.key.tolist(), found.key_nbytes.tolist())
+        entries = self._pages.walk(self._tree)
+        places = zip(entries.key.tolist(), entries.key_nbytes.tolist())
         names = (self._pages.bytes[at : at + nbytes].tobytes() for at, nbytes in places)
         return {name.decode("utf-8", "replace") for name in names}
 
     def get(self, name: str) -> np.ndarray | None:
         """uint8 (bytes,); None if there is no such column."""
-        found = self._pages.find(self._tree, name.encode())
-        return None if found is None else self._pages.bytes[found[0] : found[0] + found[1]]
+        place = self._pages.find(self._tree, name.encode())
+        return None if place is None else self._pages.bytes[place[0] : place[0] + place[1]]
 
     def json(self, name: str, kind: type[_T]) -> _T:
-        """The JSON value of a column, a ``kind``.
-
-        Raises:
-            StoreError: the column is missing or something else.
-        """
+        """The JSON value of a column, a ``kind``."""
         value = self.get(name)
         if value is None:
             raise StoreError(
@@ -272,24 +248,12 @@ class _Values:
 class LmdbWriter(PartialWriter):
     """Writes an LMDB store. See ``open_writer`` for the arguments."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        classes: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._lmdb = _library()
-        begun = {"format": LAYOUT, "version": VERSION}
-        super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[WriterOptions]) -> None:
+        self._lmdb = needed("lmdb", "writing .lmdb needs LMDB: pip install lmdb")
         self._pending: list[Batch] = []
         self._pending_nbytes = 0
-        try:
-            self._resume()
-        except BaseException:
-            self._partial.close()
-            raise
+        begun = {"format": LAYOUT, "version": VERSION}
+        super().__init__(path, begun, **options)
 
     def _resume(self) -> None:
         data = self._partial.file("data.mdb")
@@ -334,20 +298,15 @@ class LmdbWriter(PartialWriter):
         for record, (offset, nbytes, crc) in enumerate(
             zip(values.offset.tolist(), values.nbytes.tolist(), columns.crc32c.tolist())
         ):
-            found = crc32c(pages.bytes[offset : offset + nbytes].data)
-            if found != crc:
+            actual = crc32c(pages.bytes[offset : offset + nbytes].data)
+            if actual != crc:
                 raise StoreError(
-                    f"expected CRC32C {crc:08x} of record {record}, found {found:08x}",
+                    f"expected CRC32C {crc:08x} of record {record}, found {actual:08x}",
                     path=pages.path,
                 )
 
     def extend(self, batch: Batch) -> None:
-        """Add records; every 64 MB or 20,000 records they are made durable.
-
-        Raises:
-            UsageError: the records differ from earlier ones in the type of labels or in fields.
-            StoreError: writing failed, for instance on a full disk.
-        """
+        """Add records; every 64 MB or 20,000 records they are made durable."""
         if not batch.keys:
             return
         columns = self._admit(batch)
@@ -369,10 +328,8 @@ class LmdbWriter(PartialWriter):
             (KEY.pack(first + i), data)
             for i, data in enumerate(data for batch in self._pending for data in batch.data)
         ]
-        try:
+        with self._writing():
             self._partial.add(_columns.join(self._columns))
-        except OSError as error:
-            raise self._failed(error) from error
         self._make_room(self._pending_nbytes, len(items))
         self._write(lambda transaction: self._append(transaction, self._records, items))
         self._durable += len(items)
@@ -464,12 +421,10 @@ class LmdbWriter(PartialWriter):
 
         self._write(write)
         self._env.close()
-        try:
+        with self._writing():
             read_layout(Pages(data), rebuild=False).checked()  # opened once before it gets its name
             self._partial.finish("data.mdb")
             self._closed = True
-        except OSError as error:
-            raise self._failed(error) from error
 
     def _release(self) -> None:
         self._env.close()
@@ -478,24 +433,16 @@ class LmdbWriter(PartialWriter):
 def _described(columns: _columns.Columns) -> dict[str, Any]:
     """The value of "format", without the names of all columns."""
     labels = columns.labels
-    found: dict[str, Any] = {"format": LAYOUT, "version": VERSION}
+    described: dict[str, Any] = {"format": LAYOUT, "version": VERSION}
     if labels is not None and (labels.dtype.str, labels.ndim) != ("<i8", 1):
-        found["labels"] = [labels.dtype.str, labels.shape[1] if labels.ndim > 1 else None]
+        described["labels"] = [labels.dtype.str, labels.shape[1] if labels.ndim > 1 else None]
     if columns.fields:
-        found["fields"] = [column.field.as_json() for column in columns.fields.values()]
-    return found
+        described["fields"] = [column.field.as_json() for column in columns.fields.values()]
+    return described
 
 
 def _plain(value: bytes | np.ndarray) -> bytes | memoryview:
     return value if isinstance(value, bytes) else value.reshape(-1).view(np.uint8).data
-
-
-def _library() -> ModuleType:
-    try:
-        import lmdb
-    except ImportError as error:
-        raise MissingDependencyError("writing .lmdb needs LMDB: pip install lmdb") from error
-    return lmdb
 
 
 def _data_format_1(lmdb: ModuleType) -> dict[str, int]:

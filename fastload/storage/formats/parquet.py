@@ -22,7 +22,7 @@ import numpy as np
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .. import _row_groups
 from .._arrow_columns import Images
-from .._row_groups import Part, Pins
+from .._row_groups import ColumnChunk, Pins
 from .._schema_store import SchemaStore
 from .._shards import data_files
 from ..base import BLOCK_NBYTES, Fetch, Spans
@@ -54,11 +54,6 @@ class ParquetStore(SchemaStore):
         options: which column holds the images, and how much memory row groups may take; without a
             limit they share the one of this process.
         fetch: what to ask for before bytes of the files are read; None: they are all there.
-
-    Raises:
-        StoreError: a file is no Parquet file, damaged, or has row groups too large for the memory.
-        UsageError: no column of images, or files with different columns.
-        MissingDependencyError: pyarrow is not installed.
     """
 
     format = "parquet"
@@ -100,8 +95,8 @@ class ParquetStore(SchemaStore):
         groups, rows = self._located(indices)
         values: list[Any] = [None] * len(indices)
         for group in np.unique(groups).tolist():
-            with self._pinned(name, group) as part:
-                column = self._groups.wait(part)
+            with self._pinned(name, group) as chunk:
+                column = self._groups.wait(chunk)
                 for at in np.flatnonzero(groups == group).tolist():
                     values[at] = column[int(rows[at])].as_py()
         return values
@@ -123,10 +118,7 @@ class ParquetStore(SchemaStore):
         return groups, indices - first[groups]
 
     def places(self, indices: np.ndarray) -> Spans:
-        """As in the contract: where the row group of each record begins, and its mean length.
-
-        Where in the row group a record lies is not known before that is decoded.
-        """
+        """Where the row group of each record begins, and a mean length: decoding tells more."""
         groups, _ = self._located(indices)
         rows = np.diff(self._parquet.first)[groups]
         return Spans(
@@ -136,11 +128,7 @@ class ParquetStore(SchemaStore):
         )
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract: places in ``Spans.memory``, which is the memory of row groups.
-
-        Raises:
-            StoreError: a row group cannot be decoded.
-        """
+        """Places in ``Spans.memory``, which is the memory of row groups."""
         groups, rows = self._located(indices)
         n = len(groups)
         file, offset = np.zeros(n, np.int32), np.zeros(n, np.int64)
@@ -151,7 +139,7 @@ class ParquetStore(SchemaStore):
         edges = np.flatnonzero(np.diff(groups[order], prepend=-1, append=-1)).tolist()
         pieces = [order[begin:end] for begin, end in itertools.pairwise(edges)]
         wanted = iter(int(groups[mine[0]]) for mine in pieces)
-        begun: collections.deque[Part] = collections.deque()
+        begun: collections.deque[ColumnChunk] = collections.deque()
         try:
             for mine in pieces:
                 # The next ones are decoded by threads meanwhile.
@@ -170,53 +158,51 @@ class ParquetStore(SchemaStore):
                     memory.append(copied)
                     self._groups.unpin(begun.popleft())
         finally:
-            for part in begun:
-                self._groups.unpin(part)
+            for chunk in begun:
+                self._groups.unpin(chunk)
         return Spans(file=file, offset=offset, nbytes=nbytes, held=held, memory=memory)
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
-        """As in the contract: row groups are decoded as a whole in any case."""
+        """Row groups are decoded as a whole in any case."""
         held = Pins(self._groups)
         for group in np.unique(self._located(indices)[0]).tolist():
-            part = self._groups.pin(
+            chunk = self._groups.pin(
                 self._parquet,
                 (self._image, group),
                 int(self._decoded[group]),
                 urgency=urgency,
                 ahead=True,
             )
-            if part is None:
+            if chunk is None:
                 held.release()
                 return None
-            held.add(part)
+            held.add(chunk)
         return held
 
-    def _pin(self, name: str, group: int) -> Part:
+    def _pin(self, name: str, group: int) -> ColumnChunk:
         nbytes = int(self._decoded[group]) if name == self._image else 0
-        part = self._groups.pin(self._parquet, (name, group), nbytes)
-        assert part is not None, "only what is ahead may find no room"
-        return part
+        chunk = self._groups.pin(self._parquet, (name, group), nbytes)
+        assert chunk is not None, "only what is ahead may find no room"
+        return chunk
 
     @contextlib.contextmanager
     def _pinned(self, name: str, group: int) -> Any:
-        part = self._pin(name, group)
+        chunk = self._pin(name, group)
         try:
-            yield part
+            yield chunk
         finally:
-            self._groups.unpin(part)
+            self._groups.unpin(chunk)
 
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        """As in the contract."""
         self._parquet.expect(self._located(indices)[0], np.asarray(positions, np.int64))
 
     def passed(self, position: int) -> None:
-        """As in the contract."""
         self._parquet.passed(position)
 
     def check_window(self, blocks: int) -> None:
-        """As in the contract: the row groups of a window fit into half of the memory."""
+        """The row groups of a window fit into half of the memory."""
         block = np.stack([self._parquet.file, self._offset // BLOCK_NBYTES], axis=1)
         which = np.unique(block, axis=0, return_inverse=True)[1].reshape(-1)
         nbytes = np.sort(np.bincount(which, self._decoded))[::-1]
@@ -230,11 +216,9 @@ class ParquetStore(SchemaStore):
             )
 
     def read_through(self, fetch: Fetch) -> None:
-        """As in the contract."""
         self._fetch = self._parquet.fetch = fetch
 
     def hint(self, *, windowed: bool) -> str | None:
-        """As in the contract."""
         total, limit = int(self._decoded.sum()), self._groups.limit
         if windowed or total <= limit // 2:
             return None
@@ -250,21 +234,21 @@ class ParquetStore(SchemaStore):
             return self.spans(indices)
         except StoreError:
             good = np.isin(
-                groups, [one for one in np.unique(groups).tolist() if self._readable(one)]
+                groups, [group for group in np.unique(groups).tolist() if self._readable(group)]
             )
-        found = self.spans(indices[good])
+        spans = self.spans(indices[good])
         # Where a row group is damaged: no bytes, after the others.
-        memory = [*(found.memory or ()), np.zeros(1, np.uint8)]
+        memory = [*(spans.memory or ()), np.zeros(1, np.uint8)]
         file = np.full(len(indices), -len(memory), np.int32)
         offset, nbytes = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
-        file[good], offset[good], nbytes[good] = found.file, found.offset, found.nbytes
-        return Spans(file=file, offset=offset, nbytes=nbytes, held=found.held, memory=memory)
+        file[good], offset[good], nbytes[good] = spans.file, spans.offset, spans.nbytes
+        return Spans(file=file, offset=offset, nbytes=nbytes, held=spans.held, memory=memory)
 
     def _readable(self, group: int) -> bool:
         """Whether a row group can be decoded; ``spans`` says what is wrong with it."""
         try:
-            with self._pinned(self._image, group) as part:
-                self._groups.wait(part)
+            with self._pinned(self._image, group) as chunk:
+                self._groups.wait(chunk)
         except StoreError:
             return False
         return True
@@ -297,19 +281,14 @@ def _forget(files: ParquetFiles) -> None:
 
 
 def _files_of(path: str) -> list[str]:
-    """The files of the store ``path``, in order.
-
-    Raises:
-        StoreNotFoundError: none.
-        UsageError: a folder that holds several splits.
-    """
+    """The files of the store ``path``, in order."""
     if not os.path.isdir(path):
         return data_files(path)
-    found = _below(path)
-    if not found:
+    files = _below(path)
+    if not files:
         raise StoreNotFoundError(f"expected Parquet files ({SUFFIX}) in the folder", path=path)
     splits: dict[str, str] = {}
-    for file in found:
+    for file in files:
         for word in _SPLIT.findall(os.path.relpath(file, path).lower()):
             splits.setdefault(_SAME_SPLIT.get(word, word), file)
     if len(splits) > 1:
@@ -319,19 +298,19 @@ def _files_of(path: str) -> list[str]:
             f"{path!r}: expected the Parquet files of one split, found {', '.join(splits)}: give "
             f"a pattern for the files of one, such as {pattern!r}"
         )
-    return found
+    return files
 
 
 def _below(folder: str) -> list[str]:
     """The Parquet files in a folder, and in folders in it, sorted."""
     levels = ["*/" * depth + f"*{SUFFIX}" for depth in range(_DEEPEST + 1)]
-    found = [
+    files = [
         file
         for level in levels
         for file in glob.glob(os.path.join(glob.escape(folder), level))
         if os.path.isfile(file) and os.path.basename(file) != _METADATA
     ]
-    return sorted(found)
+    return sorted(files)
 
 
 def is_folder(path: str) -> bool:

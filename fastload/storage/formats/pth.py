@@ -8,6 +8,7 @@ tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import reprlib
@@ -17,13 +18,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import ColumnReader, checked_classes, checked_labels
+from .._column_reader import checked_classes
 from .._columns import Columns
-from .._fields import Blobs, DeferredStrings, encode_text, numbered_keys
+from .._fields import Blobs, encode_text, numbered_keys
 from .._read import open_regular
-from .._shards import Sharding
-from .._sums import Sums
-from ..base import RAW, Writer
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
 from ._array_shards import apart, array_writer, read_shards
@@ -31,12 +29,12 @@ from ._array_writer import ArrayWriter, to_json
 from ._image_table import (
     CLASSES,
     IMAGES,
-    LABELS,
     Axes,
     Header,
     arrays_of,
     axes_of,
     first_of,
+    image_table,
 )
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
 
@@ -47,12 +45,7 @@ _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
 
 
 def read_pth(path: str) -> Table:
-    """The table of a .pth file with a uint8 tensor of images, or of shards.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not written by ``torch.save``, damaged, or without images.
-    """
+    """The table of a .pth file with a uint8 tensor of images, or of shards."""
     if not os.path.exists(path):
         return read_shards(path, NAME, read_pth)
     file = PthFile(path)
@@ -88,11 +81,11 @@ def _read_images(
     nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
     try:
         with open(path, "rb", opener=open_regular) as file:
-            found = []
+            rearranged = []
             for index in indices.tolist():
                 file.seek(begin + images.start + index * images.strides[0])
-                found.append(axes.rgb(strided(file.read(nbytes), item, 0)))
-            return found
+                rearranged.append(axes.rgb(strided(file.read(nbytes), item, 0)))
+            return rearranged
     except (OSError, ValueError) as error:
         raise StoreError(f"the image cannot be read: {error}", path=path) from error
 
@@ -134,34 +127,23 @@ def _table(
     def get(name: str) -> np.ndarray | None:
         value = content.get(name)
         if isinstance(value, TensorRef):
-            return file.array(value, check=own)
+            array = file.array(value, check=own)
+            # Storages of torch have no uint32.
+            is_crc = name == "crc32c" and array.dtype == np.int64
+            return array.astype("<u4") if is_crc else array
         return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
 
-    reader = ColumnReader(path, count, get)
     there = {name for name, value in content.items() if value is not None}
-    labels, classes = first_of(LABELS, there), first_of(CLASSES, there)
-    crc32c = reader.optional("crc32c", "<i8")
-    keys = content.get("keys")
+    classes, keys = first_of(CLASSES, there), content.get("keys")
     if keys is not None and not (isinstance(keys, list) and len(keys) == count):
         raise StoreError(f"expected a list of {count} keys", path=path)
-    return Table(
-        format=NAME,
-        files=[path],
-        file=constant(count, 0, "<i4"),
-        offset=offset,
+    table = image_table(
+        path, get, functools.partial(_keys, path, count), header, present=there, axes=axes,
         nbytes=constant(count, 0 if indirect else axes.nbytes, "<i8"),
-        sizes=constant(count, (axes.width, axes.height), "<i4"),
-        kinds=constant(count, RAW, "u1"),
-        keys=DeferredStrings(count, functools.partial(_keys, path, count), path),
-        labels=checked_labels(get(labels), count, path) if labels else None,
-        crc32c=None if crc32c is None else crc32c.astype("<u4"),
-        fields=reader.fields(header.fields),
+        format=NAME, files=[path], file=constant(count, 0, "<i4"), offset=offset, indirect=indirect,
         classes=checked_classes(content[classes], path) if classes else [],
-        metadata=header.metadata,
-        sums=Sums(path, header.sums),
-        watch=file.mapped.watch,  # set once a column was left in the file
-        indirect=indirect,
-    )
+    )  # fmt: skip
+    return dataclasses.replace(table, watch=file.mapped.watch)  # set once a column was mapped
 
 
 def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
@@ -172,7 +154,7 @@ def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
         len(value) != count
         or count * (width or 1) > _MAX_LISTED
         or any(not isinstance(row, (list, tuple)) or len(row) != len(rows[0]) for row in rows)
-        or any(not isinstance(one, (int, float)) for row in rows for one in row)
+        or any(not isinstance(number, (int, float)) for row in rows for number in row)
     ):
         raise StoreError(
             f"expected {count} numbers, or equally long lists of numbers, found "
@@ -204,18 +186,6 @@ def _in_place(axes: Axes, images: TensorRef) -> bool:
     if axes.first:
         strides = (strides[0], strides[2], strides[3], strides[1])
     return strides == (axes.nbytes, axes.width * 3, 3, 1)
-
-
-def write_pth(
-    path: str | os.PathLike[str],
-    *,
-    shards: int | None = None,
-    shard_nbytes: int | None = None,
-    total: int | None = None,
-    **options: Any,
-) -> Writer:
-    """The writer of a .pth file, or of shards. See ``open_writer`` for the arguments."""
-    return array_writer(PthStoreWriter, path, Sharding(shards, shard_nbytes, total), **options)
 
 
 class PthStoreWriter(ArrayWriter):
@@ -285,7 +255,7 @@ FORMAT = Format(
     title="torch.save",
     suffixes=(".pth",),
     open=functools.partial(TableStore, read=read_pth),
-    writer=write_pth,
+    writer=functools.partial(array_writer, PthStoreWriter),
     options=frozenset({"shards"}),
     pixels="only",
     apart=apart(PthStoreWriter),

@@ -76,7 +76,7 @@ class _Reader:
         if self._memory is None:  # kept while the store lives: the core may know its name
             self._memory = _MemoryFile(b"".join(parts))
         file, offset = table.file.copy(), table.offset.copy()
-        lengths = np.array([len(part) for part in parts], np.int64)
+        lengths = np.array([len(content) for content in parts], np.int64)
         file[split] = len(table.files)
         offset[split] = np.cumsum(lengths) - lengths
         prints = None
@@ -122,11 +122,6 @@ class RecordIOWriter(StreamWriter):
     format = _recordio_scan.NAME
 
     def extend(self, batch: Batch) -> None:
-        """As in the contract.
-
-        Raises:
-            UsageError: also where a record is too long.
-        """
         headers = self._headers(self.next_index, batch)
         split = [
             i
@@ -172,12 +167,11 @@ class RecordIOWriter(StreamWriter):
         return headers
 
     def data_crcs(self, batch: Batch) -> Sequence[int]:
-        """As in the contract."""
-        found = super().data_crcs(batch)
-        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(found)]
+        sums = super().data_crcs(batch)
+        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(sums)]
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """As in the contract: the header; zeros up to a multiple of 4."""
+        """The header; zeros up to a multiple of 4."""
         before = [
             head(len(header) + len(data)) + header for header, data in zip(self._heads, batch.data)
         ]

@@ -60,7 +60,7 @@ class TarWriter(StreamWriter):
         return bytes(2 * BLOCK)
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """As in the contract: label, JSON and fields, then the header of the image; its padding."""
+        """Label, JSON and fields, then the header of the image; its padding."""
         before, after = [], []
         labels = None if batch.labels is None else label_column(batch.labels).tolist()
         kinds, sizes = batch.kinds.tolist(), batch.sizes.tolist()
@@ -129,15 +129,15 @@ def _stem(key: bytes, ending: bytes, index: int) -> tuple[bytes, bool]:
 def _image_ending(data: bytes | memoryview, kind: int) -> bytes:
     if kind != ENCODED:
         return next(ending for ending, known in _tar_scan.KINDS.items() if known == kind)
-    found = image_format(data)
-    return _ENDINGS.get(found, found.encode())
+    form = image_format(data)
+    return _ENDINGS.get(form, form.encode())
 
 
 def _member_ending(field: str, value: bytes | memoryview) -> bytes:
     """The extension of the member that holds a field of bytes, such as mask.png."""
     name = re.sub(rb"[^\w-]", b"_", encode_text(field)).lower()
-    found = image_format(value)
-    return name + b"." + (b"bin" if found == "other" else _ENDINGS.get(found, found.encode()))
+    form = image_format(value)
+    return name + b"." + (b"bin" if form == "other" else _ENDINGS.get(form, form.encode()))
 
 
 def _member(name: bytes, data: bytes | memoryview) -> bytes:

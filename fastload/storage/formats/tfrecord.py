@@ -36,7 +36,7 @@ class TFRecordWriter(StreamWriter):
     format = _tfrecord_scan.NAME
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """As in the contract: the features before the image; the checksum of the record."""
+        """The features before the image; the checksum of the record."""
         before, after = [], []
         labels, fields = self._labels(batch), _fields(batch)
         formats = [_format(_format_of(*pair)) for pair in zip(batch.data, batch.kinds.tolist())]
@@ -61,17 +61,17 @@ class TFRecordWriter(StreamWriter):
         if batch.labels is None:
             return [b""] * len(batch.keys)
         labels = label_column(batch.labels)
-        known: dict[object, bytes] = {}
+        made: dict[object, bytes] = {}
         out = []
         values = labels.tolist() if labels.ndim == 1 else map(tuple, labels.tolist())
         for label, value in zip(labels, values):
-            if value not in known:
+            if value not in made:
                 numbers = np.atleast_1d(label)
-                known[value] = _example.entry(b"image/class/label", numbers)
+                made[value] = _example.entry(b"image/class/label", numbers)
                 if label.ndim == 0 and label.dtype == np.int64 and 0 <= label < len(self._classes):
                     text = encode_text(self._classes[int(label)])
-                    known[value] += _example.entry(b"image/class/text", text)
-            out.append(known[value])
+                    made[value] += _example.entry(b"image/class/text", text)
+            out.append(made[value])
         return out
 
     def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:

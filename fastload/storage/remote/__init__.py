@@ -7,8 +7,7 @@ The idea
     is that the bytes of a batch are made present before the batch is submitted.
 
 Who does what, from the bottom
-    service.py      a request: size and tag of an object, a range of it; ``services.py`` has obstore
-                    or fsspec send it
+    service.py      a request: size and tag of an object, a range of it; obstore or fsspec sends it
     requests.py     many of them, repeated, hedged, as many at a time as the link is worth
     area.py         a folder that processes share, with the locks that a killed process loses
     blocks.py       one object: its sparse file, and what of it is there

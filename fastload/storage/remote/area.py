@@ -52,11 +52,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def punch(descriptor: int, offset: int, nbytes: int) -> None:
-    """Give back the disk space of a range, which then reads as zeros.
-
-    Raises:
-        OSError: the file system cannot.
-    """
+    """Give back the disk space of a range, which then reads as zeros."""
     done = _libc.fallocate(
         ctypes.c_int(descriptor),
         ctypes.c_int(_PUNCH),
@@ -69,11 +65,7 @@ def punch(descriptor: int, offset: int, nbytes: int) -> None:
 
 
 def remove(path: str) -> None:
-    """Delete what is at ``path``: a file, a folder, a link rather than what it leads to.
-
-    Raises:
-        OSError: it cannot be deleted.
-    """
+    """Delete what is at ``path``: a file, a folder, a link rather than what it leads to."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -83,11 +75,7 @@ def remove(path: str) -> None:
 
 
 def own_folder(path: str) -> None:
-    """Make the folder ``path``, in the place of anything else.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make the folder ``path``, in the place of anything else."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -97,11 +85,7 @@ def own_folder(path: str) -> None:
 
 
 def own_file(path: str) -> int:
-    """A descriptor of the regular file ``path``, made in the place of anything else.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """A descriptor of the regular file ``path``, made in the place of anything else."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -205,11 +189,7 @@ class Area(abc.ABC):
         return []
 
     def drop(self, name: str) -> None:  # noqa: B027
-        """Delete an object; who has its files open keeps them. In the mutex.
-
-        Raises:
-            OSError: it cannot be deleted.
-        """
+        """Delete an object; who has its files open keeps them. In the mutex. Raises OSError."""
 
 
 def unusable(folder: str, error: OSError) -> UsageError:
@@ -221,14 +201,9 @@ def unusable(folder: str, error: OSError) -> UsageError:
 
 
 class DiskArea(Area):
-    """A folder that processes share.
+    """A folder that processes share; made if it is not there.
 
-    Args:
-        folder: is made if it is not there.
-        limit: bytes; None: half of what the disk has free, or of what was used already.
-
-    Raises:
-        UsageError: the folder cannot be used.
+    ``limit`` None: half of what the disk has free, or of what was used already.
     """
 
     soft = False
@@ -381,8 +356,8 @@ class DiskArea(Area):
 
     def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = os.listdir(os.path.join(self.folder, "objects"))
-            return sorted(name for name in found if _OBJECT.fullmatch(name))
+            entries = os.listdir(os.path.join(self.folder, "objects"))
+            return sorted(name for name in entries if _OBJECT.fullmatch(name))
         return []
 
     def has(self, name: str) -> bool:
@@ -393,7 +368,7 @@ class DiskArea(Area):
         slots = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is no object at all
             for file in os.listdir(self._place(name)):
-                slot = int(found[1]) if (found := _PINS.fullmatch(file)) else self.slot
+                slot = int(match[1]) if (match := _PINS.fullmatch(file)) else self.slot
                 if slot != self.slot and self.alive(slot):
                     slots.append(slot)
         return slots

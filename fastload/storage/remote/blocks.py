@@ -87,8 +87,8 @@ def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
     total = int(count.sum())
     starts = np.cumsum(count) - count
     cells = np.repeat(first - starts, count) + np.arange(total)
-    found: np.ndarray = np.unique(cells)
-    return found
+    distinct: np.ndarray = np.unique(cells)
+    return distinct
 
 
 def checksums(data: bytes | memoryview) -> np.ndarray:
@@ -96,13 +96,8 @@ def checksums(data: bytes | memoryview) -> np.ndarray:
     return crc32c_blocks(data, CELL)
 
 
-class Mapped:
-    """A file mapped for reading and writing, as ``array``: bytes that it loses read as zeros.
-
-    Args:
-        descriptor: of the file; may be closed.
-        nbytes: its size.
-    """
+class SharedMap:
+    """A file mapped for reading and writing, as ``array``: bytes that it loses read as zeros."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         mapped, core = mmap.mmap(descriptor, nbytes), _native.load()
@@ -120,10 +115,7 @@ class Blocks:
     """What of an object is fetched, and evicted, as a whole.
 
     Two that follow each other may share a group, at the end of one and the beginning of the other.
-
-    Args:
-        begin: int64 (blocks,), the offset of each; ascending but for blocks that are empty.
-        end: int64 (blocks,), where it ends; not after ``begin``: it is empty.
+    ``begin`` ascends but for blocks that are empty, whose ``end`` is not after it.
 
     Attributes:
         low, high: int64 (blocks,), the groups that a block touches; an empty one, none.
@@ -186,10 +178,7 @@ class Uses:
         Args:
             pieces: int64 (n,), what is used.
             positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
-            count: of all pieces.
-            length: as the attribute.
             most: the last position of the whole store; below ``length``: only this epoch is known.
-            blocks: as the attribute.
         """
         dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         until = int(np.searchsorted(positions, length))
@@ -206,8 +195,8 @@ class Uses:
 
     def done(self, now: int) -> np.ndarray:
         """bool (pieces,): used by this epoch, and not from position ``now`` on."""
-        found: np.ndarray = (self.last >= 0) & (self.last < now)
-        return found
+        done: np.ndarray = (self.last >= 0) & (self.last < now)
+        return done
 
     def distance(self, pieces: np.ndarray, now: int, chance: np.ndarray) -> np.ndarray:
         """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
@@ -229,24 +218,14 @@ class Uses:
 class BlockFile:
     """The cached part of one object, in one process. Methods are called in the area's mutex.
 
-    Args:
-        area: where its files are.
-        what: the object.
-        name: of its files: the same for the same version of the same object.
+    ``name`` is the same for the same version of the same object.
 
     Attributes:
         path: of the sparse file, for whoever maps it.
-        nbytes: of the object.
-        cells: their number.
         verified: bool (cells,), whose checksums this process knows to be right.
-        uses: when this epoch uses what; None: its order is not known.
-        now: the position of this epoch.
+        uses, now: when this epoch uses what, and its position; None: its order is not known.
         users: how many have it open in this process.
         writers: threads that write to it, which closing waits for.
-        closed: nobody uses it any more.
-
-    Raises:
-        StoreError: the disk is full.
     """
 
     def __init__(self, area: Area, what: RemoteObject, name: str) -> None:
@@ -290,7 +269,7 @@ class BlockFile:
             area.add_used(self._index_nbytes)
         self._about()
         os.utime(self._index)
-        self._table = Mapped(self._index, self._index_nbytes)
+        self._table = SharedMap(self._index, self._index_nbytes)
         self.state = self._table.array[_HEAD_NBYTES : _HEAD_NBYTES + self.cells]
         crc = _crc_offset(self.cells)
         self._crc = self._table.array[crc : crc + 4 * self.cells].view("<u4")
@@ -300,7 +279,7 @@ class BlockFile:
             os.ftruncate(pins, 0)
             os.posix_fallocate(pins, 0, self._pins_nbytes)
             self._pins_status = os.fstat(pins)
-            self._pins = Mapped(pins, self._pins_nbytes)
+            self._pins = SharedMap(pins, self._pins_nbytes)
             self._flags = self._pins.array
         finally:
             os.close(pins)
@@ -361,10 +340,10 @@ class BlockFile:
     def _pins_there(self) -> bool:
         """Whether other processes see what this one has pinned."""
         try:
-            found = os.lstat(self.area.path(self.name, self._pins_file, -1))
+            status = os.lstat(self.area.path(self.name, self._pins_file, -1))
         except OSError:
             return False
-        return os.path.samestat(found, self._pins_status) and found.st_size == self._pins_nbytes
+        return os.path.samestat(status, self._pins_status) and status.st_size == self._pins_nbytes
 
     # --- states -----------------------------------------------------------------------------------
 
@@ -401,11 +380,7 @@ class BlockFile:
             _free(self._data, begin, end)
 
     def write(self, first: int, data: bytes | memoryview) -> None:
-        """Write claimed cells from ``first`` on; outside of the mutex.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Write claimed cells from ``first`` on; outside of the mutex. Raises OSError."""
         view, at = memoryview(data), first * CELL
         while len(view):
             written = os.pwrite(self._data, view, at)
@@ -424,10 +399,7 @@ class BlockFile:
             _free(self._data, first, stop)
 
     def wrong(self, cells: np.ndarray) -> np.ndarray:
-        """Those of ``cells`` whose bytes do not match their checksums; outside of the mutex.
-
-        They are there and pinned.
-        """
+        """Those of ``cells``, pinned, that differ from their checksums; outside of the mutex."""
         unknown: np.ndarray = cells[~self.verified[cells]]
         if not len(unknown):
             return unknown
@@ -455,8 +427,8 @@ class BlockFile:
                 its = state == slot
                 pinned = self._pinned_by(slot) if slot in living else np.zeros(self.groups, bool)
                 nobody |= its & ~pinned[cells // GROUP]
-        found: np.ndarray = cells[nobody]
-        return found
+        abandoned: np.ndarray = cells[nobody]
+        return abandoned
 
     # --- pins and eviction ------------------------------------------------------------------------
 
@@ -471,7 +443,6 @@ class BlockFile:
         return groups
 
     def unpin(self, groups: np.ndarray) -> None:
-        """End one ``pin``."""
         self._pinned[groups] -= 1
         self._flags[groups[self._pinned[groups] == 0]] = 0
 
@@ -539,11 +510,11 @@ class BlockFile:
             kept = np.repeat(self._needed(), GROUP)[: self.cells]
             spans = zip(blocks.first[pieces] * GROUP, blocks.stop[pieces] * GROUP)
             free = [(self.state[a:b] == THERE) & ~kept[a:b] for a, b in spans]
-            return np.array([one.sum() for one in free], np.int64)
+            return np.array([states.sum() for states in free], np.int64)
         cells = pieces[:, None] * GROUP + np.arange(GROUP)
         inside = cells < self.cells
-        found = self.state[np.minimum(cells, self.cells - 1)] == THERE
-        counts: np.ndarray = (found & inside).sum(axis=1)
+        there = self.state[np.minimum(cells, self.cells - 1)] == THERE
+        counts: np.ndarray = (there & inside).sum(axis=1)
         return counts
 
     def evict(self, pieces: np.ndarray, *, whole: bool) -> None:
@@ -576,12 +547,10 @@ class BlockFile:
         self.abandon(cells[self.state[cells] == THERE])
 
     def has(self, cells: np.ndarray) -> bool:
-        """Whether all of ``cells`` are there."""
         return bool((self.state[cells] == THERE).all())
 
     @property
     def present(self) -> int:
-        """Cells that are there."""
         return int((self.state == THERE).sum())
 
 

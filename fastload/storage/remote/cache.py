@@ -69,21 +69,15 @@ class LostFiles(StoreError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Where the bytes of an object come from.
-
-    Attributes:
-        service: what sends its requests.
-        secrets: values that must not be shown.
-        counters: of the store.
-    """
+class Origin:
+    """Where the bytes of an object come from; ``secrets`` must not be shown."""
 
     service: Service
     secrets: tuple[str, ...]
     counters: Counters
 
 
-class _Fetch:
+class _RangeFetch:
     """One request in flight, and how many holds wait for it. Made in the mutex."""
 
     def __init__(self, file: BlockFile, first: int, stop: int) -> None:
@@ -103,28 +97,20 @@ class Hold:
         self.ranges: Ranges = ()
         self.rounds = 0
         self.pins: list[tuple[BlockFile, np.ndarray]] = []
-        self.fetches: list[_Fetch] = []
+        self.fetches: list[_RangeFetch] = []
         self.others: list[tuple[BlockFile, np.ndarray]] = []  # that other processes fetch
-        self.source: Source | None = None
+        self.source: Origin | None = None
         self.urgency = 0.0
         self.ahead = False
         self.ahead_nbytes = 0
 
     def ready(self) -> bool:
-        """Whether ``wait`` would return, or raise, at once."""
         if any(not fetch.done for fetch in self.fetches):
             return False
         return not any((file.state[cells] != THERE).any() for file, cells in self.others)
 
     def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Return when the bytes are there.
-
-        Args:
-            ended: asked now and then; once True, this returns without them.
-
-        Raises:
-            StoreError: they cannot be fetched.
-        """
+        """Return when the bytes are there, or ``ended``, which is asked now and then, is True."""
         if self.cache is not None:
             self.cache.wait(self, ended)
 
@@ -152,7 +138,7 @@ class BlockCache:
     def __init__(self, area: Area) -> None:
         self.area = area
         self.dropped: collections.deque[
-            tuple[list[tuple[BlockFile, np.ndarray]], list[_Fetch], int]
+            tuple[list[tuple[BlockFile, np.ndarray]], list[_RangeFetch], int]
         ] = collections.deque()
         self.later: collections.deque[Callable[[], None]] = collections.deque()
         self._arrived = threading.Condition()
@@ -160,7 +146,7 @@ class BlockCache:
         self._ahead_nbytes = 0
         self._ahead_urgency = 0.0  # of the last hold ahead that had something to fetch
         self._open: dict[str, BlockFile] = {}
-        self._fetches: dict[BlockFile, list[_Fetch]] = {}
+        self._fetches: dict[BlockFile, list[_RangeFetch]] = {}
         if isinstance(area, DiskArea):
             with area.mutex():
                 if area.died:
@@ -184,7 +170,6 @@ class BlockCache:
             return file
 
     def close(self, file: BlockFile) -> None:
-        """End one ``open``."""
         with self.area.mutex():
             self._forget_dropped()
             file.users -= 1
@@ -207,18 +192,13 @@ class BlockCache:
     # --- holds ------------------------------------------------------------------------------------
 
     def hold(
-        self, ranges: Ranges, source: Source, *, urgency: float = 0.0, ahead: bool = False
+        self, ranges: Ranges, source: Origin, *, urgency: float = 0.0, ahead: bool = False
     ) -> Hold | None:
         """Pin ``ranges``, and fetch what is missing.
 
         Args:
-            ranges: what is wanted.
-            source: where it comes from.
             urgency: of its requests; the smallest is served first.
-            ahead: it is not needed yet.
-
-        Returns:
-            The hold; None with ``ahead`` where there is no room.
+            ahead: it is not needed yet: None is returned where there is no room.
 
         Raises:
             StoreError: there is no room.
@@ -297,7 +277,7 @@ class BlockCache:
                 raise self._too_little(file.what)
             file.claim(absent)
             for first, stop in runs_of(absent, BLOCK_NBYTES // CELL):
-                fetch = _Fetch(file, first, stop)
+                fetch = _RangeFetch(file, first, stop)
                 self._fetches[file].append(fetch)
                 hold.fetches.append(fetch)
         others = file.claimed_by_others(cells)
@@ -345,8 +325,7 @@ class BlockCache:
                     self._end(rest, error if isinstance(error, Exception) else None)
                 raise
 
-    def _deliver(self, fetch: _Fetch, data: bytes | memoryview) -> None:
-        """The bytes of ``fetch`` have come."""
+    def _deliver(self, fetch: _RangeFetch, data: bytes | memoryview) -> None:
         file, wanted = fetch.file, min(fetch.stop * CELL, fetch.file.nbytes) - fetch.first * CELL
         if len(data) != wanted:
             self._end(
@@ -404,7 +383,7 @@ class BlockCache:
                         raise
             # Other threads may take what was freed: then again, as long as anything is.
 
-    def _end(self, fetch: _Fetch, error: Exception | None) -> None:
+    def _end(self, fetch: _RangeFetch, error: Exception | None) -> None:
         """``fetch`` has succeeded, or failed with ``error``."""
         with self.area.mutex():
             self._give_back(fetch)
@@ -412,12 +391,12 @@ class BlockCache:
             fetch.error, fetch.done = error, True
             self._arrived.notify_all()
 
-    def _give_back(self, fetch: _Fetch) -> None:
+    def _give_back(self, fetch: _RangeFetch) -> None:
         """``fetch`` is no more in flight; what of it is still claimed is absent. In the mutex."""
-        known = self._fetches.get(fetch.file, [])
-        if fetch not in known:
+        in_flight = self._fetches.get(fetch.file, [])
+        if fetch not in in_flight:
             return
-        known.remove(fetch)
+        in_flight.remove(fetch)
         fetch.file.unpin(fetch.pins)
         if fetch.file.closed and not fetch.file.writers:
             return
@@ -438,7 +417,7 @@ class BlockCache:
                     self._take(hold, file, wrong, ahead=False)
                 self._send(hold)
 
-    def doubt(self, ranges: Ranges, source: Source) -> None:
+    def doubt(self, ranges: Ranges, source: Origin) -> None:
         """What is there of ``ranges`` is damaged, whatever its checksums say: it is absent again.
 
         They are those of the bytes that came, which something may have changed on the way.
@@ -448,14 +427,13 @@ class BlockCache:
                 if not file.closed:
                     self._doubt(file, cells[file.state[cells] == THERE], source)
 
-    def _doubt(self, file: BlockFile, cells: np.ndarray, source: Source) -> None:
+    def _doubt(self, file: BlockFile, cells: np.ndarray, source: Origin) -> None:
         source.counters.add(damaged=len(cells), missed_nbytes=CELL * len(cells))
         file.forget(cells)
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, hold: Hold, ended: Callable[[], bool]) -> None:
-        """As ``Hold.wait``."""
         try:
             self._wait(hold, ended)
         except LostFiles:
@@ -503,7 +481,7 @@ class BlockCache:
         hold.others = []
         if not missing:
             return True
-        known = len(hold.fetches)
+        before = len(hold.fetches)
         with self.area.mutex():
             for file, cells in missing:
                 self._check(file)
@@ -511,7 +489,7 @@ class BlockCache:
                     self._give_up(self.area, file, cells)
                 self._take(hold, file, cells, ahead=False)
         self._send(hold)
-        hold.rounds += len(hold.fetches) > known
+        hold.rounds += len(hold.fetches) > before
         if hold.rounds > _ROUNDS:
             raise StoreError(
                 f"what was fetched has gone from the cache {_ROUNDS} times: find out who changes "
@@ -531,7 +509,6 @@ class BlockCache:
     # --- releasing --------------------------------------------------------------------------------
 
     def release(self, hold: Hold) -> None:
-        """As ``Hold.release``."""
         with self.area.mutex():
             self._forget_dropped()
             self._release(hold)
@@ -549,7 +526,10 @@ class BlockCache:
             self.later.popleft()()
 
     def _forget(
-        self, pins: list[tuple[BlockFile, np.ndarray]], fetches: list[_Fetch], ahead_nbytes: int
+        self,
+        pins: list[tuple[BlockFile, np.ndarray]],
+        fetches: list[_RangeFetch],
+        ahead_nbytes: int,
     ) -> None:
         """Unpin, and cancel what nobody waits for. In the mutex."""
         self._ahead_nbytes -= ahead_nbytes
@@ -560,7 +540,7 @@ class BlockCache:
         for file, groups in pins:
             file.unpin(groups)
 
-    def _cancel(self, fetch: _Fetch) -> None:
+    def _cancel(self, fetch: _RangeFetch) -> None:
         """Nobody waits for ``fetch`` any more. In the mutex."""
         if fetch.request is not None:
             requests.of_process().cancel(fetch.request)
@@ -629,10 +609,10 @@ class BlockCache:
         files = self._files()
         if self.area.used <= goal or not files:
             return
-        found = [file.candidates(_GRAIN, whole=whole) for file in files]
-        which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _ in found])
-        pieces = np.concatenate([pieces for pieces, _ in found])
-        distance = np.concatenate([distance for _, distance in found])
+        candidates = [file.candidates(_GRAIN, whole=whole) for file in files]
+        which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _ in candidates])
+        pieces = np.concatenate([pieces for pieces, _ in candidates])
+        distance = np.concatenate([distance for _, distance in candidates])
         # Each has a cell at least. Sorting all of them would take seconds for a large store.
         most = min(len(pieces), -(-(self.area.used - goal) // CELL))
         farthest = np.argpartition(distance, -most)[-most:] if most else which
@@ -656,24 +636,18 @@ os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.
 
 
 def cache_for(options: RemoteOptions) -> BlockCache:
-    """The cache that ``options`` name; one for each folder in each process.
-
-    ``let_go`` of it when it is not needed any more.
-
-    Raises:
-        UsageError: the folder cannot be used.
-    """
+    """The cache that ``options`` name, one for each folder in each process, until ``let_go``."""
     if options.limit == 0:
         return BlockCache(MemoryArea())
     key = os.getpid(), os.path.realpath(options.folder)
     with _choosing:
-        found = _caches.get(key)
-        if found is None or found.area.lost:
-            found = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
+        cache = _caches.get(key)
+        if cache is None or cache.area.lost:
+            cache = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
         elif options.limit is not None:
-            found.area.limit = options.limit
-        found.users += 1
-        return found
+            cache.area.limit = options.limit
+        cache.users += 1
+        return cache
 
 
 def let_go(cache: BlockCache) -> None:
@@ -682,8 +656,8 @@ def let_go(cache: BlockCache) -> None:
         cache.users -= 1
         if cache.users > 0 or not isinstance(cache.area, DiskArea):
             return
-        for key, one in list(_caches.items()):
-            if one is cache:
+        for key, other in list(_caches.items()):
+            if other is cache:
                 del _caches[key]
         with cache.area.mutex():
             cache.area.close()

@@ -15,13 +15,7 @@ from .options import RemoteOptions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CachedObject:
-    """One object in the cache.
-
-    Attributes:
-        url: without credentials.
-        nbytes: its size.
-        cached_nbytes: what the cache takes on the disk for it.
-    """
+    """An object in the cache: URL without credentials, size, and what it takes on the disk."""
 
     url: str
     nbytes: int
@@ -31,27 +25,23 @@ class CachedObject:
 def contents(folder: str) -> list[CachedObject]:
     """The objects in the cache ``folder``, by URL; none if there is no such folder."""
     objects = os.path.join(folder, "objects")
-    found = []
+    cached = []
     for name in os.listdir(objects) if os.path.isdir(objects) else ():
         place = os.path.join(objects, name)
         with contextlib.suppress(OSError, ValueError, KeyError):  # it is being made or deleted
             with open(os.path.join(place, "about.json"), "rb") as file:
                 about = json.loads(file.read(1 << 16))
             taken = sum(entry.stat().st_blocks * 512 for entry in os.scandir(place))
-            found.append(
+            cached.append(
                 CachedObject(
                     url=str(about["url"]), nbytes=int(about["nbytes"]), cached_nbytes=taken
                 )
             )
-    return sorted(found, key=lambda one: one.url)
+    return sorted(cached, key=lambda one: one.url)
 
 
 def clear(folder: str) -> tuple[int, int]:
-    """Delete the objects that no running process uses: how many were deleted, how many kept.
-
-    Raises:
-        UsageError: the folder cannot be used.
-    """
+    """Delete the objects that no running process uses: how many were deleted, how many kept."""
     if not os.path.isdir(os.path.join(folder, "objects")):
         return 0, 0
     cache = cache_for(RemoteOptions(cache_dir=folder))
@@ -64,10 +54,10 @@ def clear(folder: str) -> tuple[int, int]:
                 with contextlib.suppress(OSError):  # it counts as kept
                     area.drop(name)
             recount(area)
-            left = area.names()
-            if not left:
+            remaining = area.names()
+            if not remaining:
                 with contextlib.suppress(OSError):
                     remove(os.path.join(folder, "mirrors"))
     finally:
         let_go(cache)
-    return len(unused) - sum(name in unused for name in left), len(left)
+    return len(unused) - sum(name in unused for name in remaining), len(remaining)

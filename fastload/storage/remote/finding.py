@@ -23,13 +23,7 @@ _WEB = ("http", "https")
 
 
 class Finder:
-    """Looks for objects.
-
-    Args:
-        service: what asks for them.
-        counters: what the requests are counted in.
-        secrets: values that must not be shown.
-    """
+    """Looks for objects."""
 
     def __init__(self, service: Service, counters: Counters, secrets: tuple[str, ...]) -> None:
         self._service, self._counters, self._secrets = service, counters, secrets
@@ -38,10 +32,6 @@ class Finder:
         """Path below the store's folder -> object, the sidecar included.
 
         A set of shards that has a manifest is found as that alone: ``shards`` completes it.
-
-        Raises:
-            StoreNotFoundError: nothing there.
-            StoreError: it cannot be asked for.
         """
         if "{" in url.text:
             return self._several([RemoteUrl(text) for text in expand(url.text)])
@@ -50,9 +40,9 @@ class Finder:
         asked = (
             [] if url.text.endswith("/") else [self._look(url), self._look(url.suffixed(SUFFIX))]
         )
-        store, sidecar = [_found(one) for one in asked] or [None, None]
-        found = {one.url.name: one for one in (store, sidecar) if one is not None}
-        return found or self._folder(url) or self._numbered(url)
+        store, sidecar = [_found(answer) for answer in asked] or [None, None]
+        objects = {answer.url.name: answer for answer in (store, sidecar) if answer is not None}
+        return objects or self._folder(url) or self._numbered(url)
 
     def shards(self, url: RemoteUrl, names: Sequence[str]) -> dict[str, RemoteObject]:
         """The files that a manifest lists, by their path below its folder."""
@@ -77,13 +67,13 @@ class Finder:
             raise StoreError(f"expected a set of up to {_MOST} files", path=urls[0].shown)
         asked = [self._look(url) for url in urls]
         names = [url.name for url in urls] if names is None else names
-        found: dict[str, RemoteObject] = {}
-        for name, url, one in zip(names, urls, asked, strict=True):
-            there = _found(one)
+        objects: dict[str, RemoteObject] = {}
+        for name, url, answer in zip(names, urls, asked, strict=True):
+            there = _found(answer)
             if there is None:
                 raise StoreNotFoundError("a file of the set is missing", path=url.shown)
-            found[name] = there
-        return found
+            objects[name] = there
+        return objects
 
     def _matching(self, url: RemoteUrl) -> dict[str, RemoteObject]:
         if url.scheme in _WEB:
@@ -94,22 +84,22 @@ class Finder:
             )
         begin = RemoteUrl(_MAGIC.split(url.text)[0])
         pattern = url.shown
-        found = {
-            one.url.name: one
-            for one in self._below(begin)
-            if fnmatch.fnmatchcase(one.url.shown, pattern) and not one.url.name.endswith(SUFFIX)
+        objects = {
+            what.url.name: what
+            for what in self._below(begin)
+            if fnmatch.fnmatchcase(what.url.shown, pattern) and not what.url.name.endswith(SUFFIX)
         }
-        if not found:
+        if not objects:
             raise StoreNotFoundError("expected files that match, found none", path=url.shown)
-        return found
+        return objects
 
     def _folder(self, url: RemoteUrl) -> dict[str, RemoteObject]:
         folder = url.text.rstrip("/") + "/"
         name = url.name
         return {
-            f"{name}/{one.url.text[len(folder) :]}": one
-            for one in self._listed(RemoteUrl(folder))
-            if ".." not in one.url.text[len(folder) :].split("/")
+            f"{name}/{what.url.text[len(folder) :]}": what
+            for what in self._listed(RemoteUrl(folder))
+            if ".." not in what.url.text[len(folder) :].split("/")
         }
 
     def _listed(self, url: RemoteUrl) -> Sequence[RemoteObject]:
@@ -124,29 +114,29 @@ class Finder:
     def _numbered(self, url: RemoteUrl) -> dict[str, RemoteObject]:
         stem, suffix = os.path.splitext(url.text)
         numbered = re.compile(re.escape(stem) + r"-(\d+)-of-(\d+)" + re.escape(suffix))
-        found = {
-            one.url.name: (one, match)
-            for one in self._listed(RemoteUrl(f"{stem}-"))
-            if (match := numbered.fullmatch(one.url.text)) is not None
+        shards = {
+            what.url.name: (what, match)
+            for what in self._listed(RemoteUrl(f"{stem}-"))
+            if (match := numbered.fullmatch(what.url.text)) is not None
         }
-        if not found:
+        if not shards:
             raise StoreNotFoundError(
                 "expected a store, found nothing: check the URL", path=url.shown
             )
-        count = int(next(iter(found.values()))[1][2])
-        if sorted(int(match[1]) for _, match in found.values()) != list(range(count)):
+        count = int(next(iter(shards.values()))[1][2])
+        if sorted(int(match[1]) for _, match in shards.values()) != list(range(count)):
             raise StoreNotFoundError(
-                f"expected {count} numbered files, found {len(found)}", path=url.shown
+                f"expected {count} numbered files, found {len(shards)}", path=url.shown
             )
-        return {name: one for name, (one, _) in sorted(found.items())}
+        return {name: what for name, (what, _) in sorted(shards.items())}
 
 
 def _found(asked: concurrent.futures.Future[Any]) -> RemoteObject | None:
     try:
-        one: RemoteObject = asked.result()
+        what: RemoteObject = asked.result()
     except StoreNotFoundError:
         return None
-    return one
+    return what
 
 
 def cache_names(objects: Mapping[str, RemoteObject]) -> dict[str, str]:
@@ -155,7 +145,7 @@ def cache_names(objects: Mapping[str, RemoteObject]) -> dict[str, str]:
 
     return {
         inside: hashlib.blake2b(
-            repr((one.url.shown, one.tag, one.nbytes)).encode(), digest_size=16
+            repr((what.url.shown, what.tag, what.nbytes)).encode(), digest_size=16
         ).hexdigest()
-        for inside, one in objects.items()
+        for inside, what in objects.items()
     }

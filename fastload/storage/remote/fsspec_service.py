@@ -1,4 +1,4 @@
-"""Requests through fsspec: what obstore does not read, such as ``ftp://``.
+"""Requests through fsspec: what obstore does not read, such as ``hf://`` and ``ftp://``.
 
 The object's version is compared when it is opened. fsspec has no ranges that a changed object
 refuses, so a change while it is read shows only in the records' checksums.
@@ -29,17 +29,7 @@ _T = TypeVar("_T")
 
 
 class FsspecService(Service):
-    """One file system of fsspec.
-
-    Args:
-        url: of any file in it.
-        options: of the file system.
-
-    Raises:
-        MissingDependencyError: the package for its protocol is not installed.
-        UsageError: options that it refuses.
-        StoreError: its server cannot be reached, or refuses the credentials.
-    """
+    """One file system of fsspec: that of ``url``."""
 
     def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
         self._lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -123,10 +113,59 @@ class FsspecService(Service):
             raise
 
 
+class HubService(FsspecService):
+    """The files of ``hf://``; ``RemoteObject.version`` is the commit.
+
+    A branch may move while it is read, and a request does not say so. So files are read at the
+    commit that their branch had when the store was opened: a commit never changes.
+    """
+
+    def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
+        super().__init__(url, options)
+        self._commits: dict[tuple[str, str, str], str] = {}
+
+    def _resolved(self, url: RemoteUrl) -> Any:  # of huggingface_hub, for a repository or a bucket
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            return self._system.resolve_path(super()._path(url, ""))
+        except FileNotFoundError as error:
+            if not isinstance(error.__cause__, RepositoryNotFoundError):
+                raise
+            raise Permanent(
+                "the Hub has no such repository, or it is a private one, which needs a token"
+            ) from None
+
+    def _version(self, url: RemoteUrl) -> str:
+        from huggingface_hub import HfApi
+
+        place = self._resolved(url)
+        if not hasattr(place, "repo_id"):
+            return ""  # a bucket, which has no commits
+        key = (place.repo_type, place.repo_id, place.revision)
+        if key not in self._commits:
+            api = HfApi(endpoint=self._system.endpoint, token=self._system.token)
+            info = api.repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
+            self._commits[key] = str(info.sha)
+        return self._commits[key]
+
+    def _path(self, url: RemoteUrl, version: str) -> str:
+        if not version:
+            return super()._path(url, version)
+        place = self._resolved(url)
+        kind = "" if place.repo_type == "model" else f"{place.repo_type}s/"
+        return f"{kind}{place.repo_id}@{version}/{place.path_in_repo}".rstrip("/")
+
+
+def service(url: RemoteUrl, options: Mapping[str, Any]) -> Service:
+    """The one for a scheme."""
+    return (HubService if url.scheme == "hf" else FsspecService)(url, options)
+
+
 def _status(error: Exception) -> int | None:
     """The status of HTTP that libraries keep in their errors, each in its own place."""
     response = getattr(error, "response", None)
-    for found in (getattr(response, "status_code", None), getattr(error, "status", None)):
-        if isinstance(found, int):
-            return found
+    for status in (getattr(response, "status_code", None), getattr(error, "status", None)):
+        if isinstance(status, int):
+            return status
     return None

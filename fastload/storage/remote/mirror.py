@@ -20,12 +20,10 @@ from .area import Area, DiskArea, own_folder, remove
 
 
 class Mirror:
-    """A folder of links.
+    """A folder of links: path below it -> what it links to.
 
-    Args:
-        area: where the cache is. On a disk the folder is named by what it holds and stays there,
-            a few bytes; otherwise it is a temporary folder, deleted with this object.
-        files: path below the folder -> what it links to.
+    On a disk the folder is named by what it holds and stays there, a few bytes; otherwise it is a
+    temporary folder, deleted with this object.
     """
 
     def __init__(self, area: Area, files: Mapping[str, str]) -> None:
@@ -43,12 +41,10 @@ class Mirror:
             self._link(inside, target)
 
     def path(self, inside: str) -> str:
-        """Where the file ``inside`` is."""
         return os.path.join(self.folder, inside)
 
     @property
     def whole(self) -> bool:
-        """Whether all links are there."""
         return all(_leads(self.path(inside), target) for inside, target in self._files.items())
 
     def _link(self, inside: str, target: str) -> None:

@@ -46,11 +46,9 @@ _CLIENT: dict[str, Any] = {"timeout": "300s", "connect_timeout": "10s"}
 
 
 class ObstoreService(Service):
-    """One bucket, container or web server.
+    """One bucket, container or web server: that of ``url``.
 
-    Args:
-        url: of any object in it.
-        options: for ``obstore.store.from_url``; "client_options" among them are for its client.
+    "client_options" among the options are for its client.
     """
 
     def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
@@ -80,19 +78,19 @@ class ObstoreService(Service):
         options: dict[str, Any] = {"range": (start, stop)}
         if what.tag.startswith('"'):  # not a weak one, which If-Match never matches
             options["if_match"] = what.tag
-        found = await _asked(
+        answer = await _asked(
             obstore.get_async(self._store, self._path(what.url), options=options)  # type: ignore[arg-type]
         )
-        if _tag(found.meta, what.url) != what.tag or found.meta["size"] != what.nbytes:
+        if _tag(answer.meta, what.url) != what.tag or answer.meta["size"] != what.nbytes:
             raise Changed
-        data = await _asked(found.bytes_async())
+        data = await _asked(answer.bytes_async())
         return memoryview(data)
 
     async def below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
         prefix = self._path(url)
         folder = prefix.rpartition("/")[0]
         scheme = f"{self._root.rstrip('/')}/"
-        found: list[RemoteObject] = []
+        objects: list[RemoteObject] = []
 
         async def gather() -> None:
             async for page in obstore.list(self._store, folder or None, chunk_size=1000):
@@ -100,11 +98,14 @@ class ObstoreService(Service):
                     path = meta["path"]
                     if path.startswith(prefix):
                         place = quote(path) if url.scheme in ("http", "https") else path
-                        one = RemoteUrl(scheme + place)
-                        found.append(RemoteObject(one, int(meta["size"]), _tag(meta, one)))
+                        url_ = RemoteUrl(scheme + place)
+                        objects.append(RemoteObject(url_, int(meta["size"]), _tag(meta, url_)))
 
         await _asked(gather())
-        return found
+        return objects
+
+
+service = ObstoreService
 
 
 def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
@@ -112,7 +113,7 @@ def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
     names = _ENDPOINTS.get(url.scheme, _AZURE)
     given = (options.get(name) for name in names)
     known = (os.environ.get(name.upper()) for name in names)
-    return str(next((one for one in (*given, *known) if one), ""))
+    return str(next((endpoint for endpoint in (*given, *known) if endpoint), ""))
 
 
 def _root(url: RemoteUrl) -> str:

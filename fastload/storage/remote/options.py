@@ -63,10 +63,7 @@ class RemoteOptions:
         return os.path.join(base, "fastload")
 
     def secrets(self) -> tuple[str, ...]:
-        """Values that must not be shown: those of options whose name is not known to be harmless.
-
-        Nested options are included.
-        """
+        """Values that must not be shown: those of options that are not known to be harmless."""
         return tuple(_secrets(dict(self.storage_options or {})))
 
 
@@ -83,10 +80,10 @@ _HARMLESS = (
 
 
 def _secrets(options: Mapping[str, Any]) -> list[str]:
-    found = []
+    secrets = []
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found += _secrets(value)
+            secrets += _secrets(value)
         elif not any(word in name.lower() for word in _HARMLESS):
-            found.append(str(value))
-    return found
+            secrets.append(str(value))
+    return secrets

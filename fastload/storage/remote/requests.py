@@ -68,12 +68,8 @@ class Request:
     """One range of an object.
 
     Attributes:
-        service: what sends it.
-        what: the object.
-        start, stop: the range, in bytes.
         deliver: called once with the bytes, on any thread.
         fail: called instead with a StoreError, on any thread.
-        counters: what it is counted in.
         secrets: values that must not be shown.
     """
 
@@ -90,7 +86,6 @@ class Request:
 
     @property
     def nbytes(self) -> int:
-        """Of the range."""
         return self.stop - self.start
 
 
@@ -126,12 +121,9 @@ class Pace:
         return requests < self.width and nbytes <= self.width * self.each_nbytes
 
     def answered(self, nbytes: int, *, waiting: bool, in_flight: int) -> None:
-        """``nbytes`` have arrived.
+        """``nbytes`` have arrived, of one of so many requests in flight.
 
-        Args:
-            nbytes: of the answer.
-            waiting: more requests wait than may be sent.
-            in_flight: requests, this one included.
+        ``waiting``: more requests wait than may be sent.
         """
         if not waiting:  # the link is not what limits it
             self._begin()
@@ -173,7 +165,6 @@ class Latencies:
         self._seen: dict[int, collections.deque[float]] = {}
 
     def add(self, nbytes: int, seconds: float) -> None:
-        """One more request."""
         kept = self._seen.setdefault(nbytes.bit_length(), collections.deque(maxlen=300))
         kept.append(seconds)
 
@@ -243,14 +234,7 @@ class Requests:
         counters: Counters,
         secrets: tuple[str, ...] = (),
     ) -> concurrent.futures.Future[_T]:
-        """The result of the coroutine that ``make`` returns, repeated as requests are.
-
-        Args:
-            make: called for each attempt.
-            url: that messages name.
-            counters: what it is counted in.
-            secrets: values that must not be shown.
-        """
+        """The result of the coroutine that ``make`` returns, repeated as requests are."""
         self.check()
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
@@ -440,10 +424,10 @@ class Requests:
 
         def again() -> None:
             counters.add(requests=1)
-            one = asyncio.ensure_future(make())
-            running.add(one)
+            attempt = asyncio.ensure_future(make())
+            running.add(attempt)
             self._gauge(requests=1)
-            one.add_done_callback(lambda _: self._gauge(requests=-1))
+            attempt.add_done_callback(lambda _: self._gauge(requests=-1))
 
         again()
         unusual_s = self._latencies.unusual_s(nbytes)
@@ -458,12 +442,12 @@ class Requests:
                     timeout=max(0.0, until - time.monotonic()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                for one in done:
-                    running.discard(one)
-                    failure = one.exception()
+                for attempt in done:
+                    running.discard(attempt)
+                    failure = attempt.exception()
                     if failure is None:
                         self._latencies.add(nbytes, time.monotonic() - begin)
-                        return one.result()
+                        return attempt.result()
                     if isinstance(failure, (Permanent, FileNotFoundError)):
                         raise failure
                 if done:
@@ -477,8 +461,8 @@ class Requests:
             assert failure is not None  # else it was returned
             raise failure
         finally:
-            for one in running:
-                one.cancel()
+            for attempt in running:
+                attempt.cancel()
             if running:
                 await asyncio.gather(*running, return_exceptions=True)
 

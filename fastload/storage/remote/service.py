@@ -1,15 +1,21 @@
-"""The contract of what sends requests: sizes, listings and ranges of objects.
+"""The contract of what sends requests, for sizes, listings and ranges of objects; one for each URL.
 
-``services.py`` chooses one for a URL.
+Nothing of HTTP or of signing is ours: obstore speaks to object stores and to web servers, fsspec to
+everything else (``hf://``, ``ftp://`` ...).
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ...errors import UsageError, install, needed
 from .urls import RemoteUrl
+
+OBSTORE = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https")
+"""Schemes that obstore reads."""
 
 
 class Permanent(Exception):
@@ -50,12 +56,23 @@ class Service(abc.ABC):
 
     @abc.abstractmethod
     async def read(self, what: RemoteObject, start: int, stop: int) -> bytes | memoryview:
-        """Bytes from ``start`` up to ``stop``, as many as asked for.
-
-        Raises:
-            Changed: the object was replaced since ``look``.
-        """
+        """All bytes from ``start`` up to ``stop``. Raises Changed if it was since ``look``."""
 
     @abc.abstractmethod
     async def below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
         """All objects whose URL continues ``url``; it ends in "/" for a folder."""
+
+
+def service_of(url: RemoteUrl, options: Mapping[str, Any]) -> Service:
+    """What sends requests for ``url``."""
+    if url.scheme in OBSTORE and url.query:
+        raise UsageError(
+            f"{url.shown!r}: expected a URL without a query, because its parts and its sidecar "
+            "are read too; give the credentials in storage_options, or fetch the file first"
+        )
+    name = "obstore" if url.scheme in OBSTORE else "fsspec"
+    module = needed(
+        f"{__package__}.{name}_service", f"{url.scheme}:// needs {name}: {install('remote')}"
+    )
+    service: Service = module.service(url, options)
+    return service

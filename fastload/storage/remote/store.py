@@ -23,13 +23,12 @@ from ..table import TableStore
 from ..wrapped import WrappedStore
 from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
-from .cache import BlockCache, Hold, LostFiles, Ranges, Source, cache_for, let_go
+from .cache import BlockCache, Hold, LostFiles, Origin, Ranges, cache_for, let_go
 from .counters import Counters
 from .finding import Finder, cache_names
 from .mirror import Mirror
 from .options import RemoteOptions
-from .service import RemoteObject, Service
-from .services import service_of
+from .service import RemoteObject, Service, service_of
 from .urls import RemoteUrl
 
 _PROBED = 256  # records whose headers are read at a time
@@ -52,7 +51,7 @@ class _Attached:
         self.process = os.getpid()
         self.url = url
         self.cache: BlockCache = cache_for(options)
-        self.source = Source(service, options.secrets(), counters)
+        self.source = Origin(service, options.secrets(), counters)
         self.closed = False
         self.opened: list[BlockFile] = []
         self.holds: list[Hold] = []
@@ -63,8 +62,8 @@ class _Attached:
         try:
             names = cache_names(objects)
             files = {}
-            for inside, one in objects.items():
-                files[inside] = self.cache.open(one, names[inside])
+            for inside, what in objects.items():
+                files[inside] = self.cache.open(what, names[inside])
                 self.opened.append(files[inside])
             try:
                 self.mirror = Mirror(
@@ -78,38 +77,34 @@ class _Attached:
             raise
 
     def open(self, columns: ColumnOptions) -> Store:
-        """The store over the sparse files, with what opening it reads.
-
-        Raises:
-            StoreError: it cannot be fetched, or is damaged or of an unknown format.
-        """
+        """The store over the sparse files, with what opening it reads."""
         path = self.mirror.path(self.url.name)
-        found: Format | None = find_format(path)
-        if found is None or (found.suffixes == () and found.recognise is None):
+        form: Format | None = find_format(path)
+        if form is None or (form.suffixes == () and form.recognise is None):
             raise StoreError(
                 f"expected a packed store, whose name ends in {', '.join(known_suffixes())}; a "
                 "folder of images must be packed first",
                 path=self.url.shown,
             )
-        if found.name in ("folder", "arrow"):
+        if form.name in ("folder", "arrow"):
             raise StoreError(
-                f"expected a packed store, found {found.title}: pack it first, or fetch it",
+                f"expected a packed store, found {form.title}: pack it first, or fetch it",
                 path=self.url.shown,
             )
-        args = found.taken(columns, self.url.shown)
-        if found.ranged is not None:
-            store = found.ranged(path, self.need, **args)
+        args = form.taken(columns, self.url.shown)
+        if form.ranged is not None:
+            store = form.ranged(path, self.need, **args)
             if store.remote:
                 store.read_through(self.fetch)
             return store
         if self.cache.area.soft:
             raise StoreError(
-                f"{found.title} stores are fetched whole when they are opened, and disk_limit=0 "
+                f"{form.title} stores are fetched whole when they are opened, and disk_limit=0 "
                 "keeps them on no disk: give another disk_limit, or pack to .lmdb or .tfrecord",
                 path=self.url.shown,
             )
         self.need([(place, 0, -1) for place in self.files])
-        return found.open(path, **args)
+        return form.open(path, **args)
 
     def need(self, ranges: Sequence[tuple[str, int, int]]) -> None:
         """As ``fetch``, but they stay as long as the store is open."""
@@ -137,12 +132,9 @@ class _Attached:
         return hold
 
     def doubt(self) -> bool:
-        """What was read last is damaged: drop it; whether there was anything that came.
-
-        It is also what opening the store has read.
-        """
-        ranges = [one for hold in self.holds for one in hold.ranges]
-        ranges += [one for read in self._read for one in read]
+        """Drop what was read last and what opening has read, as damaged; whether any had come."""
+        ranges = [place for hold in self.holds for place in hold.ranges]
+        ranges += [place for read in self._read for place in read]
         self._read.clear()
         if ranges and not self._failed:
             self.cache.doubt(ranges, self.source)
@@ -179,22 +171,7 @@ class _Attached:
 
 
 class RemoteStore(WrappedStore):
-    """A store at a URL. See the package.
-
-    Args:
-        url: of the store.
-        options: how it is read and cached.
-        columns: how a table is read.
-
-    Attributes:
-        counters: what reading it has cost.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: it cannot be fetched, or is damaged or of an unknown format.
-        MissingDependencyError: obstore, or what fsspec needs for this scheme, is not installed.
-        UsageError: the options or the cache's folder cannot be used.
-    """
+    """A store at a URL. See the package. ``counters``: what reading it has cost."""
 
     generation = 0
 
@@ -281,10 +258,7 @@ class RemoteStore(WrappedStore):
         return self._healed(lambda: question(self.inner))
 
     def _healed(self, read: Callable[[], _T]) -> _T:
-        """What ``read`` returns: called again where the first time found the cache wrong.
-
-        See the note in ``blocks.py``.
-        """
+        """What ``read`` returns, called again if the cache was wrong (Note in ``blocks.py``)."""
         here = self._here
         with self._named():
             try:
@@ -292,11 +266,11 @@ class RemoteStore(WrappedStore):
             except LostFiles:
                 self._reopen(here)
             except DataError as error:
-                known = str(error) in self._doubted
+                again = str(error) in self._doubted
                 self._doubted.add(str(error))
                 if here.lost:
                     self._reopen(here)
-                elif known or not self.inner.remote or not here.doubt():
+                elif again or not self.inner.remote or not here.doubt():
                     raise
             try:
                 return read()
@@ -315,7 +289,6 @@ class RemoteStore(WrappedStore):
                 self.generation += 1
 
     def doubt(self, indices: np.ndarray) -> bool:
-        """As in the contract."""
         new = np.array([i for i in indices.tolist() if i not in self._doubted], np.int64)
         here = self._here
         if not len(new) or self.inner.remote:
@@ -329,7 +302,6 @@ class RemoteStore(WrappedStore):
 
     @property
     def inner(self) -> Store:
-        """The store over the sparse files."""
         _ = self._here
         assert self._inner is not None
         return self._inner
@@ -340,10 +312,10 @@ class RemoteStore(WrappedStore):
         try:
             yield
         except DataError as error:
-            found = self._renamed(error)
-            if found is error:
+            renamed = self._renamed(error)
+            if renamed is error:
                 raise
-            raise found from found.__cause__
+            raise renamed from renamed.__cause__
 
     def _renamed(self, error: DataError) -> DataError:
         """``error`` and its causes, with the object's name in the place of its cache file's."""
@@ -352,9 +324,9 @@ class RemoteStore(WrappedStore):
             cause = self._renamed(cause)
         if shown == error.path and cause is error.__cause__:
             return error
-        found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
-        found.__cause__ = cause
-        return found.with_traceback(error.__traceback__)
+        renamed = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
+        renamed.__cause__ = cause
+        return renamed.with_traceback(error.__traceback__)
 
     def _shown_path(self, path: str | None) -> str | None:
         attached = self._attached
@@ -371,12 +343,12 @@ class RemoteStore(WrappedStore):
         return self._count
 
     def shown(self, file: int) -> str:
-        """As in the contract: the URL, without credentials."""
+        """The URL, without credentials."""
         path = self.files[file]
         return self._shown_path(path) or path
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract: fetched, and there as long as the spans live."""
+        """Fetched, and there as long as the spans live."""
 
         def fetched() -> Spans:
             if self.inner.remote:
@@ -390,8 +362,6 @@ class RemoteStore(WrappedStore):
         return self._healed(fetched)
 
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
-        """As in the contract."""
-
         def begun() -> Held | None:
             if self.inner.remote:
                 return self.inner.ahead(indices, urgency=urgency, blocks=blocks)
@@ -448,7 +418,6 @@ class RemoteStore(WrappedStore):
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        """As in the contract."""
         if self.inner.remote:
             self.inner.expect(indices, positions, length=length, blocks=blocks)
         here = self._here
@@ -478,14 +447,12 @@ class RemoteStore(WrappedStore):
                 file.uses, file.now = uses, 0
 
     def passed(self, position: int) -> None:
-        """As in the contract."""
         if self.inner.remote:
             self.inner.passed(position)
         for file in self._here.opened:
             file.now = position
 
     def check_window(self, blocks: int) -> None:
-        """As in the contract."""
         if self.inner.remote:
             self.inner.check_window(blocks)
         limit = self._here.cache.area.limit
@@ -496,23 +463,21 @@ class RemoteStore(WrappedStore):
             )
 
     def fetched(self) -> Mapping[str, float]:
-        """As in the contract."""
         return self.counters.snapshot()
 
     @property
     def versions(self) -> list[tuple[str, int, str]]:
         """URL, size and tag of each object: equal only for equal content."""
-        return [(one.url.shown, one.nbytes, one.tag) for one in self._objects.values()]
+        return [(what.url.shown, what.nbytes, what.tag) for what in self._objects.values()]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all objects."""
-        return sum(one.nbytes for one in self._objects.values())
+        return sum(what.nbytes for what in self._objects.values())
 
     # --- columns ----------------------------------------------------------------------------------
 
     def check_whole(self) -> None:
-        """As in the contract, also of columns from before files were opened anew."""
+        """Also of columns from before files were opened anew."""
         try:
             for store in [*self._inner_before, self.inner]:
                 store.check_whole()
@@ -545,7 +510,7 @@ class RemoteStore(WrappedStore):
         )
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract; what does not match its checksum is fetched again."""
+        """What does not match its checksum is fetched again."""
         if self.indirect is not None:
             return super().read(indices)
         data = self._healed(lambda: Store.read(self, indices))

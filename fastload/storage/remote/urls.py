@@ -17,8 +17,7 @@ class RemoteUrl:
         >>> RemoteUrl("https://me:secret@host/imgs.tar?token=1").shown
         'https://host/imgs.tar'
 
-    Attributes:
-        text: as it was given; it may hold credentials, so only requests use it.
+    ``text`` is as it was given; it may hold credentials, so only requests use it.
     """
 
     text: str = dataclasses.field(repr=False)
@@ -44,22 +43,14 @@ class RemoteUrl:
         return self.shown.rstrip("/").rsplit("/", 1)[-1]
 
     def suffixed(self, suffix: str) -> RemoteUrl:
-        """The URL with ``suffix`` after its name."""
         return RemoteUrl(self.text.rstrip("/") + suffix)
 
     def sibling(self, name: str) -> RemoteUrl:
-        """The URL of ``name`` in the same folder."""
         return RemoteUrl(f"{self.text.rstrip('/').rsplit('/', 1)[0]}/{name}")
 
 
 def redacted(text: str, url: RemoteUrl, secrets: tuple[str, ...] = ()) -> str:
-    """``text`` of another library's error, on one line, without credentials.
-
-    Args:
-        text: may quote URLs and options.
-        url: that was asked for.
-        secrets: values of options, which are replaced too.
-    """
+    """``text`` of another library's error, on one line, without credentials and ``secrets``."""
     text = _USER.sub("", " ".join(text.split())).split(" Debug source:")[0]  # obstore's
     for secret in (url.query, *secrets):
         if len(secret) >= 4:  # shorter values are "true", "1" or a region's part
