@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+import releases
 import torchvision_oracle
 from fastload._base import philox
 
@@ -68,7 +69,7 @@ def fixed(leaf: Any, u: list[float]) -> Any:
         if name == "RandomResizedCrop":
             box = torchvision_oracle.resized_crop_box(picture.size, leaf.scale, leaf.ratio, u)
             return dict(zip(("top", "left", "height", "width"), box, strict=True))
-        found = type(leaf).make_params(leaf, inputs)
+        found = getattr(type(leaf), releases.MAKE_PARAMS)(leaf, inputs)
         left, top, right, bottom = found["padding"]
         width, height = picture.width + left + right, picture.height + top + bottom
         found["left"] = int(u[0] * (width - found["width"] + 1))
@@ -76,5 +77,5 @@ def fixed(leaf: Any, u: list[float]) -> Any:
         found["needs_crop"] = True
         return found
 
-    drawn.make_params = parameters
+    setattr(drawn, releases.MAKE_PARAMS, parameters)
     return drawn

@@ -25,6 +25,8 @@ from torch.nn.modules import module as torch_module
 from torchvision import transforms
 from torchvision.transforms import functional, v2
 
+import releases
+
 
 @contextlib.contextmanager
 def _set(holder: Any, name: str, value: Any) -> Iterator[None]:
@@ -122,9 +124,9 @@ def _look(name: str) -> dict[str, Any]:
 
     with STATES[name]():
         begin_epoch()
-        meanwhile = trial.left_out()
+        meanwhile = releases.unexpected(trial.left_out())
     begin_epoch()
-    afterwards = trial.left_out()
+    afterwards = releases.unexpected(trial.left_out())
     return {"meanwhile": meanwhile, "afterwards": afterwards + patch.MISSING + trial._OPEN}
 
 

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 THEIRS = ("torchvision.", "torch.", "timm.")
-METHODS = ("__call__", "forward", "get_params", "make_params", "transform")
+METHODS = (
+    "__call__",
+    "forward",
+    "get_params",
+    "make_params",
+    "transform",
+    "_get_params",
+    "_transform",
+)
 
 
 def changed(transform: object) -> str | None:

@@ -43,19 +43,17 @@ DATASETS = {
     "images": lambda photos: ImageFolder(photos, EVAL),
 }
 
+out_of_order = pytest.mark.skipif(
+    not hasattr(torch, "accelerator"), reason="in_order came with torch 2.6"
+)
+
 
 @pytest.mark.parametrize(
     ("dataset", "arguments"),
     [
         *((dataset, {}) for dataset in DATASETS),
         ("map-style", {"shuffle": True}),
-        pytest.param(
-            "map-style",
-            {"in_order": False},
-            marks=pytest.mark.skipif(
-                not hasattr(torch, "accelerator"), reason="in_order came with torch 2.6"
-            ),
-        ),
+        pytest.param("map-style", {"in_order": False}, marks=out_of_order),
         ("images", {"shuffle": True}),
     ],
     ids=str,
@@ -191,7 +189,11 @@ def test_it_is_one_of_torchs_that_counts_what_it_gave(photos, dataset, workers):
     assert_same(outcome(FastLoader), outcome(DataLoader))
 
 
-@pytest.mark.parametrize("arguments", [{}, {"in_order": False}, {"num_workers": "auto"}], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, pytest.param({"in_order": False}, marks=out_of_order), {"num_workers": "auto"}],
+    ids=str,
+)
 @pytest.mark.parametrize("dataset", ["map-style", "iterable"])
 def test_workers_that_persist_end_when_the_loader_drops_its_iterator(photos, dataset, arguments):
     arguments = {"num_workers": 1, **arguments}
@@ -274,6 +276,7 @@ def test_batches_that_others_have_an_iterator_skip_are_skipped(photos, dataset, 
     assert_same(ours, theirs)
 
 
+@out_of_order
 @pytest.mark.usefixtures("skips_are_added")
 def test_they_are_skipped_in_torchs_own_iterators_too():
     loader = FastLoader(Numbers(), 2, num_workers=1, in_order=False)

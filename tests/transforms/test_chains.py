@@ -15,6 +15,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
+import releases
 import torchvision_oracle
 from fastload._transforms.recognise import Plan, recognise
 from in_core import made
@@ -127,6 +128,7 @@ def split_as_documented(plan: Plan, chain: Any) -> None:
     assert plan.split.startswith("everything runs in the engine: ")
 
 
+@releases.in_integers
 @pytest.mark.parametrize("part", range(8))
 def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
     for number in range(part, CHAINS, 8):
@@ -143,6 +145,7 @@ def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
                 assert torch.equal(found, theirs.as_subclass(torch.Tensor)), chain
 
 
+@releases.in_integers
 def test_random_chains_on_photos_are_torchvisions(
     test_data: Path, count: Callable[[int, int], int]
 ) -> None:

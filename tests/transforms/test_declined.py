@@ -16,6 +16,7 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
+import releases
 from array_datasets import cifar
 from fastload import FastLoader
 from fastload._transforms.recognise import Unrecognised, recognise
@@ -78,12 +79,15 @@ DECLINED = {
         "this RandomRotation has its own get_params",
     ),
     "another make_params": (
-        [altered(v2.RandomRotation(9), make_params=lambda inputs: {"angle": 9.0}), v1.ToTensor()],
-        "this RandomRotation has its own make_params",
+        [
+            altered(v2.RandomRotation(9), **{releases.MAKE_PARAMS: lambda inputs: {"angle": 9.0}}),
+            v1.ToTensor(),
+        ],
+        f"this RandomRotation has its own {releases.MAKE_PARAMS}",
     ),
     "another transform": (
-        [altered(v2.AugMix(), transform=lambda image, params: image), v1.ToTensor()],
-        "this AugMix has its own transform",
+        [altered(v2.AugMix(), **{releases.TRANSFORM: lambda image, params: image}), v1.ToTensor()],
+        f"this AugMix has its own {releases.TRANSFORM}",
     ),
     "a severity set later": (
         [altered(v1.AugMix(), severity=11), v1.ToTensor()],

@@ -19,13 +19,16 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
 import joint_oracle
+import releases
 import torchvision_oracle
 from fastload import DataError, FastLoader, PackedDataset, UsageError, open_store, open_writer
 from fastload.storage import Record
 
 COUNT = 10
 SIZES = [(60, 45), (37, 64), (50, 50), (81, 33), (40, 71)]
-JOINT = {"mask": "mask", "boxes": "xyxy", "classes": "labels", "points": "points"}
+JOINT = {"mask": "mask", "boxes": "xyxy", "classes": "labels"}
+if releases.HAS_POINTS:
+    JOINT["points"] = "points"
 TENSOR = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 FIXED = v2.Compose([v2.Resize((30, 40)), v2.PILToTensor()])
 
@@ -172,9 +175,17 @@ CHAINS = {
 }
 
 
+def sanitises(steps: list[Any]) -> bool:
+    """Whether torchvision refuses them beside a mask for each image, as 0.19 did."""
+    sanitised = any(isinstance(step, v2.SanitizeBoundingBoxes) for step in steps)
+    return sanitised and not releases.SANITISES_BESIDE_MASKS
+
+
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.native
 def test_samples_are_those_of_torchvision(path: str, name: str) -> None:
+    if sanitises(CHAINS[name]):
+        pytest.skip("this torchvision cannot sanitise boxes beside masks")
     chain = v2.Compose(CHAINS[name])
     loader = FastLoader(
         PackedDataset(path, joint=JOINT),
@@ -226,7 +237,9 @@ def steps(draw: Any) -> list[Any]:
 
 @hypothesis.given(data=st.data())
 def test_random_chains_are_recognised_and_equal(path: str, data: st.DataObject) -> None:
-    chain = v2.Compose(steps(data.draw))
+    drawn = steps(data.draw)
+    hypothesis.assume(not sanitises(drawn))
+    chain = v2.Compose(drawn)
     loader = FastLoader(
         PackedDataset(path, joint=JOINT), batch_size=5, transform=chain, seed=1, num_workers=0
     )
@@ -480,6 +493,7 @@ def test_one_box_by_itself_moves_as_a_list_of_one(tmp_path: Path, kind: str) -> 
     assert [found.tolist() for found in batch["classes"]] == [[4], [5]]
 
 
+@pytest.mark.filterwarnings("ignore:Creating an ndarray from ragged")  # of NumPy before 1.24
 @pytest.mark.parametrize("labels", [["cat"], {"a": 1}, None, [[1], [2, 3]]])
 def test_labels_that_are_no_numbers_are_an_error_of_their_record(
     tmp_path: Path, labels: Any

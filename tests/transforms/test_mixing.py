@@ -6,6 +6,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
+import releases
 from batches import EVAL
 from fastload import FastLoader
 from fastload._transforms.pixels import mixing
@@ -106,7 +107,7 @@ def test_only_torchvisions_own_are_taken_for_it():
     hooked = v2.MixUp(num_classes=CLASSES)
     hooked.register_forward_hook(lambda *_: None)
     patched = v2.CutMix(num_classes=CLASSES)
-    patched.transform = lambda inpt, params: inpt
+    setattr(patched, releases.TRANSFORM, lambda inpt, params: inpt)
     some = v2.RandomChoice([v2.MixUp(num_classes=CLASSES), v2.RandomHorizontalFlip()])
     assert mixing.in_place(v2.MixUp(num_classes=CLASSES)) is not None
     for transform in (Louder(num_classes=CLASSES), hooked, patched, some, lambda batch: batch):

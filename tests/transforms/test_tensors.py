@@ -11,11 +11,11 @@ import torch
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
+import releases
 import torchvision_oracle
 from fastload._base.slabs import SlabRing
 from fastload._engine.image_engine import EngineOptions
 from fastload._engine.registry import make_engine
-from fastload._transforms import reader
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
 
@@ -72,14 +72,7 @@ def made(store: FolderStore, plan: Plan, index: int, seed: int) -> torch.Tensor:
     return images[0].clone()
 
 
-# Before torchvision 0.20 not on processors with AVX-512 either: such chains are left to Python.
-in_integers = pytest.mark.skipif(
-    not reader.resizes_in_integers("bilinear"),
-    reason="torchvision resizes tensors in floating point here",
-)
-
-
-@in_integers
+@releases.in_integers
 @pytest.mark.parametrize("name", CHAINS)
 def test_tensors_are_what_torchvision_makes_of_them(
     name: str, store: FolderStore, count: Callable[[int, int], int]
@@ -120,7 +113,7 @@ def test_any_size_to_any_size(mode: str, count: Callable[[int, int], int]) -> No
         np.testing.assert_array_equal(out.reshape(to_h, to_w, 3), expected)
 
 
-@in_integers
+@releases.in_integers
 def test_colours_on_tensors_stay_in_python() -> None:
     found = recognise(v2.Compose([v2.ToImage(), v2.Resize(8), v2.ColorJitter(0.3)]))
     assert "ColorJitter comes after the image is a tensor" in found.reason  # type: ignore[union-attr]

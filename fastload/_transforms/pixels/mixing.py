@@ -36,9 +36,11 @@ def in_place(transform: Transform) -> Transform | None:
     kind = type(transform)
     changed = copy.copy(transform)
     if kind in mixes:
-        if "transform" in vars(transform):
+        # Before torchvision 0.21 the method was private.
+        method = "transform" if hasattr(kind, "transform") else "_transform"
+        if method in vars(transform):
             return None
-        changed.transform = functools.partial(mixes[kind], core, transform.transform)
+        setattr(changed, method, functools.partial(mixes[kind], core, getattr(transform, method)))
         return changed
     if kind not in (v2.RandomChoice, v2.Compose):
         return None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ... import _native
-from ...errors import DataError, DecodeError, UsageError
+from ...errors import DataError, DecodeError, MissingDependencyError, UsageError
 from ...hints import JointKind
 from ...storage.base import Store
 from ..geometry.crop_geometry import Array, Frame
@@ -124,12 +124,13 @@ class JointProbe:
         self._plain = False
         made: dict[str, torch.Tensor] = {
             "mask": tv_tensors.Mask(torch.zeros((1, 1), dtype=torch.uint8, device="cpu")),
-            "points": tv_tensors.KeyPoints(torch.zeros((1, 2), device="cpu"), canvas_size=(1, 1)),
             "labels": torch.zeros(1, dtype=torch.int64, device="cpu"),
         }
         for form in boxes.FORMATS:
             empty = torch.zeros((1, 4), device="cpu")
             made[form] = tv_tensors.BoundingBoxes(empty, format=form.upper(), canvas_size=(1, 1))
+        if "points" in dict(joint.kinds).values():
+            made["points"] = points(torch.zeros((1, 2), device="cpu"), (1, 1))
         self._values = [made[kind] for _, kind in joint.kinds]
         self._before = [value.dtype for value in self._values]
 
@@ -370,6 +371,20 @@ def stored(
     return {name: values[0] for name, values in moving.result().items()}
 
 
+def points(value: torch.Tensor, canvas_size: tuple[int, int]) -> torch.Tensor:
+    """torchvision's ``KeyPoints``, on an image of this height and width.
+
+    Raises:
+        MissingDependencyError: this torchvision has none.
+    """
+    from torchvision import tv_tensors
+
+    if not hasattr(tv_tensors, "KeyPoints"):
+        raise MissingDependencyError("joint={...: 'points'} needs torchvision 0.23 or newer")
+    made: torch.Tensor = tv_tensors.KeyPoints(value, canvas_size=canvas_size)
+    return made
+
+
 def in_python(
     joint: Joint,
     store: Store,
@@ -394,7 +409,7 @@ def in_python(
             if kind == "mask":
                 given[name] = tv_tensors.Mask(value)
             elif kind == "points":
-                given[name] = tv_tensors.KeyPoints(value, canvas_size=canvas)
+                given[name] = points(value, canvas)
             elif kind == "labels":
                 given[name] = value
             else:

@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 import deferred_programs
+import releases
 from fastload._sources.deferred import single, switch, thread_state
 
 
@@ -38,6 +39,8 @@ def test_a_program_gives_the_same_with_deferred_images(
     def same(program: deferred_programs.Program) -> None:
         eager = deferred_programs.run(program, contextlib.nullcontext())
         deferred = deferred_programs.run(program, switch.deferring())
+        if eager[0][0] == "error" and not releases.ARRAYS_RAISE:
+            return
         assert deferred_programs.run(program, _checking()) == eager
         if program.path.name == deferred_programs.DAMAGED and eager[0][0] == "error":
             return  # only who asks for the pixels learns of it: see image.py, Errors of the body

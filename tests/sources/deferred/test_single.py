@@ -17,6 +17,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
+import releases
 from fastload._sources.deferred import image, single, stamps, switch, tensor, thread_state
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.recording import Opened
@@ -95,7 +96,8 @@ def same(found: Any, expected: Any) -> None:
         assert torch.equal(found, expected)
         assert (found.dtype, found.stride()) == (expected.dtype, expected.stride())
     elif isinstance(expected, np.ndarray):
-        np.testing.assert_array_equal(found, expected, strict=True)
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(found, expected)
         assert found.flags.writeable == expected.flags.writeable
     else:
         assert found == expected
@@ -268,6 +270,7 @@ def test_small_images_are_left_to_pillow(photo: Path, decoded: list[bool]) -> No
     assert not decoded
 
 
+@releases.array_errors
 def test_a_damaged_image_raises_where_its_pixels_are_asked_for(photo: Path) -> None:
     shapes.truncate(photo)
     whole = io.BytesIO(photo.read_bytes())  # of a path, Pillow would leave the file open
@@ -278,6 +281,7 @@ def test_a_damaged_image_raises_where_its_pixels_are_asked_for(photo: Path) -> N
     assert str(found.value) == str(expected.value)
 
 
+@releases.array_errors
 def test_an_image_whose_file_was_closed_raises_as_ever(photo: Path) -> None:
     with switch.deferring():
         with open(photo, "rb") as file:
@@ -286,6 +290,7 @@ def test_an_image_whose_file_was_closed_raises_as_ever(photo: Path) -> None:
             np.asarray(image)
 
 
+@releases.array_errors
 def test_a_file_that_changed_since_it_was_opened_is_not_read(photo: Path) -> None:
     with switch.deferring():
         image = Image.open(photo)

@@ -17,6 +17,7 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 import deferred_datasets as shapes
+import releases
 from fastload import FastLoader
 from fastload._sources.deferred import switch
 from fastload._sources.deferred.tensor import DeferredTensor
@@ -87,6 +88,7 @@ def test_what_is_read_is_what_torchvision_reads(
             assert outcome(call, path) == expected, path
 
 
+@releases.exchanged_io
 @pytest.mark.parametrize("name", ["420.jpg", "444.jpg", "progressive.jpg", "gray.jpg"])
 def test_jpegs_stay_deferred(files: list[Path], name: str) -> None:
     path = files[0].parent / name
@@ -129,6 +131,7 @@ def test_a_damaged_jpeg_gives_what_torchvision_makes_of_it(files: list[Path], wo
     side_by_side(Read(paths, crops=False), batch_size=2, num_workers=workers)
 
 
+@releases.exchanged_io
 def test_tensors_stay_deferred_to_the_batch(files: list[Path]) -> None:
     folder = files[0].parent
     loader = FastLoader(Read([folder / "420.jpg", folder / "444.jpg"], crops=False), 2)

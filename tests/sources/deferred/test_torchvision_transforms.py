@@ -19,6 +19,7 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
+import releases
 from fastload._sources.deferred import switch, torchvision_transforms, trial
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.switch import deferring
@@ -277,9 +278,13 @@ def test_a_hue_that_does_not_exist_is_torchvisions_error(kind: Any) -> None:
             jitter(opened())
 
 
+@pytest.mark.skipif(
+    "torchvision.transforms.v2.Transform.forward" in releases.LEFT_ALONE,
+    reason="this torchvision's v2 is left alone",
+)
 def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     switch.install()
-    assert trial.left_out() == []
+    assert releases.unexpected(trial.left_out()) == []
     taken = []
     for name in (
         "_cropped",
