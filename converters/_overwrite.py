@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..errors import StoreError, UsageError
 from ..storage import open_store
-from ..storage._partial import sync_folder
+from ..storage._durable import sync
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import next_sidecar_of
 from ..storage._writer import write_failed
@@ -151,7 +151,7 @@ def _move(
             os.rename(place, work.file(aside[name]))
         of_one_file = name.endswith(SIDECAR) and name.removesuffix(SIDECAR) in new
         os.replace(work.file(name), _waiting(place) if of_one_file else place)
-    sync_folder(parent)
+    sync(parent)
     _settle(parent, names)
     for left in old - {os.path.join(parent, name) for name in names}:
         os.remove(left)
@@ -173,7 +173,7 @@ def _note(folder: str, new: Iterable[str], old: Iterable[str]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(journal + ".new", journal)
-    sync_folder(folder)
+    sync(folder)
 
 
 def _take_back(folder: str, parent: str) -> list[str]:
@@ -208,7 +208,7 @@ def _take_back(folder: str, parent: str) -> list[str]:
             for one in (place, _waiting(place)) if name not in there else ():
                 if _inode(one) == inode:
                     os.rename(one, os.path.join(folder, name))
-        sync_folder(parent)
+        sync(parent)
         return left
     for place in left:
         os.remove(place)
@@ -228,7 +228,7 @@ def _settle(parent: str, names: Iterable[str]) -> None:
         ours = name.endswith(SIDECAR) and os.path.lexists(place.removesuffix(SIDECAR))
         if ours and os.path.lexists(_waiting(place)):
             os.replace(_waiting(place), place)
-    sync_folder(parent)
+    sync(parent)
 
 
 def _inode(path: str) -> int | None:

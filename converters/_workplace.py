@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..errors import UsageError
 from ..storage import find_by_suffix
-from ..storage._partial import sync_folder
+from ..storage._durable import sync
 from ..storage._sidecar import SUFFIX as SIDECAR
 
 _MARK = "made-by-fastload"
@@ -77,7 +77,7 @@ class Workplace:
                 file.write(_TEXT)
                 file.flush()
                 os.fsync(file.fileno())
-            sync_folder(self.folder)
+            sync(self.folder)
         except OSError:
             self.end()
             raise

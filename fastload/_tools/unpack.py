@@ -21,10 +21,10 @@ from ..errors import ChecksumError, DecodeError, StoreError, UsageError
 from ..storage import open_store
 from ..storage._crc import crc32c
 from ..storage._decoded import check_decoded
+from ..storage._durable import sync
 from ..storage._fetched import fetched_ahead
 from ..storage._fields import encode_json
 from ..storage._local import local_path
-from ..storage._partial import sync_folder
 from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
 
@@ -102,7 +102,7 @@ def unpack(
             report = _write(opened, partial, workers or available(), report_progress)
         try:
             os.rename(partial, target)
-            sync_folder(os.path.dirname(target))
+            sync(os.path.dirname(target))
         except OSError as error:
             raise _not_written(partial, error) from error
     except BaseException:

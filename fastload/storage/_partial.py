@@ -26,6 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import StoreError, UsageError
 from ._columns import Columns, pack_chunk, unpack_chunks
+from ._durable import sync, write_json
 
 _RENAMES = "renames.json"
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
@@ -168,7 +169,7 @@ class Partial:
         """Write the settings, or compare them with those of the first run."""
         name = os.path.join(self.folder, "settings.json")
         if not os.path.exists(name):
-            self._write_json("settings.json", settings)
+            write_json(name, settings)
             return
         try:
             with open(name, encoding="utf-8") as file:
@@ -247,22 +248,18 @@ class Partial:
                 store that was deleted.
         """
         for name, _ in renames:
-            descriptor = os.open(self.file(name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(self.file(name))
         *others, (last, mark) = renames
         for path in [mark, *([] if replace else [path for _, path in others])]:
             if os.path.lexists(path):
                 raise UsageError(f"{path!r} exists: move it and run the same again")
         if others:
-            self._write_json(_RENAMES, others)
+            write_json(self.file(_RENAMES), others)
             for name, path in others:
                 os.rename(self.file(name), path)
-            sync_folder(os.path.dirname(self.path))
+            sync(os.path.dirname(self.path))
         os.rename(self.file(last), mark)
-        sync_folder(os.path.dirname(self.path))
+        sync(os.path.dirname(self.path))
         self.close(remove=True)
 
     def _take_back(self) -> None:
@@ -282,18 +279,8 @@ class Partial:
                 raise self._unusable(journal)
             if not os.path.lexists(self.file(name)) and os.path.lexists(path):
                 os.rename(path, self.file(name))
-        sync_folder(os.path.dirname(self.path))
+        sync(os.path.dirname(self.path))
         os.remove(journal)
-
-    def _write_json(self, name: str, value: object) -> None:
-        """Write a small file of the partial as a whole or not at all."""
-        path = self.file(name)
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".new", path)
-        sync_folder(self.folder)
 
     def close(self, *, remove: bool = False) -> None:
         """Release the partial; it stays for a resume unless ``remove``."""
@@ -311,15 +298,6 @@ def clear_finished(path: str, *, mark: str) -> None:
     if os.path.isdir(path + ".partial"):
         with contextlib.suppress(UsageError, OSError):  # the store exists
             Partial(path, {}, mark=mark)
-
-
-def sync_folder(path: str) -> None:
-    """Make renames in a folder survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def refuse_others(folder: str, first: Mapping[str, object], now: Mapping[str, object]) -> None:

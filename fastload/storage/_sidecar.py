@@ -22,9 +22,9 @@ from .._base.whole_file import whole_file
 from ..errors import StoreError
 from ._columns import field_arrays, fields_of
 from ._crc import crc32c
+from ._durable import sync
 from ._fields import Blobs, Field, is_text
 from ._mapped import Watch
-from ._partial import sync_folder
 from ._read import open_regular
 from ._sums import Sums
 from .registry import Need
@@ -94,7 +94,7 @@ def write_sidecar(
         file.flush()
         os.fsync(file.fileno())
     if target is None:
-        sync_folder(folder)
+        sync(folder)
 
 
 def _write(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

@@ -27,7 +27,8 @@ import numpy as np
 
 from ..errors import StoreError, UsageError
 from ._columns import Schema
-from ._partial import Partial, sync_folder
+from ._durable import sync, write_synced
+from ._partial import Partial
 from ._shards import ShardStart
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
@@ -152,14 +153,14 @@ class ShardPlace:
             ) from error
         try:
             self.write_into(work, write, classes=classes, metadata=metadata)
-            sync_folder(work)
+            sync(work)
             os.makedirs(self.folder, exist_ok=True)
             try:
                 os.rename(work, self.finished)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another was faster
                     raise
-            sync_folder(self.folder)
+            sync(self.folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return self.surely_found()
@@ -186,10 +187,7 @@ class ShardPlace:
                 "begun_ns": begun_ns,
                 "noted": noted,
             }
-        with open(os.path.join(folder, REPORT), "w", encoding="utf-8") as file:
-            json.dump(about, file)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(os.path.join(folder, REPORT), json.dumps(about).encode())
 
     def surely_found(self) -> Made:
         """The shard, which was just made."""

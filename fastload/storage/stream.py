@@ -25,12 +25,12 @@ from .. import _native
 from ..errors import StoreError, UsageError
 from ._columns import Columns, join
 from ._crc import crc32c
+from ._durable import write_all
 from ._fields import encode_text
 from ._read import open_regular, pread_all
 from ._shards import Sharding, ShardStart, data_files, fill, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter, WriterOptions
-from ._writes import write_all
 from .base import Batch
 from .registry import Need
 from .table import Table, TableStore

@@ -161,11 +161,3 @@ def _check_name(name: str) -> None:
 def to_json(header: Mapping[str, Any]) -> bytes:
     """``header`` as JSON in ASCII, so that undecodable file names are escaped."""
     return json.dumps(header, indent=1).encode("ascii")
-
-
-def write_synced(path: str, *parts: bytes | memoryview) -> None:
-    """Write a small file, durably."""
-    with open(path, "xb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())

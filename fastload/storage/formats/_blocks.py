@@ -15,12 +15,11 @@ import numpy as np
 from ...errors import StoreError
 from .._column_reader import ColumnReader, checked_classes
 from .._columns import Columns
+from .._durable import sync, write_all
 from .._fields import Blobs, numbered_keys
-from .._partial import sync_folder
 from .._read import read_regular
 from .._shards import Sharding
 from .._writer import WriterOptions
-from .._writes import write_all
 from ..table import Indirect, Table, constant
 from ._array_writer import ArrayWriter
 from ._image_table import CLASSES, LABELS, Axes, Header, first_of, image_table, least_stored
@@ -164,7 +163,7 @@ class BlockWriter:
 def sync_folders(path: str) -> None:
     """Sync every folder of a finished tree, whose files were synced when they were written."""
     for root, _, _ in os.walk(path):
-        sync_folder(root)
+        sync(root)
 
 
 def _file_print(path: str) -> tuple[int, int, int]:

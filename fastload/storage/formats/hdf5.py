@@ -34,11 +34,11 @@ from ...errors import StoreError, StoreNotFoundError, UsageError, needed
 from ...hints import Compression
 from .._column_reader import ColumnReader
 from .._columns import Columns
+from .._durable import write_all
 from .._fields import Blobs, encode_text, little, numbered_keys
 from .._mapped import MappedColumns
 from .._read import open_regular
 from .._writer import WriterOptions
-from .._writes import write_all
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
 from ._array_shards import apart, array_writer, read_shards

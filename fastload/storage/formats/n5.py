@@ -21,10 +21,11 @@ import numpy as np
 
 from ...errors import StoreError, StoreNotFoundError
 from .._columns import Columns
+from .._durable import write_synced
 from .._read import open_regular, read_regular
 from ..registry import Format
 from ..table import Indirect, Table, TableStore
-from ._array_writer import to_json, write_synced
+from ._array_writer import to_json
 from ._blocks import (
     BlockArrayWriter,
     BlockWriter,

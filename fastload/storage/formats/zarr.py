@@ -19,10 +19,11 @@ import numpy as np
 from ...errors import StoreError, StoreNotFoundError, install, needed
 from .._columns import Columns
 from .._crc import crc32c
+from .._durable import write_synced
 from .._read import open_regular, read_regular
 from ..registry import Format
 from ..table import Indirect, Table, TableStore
-from ._array_writer import to_json, write_synced
+from ._array_writer import to_json
 from ._blocks import (
     BlockArrayWriter,
     BlockWriter,

@@ -92,17 +92,15 @@ class _RangeFetch:
 class Hold:
     """Bytes that stay in the cache, or come into it, as long as this lives."""
 
-    def __init__(self, cache: BlockCache) -> None:
+    def __init__(
+        self, cache: BlockCache, ranges: Ranges, origin: Origin, *, urgency: float, ahead: bool
+    ) -> None:
         self.cache: BlockCache | None = cache
-        self.ranges: Ranges = ()
-        self.rounds = 0
+        self.ranges, self.origin, self.urgency, self.ahead = ranges, origin, urgency, ahead
+        self.rounds = self.ahead_nbytes = 0
         self.pins: list[tuple[BlockFile, np.ndarray]] = []
         self.fetches: list[_RangeFetch] = []
         self.others: list[tuple[BlockFile, np.ndarray]] = []  # that other processes fetch
-        self.source: Origin | None = None
-        self.urgency = 0.0
-        self.ahead = False
-        self.ahead_nbytes = 0
 
     def ready(self) -> bool:
         if any(not fetch.done for fetch in self.fetches):
@@ -192,7 +190,7 @@ class BlockCache:
     # --- holds ------------------------------------------------------------------------------------
 
     def hold(
-        self, ranges: Ranges, source: Origin, *, urgency: float = 0.0, ahead: bool = False
+        self, ranges: Ranges, origin: Origin, *, urgency: float = 0.0, ahead: bool = False
     ) -> Hold | None:
         """Pin ``ranges``, and fetch what is missing.
 
@@ -204,8 +202,7 @@ class BlockCache:
             StoreError: there is no room.
             LostFiles: the cache's files were deleted or truncated.
         """
-        hold = Hold(self)
-        hold.ranges, hold.source, hold.urgency, hold.ahead = ranges, source, urgency, ahead
+        hold = Hold(self, ranges, origin, urgency=urgency, ahead=ahead)
         try:
             with self.area.mutex():
                 self._forget_dropped()
@@ -226,9 +223,9 @@ class BlockCache:
             raise
         self._send(hold)
         self._verify(hold)
-        source.counters.add(missed_nbytes=CELL * missed)
+        origin.counters.add(missed_nbytes=CELL * missed)
         if not ahead:
-            source.counters.add(asked_nbytes=CELL * sum(len(cells) for _, cells in ranges))
+            origin.counters.add(asked_nbytes=CELL * sum(len(cells) for _, cells in ranges))
         return hold
 
     def _may_hold(self, hold: Hold, ranges: Ranges) -> bool:
@@ -303,20 +300,19 @@ class BlockCache:
 
     def _send(self, hold: Hold) -> None:
         """Send the requests of new fetches; outside of the mutex."""
-        source = hold.source
-        assert source is not None, "every hold has one"
+        origin = hold.origin
         new = [fetch for fetch in hold.fetches if fetch.request is None and not fetch.done]
         for number, fetch in enumerate(new):
             file = fetch.file
             fetch.request = Request(
-                source.service,
+                origin.service,
                 file.what,
                 fetch.first * CELL,
                 min(fetch.stop * CELL, file.nbytes),
                 deliver=lambda data, fetch=fetch: self._deliver(fetch, data),  # type: ignore[misc]
                 fail=lambda error, fetch=fetch: self._end(fetch, error),  # type: ignore[misc]
-                counters=source.counters,
-                secrets=source.secrets,
+                counters=origin.counters,
+                secrets=origin.secrets,
             )
             try:
                 requests.of_process().send(fetch.request, hold.urgency)
@@ -410,14 +406,13 @@ class BlockCache:
         for file, cells in hold.ranges:
             wrong = file.wrong(cells[file.state[cells] == THERE])
             if len(wrong):
-                assert hold.source is not None, "every hold has one"
                 with self.area.mutex():
                     # Another process may have fetched it anew meanwhile.
-                    self._doubt(file, file.wrong(wrong[file.state[wrong] == THERE]), hold.source)
+                    self._doubt(file, file.wrong(wrong[file.state[wrong] == THERE]), hold.origin)
                     self._take(hold, file, wrong, ahead=False)
                 self._send(hold)
 
-    def doubt(self, ranges: Ranges, source: Origin) -> None:
+    def doubt(self, ranges: Ranges, origin: Origin) -> None:
         """What is there of ``ranges`` is damaged, whatever its checksums say: it is absent again.
 
         They are those of the bytes that came, which something may have changed on the way.
@@ -425,10 +420,10 @@ class BlockCache:
         with self.area.mutex():
             for file, cells in ranges:
                 if not file.closed:
-                    self._doubt(file, cells[file.state[cells] == THERE], source)
+                    self._doubt(file, cells[file.state[cells] == THERE], origin)
 
-    def _doubt(self, file: BlockFile, cells: np.ndarray, source: Origin) -> None:
-        source.counters.add(damaged=len(cells), missed_nbytes=CELL * len(cells))
+    def _doubt(self, file: BlockFile, cells: np.ndarray, origin: Origin) -> None:
+        origin.counters.add(damaged=len(cells), missed_nbytes=CELL * len(cells))
         file.forget(cells)
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -462,8 +457,7 @@ class BlockCache:
                 if self._complete(hold, dead=dead):
                     return
         finally:
-            assert hold.source is not None, "every hold has one"
-            hold.source.counters.add(wait_s=time.monotonic() - begin)
+            hold.origin.counters.add(wait_s=time.monotonic() - begin)
 
     def _raise(self, hold: Hold) -> None:
         for fetch in hold.fetches:

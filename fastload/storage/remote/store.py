@@ -51,7 +51,7 @@ class _Attached:
         self.process = os.getpid()
         self.url = url
         self.cache: BlockCache = cache_for(options)
-        self.source = Origin(service, options.secrets(), counters)
+        self.origin = Origin(service, options.secrets(), counters)
         self.closed = False
         self.opened: list[BlockFile] = []
         self.holds: list[Hold] = []
@@ -123,7 +123,7 @@ class _Attached:
         ]
         self._read.append(cells)
         try:
-            hold = self.cache.hold(cells, self.source)
+            hold = self.cache.hold(cells, self.origin)
             assert hold is not None, "only what is ahead may find no room"
             hold.wait()
         except StoreError:
@@ -137,7 +137,7 @@ class _Attached:
         ranges += [place for read in self._read for place in read]
         self._read.clear()
         if ranges and not self._failed:
-            self.cache.doubt(ranges, self.source)
+            self.cache.doubt(ranges, self.origin)
         return bool(ranges) and not self._failed
 
     @property
@@ -285,7 +285,7 @@ class RemoteStore(WrappedStore):
             if self._attached is lost:
                 self._before.append(lost)
                 self._inner_before += [] if self._inner is None else [self._inner]
-                self._attach(lost.source.service)
+                self._attach(lost.origin.service)
                 self.generation += 1
 
     def doubt(self, indices: np.ndarray) -> bool:
@@ -297,7 +297,7 @@ class RemoteStore(WrappedStore):
         if here.lost:
             self._reopen(here)
         else:
-            here.cache.doubt(self._ranges(self.places(new)), here.source)
+            here.cache.doubt(self._ranges(self.places(new)), here.origin)
         return True
 
     @property
@@ -354,7 +354,7 @@ class RemoteStore(WrappedStore):
             if self.inner.remote:
                 return self.inner.spans(indices)
             here, spans = self._here, self.places(indices)
-            hold = here.cache.hold(self._ranges(spans), here.source)
+            hold = here.cache.hold(self._ranges(spans), here.origin)
             assert hold is not None, "only what is ahead may find no room"
             hold.wait()
             return Spans(file=spans.file, offset=spans.offset, nbytes=spans.nbytes, held=hold)
@@ -367,7 +367,7 @@ class RemoteStore(WrappedStore):
                 return self.inner.ahead(indices, urgency=urgency, blocks=blocks)
             here = self._here
             ranges = self._ranges(self.places(indices), blocks=blocks)
-            return here.cache.hold(ranges, here.source, urgency=urgency, ahead=True)
+            return here.cache.hold(ranges, here.origin, urgency=urgency, ahead=True)
 
         return self._healed(begun)
 
@@ -505,9 +505,7 @@ class RemoteStore(WrappedStore):
     def locate(self, indices: np.ndarray) -> Located:
         if self.inner.remote:
             return self._healed(lambda: self.inner.locate(indices))
-        return Located(
-            spans=self.spans(indices), kinds=self.kinds(indices), sizes=self.sizes(indices)
-        )
+        return super().locate(indices)
 
     def read(self, indices: np.ndarray) -> list[bytes]:
         """What does not match its checksum is fetched again."""
