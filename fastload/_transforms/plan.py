@@ -11,7 +11,7 @@ import torch
 from ..errors import UsageError
 from .geometry.draws import Op
 from .pixels.erasing import Erase
-from .pixels.operations import PixelOp, resizes
+from .pixels.operations import PixelOp
 from .targets.joint import Joint
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ class Plan:
     @property
     def drawn_size(self) -> bool:
         """Whether the output size is random, so that images rarely form a batch."""
-        return self.size is None and any(
-            resizes(op) for stage in self.stages for op in stage.pixels
-        )
+        return self.size is None and any(op.resizes for stage in self.stages for op in stage.pixels)
 
     @property
     def each(self) -> tuple[Plan, ...]:

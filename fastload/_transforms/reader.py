@@ -30,7 +30,7 @@ from .geometry.draws import Op
 from .pixels import erasing
 from .pixels.augmentations import pixel_op
 from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
-from .pixels.operations import PixelOp, resizes
+from .pixels.operations import PixelOp
 from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
 from .targets.boxes import FORMATS
 from .targets.joint import Joint, JointProbe, Sanitize
@@ -255,14 +255,11 @@ class ChainReader:
         op = pixel_op(transform)
         if op is None:
             raise Stop(f"{kind} is not a transform fastload knows")
-        if self._joint is not None:
-            from .pixels import warps
-
-            if warps.moves(op):
-                raise Stop(
-                    f"{kind} transforms masks and boxes too; with joint= only crops, resizes, pads "
-                    "and flips are recognised"
-                )
+        if self._joint is not None and op.moves:
+            raise Stop(
+                f"{kind} transforms masks and boxes too; with joint= only crops, resizes, pads "
+                "and flips are recognised"
+            )
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
         alike = (kind in _ALIKE and self._levels) or kind == "RandomVerticalFlip"
@@ -281,7 +278,7 @@ class ChainReader:
         if len(self._frames) == 1 or self._frame.ops:
             self._next_frame()
         self._pixels[-1].append(op)
-        if resizes(op):
+        if op.resizes:
             self._frame.start = None
         self._steps.append(_printed(transform))
 

@@ -178,11 +178,11 @@ def draw(
             if log is not None:
                 _note_mirrors(log, drawn[-1][0], w, h)
             w, h = operations.sides_after(drawn[-1], w, h)
-            if operations.resizes(op):
+            if op.resizes:
                 _refuse_large(frame, w, h)
         if log is not None:
             log.fill = stage.mask_fill
-        resized = any(map(operations.resizes, stage.pixels))
+        resized = any(op.resizes for op in stage.pixels)
         frame = Frame(*((w, h) if resized else (frame.w, frame.h)), indices, log)
         draws.apply(stage.ops, frame, seed, epoch, counters, position=position)
         frame.refuse_large()

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from typing_extensions import override
 
 from ..geometry.crop_geometry import Array
 from .operations import (
@@ -22,6 +23,7 @@ from .operations import (
     ROTATE_90,
     ROTATE_180,
     ROTATE_270,
+    PixelOp,
     Slots,
     empty,
     uniform,
@@ -137,7 +139,7 @@ def _expand(values: Array, w: Array, h: Array) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomRotation:
+class RandomRotation(PixelOp):
     """Rotation by an angle uniform in ``degrees``, anticlockwise, about ``center`` (x, y).
 
     ``expand``: enlarge the result to contain the whole rotated image.
@@ -147,22 +149,27 @@ class RandomRotation:
     center: tuple[float, float] | None
     look: Look
     expand: bool = False
-    numbers: int = dataclasses.field(default=1, init=False)
-    slots: int = dataclasses.field(default=1, init=False)
+
+    moves = True
 
     @property
-    def width(self) -> int:
-        """Those of an affine map, and with ``expand`` the size of the result."""
-        return WIDTH + 2 * self.expand
+    @override
+    def resizes(self) -> bool:
+        return self.expand
 
+    @property
+    @override
+    def width(self) -> int:
+        return WIDTH + 2 * self.expand  # with it, the size of the result
+
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         low, high = self.degrees
         return rotation(uniform(low, high, u[0]), w, h, self.center, self.look, self.expand)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomAffine:
+class RandomAffine(PixelOp):
     """Rotation, translation by whole pixels, scaling and shear. torchvision's ``RandomAffine``."""
 
     degrees: tuple[float, float]
@@ -171,12 +178,13 @@ class RandomAffine:
     shear: tuple[float, float, float, float]
     center: tuple[float, float] | None
     look: Look
-    numbers: int = dataclasses.field(default=6, init=False)
-    slots: int = dataclasses.field(default=1, init=False)
-    width: int = dataclasses.field(default=WIDTH, init=False)
 
+    moves = True
+    numbers = 6
+    width = WIDTH
+
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         n = len(w)
         codes, values = empty(n, 1, WIDTH)
         codes[:] = AFFINE

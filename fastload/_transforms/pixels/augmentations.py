@@ -35,7 +35,7 @@ def _inner(outer: str, transforms: Iterable[Transform]) -> tuple[PixelOp, ...]:
         if op is None:
             raise Stop(f"{kind} inside {outer}; colour, flips and affine maps are recognised")
         ops.append(op)
-    if any(map(operations.resizes, ops)) and (outer != "RandomApply" or len(ops) > 1):
+    if any(op.resizes for op in ops) and (outer != "RandomApply" or len(ops) > 1):
         raise Stop(
             f"RandomRotation with expand=True together with others in {outer}, because it changes "
             "the size of their images; alone, or alone in RandomApply, it is recognised"
@@ -49,7 +49,7 @@ def _compose(transform: Transform) -> PixelOp:
 
 
 def _apply(transform: Transform) -> PixelOp:
-    return Chance(probability(transform), Chain(_inner("RandomApply", transform.transforms)))
+    return Chance(p=probability(transform), ops=_inner("RandomApply", transform.transforms))
 
 
 def _choice(transform: Transform) -> PixelOp:
@@ -71,20 +71,20 @@ def _sometimes(code: int, *names: str) -> Callable[[Transform], PixelOp]:
         values = [getattr(transform, name) for name in names]
         if not all(isinstance(value, (int, float)) and abs(value) < 1e30 for value in values):
             raise Stop(f"{type(transform).__name__} with {names[0]}={values[0]}")
-        return Chance(probability(transform), Fixed(code, tuple(map(float, values))))
+        return Chance((Fixed(code, tuple(map(float, values))),), probability(transform))
 
     return read
 
 
 def _flip(transform: Transform) -> PixelOp:
-    return Chance(probability(transform), Fixed(operations.MIRROR))
+    return Chance((Fixed(operations.MIRROR),), probability(transform))
 
 
 def _posterize(transform: Transform) -> PixelOp:
     bits = transform.bits
     if type(bits) is not int or not 1 <= bits <= 8:
         raise Stop(f"RandomPosterize with bits={bits}; Pillow takes 1 to 8")
-    return Chance(probability(transform), Fixed(operations.POSTERIZE, (float(bits),)))
+    return Chance((Fixed(operations.POSTERIZE, (float(bits),)),), probability(transform))
 
 
 def _jitter(transform: Transform) -> PixelOp:

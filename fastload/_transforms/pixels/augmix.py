@@ -19,11 +19,12 @@ import math
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from ..geometry.crop_geometry import Array
 from . import operations
 from .affine import Look, inverse
-from .operations import Slots, empty
+from .operations import PixelOp, Slots, empty
 from .policies import Step
 
 WIDTH = 12
@@ -51,7 +52,7 @@ NAMES = frozenset({*_AS_ON_TENSORS, *_AS_THEY_ARE, "AutoContrast", "Rotate"}) | 
 
 
 @dataclasses.dataclass(frozen=True)
-class AugMix:
+class AugMix(PixelOp):
     """``chains`` chains of ``depth`` random ``steps`` each (0: 1 to 3), summed with the image.
 
     The weights are drawn from a Dirichlet distribution with ``alpha``. ``filled``: whether affine
@@ -65,25 +66,29 @@ class AugMix:
     alpha: float
     filled: bool
     look: Look
-    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    moves = True
+    width = WIDTH
 
     @property
     def _longest(self) -> int:
         return self.depth or _DEEPEST
 
     @property
+    @override
     def numbers(self) -> int:
-        """Those of the weights, each chain's depth, and each operation's choice, bin and sign."""
+        # of the weights, each chain's depth, and each operation's choice, bin and sign
         shares = (2 + self.chains) * gamma_numbers(self.alpha)
         return shares + self.chains * (1 + 3 * self._longest)
 
     @property
+    @override
     def slots(self) -> int:
-        """One to start, the operations of each chain, and one after each chain to add it."""
+        # one to start, the operations of each chain, and one after each chain to add it
         return 1 + self.chains * (self._longest + 1)
 
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         n, each = len(w), gamma_numbers(self.alpha)
         codes, values = empty(n, self.slots, WIDTH)
         own = dirichlet(u[: 2 * each], self.alpha, 2)

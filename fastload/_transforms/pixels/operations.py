@@ -10,10 +10,11 @@ The distributions are torchvision's (transforms/transforms.py, each class's ``ge
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from ..geometry.crop_geometry import Array
 
@@ -32,21 +33,35 @@ Slots = tuple[Array, Array]
 """Codes int32 (n, slots) and values float64 (n, slots, width); n 1: the same for all samples."""
 
 
-class PixelOp(Protocol):
+class PixelOp(abc.ABC):
     """One operation on pixels. Frozen and hashable; all its random numbers are passed as ``u``."""
 
     @property
     def numbers(self) -> int:
         """How many uniform numbers it needs for each sample."""
+        return 1
 
     @property
     def slots(self) -> int:
         """Number of slots it fills."""
+        return 1
 
     @property
+    @abc.abstractmethod
     def width(self) -> int:
         """Number of values of each slot."""
 
+    @property
+    def resizes(self) -> bool:
+        """Whether it may change the size of an image."""
+        return False
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may move pixels in another way than by a flip."""
+        return False
+
+    @abc.abstractmethod
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
         """The slots of n samples of w x h pixels; ``u`` is (numbers, n), uniform in [0, 1)."""
 
@@ -80,18 +95,6 @@ def uniform(low: float | Array, high: float | Array, u: Array) -> Array:
     return (low + u * (high - low)).astype(np.float32).astype(np.float64)
 
 
-def resizes(op: PixelOp) -> bool:
-    """Whether an operation may change the size of an image."""
-    return bool(getattr(op, "expand", False)) or any(map(resizes, inner(op)))
-
-
-def inner(op: PixelOp) -> tuple[PixelOp, ...]:
-    """The operations that ``op`` consists of; none: it is one."""
-    if isinstance(op, Chance):
-        return (op.op,)
-    return op.ops if isinstance(op, _Several) else ()
-
-
 def sides_after(slots: Slots, w: Array, h: Array) -> tuple[Array, Array]:
     """Width and height of images of w x h pixels after these slots."""
     codes, values = slots
@@ -107,21 +110,21 @@ def sides_after(slots: Slots, w: Array, h: Array) -> tuple[Array, Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed:
+class Fixed(PixelOp):
     """The same operation for every sample."""
 
     code: int
     values: tuple[float, ...] = ()
-    numbers: int = dataclasses.field(default=0, init=False)
-    slots: int = dataclasses.field(default=1, init=False)
+
+    numbers = 0
 
     @property
+    @override
     def width(self) -> int:
-        """The number of values."""
         return len(self.values)
 
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         codes, values = empty(len(w), 1, self.width)
         codes[:] = self.code
         values[:] = self.values
@@ -129,18 +132,17 @@ class Fixed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Factor:
+class Factor(PixelOp):
     """An operation with one value, uniform between ``low`` and ``high``."""
 
     code: int
     low: float
     high: float
-    numbers: int = dataclasses.field(default=1, init=False)
-    slots: int = dataclasses.field(default=1, init=False)
-    width: int = dataclasses.field(default=1, init=False)
 
+    width = 1
+
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         codes, values = empty(len(w), 1, 1)
         codes[:] = self.code
         factor = uniform(self.low, self.high, u[0])
@@ -151,7 +153,7 @@ class Factor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blur:
+class Blur(PixelOp):
     """A Gaussian blur of ``radius`` (x, y) pixels; sigma is uniform between ``low`` and ``high``.
 
     Values: radius x, radius y, the weights of x from the centre out, those of y. torchvision's
@@ -161,16 +163,14 @@ class Blur:
     radius: tuple[int, int]
     low: float
     high: float
-    numbers: int = dataclasses.field(default=1, init=False)
-    slots: int = dataclasses.field(default=1, init=False)
 
     @property
+    @override
     def width(self) -> int:
-        """Two radii, and the weights from the centre out."""
         return 4 + sum(self.radius)
 
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         codes, values = empty(len(w), 1, self.width)
         codes[:] = BLUR
         values[:, 0, :2] = self.radius
@@ -185,46 +185,33 @@ class Blur:
 
 
 @dataclasses.dataclass(frozen=True)
-class Chance:
-    """``op`` with probability ``p``."""
-
-    p: float
-    op: PixelOp
-
-    @property
-    def numbers(self) -> int:
-        """Those of the operation, and one for the probability."""
-        return 1 + self.op.numbers
-
-    @property
-    def slots(self) -> int:
-        """Those of the operation."""
-        return self.op.slots
-
-    @property
-    def width(self) -> int:
-        """That of the operation."""
-        return self.op.width
-
-    def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
-        codes, values = self.op.draw(u[1:], w, h)
-        codes[u[0] >= self.p] = NONE
-        return codes, values
-
-
-@dataclasses.dataclass(frozen=True)
-class _Several:
+class _Several(PixelOp):
     ops: tuple[PixelOp, ...]
 
     @property
-    def width(self) -> int:
-        """The largest."""
-        return max((op.width for op in self.ops), default=0)
+    @override
+    def resizes(self) -> bool:
+        return any(op.resizes for op in self.ops)
 
     @property
-    def _most(self) -> int:
+    @override
+    def moves(self) -> bool:
+        return any(op.moves for op in self.ops)
+
+    @property
+    @override
+    def numbers(self) -> int:
+        return sum(op.numbers for op in self.ops)
+
+    @property
+    @override
+    def slots(self) -> int:
         return max((op.slots for op in self.ops), default=0)
+
+    @property
+    @override
+    def width(self) -> int:
+        return max((op.width for op in self.ops), default=0)
 
     def _drawn(self, u: Array, w: Array, h: Array) -> list[Slots]:
         parts = []
@@ -240,18 +227,31 @@ class Chain(_Several):
     """All operations, in order."""
 
     @property
-    def numbers(self) -> int:
-        """Those of all."""
-        return sum(op.numbers for op in self.ops)
-
-    @property
+    @override
     def slots(self) -> int:
-        """Those of all."""
         return sum(op.slots for op in self.ops)
 
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         return joined(self._drawn(u, w, h), len(w))
+
+
+@dataclasses.dataclass(frozen=True)
+class Chance(Chain):
+    """All operations, in order, with probability ``p``; otherwise none."""
+
+    p: float
+
+    @property
+    @override
+    def numbers(self) -> int:
+        return 1 + super().numbers
+
+    @override
+    def draw(self, u: Array, w: Array, h: Array) -> Slots:
+        codes, values = super().draw(u[1:], w, h)
+        codes[u[0] >= self.p] = NONE
+        return codes, values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,18 +259,18 @@ class RandomOrder(_Several):
     """All operations in a random order, each order with the same probability."""
 
     @property
+    @override
     def numbers(self) -> int:
-        """Those of all, and one for each operation for the order."""
-        return len(self.ops) + sum(op.numbers for op in self.ops)
+        return len(self.ops) + super().numbers
 
     @property
+    @override
     def slots(self) -> int:
-        """As many as the largest for each, so that any operation fits into any place."""
-        return len(self.ops) * self._most
+        return len(self.ops) * super().slots  # so that any operation fits into any place
 
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
-        n, count, most = len(w), len(self.ops), self._most
+        n, count, most = len(w), len(self.ops), super().slots
         codes = np.zeros((n, count, most), np.int32)
         values = np.zeros((n, count, most, self.width))
         for k, (part_codes, part_values) in enumerate(self._drawn(u[count:], w, h)):
@@ -291,17 +291,12 @@ class RandomChoice(_Several):
     weights: tuple[float, ...]
 
     @property
+    @override
     def numbers(self) -> int:
-        """Those of all, and one for the choice."""
-        return 1 + sum(op.numbers for op in self.ops)
+        return 1 + super().numbers
 
-    @property
-    def slots(self) -> int:
-        """As many as the largest."""
-        return self._most
-
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         codes, values = empty(len(w), self.slots, self.width)
         ends = np.cumsum(self.weights)
         chosen = np.searchsorted(ends, u[0] * ends[-1], side="right")

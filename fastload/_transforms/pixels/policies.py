@@ -13,11 +13,12 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from ..geometry.crop_geometry import Array
 from . import operations
 from .affine import WIDTH, Look, inverse, rotation
-from .operations import Slots, empty
+from .operations import PixelOp, Slots, empty
 
 _FACTORS = {
     "Brightness": operations.BRIGHTNESS,
@@ -131,7 +132,7 @@ def _fill(
 
 
 @dataclasses.dataclass(frozen=True)
-class Uniform:
+class Uniform(PixelOp):
     """``count`` operations, each drawn uniformly from ``steps``.
 
     RandAugment: one fixed bin for all. TrivialAugmentWide: one operation, with a random bin.
@@ -141,20 +142,22 @@ class Uniform:
     count: int
     bins: tuple[int, int]  # the lowest bin and their number
     look: Look
-    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    moves = True
+    width = WIDTH
 
     @property
+    @override
     def numbers(self) -> int:
-        """The choice, the bin and the sign of each operation."""
-        return 3 * self.count
+        return 3 * self.count  # the choice, the bin and the sign of each
 
     @property
+    @override
     def slots(self) -> int:
-        """One for each operation."""
         return self.count
 
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         slots = empty(len(w), self.count, WIDTH)
         for at in range(self.count):
             chosen = (u[3 * at] * len(self.steps)).astype(np.int64)
@@ -167,17 +170,19 @@ class Uniform:
 
 
 @dataclasses.dataclass(frozen=True)
-class Policies:
+class Policies(PixelOp):
     """AutoAugment: one of the policies, each of two operations with a probability and a bin."""
 
     policies: tuple[tuple[tuple[Step, float, int], ...], ...]
     look: Look
-    slots: int = dataclasses.field(default=2, init=False)
-    numbers: int = dataclasses.field(default=5, init=False)
-    width: int = dataclasses.field(default=WIDTH, init=False)
 
+    moves = True
+    slots = 2
+    numbers = 5
+    width = WIDTH
+
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         slots = empty(len(w), 2, WIDTH)
         chosen = (u[0] * len(self.policies)).astype(np.int64)
         for k in np.unique(chosen).tolist():

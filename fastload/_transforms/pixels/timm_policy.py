@@ -11,12 +11,13 @@ import math
 import sys
 
 import numpy as np
+from typing_extensions import override
 
 from ..geometry.crop_geometry import Array
 from ..transform_class import Transform
 from . import operations
 from .affine import WIDTH, Look, rotation
-from .operations import Slots, empty
+from .operations import PixelOp, Slots, empty
 
 _LEVELS = 10.0  # _LEVEL_DENOM
 _NUMBERS = 5  # choice, probability, magnitude (two for a normal deviate), sign
@@ -108,25 +109,27 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
-class RandAugment:
+class RandAugment(PixelOp):
     """``layers`` operations, each drawn uniformly from ``choices``."""
 
     choices: tuple[Operation, ...]
     layers: int
-    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    moves = True
+    width = WIDTH
 
     @property
+    @override
     def numbers(self) -> int:
-        """Five for each layer."""
         return _NUMBERS * self.layers
 
     @property
+    @override
     def slots(self) -> int:
-        """One for each layer."""
         return self.layers
 
+    @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
-        """As in the protocol."""
         codes, values = empty(len(w), self.layers, WIDTH)
         for layer in range(self.layers):
             numbers = u[_NUMBERS * layer : _NUMBERS * (layer + 1)]

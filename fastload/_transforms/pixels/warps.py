@@ -9,13 +9,8 @@ import torch
 from ..transform_class import V2, Stop, Transform, filter_of, is_of, two_numbers
 from . import augmix, timm_policy
 from .affine import Look, RandomAffine, RandomRotation
-from .operations import PixelOp, inner
+from .operations import PixelOp
 from .policies import NAMES, Policies, Step, Uniform, reach
-
-
-def moves(op: PixelOp) -> bool:
-    """Whether an operation may move pixels in another way than by a flip."""
-    return isinstance(op, _MOVING) or any(map(moves, inner(op)))
 
 
 def _look(transform: Transform) -> Look:
@@ -168,15 +163,6 @@ def _timm_rand_augment(transform: Transform) -> PixelOp:
         raise Stop(policy)
     return policy
 
-
-_MOVING = (
-    RandomRotation,
-    RandomAffine,
-    Uniform,
-    Policies,
-    augmix.AugMix,
-    timm_policy.RandAugment,
-)
 
 READERS: dict[str, Callable[[Transform], PixelOp]] = {
     "RandomRotation": _rotation,
