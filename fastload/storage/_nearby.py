@@ -50,7 +50,7 @@ def _most_alike(name: str, names: list[str]) -> str | None:
     by_stem: dict[str, list[str]] = {}
     for one in names:
         by_stem.setdefault(os.path.splitext(one)[0], []).append(one)
-    near = difflib.get_close_matches(stem, by_stem, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(stem, by_stem, n=1, cutoff=0.75)
     if not near:
         return None
     return max(by_stem[near[0]], key=lambda one: difflib.SequenceMatcher(a=name, b=one).ratio())
