@@ -30,14 +30,14 @@ class Trial:
         rates: images/s, one value per block of some batches.
         filling: images/s of an epoch that fills the cache, one value per visit; empty without a
             cache.
-        visits: how often it was measured.
+        overhead_s: what a visit took beside the time to measure: start, warm-up, filling a cache.
         reason: why it was not measured, or how it failed; "" if it was measured.
     """
 
     point: Point
     rates: list[float] = dataclasses.field(default_factory=list)
     filling: list[float] = dataclasses.field(default_factory=list)
-    visits: int = 0
+    overhead_s: float = 0.0
     reason: str = ""
 
     @property
@@ -97,6 +97,7 @@ class Meter:
     def visit(self, point: Point, seconds: float) -> Trial:
         """Measure a setting for about ``seconds``, without its start and warm-up."""
         trial = self.trials.setdefault(point, Trial(point))
+        begin, trial.reason = time.perf_counter(), ""
         loader = self.target.loader(point)
         try:
             if point.cache:  # its rate is that with a full cache
@@ -106,8 +107,23 @@ class Meter:
         except (RuntimeError, MemoryError, OSError) as error:
             # Too many processes or too little shared memory: a property of this setting.
             trial.reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        trial.visits += 1
+        trial.overhead_s = max(trial.overhead_s, time.perf_counter() - begin - seconds)
         return trial
+
+    def least_s(self, point: Point) -> float:
+        """Seconds that a visit should take beside the time to measure, from what earlier ones took.
+
+        A larger batch takes longer: at least one is made before the clock starts.
+        """
+        known = {one: trial.overhead_s for one, trial in self.trials.items() if trial.overhead_s}
+        if point in known:
+            return known[point]
+        plain = [one for one in known if not one.cache]
+        alike = [one for one in plain if one.num_workers == point.num_workers] or plain
+        rate = max((trial.rate for trial in self.trials.values()), default=0.0)
+        filling = len(self.target) / rate if point.cache and rate else 0.0
+        starts = (known[one] * max(1.0, point.batch_size / one.batch_size) for one in alike)
+        return filling + min(starts, default=0.0)
 
     def beside_torch(
         self, point: Point, seconds: float, *, torch_first: bool

@@ -25,13 +25,10 @@ th { background: #f4f4f4 } .best { outline: 3px solid #d62728 } .left { text-ali
 def places(tuning: Tuning) -> list[Tried]:
     """The fastest setting measured for each num_workers and batch_size, the fastest first."""
     found: dict[tuple[int, int], Tried] = {}
-    # Of two similar settings, the one with the smaller error comes first.
-    for tried in sorted(
-        tuning.tried, key=lambda tried: -tried.images_per_s * (1 - (tried.error or 0.5))
-    ):
+    for tried in sorted(tuning.tried, key=lambda tried: -tried.images_per_s):
         if tried.images_per_s:
             found.setdefault((tried.point.num_workers, tried.point.batch_size), tried)
-    return sorted(found.values(), key=lambda tried: -tried.images_per_s)
+    return list(found.values())
 
 
 def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
