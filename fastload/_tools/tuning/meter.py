@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from ..._base.machine import memory
+from ..._base.machine import cpu, memory
 from ..._base.trace import batch_length
 from ..._run.governor import WORKER_NBYTES
 from ..._run.point import Point
 from .target import Target, nbytes_of
 
 _BLOCKS = 4  # parts of a visit, each with its own rate
+_SAMPLES, _SAMPLED_S = 8, 1.0  # samples that tell what the dataset does, and the time for them
 
 
 @dataclasses.dataclass
@@ -124,6 +125,17 @@ class Meter:
         filling = len(self.target) / rate if point.cache and rate else 0.0
         starts = (known[one] * max(1.0, point.batch_size / one.batch_size) for one in alike)
         return filling + min(starts, default=0.0)
+
+    def sample_s(self) -> tuple[float, float]:
+        """Seconds that torch's loader takes for a sample, and the share of them spent computing."""
+        iterator = iter(self.target.torch_loader(1))
+        next(iterator, None)  # what is made once
+        begin, begin_cpu, count = time.perf_counter(), cpu.wanted(), 0
+        while count < _SAMPLES and time.perf_counter() - begin < _SAMPLED_S:
+            next(iterator, None)
+            count += 1
+        seconds = max(time.perf_counter() - begin, 1e-9)
+        return seconds / count, (cpu.wanted() - begin_cpu) / seconds
 
     def beside_torch(
         self, point: Point, seconds: float, *, torch_first: bool

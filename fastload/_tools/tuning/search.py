@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from ..._base.keywords import names_nearest
-from ..._base.machine import cpu
 from ..._base.machine.load import Others
 from ..._run.point import Point
 from ..._run.tuned_file import fingerprint, machine
@@ -29,7 +28,8 @@ from .meter import Meter, Trial
 from .result import BUSY, TIED, Tried, Tuning
 from .target import Target, cpus, target_of
 
-_GRID, _REFINE, _FINAL = 0.3, 0.55, 0.75  # of the budget: when each ends; the rest is for torch
+_GRID, _REFINE, _FINAL = 0.4, 0.73, 1.0  # of the search: when each part ends
+_BESIDE = 0.25, 0.8  # of the budget: least and most that is kept for the comparison with torch
 _ROUNDS = 5  # of the comparison with torch, in turn; fewer if time is short
 _SHORTEST_S = 0.1  # duration of a visit
 _FINALISTS = 4
@@ -109,6 +109,7 @@ class _Search:
         self._begun = self._from = begun
         self._budget_s = budget_s
         self._progress = progress
+        self._plain_s = self._busy = 0.0
         self._others = Others()
         self._batch_size = 0
         self._random = random.Random(0)
@@ -129,6 +130,7 @@ class _Search:
         if not self._own(points):
             smallest = self._meter.trials[min(self._own(list(self._meter.trials)))]
             raise UsageError(f"no setting fits: {smallest.point}: {smallest.reason}")
+        self._plain_s, self._busy = self._meter.sample_s()
         self._round(points, self._end(_GRID))
         if self._others.share() > BUSY:  # perhaps they have ended
             self._begin_again()
@@ -154,8 +156,14 @@ class _Search:
             trial.filling.clear()
 
     def _end(self, share: float) -> float:
-        """When this share of the time is over."""
-        return self._from + share * (self._begun + self._budget_s - self._from)
+        """When this share of the search is over. The rest of the budget is the comparison's."""
+        least, most = (part * self._budget_s for part in _BESIDE)
+        search_s = self._begun + self._budget_s - self._from - min(max(least, self._pair_s()), most)
+        return self._from + share * search_s
+
+    def _pair_s(self) -> float:
+        """Seconds that a round of the comparison should take at least: torch makes two batches."""
+        return 3 * self._batch_size * self._plain_s
 
     def _round(self, points: list[Point], end: float) -> None:
         """Visit ``points``, those with the batch size in use first, as far as there is time."""
@@ -223,6 +231,9 @@ class _Search:
         bound, why = self._bound(best, rate, step_rate)
         uncached = next((point for point in own if _as_torch(point)), best)
         pairs = self._beside_torch(uncached)
+        ours, torchs = (
+            zip(*pairs, strict=True) if pairs else ([trials[uncached].rate], [1 / self._plain_s])
+        )
         smallest = min(point for point in own if trials[point].rate >= (1 - TIED) * rate)
         return Tuning(
             source=meter.target.name,
@@ -234,8 +245,8 @@ class _Search:
             chosen=smallest if bound == "compute" else best,
             images_per_s=rate,
             uncached=uncached,
-            uncached_images_per_s=statistics.median(ours for ours, _ in pairs),
-            torch_images_per_s=statistics.median(torchs for _, torchs in pairs),
+            uncached_images_per_s=statistics.median(ours),
+            torch_images_per_s=statistics.median(torchs),
             ratios=tuple(ours / torchs for ours, torchs in pairs),
             step_images_per_s=step_rate,
             loader_images_per_s=loader_rate,
@@ -253,12 +264,11 @@ class _Search:
         return max(0.0, self._budget_s - self._spent())
 
     def _beside_torch(self, point: Point) -> list[tuple[float, float]]:
-        """Images/s of a setting and of torch's defaults, measured in turn: once, or as often as
-        there is time for."""
+        """Images/s of a setting and of torch's defaults, measured in turn while there is time."""
         seconds = max(_SHORTEST_S, 0.8 * self._left_s() / (2 * _ROUNDS))
         pairs: list[tuple[float, float]] = []
-        took_s = 0.0
-        while not pairs or (len(pairs) < _ROUNDS and took_s < self._left_s()):
+        took_s = self._pair_s()
+        while len(pairs) < _ROUNDS and took_s < self._left_s():
             self._progress(self._spent(), self._budget_s, "comparing with torch's defaults")
             begin, first = time.perf_counter(), len(pairs) % 2 == 0
             pairs.append(self._meter.beside_torch(point, seconds, torch_first=first))
@@ -273,7 +283,9 @@ class _Search:
             )
         if self._meter.native:
             return _engine_bound(self._meter.target, best)
-        return _dataset_bound(self._meter.target)
+        if self._busy < 0.5:
+            return "reading", f"the dataset's code waits {1 - self._busy:.0%} of its time"
+        return "python", f"the dataset's code computes {self._busy:.0%} of its time"
 
 
 def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
@@ -289,18 +301,6 @@ def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
     if share > 0.5:
         return "reading", f"the engine spends {share:.0%} of its time on reading"
     return "decoding", f"the engine spends {1 - share:.0%} of its time on decoding and transforms"
-
-
-def _dataset_bound(target: Target) -> tuple[str, str]:
-    """Whether the dataset's own code computes or waits, measured on some samples."""
-    begin, begin_cpu = time.perf_counter(), cpu.wanted()
-    iterator = iter(target.torch_loader(1))
-    for _ in range(8):
-        next(iterator, None)
-    busy = (cpu.wanted() - begin_cpu) / max(time.perf_counter() - begin, 1e-9)
-    if busy < 0.5:
-        return "reading", f"the dataset's code waits {1 - busy:.0%} of its time"
-    return "python", f"the dataset's code computes {busy:.0%} of its time"
 
 
 def _as_torch(point: Point) -> bool:

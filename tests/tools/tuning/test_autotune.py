@@ -215,11 +215,23 @@ def test_the_budget_is_kept_where_a_batch_takes_seconds(
 
     monkeypatch.setattr("fastload._tools.tuning.search.cpus", lambda: 2)
     monkeypatch.setattr("fastload._tools.tuning.meter.rates_of", rates_of)
-    found = fastload.autotune(Slow(clock.waits, 0), batch_size=64, budget_s=30)
-    assert found.seconds <= 30 + 2 * 64 / 50  # one visit of the comparison with torch
+    found = fastload.autotune(Slow(clock.waits, 1 / 50), batch_size=64, budget_s=30)
+    assert found.seconds <= 30
+    assert 1 <= len(found.ratios) < 5
     assert measured[0].batch_size == 64  # what was asked for comes first
     late = [tried for tried in found.tried if not tried.images_per_s]
     assert late and all("there was no time left for it" in tried.reason for tried in late)
+
+
+def test_without_time_to_compare_a_few_samples_stand_for_torch(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates(clock, monkeypatch, most=2, each=100)
+    found = fastload.autotune(Slow(clock.waits, 0.5), fix_batch_size=64, budget_s=20)
+    assert found.seconds <= 20 and not found.ratios
+    assert found.torch_images_per_s == pytest.approx(2, rel=0.05)
+    assert found.gain == pytest.approx(found.uncached_images_per_s / 2, rel=0.05)
+    assert "from a few of torch's samples" in dict(page.summary(found))["against torch's defaults"]
 
 
 def test_the_best_of_the_table_is_the_best_of_the_text_when_the_first_look_was_wrong(
