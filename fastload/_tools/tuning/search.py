@@ -29,7 +29,7 @@ from .result import BUSY, TIED, Tried, Tuning
 from .target import Target, cpus, target_of
 
 _GRID, _REFINE, _FINAL = 0.4, 0.73, 1.0  # of the search: when each part ends
-_BESIDE = 0.25, 0.8  # of the budget: least and most that is kept for the comparison with torch
+_BESIDE = 0.25, 0.5  # of the budget: least and most that the comparison with torch may take
 _ROUNDS = 5  # of the comparison with torch, in turn; fewer if time is short
 _SHORTEST_S = 0.1  # duration of a visit
 _FINALISTS = 4
@@ -158,8 +158,8 @@ class _Search:
     def _end(self, share: float) -> float:
         """When this share of the search is over. The rest of the budget is the comparison's."""
         least, most = (part * self._budget_s for part in _BESIDE)
-        search_s = self._begun + self._budget_s - self._from - min(max(least, self._pair_s()), most)
-        return self._from + share * search_s
+        beside_s = max(least, self._pair_s()) if self._pair_s() < most else 0.0
+        return self._from + share * (self._begun + self._budget_s - beside_s - self._from)
 
     def _pair_s(self) -> float:
         """Seconds that a round of the comparison should take at least: torch makes two batches."""
