@@ -27,7 +27,8 @@ import click
 
 from .._printable import printable
 from .._version import __version__
-from ..errors import FastloadError, UsageError
+from ..errors import FastloadError, UsageError, type_next
+from ._text import wrapped
 
 # Name -> (module with a click command named `command`, one line for the list).
 COMMANDS = {
@@ -47,6 +48,12 @@ COMMANDS = {
 _STATUS = (
     "Exit status: 0 success, 1 an error in the data or on the machine, 2 an error in the command "
     "line, 130 Ctrl-C, 143 SIGTERM."
+)
+
+
+# A group without a command is answered with its help; since click 8.2 that is an error.
+_HELP: tuple[type[click.UsageError], ...] = tuple(
+    filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
 )
 
 
@@ -110,7 +117,10 @@ class _Group(click.Group):
             status = super().main(*args, **kwargs)
             sys.exit(status if isinstance(status, int) else 0)
         except click.ClickException as error:
-            error.show()
+            if isinstance(error, _HELP):
+                error.show()
+            else:
+                _tell(_message(error))
             self._fail(error, error.format_message(), error.exit_code, given)
         except (click.Abort, KeyboardInterrupt) as error:
             stop = error.__cause__ or error  # click converts a KeyboardInterrupt to Abort
@@ -121,7 +131,7 @@ class _Group(click.Group):
             sys.exit(1)
         except (FastloadError, OSError) as error:
             message = self._as_typed(_message(error), given)
-            click.echo(_coloured(f"fastload: error: {message}", "error", "red"), err=True)
+            _tell(message)
             self._fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
         except Exception as error:  # from the user's dataset or transform, or a bug in fastload
             if not self._asks_for_json(given):
@@ -172,8 +182,18 @@ def _as_ctrl_c(terminated: list[int]) -> _Handler:
     return signal.signal(signal.SIGTERM, stop)
 
 
+def _tell(message: str) -> None:
+    """Print an error: what is wrong, and what to type next."""
+    text = wrapped(f"fastload: error: {message}", sys.stderr)
+    click.echo(_coloured(text, "error", "red"), err=True)
+
+
 def _message(error: Exception) -> str:
     """The message of an error; for errors of the system without their number."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{error.format_message()}{type_next(f'{error.ctx.command_path} --help')}"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
     if isinstance(error, FastloadError) or not isinstance(error, OSError) or not error.strerror:
         return printable(str(error), keep="\n")
     return f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
@@ -187,7 +207,9 @@ def _format_warning(message: Warning | str, category: type[Warning]) -> str:
 
 def _shown(warning: str) -> str:
     """A warning with colours, if stderr is a terminal: Python writes it there itself."""
-    return _coloured(warning, "warning", "yellow") if sys.stderr.isatty() else warning
+    if not sys.stderr.isatty():
+        return warning
+    return _coloured(wrapped(warning, sys.stderr), "warning", "yellow")
 
 
 def _coloured(message: str, word: str, colour: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from .._base.import_object import import_object
-from .._base.progress_bar import bar
+from .._base.progress_bar import Bar, bar
 from .._base.whole_file import check_writable
 from ..errors import FastloadError
 from ..storage._local import is_url
 from ._stdout import kept_for_json
+from ._text import wrapped
 from .pack import size_of
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def command(
     with kept_for_json(as_json):
         path = os.path.exists(source) or is_url(source) or ":" not in source
         found = source if path else import_object(source)
-        with _spent(budget_s, quiet=quiet) as progress:
+        with _spent(quiet=quiet) as progress:
             tuning = autotune(
                 found,
                 transform=import_object(transform) if transform else None,
@@ -137,8 +139,7 @@ def command(
 def _show(tuning: Tuning) -> None:
     from .._tools.tuning import page
 
-    console = Console(highlight=False)
-    console.print(f"{tuning.source}: images/s, {page.EPOCH}", soft_wrap=True)
+    click.echo(wrapped(f"{tuning.source}: images/s, {page.EPOCH}", sys.stdout))
     table = Table()
     for heading in ("num_workers", "batch_size", "with", "images/s", "±"):
         table.add_column(heading, justify="left" if heading == "with" else "right")
@@ -150,23 +151,28 @@ def _show(tuning: Tuning) -> None:
             ", ".join(point.others()),
             f"{tried.images_per_s:,.0f}",
             "" if tried.error is None else f"{tried.error:.1%}",
+            style="bold green" if point == tuning.best else "",
         )
-    console.print(table)
-    console.print("* the batch size in use; ±: standard error")
+    Console(highlight=False).print(table)
+    click.echo("* the batch size in use; ±: standard error")
     for name, words in page.summary(tuning):
-        console.print(f"[bold]{name}[/bold]: {words}", soft_wrap=True)
+        text = wrapped(f"{name}: {words}", sys.stdout)
+        click.echo(text.replace(name, click.style(name, bold=True), 1))
 
 
 @contextlib.contextmanager
-def _spent(budget_s: float, *, quiet: bool) -> Iterator[Callable[[float, float, str], None] | None]:
+def _spent(*, quiet: bool) -> Iterator[Callable[[float, float, str], None] | None]:
     """A progress bar of the seconds spent."""
     if quiet:
         yield None
         return
-    with bar("starting", unit="s", total=round(budget_s)) as shown:
+    with contextlib.ExitStack() as stack:
+        shown: Bar | None = None
 
         def report(spent: float, budget: float, what: str) -> None:
-            shown.total = round(budget)
+            nonlocal shown
+            if shown is None:
+                shown = stack.enter_context(bar(what, unit="s", total=round(budget)))
             shown.set_description_str(what, refresh=False)
             shown.update(min(spent, round(budget)) - shown.n)  # beyond it, tqdm forgets the total
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import textwrap
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+
+from ._text import wrapped
 
 if TYPE_CHECKING:
     from .._tools.doctor import Diagnosis, Finding
@@ -138,14 +139,5 @@ def _show_findings(findings: Sequence[Finding], first: int = 1) -> None:
 
 
 def _say(text: str, heading: str = "") -> None:
-    """Print a paragraph as wide as the terminal, without breaking long names and paths."""
-    click.echo(
-        textwrap.fill(
-            text,
-            shutil.get_terminal_size().columns,
-            initial_indent=heading,
-            subsequent_indent=" " * len(heading),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    """Print a paragraph."""
+    click.echo(wrapped(text, sys.stdout, heading))

@@ -50,7 +50,7 @@ def _most_alike(name: str, names: list[str]) -> str | None:
     by_stem: dict[str, list[str]] = {}
     for candidate in names:
         by_stem.setdefault(os.path.splitext(candidate)[0], []).append(candidate)
-    near = difflib.get_close_matches(stem, by_stem, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(stem, by_stem, n=1, cutoff=0.75)
     if not near:
         return None
     return max(by_stem[near[0]], key=lambda it: difflib.SequenceMatcher(a=name, b=it).ratio())

@@ -185,9 +185,37 @@ def test_errors_are_one_message_and_a_status(
     monkeypatch.chdir(tmp_path)
     result = run(*(images if argument == "IMAGES" else argument for argument in arguments))
     assert result.exit_code == status
+    assert result.stderr.startswith("fastload: error: ")
     assert message in result.stderr and "Traceback" not in result.stderr
+    assert "\nUsage: " not in result.stderr
     assert result.stdout == ""
     assert os.listdir(tmp_path) == ["imgs"]
+
+
+@pytest.mark.parametrize("words", [[], ["cache"]])
+def test_without_a_command_comes_the_help_and_no_error(words: list[str]) -> None:
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: ") and "error:" not in result.stderr
+
+
+def test_a_terminal_breaks_no_word_and_a_pipe_gets_long_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    words = ["info", f"no/{'x' * 100}.lmdb"]
+    told = run(*words).stderr
+    assert max(map(len, told.splitlines())) > 190
+    parent, child = os.openpty()
+    with os.fdopen(parent, "rb", buffering=0) as screen:
+        with os.fdopen(child, "w") as terminal:
+            command = [sys.executable, "-m", "fastload", *words]
+            subprocess.run(command, stderr=terminal, stdout=subprocess.PIPE, timeout=150)
+        printed = click.unstyle(screen.read(1 << 16).decode()).splitlines()
+    assert " ".join(" ".join(printed).split()) == " ".join(told.split())
+    for line in printed:
+        assert len(line) <= 80 or " " not in line or line.startswith("type next: ")
 
 
 def test_a_process_ends_with_that_status(images: Path, tmp_path: Path) -> None:

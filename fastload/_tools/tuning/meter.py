@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from ..._base.machine import memory
+from ..._base.machine import cpu, memory
 from ..._base.trace import batch_length
 from ..._run.governor import WORKER_NBYTES
 from ..._run.point import Point
 from .target import Target, nbytes_of
 
 _BLOCKS = 4  # parts of a visit, each with its own rate
+_SAMPLES, _SAMPLED_S = 8, 1.0  # samples that tell what the dataset does, and the time for them
 
 
 @dataclasses.dataclass
@@ -30,14 +31,14 @@ class Trial:
         rates: images/s, one value per block of some batches.
         filling: images/s of an epoch that fills the cache, one value per visit; empty without a
             cache.
-        visits: how often it was measured.
+        overhead_s: what a visit took beside the time to measure: start, warm-up, filling a cache.
         reason: why it was not measured, or how it failed; "" if it was measured.
     """
 
     point: Point
     rates: list[float] = dataclasses.field(default_factory=list)
     filling: list[float] = dataclasses.field(default_factory=list)
-    visits: int = 0
+    overhead_s: float = 0.0
     reason: str = ""
 
     @property
@@ -97,6 +98,7 @@ class Meter:
     def visit(self, point: Point, seconds: float) -> Trial:
         """Measure a setting for about ``seconds``, without its start and warm-up."""
         trial = self.trials.setdefault(point, Trial(point))
+        begin, trial.reason = time.perf_counter(), ""
         loader = self.target.loader(point)
         try:
             if point.cache:  # its rate is that with a full cache
@@ -106,8 +108,34 @@ class Meter:
         except (RuntimeError, MemoryError, OSError) as error:
             # Too many processes or too little shared memory: a property of this setting.
             trial.reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        trial.visits += 1
+        trial.overhead_s = max(trial.overhead_s, time.perf_counter() - begin - seconds)
         return trial
+
+    def least_s(self, point: Point) -> float:
+        """Seconds that a visit should take beside the time to measure, from what earlier ones took.
+
+        A larger batch takes longer: at least one is made before the clock starts.
+        """
+        known = {one: trial.overhead_s for one, trial in self.trials.items() if trial.overhead_s}
+        if point in known:
+            return known[point]
+        plain = [one for one in known if not one.cache]
+        alike = [one for one in plain if one.num_workers == point.num_workers] or plain
+        rate = max((trial.rate for trial in self.trials.values()), default=0.0)
+        filling = len(self.target) / rate if point.cache and rate else 0.0
+        starts = (known[one] * max(1.0, point.batch_size / one.batch_size) for one in alike)
+        return filling + min(starts, default=0.0)
+
+    def sample_s(self) -> tuple[float, float]:
+        """Seconds that torch's loader takes for a sample, and the share of them spent computing."""
+        iterator = iter(self.target.torch_loader(1))
+        next(iterator, None)  # what is made once
+        begin, begin_cpu, count = time.perf_counter(), cpu.wanted(), 0
+        while count < _SAMPLES and time.perf_counter() - begin < _SAMPLED_S:
+            next(iterator, None)
+            count += 1
+        seconds = max(time.perf_counter() - begin, 1e-9)
+        return seconds / count, (cpu.wanted() - begin_cpu) / seconds
 
     def beside_torch(
         self, point: Point, seconds: float, *, torch_first: bool

@@ -25,13 +25,10 @@ th { background: #f4f4f4 } .best { outline: 3px solid #d62728 } .left { text-ali
 def places(tuning: Tuning) -> list[Tried]:
     """The fastest setting measured for each num_workers and batch_size, the fastest first."""
     found: dict[tuple[int, int], Tried] = {}
-    # Of two similar settings, the one with the smaller error comes first.
-    for tried in sorted(
-        tuning.tried, key=lambda tried: -tried.images_per_s * (1 - (tried.error or 0.5))
-    ):
+    for tried in sorted(tuning.tried, key=lambda tried: -tried.images_per_s):
         if tried.images_per_s:
             found.setdefault((tried.point.num_workers, tried.point.batch_size), tried)
-    return sorted(found.values(), key=lambda tried: -tried.images_per_s)
+    return list(found.values())
 
 
 def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
@@ -54,10 +51,9 @@ def summary(tuning: Tuning) -> list[tuple[str, str]]:
         rows.insert(0, ("the machine was busy", busy(tuning)))
     else:
         words = (
-            f"{tuning.gain:.1f} x ({min(tuning.ratios):.1f} to {max(tuning.ratios):.1f} in "
-            f"{len(tuning.ratios)} rounds): {tuning.uncached_images_per_s:,.0f} images/s "
-            f"({tuning.uncached}) against {tuning.torch_images_per_s:,.0f} (num_workers=0); both "
-            f"without a cache, in turn, {EPOCH}"
+            f"{tuning.gain:.1f} x ({_rounds(tuning)}): {tuning.uncached_images_per_s:,.0f} "
+            f"images/s ({tuning.uncached}) against {tuning.torch_images_per_s:,.0f} "
+            f"(num_workers=0); both without a cache, {EPOCH}"
         )
         rows += [("best of all", _fastest(tuning)), ("against torch's defaults", words)]
     if tuning.step_images_per_s is not None and tuning.loader_images_per_s is not None:
@@ -65,6 +61,14 @@ def summary(tuning: Tuning) -> list[tuple[str, str]]:
         rows.append(("the loader alone", f"{tuning.loader_images_per_s:,.0f} images/s"))
     rows.append(("bound by", f"{tuning.bound}: {tuning.why}"))
     return rows
+
+
+def _rounds(tuning: Tuning) -> str:
+    """How the comparison was made."""
+    if not tuning.ratios:
+        return "from a few of torch's samples: the budget was too short to measure both in turn"
+    least, most, count = min(tuning.ratios), max(tuning.ratios), len(tuning.ratios)
+    return f"{least:.1f} to {most:.1f}, in turn, in {count} round{'s' * (count > 1)}"
 
 
 def busy(tuning: Tuning) -> str:

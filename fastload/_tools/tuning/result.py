@@ -52,8 +52,10 @@ class Tuning:
         images_per_s: rate of ``best``.
         uncached: the fastest setting that is comparable with DataLoader: exact pixels, no cache.
         uncached_images_per_s: rate of ``uncached``.
-        torch_images_per_s: rate of torch's DataLoader with its defaults, at the same batch size.
-        ratios: ``uncached`` against torch, one ratio for each time both were measured in turn.
+        torch_images_per_s: rate of torch's DataLoader with its defaults, at the same batch size, or
+            of a few samples if there was no time to compare.
+        ratios: ``uncached`` against torch, one ratio for each time both were measured in turn; none
+            if there was no time for that.
         step_images_per_s: rate of the training step alone, on one batch; None without a step.
         loader_images_per_s: rate of the loader alone; None without a step.
         bound: what limits the loop: "compute" (the step), "decoding", "reading" or "python" (the
@@ -90,7 +92,8 @@ class Tuning:
     @property
     def gain(self) -> float:
         """How many times faster ``uncached`` is than torch's defaults."""
-        return statistics.median(self.ratios)
+        known = self.ratios or (self.uncached_images_per_s / self.torch_images_per_s,)
+        return statistics.median(known)
 
     @property
     def busy(self) -> bool:

@@ -1,9 +1,10 @@
 """The search: a coarse grid, then successive halving with the neighbours of the best settings.
 
 Each round visits the remaining settings in random order, so that changes of the machine's speed do
-not favour one of them. A visit is short, and the median over all blocks counts. After each round
-the clearly slower settings are dropped. Settings that are predicted to need too much memory are
-left out.
+not favour one of them. A visit is short, and the median over all blocks counts. The next round has
+the fastest settings of all so far: one that only seemed slow comes back when others turn out
+slower, and the best of the table is the one that was measured best. Settings that are predicted to
+need too much memory, or more time than is left, are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any
 import torch
 
 from ..._base.keywords import names_nearest
-from ..._base.machine import cpu
 from ..._base.machine.load import Others
 from ..._run.point import Point
 from ..._run.tuned_file import fingerprint, machine
@@ -28,8 +28,9 @@ from .meter import Meter, Trial
 from .result import BUSY, TIED, Tried, Tuning
 from .target import Target, cpus, target_of
 
-_SHARES = {"grid": 0.3, "refine": 0.25, "final": 0.2, "context": 0.25}  # of the budget
-_ROUNDS = 5  # of the comparison with torch, in turn; two if time is short
+_GRID, _REFINE, _FINAL = 0.4, 0.73, 1.0  # of the search: when each part ends
+_BESIDE = 0.25, 0.5  # of the budget: least and most that the comparison with torch may take
+_ROUNDS = 5  # of the comparison with torch, in turn; fewer if time is short
 _SHORTEST_S = 0.1  # duration of a visit
 _FINALISTS = 4
 _FILLING = 0.03  # share of the budget: a dataset that can be read in this time may be cached
@@ -87,9 +88,10 @@ def autotune(
     for name, value in (("transform", transform), ("step", step)):
         if value is not None and not callable(value):
             raise UsageError(f"{name}: expected a callable, got {value!r}")
+    begun = time.perf_counter()
     target = target_of(source, transform)
     meter = Meter(target, step, memory_limit)
-    search = _Search(meter, budget_s, progress or (lambda spent, budget, what: None))
+    search = _Search(meter, begun, budget_s, progress or (lambda spent, budget, what: None))
     used = fix_batch_size or batch_size or target.batch_size or BATCH_SIZE
     used = min(used, len(target))
     return search.run(used, fixed=fix_batch_size is not None, approximate=approximate)
@@ -97,12 +99,17 @@ def autotune(
 
 class _Search:
     def __init__(
-        self, meter: Meter, budget_s: float, progress: Callable[[float, float, str], None]
+        self,
+        meter: Meter,
+        begun: float,
+        budget_s: float,
+        progress: Callable[[float, float, str], None],
     ) -> None:
         self._meter = meter
-        self._budget_s = self._left_s = budget_s
+        self._begun = self._from = begun
+        self._budget_s = budget_s
         self._progress = progress
-        self._begun = time.perf_counter()
+        self._plain_s = self._busy = 0.0
         self._others = Others()
         self._batch_size = 0
         self._random = random.Random(0)
@@ -119,55 +126,81 @@ class _Search:
             pinning=torch.cuda.is_available(),
             scaling=approximate and self._meter.native,
         )
-        left = [point for point in grid.coarse() if self._meter.fits(point)]
-        if not self._own(left):
+        points = [point for point in grid.coarse() if self._meter.fits(point)]
+        if not self._own(points):
             smallest = self._meter.trials[min(self._own(list(self._meter.trials)))]
             raise UsageError(f"no setting fits: {smallest.point}: {smallest.reason}")
-        points, keep = left, max(_FINALISTS, len(left) // 3)
-        left = self._round(points, "grid", rounds=1, keep=keep)
+        self._plain_s, self._busy = self._meter.sample_s()
+        self._round(points, self._end(_GRID))
         if self._others.share() > BUSY:  # perhaps they have ended
             self._begin_again()
-            left = self._round(points, "grid", rounds=1, keep=keep)
+            self._round(points, self._end(_GRID))
+        left = self._fastest(max(_FINALISTS, len(points) // 3))
         grid = dataclasses.replace(grid, caches=self._worth_caching(left))
         begin = {left[0], *self._own(left)[:2]}
         near = {point for one in begin for point in grid.near(one) if self._meter.fits(point)}
-        left = self._round(sorted({*left, *near}), "refine", rounds=2, keep=_FINALISTS)
-        left = self._round(left, "final", rounds=3, keep=_FINALISTS)
-        return self._outcome(left)
+        for number in (0.5, 1.0):
+            self._round(sorted({*left, *near}), self._end(_GRID + number * (_REFINE - _GRID)))
+        for number in (1, 2, 3):
+            end = self._end(_REFINE + number / 3 * (_FINAL - _REFINE))
+            self._round(self._fastest(_FINALISTS), end)
+        return self._outcome()
 
     def _begin_again(self) -> None:
         """Forget what was measured; the rest of the budget is left."""
         self._progress(self._spent(), self._budget_s, "other programs are busy: measuring again")
-        self._left_s = self._budget_s - self._spent()
+        self._from = time.perf_counter()
         self._others = Others()
         for trial in self._meter.trials.values():
             trial.rates.clear()
             trial.filling.clear()
 
-    def _round(self, points: list[Point], share: str, *, rounds: int, keep: int) -> list[Point]:
-        """Visit ``points`` ``rounds`` times; return the best ``keep``, best first.
+    def _end(self, share: float) -> float:
+        """When this share of the search is over. The rest of the budget is the comparison's."""
+        least, most = (part * self._budget_s for part in _BESIDE)
+        beside_s = max(least, self._pair_s()) if self._pair_s() < most else 0.0
+        return self._from + share * (self._begun + self._budget_s - beside_s - self._from)
 
-        At least half of them have the batch size in use, if there are enough.
-        """
-        end = time.perf_counter() + _SHARES[share] * self._left_s
-        for number in range(rounds):
-            order = list(points)
-            self._random.shuffle(order)
-            for place, point in enumerate(order):
-                visits = (rounds - number) * len(order) - place
-                seconds = (end - time.perf_counter()) / visits
-                # Half of a visit is spent on starting the workers and on the first prefetch.
-                if seconds < _SHORTEST_S and self._meter.trials.get(point, Trial(point)).rates:
-                    continue
-                self._progress(self._spent(), self._budget_s, str(point))
-                self._meter.visit(point, max(_SHORTEST_S, seconds / 2))
-        measured = [point for point in points if self._meter.trials[point].rates]
-        if not self._own(measured):
+    def _pair_s(self) -> float:
+        """Seconds that a round of the comparison should take at least: torch makes two batches."""
+        return 3 * self._batch_size * self._plain_s
+
+    def _round(self, points: list[Point], end: float) -> None:
+        """Visit ``points``, those with the batch size in use first, as far as there is time."""
+        order = list(points)
+        self._random.shuffle(order)
+        order.sort(key=lambda point: point.batch_size != self._batch_size)
+        for place, point in enumerate(order):
+            known = self._meter.trials.setdefault(point, Trial(point))
+            left = end - time.perf_counter()
+            if self._meter.least_s(point) + _SHORTEST_S > left and self._measured():
+                if not known.rates:
+                    known.reason = known.reason or "not tried: there was no time left for it"
+                continue
+            # Half of a visit is spent on starting the workers and on the first prefetch.
+            seconds = max(_SHORTEST_S, left / (len(order) - place) / 2)
+            self._progress(self._spent(), self._budget_s, str(point))
+            self._meter.visit(point, seconds)
+        if not self._measured():
             first = self._own(points)[0]
             raise UsageError(
                 f"no setting worked; the first one, {first}: {self._meter.trials[first].reason}"
             )
-        measured.sort(key=lambda point: -self._meter.trials[point].rate)
+
+    def _measured(self) -> list[Point]:
+        """The settings with the batch size in use that were measured, the fastest first."""
+        return self._own(self._fastest())
+
+    def _fastest(self, keep: int | None = None) -> list[Point]:
+        """The settings that were measured, or the best ``keep`` of them, the fastest first.
+
+        At least half of these have the batch size in use, if there are enough.
+        """
+        trials = self._meter.trials
+        measured = [point for point, trial in trials.items() if trial.rates]
+        measured.sort(key=lambda point: -trials[point].rate)
+        if keep is None:
+            return measured
         own = self._own(measured)[: -(-keep // 2)]
         rest = [point for point in measured if point not in own][: keep - len(own)]
         return [point for point in measured if point in own or point in rest]
@@ -184,43 +217,36 @@ class _Search:
     def _spent(self) -> float:
         return time.perf_counter() - self._begun
 
-    def _outcome(self, left: list[Point]) -> Tuning:
+    def _outcome(self) -> Tuning:
         meter, trials = self._meter, self._meter.trials
-        best = self._own(left)[0]
+        fastest, own = self._fastest(), self._measured()
+        best = own[0]
         rate = trials[best].rate
-        seconds = _SHARES["context"] * self._left_s / (2 * _ROUNDS + 4)
-        uncached = max(
-            (
-                point
-                for point in self._own(list(trials))
-                if _as_torch(point) and trials[point].rates
-            ),
-            key=lambda point: trials[point].rate,
-            default=best,
-        )
-        pairs = self._beside_torch(uncached, seconds)
         step_rate = loader_rate = None
         if meter.step is not None:
             self._progress(self._spent(), self._budget_s, "the step alone, the loader alone")
+            seconds = self._left_s() / (2 * _ROUNDS + 4)
             step_rate = meter.step_rate(best.batch_size, seconds)
             loader_rate = meter.loader_rate(best, seconds)
-        within = [
-            point for point in self._own(list(trials)) if trials[point].rate >= (1 - TIED) * rate
-        ]
-        smallest = min(within)
         bound, why = self._bound(best, rate, step_rate)
+        uncached = next((point for point in own if _as_torch(point)), best)
+        pairs = self._beside_torch(uncached)
+        ours, torchs = (
+            zip(*pairs, strict=True) if pairs else ([trials[uncached].rate], [1 / self._plain_s])
+        )
+        smallest = min(point for point in own if trials[point].rate >= (1 - TIED) * rate)
         return Tuning(
             source=meter.target.name,
             batch_size=self._batch_size,
             best=best,
-            fastest=left[0],
-            fastest_images_per_s=trials[left[0]].rate,
+            fastest=fastest[0],
+            fastest_images_per_s=trials[fastest[0]].rate,
             smallest=smallest,
             chosen=smallest if bound == "compute" else best,
             images_per_s=rate,
             uncached=uncached,
-            uncached_images_per_s=statistics.median(ours for ours, _ in pairs),
-            torch_images_per_s=statistics.median(torchs for _, torchs in pairs),
+            uncached_images_per_s=statistics.median(ours),
+            torch_images_per_s=statistics.median(torchs),
             ratios=tuple(ours / torchs for ours, torchs in pairs),
             step_images_per_s=step_rate,
             loader_images_per_s=loader_rate,
@@ -233,14 +259,20 @@ class _Search:
             seconds=self._spent(),
         )
 
-    def _beside_torch(self, point: Point, seconds: float) -> list[tuple[float, float]]:
-        """Images/s of a setting and of torch's defaults, measured several times in turn."""
-        end = time.perf_counter() + _SHARES["context"] * self._left_s
+    def _left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return max(0.0, self._budget_s - self._spent())
+
+    def _beside_torch(self, point: Point) -> list[tuple[float, float]]:
+        """Images/s of a setting and of torch's defaults, measured in turn while there is time."""
+        seconds = max(_SHORTEST_S, 0.8 * self._left_s() / (2 * _ROUNDS))
         pairs: list[tuple[float, float]] = []
-        while len(pairs) < _ROUNDS and (len(pairs) < 2 or time.perf_counter() < end):
+        took_s = self._pair_s()
+        while len(pairs) < _ROUNDS and took_s < self._left_s():
             self._progress(self._spent(), self._budget_s, "comparing with torch's defaults")
-            first = len(pairs) % 2 == 0
+            begin, first = time.perf_counter(), len(pairs) % 2 == 0
             pairs.append(self._meter.beside_torch(point, seconds, torch_first=first))
+            took_s = time.perf_counter() - begin
         return pairs
 
     def _bound(self, best: Point, rate: float, step_rate: float | None) -> tuple[str, str]:
@@ -251,7 +283,9 @@ class _Search:
             )
         if self._meter.native:
             return _engine_bound(self._meter.target, best)
-        return _dataset_bound(self._meter.target)
+        if self._busy < 0.5:
+            return "reading", f"the dataset's code waits {1 - self._busy:.0%} of its time"
+        return "python", f"the dataset's code computes {self._busy:.0%} of its time"
 
 
 def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
@@ -267,18 +301,6 @@ def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
     if share > 0.5:
         return "reading", f"the engine spends {share:.0%} of its time on reading"
     return "decoding", f"the engine spends {1 - share:.0%} of its time on decoding and transforms"
-
-
-def _dataset_bound(target: Target) -> tuple[str, str]:
-    """Whether the dataset's own code computes or waits, measured on some samples."""
-    begin, begin_cpu = time.perf_counter(), cpu.wanted()
-    iterator = iter(target.torch_loader(1))
-    for _ in range(8):
-        next(iterator, None)
-    busy = (cpu.wanted() - begin_cpu) / max(time.perf_counter() - begin, 1e-9)
-    if busy < 0.5:
-        return "reading", f"the dataset's code waits {1 - busy:.0%} of its time"
-    return "python", f"the dataset's code computes {busy:.0%} of its time"
 
 
 def _as_torch(point: Point) -> bool:

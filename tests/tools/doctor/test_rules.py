@@ -226,6 +226,7 @@ def test_hints_for_gpus_are_one_line_and_fixes_are_whole_at_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     change = "torch.backends.cudnn.benchmark_of_a_name_as_long_as_its_place = True " * 3
     found = [Finding(name="one", what="w " * 90, change=change, where="train.py:3", gain=2.5)]
     found += [

@@ -201,6 +201,63 @@ def test_torch_is_measured_in_turn_with_what_keeps_no_more_than_torch(
     assert "50 in the epoch that fills it" in words["best for batch_size=8, the one in use"]
 
 
+def test_the_budget_is_kept_where_a_batch_takes_seconds(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Point] = []
+
+    def rates_of(
+        loader: Any, step: Any, point: Point, seconds: float, *given: int, **named: int
+    ) -> list[float]:
+        measured.append(point)
+        clock.waits(max(seconds, point.batch_size / 50) + point.batch_size / 50)
+        return [50.0] * 4
+
+    monkeypatch.setattr("fastload._tools.tuning.search.cpus", lambda: 2)
+    monkeypatch.setattr("fastload._tools.tuning.meter.rates_of", rates_of)
+    found = fastload.autotune(Slow(clock.waits, 1 / 50), batch_size=64, budget_s=30)
+    assert found.seconds <= 30
+    assert 1 <= len(found.ratios) < 5
+    assert measured[0].batch_size == 64  # what was asked for comes first
+    late = [tried for tried in found.tried if not tried.images_per_s]
+    assert late and all("there was no time left for it" in tried.reason for tried in late)
+
+
+def test_without_time_to_compare_a_few_samples_stand_for_torch(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates(clock, monkeypatch, most=2, each=100)
+    found = fastload.autotune(Slow(clock.waits, 0.5), fix_batch_size=64, budget_s=20)
+    assert found.seconds <= 20 and not found.ratios
+    assert found.torch_images_per_s == pytest.approx(2, rel=0.05)
+    assert found.gain == pytest.approx(found.uncached_images_per_s / 2, rel=0.05)
+    assert "from a few of torch's samples" in dict(page.summary(found))["against torch's defaults"]
+
+
+def test_the_best_of_the_table_is_the_best_of_the_text_when_the_first_look_was_wrong(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: dict[Point, int] = {}
+
+    def rates_of(
+        loader: Any, step: Any, point: Point, seconds: float, *given: int, **named: int
+    ) -> list[float]:
+        clock.waits(seconds)
+        looks[point] = looks.get(point, 0) + 1
+        lucky = looks[point] == 1 and point.num_workers != 1
+        return [1000.0 if lucky else 100.0 + 200 * (point.num_workers == 1)] * 4
+
+    monkeypatch.setattr("fastload._tools.tuning.search.cpus", lambda: 2)
+    monkeypatch.setattr("fastload._tools.tuning.meter.rates_of", rates_of)
+    found = fastload.autotune(Slow(clock.waits, 0), fix_batch_size=8, budget_s=600)
+    table = page.places(found)
+    assert (table[0].point, table[0].images_per_s) == (found.best, found.images_per_s)
+    assert (
+        f"{found.best}: {found.images_per_s:,.0f} images/s"
+        in dict(page.summary(found))["best for batch_size=8, the one in use"]
+    )
+
+
 def test_places_come_fastest_first(tuning: Tuning) -> None:
     rates = [tried.images_per_s for tried in page.places(tuning)]
     assert rates == sorted(rates, reverse=True)
