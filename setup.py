@@ -311,6 +311,7 @@ setup(
             "pytest-xdist>=3.7",
             "matplotlib",
             "opencv-python-headless>=4.5.4",
+            "albumentations>=1.4.18",
             "hypothesis",
             "psutil",
             "accelerate",

@@ -1,4 +1,8 @@
-"""``PIL.Image.fromarray`` that gives deferred images: datasets in memory open theirs with it."""
+"""Arrays that become deferred images: ``PIL.Image.fromarray``, and what makes tensors of arrays.
+
+Their pixels are copied there and then, as Pillow and torchvision copy them. What is asked of them
+from then on is done for the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +31,37 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
     """``PIL.Image.fromarray``, given the original one."""
 
     def fromarray(obj: Any, mode: Any = None) -> Any:
-        # Only colours, of which Pillow makes a copy: a gray image would share the array's memory.
-        if (
-            not THREAD.deferring
-            or not THREAD.batch.arrays
-            or not _plain(mode)
-            or type(obj) is not np.ndarray
-            or obj.dtype != np.uint8
-            or obj.ndim != 3
-            or obj.shape[2] != 3
-            or not obj.size
-            or not is_within(obj.shape[1], obj.shape[0])
-        ):
+        if not (type(obj) is np.ndarray and may_defer(obj) and _plain(mode)):
             return original(obj, mode)
-        THREAD.batch.opened += 1
-        THREAD.batch.given += 1
-        return deferred_pixels(obj.tobytes(), (obj.shape[1], obj.shape[0]))
+        return deferred_array(obj)
 
     return fromarray
+
+
+def may_defer(array: np.ndarray) -> bool:
+    """Whether an image of this array may be deferred: on this thread, in this batch."""
+    # Only colours, of which Pillow makes a copy: a gray image would share the array's memory.
+    return (
+        bool(THREAD.deferring)
+        and THREAD.batch.arrays
+        and array.dtype == np.uint8
+        and array.ndim == 3
+        and array.shape[2] == 3
+        and array.size > 0
+        and is_within(array.shape[1], array.shape[0])
+    )
+
+
+def note_given() -> None:
+    """Count an image that is made of an array."""
+    THREAD.batch.opened += 1
+    THREAD.batch.given += 1
+
+
+def deferred_array(array: np.ndarray) -> DeferredImage:
+    """A deferred image of the pixels of an array for which ``may_defer`` holds."""
+    note_given()
+    return deferred_pixels(array.tobytes(), (array.shape[1], array.shape[0]))
 
 
 def deferred_pixels(data: bytes, size: tuple[int, int]) -> DeferredImage:

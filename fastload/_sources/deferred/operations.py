@@ -361,6 +361,14 @@ def _resize_values(
     return cast(torch.Tensor, resize(tensor, [h, w], antialias=True))
 
 
+def _look_up(tensor: torch.Tensor, values: bytes) -> torch.Tensor:
+    table = torch.frombuffer(bytearray(values), dtype=torch.float32).reshape(len(tensor), 256)
+    made = torch.empty_like(tensor, dtype=torch.float32)
+    for channel, levels, row in zip(made, tensor, table, strict=True):
+        channel.copy_(row[levels.long()])
+    return made
+
+
 def _bordered(size: Size, left: int, top: int, right: int, bottom: int, value: float) -> Size:
     return left + size[0] + right, top + size[1] + bottom
 
@@ -380,6 +388,9 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     ),
     "normalize": TensorOperation(  # mean, std
         lambda tensor, mean, std: functional.normalize(tensor, list(mean), list(std))
+    ),
+    "look_up": TensorOperation(  # float32 (channels, 256): the value of each level
+        _look_up, lambda before, values: Layout(torch.float32, before.contiguous)
     ),
     "erase": TensorOperation(  # y, x, h, w, values: one, or one for each channel
         _erase, compose=Composed.erase, numbers=4, erases=True

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from .stamps import Stamp
 
 Number: TypeAlias = "int | float"
-Argument: TypeAlias = "int | float | bool | str | tuple[Argument, ...] | None"
+Argument: TypeAlias = "int | float | bool | str | bytes | tuple[Argument, ...] | None"
 Operation: TypeAlias = "tuple[str, *tuple[Argument, ...]]"
 """The name of an operation and its arguments; ``operations.py`` lists them all.
 
@@ -21,8 +21,8 @@ Operations on an image, with what Pillow calls them:
     counterclockwise), and further ones.
 Operations that end in a tensor, and those on it:
     ("to_tensor",) float32 in [0, 1], ("to_image",) uint8, ("to_dtype", dtype, scale),
-    ("normalize", mean, std), ("erase", y, x, h, w, values), ("border", left, top, right, bottom,
-    value), and further ones.
+    ("normalize", mean, std), ("look_up", values), ("erase", y, x, h, w, values), ("border", left,
+    top, right, bottom, value), and further ones.
 """
 
 

@@ -53,7 +53,8 @@ def redirect(
     """Have calls of ``function`` go to ``make(original)``, if the proof holds; None: they cannot.
 
     ``original`` is what it did before. What is made gets all parameters by position, those with
-    defaults and those that are keyword-only too. A function for which that cannot be stays as it
+    defaults and those that are keyword-only too; where there are both ``*args`` and ``**kwargs``,
+    it gets a tuple and a dict at the end. A function for which that cannot be stays as it
     is, and so does one that fails the proof, at its first call (``trial.py``).
 
     Args:
@@ -139,12 +140,17 @@ def _by_position(function: types.FunctionType) -> Function:
     """The function, which gets those parameters by position, too, that it takes by keyword only."""
     code = function.__code__
     names = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    if not names:
+    gathered = code.co_flags & _GATHERED == _GATHERED
+    if not names and not gathered:
         return function
 
     def by_position(*args: Any, **kwargs: Any) -> Any:
+        others: tuple[Any, ...] = ()
+        if gathered:
+            *args, others, kwargs = args  # type: ignore[assignment]
         count = len(args) - len(names)
-        return function(*args[:count], **dict(zip(names, args[count:], strict=True)), **kwargs)
+        named = dict(zip(names, args[count:], strict=True))
+        return function(*args[:count], *others, **named, **kwargs)
 
     return by_position
 
@@ -152,6 +158,12 @@ def _by_position(function: types.FunctionType) -> Function:
 def _takes(ours: Function, theirs: inspect.Signature) -> bool:
     """Whether ``ours`` has these parameters, and takes all of them by position."""
     wanted = list(theirs.parameters.values())
+    if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}.issubset(
+        one.kind for one in wanted
+    ):
+        order = sorted(wanted, key=lambda one: one.kind is one.VAR_POSITIONAL)
+        order.sort(key=lambda one: one.kind is one.VAR_KEYWORD)
+        return [one.name for one in order] == list(inspect.signature(ours).parameters)
     for parameter in inspect.signature(ours).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
             return all(one.kind is not one.VAR_KEYWORD for one in wanted)
@@ -167,7 +179,7 @@ def _takes(ours: Function, theirs: inspect.Signature) -> bool:
 def _stub(code: types.CodeType, called: str) -> types.CodeType | None:
     """A code with the parameters of ``code`` that calls the global ``called`` with them, if any."""
     count = code.co_argcount + code.co_kwonlyargcount
-    flags = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    flags = code.co_flags & _GATHERED
     template = _TEMPLATES.get((count, flags))
     if template is None:
         return None
@@ -225,9 +237,16 @@ def _2_and_named(a: Any, b: Any, **named: Any) -> Any:
     return _called(a, b, **named)
 
 
+def _2_and_all(a: Any, b: Any, *others: Any, **named: Any) -> Any:
+    return _called(a, b, others, named)
+
+
+_GATHERED: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
 _TEMPLATES: Final[dict[tuple[int, int], types.CodeType]] = {
     **{(n, 0): stub.__code__ for n, stub in enumerate((_1, _2, _3, _4, _5, _6, _7), 1)},
     (1, inspect.CO_VARARGS): _1_and_others.__code__,
     (2, inspect.CO_VARKEYWORDS): _2_and_named.__code__,
+    (2, _GATHERED): _2_and_all.__code__,
 }
 """Stubs by their number of parameters, and by which of ``*args`` and ``**kwargs`` come after."""

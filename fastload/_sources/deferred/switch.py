@@ -18,7 +18,7 @@ from .thread_state import THREAD, forget
 from .trial import may_try_again
 
 _LOCK = ForkLock()
-_INSTALLED: set[str] = set()
+_INSTALLED: set[tuple[str, ...]] = set()
 
 
 class deferring:
@@ -43,12 +43,12 @@ def install() -> None:
     """Redirect the functions, if they are not. A forked child has it from its parent."""
     if len(_INSTALLED) == len(_PARTS):
         return
-    for library, part in _PARTS.items():
-        if library in sys.modules and library not in _INSTALLED:
+    for needed, part in _PARTS.items():
+        if needed not in _INSTALLED and all(name in sys.modules for name in needed):
             with _LOCK:
-                if library not in _INSTALLED:
+                if needed not in _INSTALLED:
                     part()
-                    _INSTALLED.add(library)
+                    _INSTALLED.add(needed)
 
 
 def try_again() -> None:
@@ -67,7 +67,7 @@ def uninstall() -> None:
     """
     with _LOCK:
         put_back()
-        if "cv2" in _INSTALLED:
+        if ("cv2",) in _INSTALLED:
             from .patches import opencv
 
             opencv.put_back()
@@ -92,5 +92,16 @@ def _opencv() -> None:
     opencv.replace_all()
 
 
-_PARTS = {"PIL.Image": _pillow, "cv2": _opencv, "torchvision.transforms": _torchvision}
+def _albumentations() -> None:
+    from .patches import albumentations
+
+    patch.exchange(albumentations.PATCHES)
+
+
+_PARTS = {
+    ("PIL.Image",): _pillow,
+    ("cv2",): _opencv,
+    ("torchvision.transforms",): _torchvision,
+    ("albumentations.pytorch", "torchvision.transforms"): _albumentations,
+}
 """By what the program has to have imported: exchanges its functions."""

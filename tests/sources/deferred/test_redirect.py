@@ -70,7 +70,7 @@ def _parameters(code: types.CodeType) -> tuple[object, ...]:
 
 def test_all_functions_of_these_releases_are_redirected() -> None:
     fastload.uninstall()
-    assert 25 < len(_exchanged()) < 37
+    assert 25 < len(_exchanged()) < 40
     assert releases.unexpected(trial.left_out()) == []
 
 
@@ -105,8 +105,15 @@ def _named(a: int, *, b: int, **named: int) -> tuple[int, ...]:
     return a, b, *named.values()
 
 
+def _all(a: int, *others: int, b: int = 2, **named: int) -> tuple[int, ...]:
+    return a, b, *others, *named.values()
+
+
+_KINDS = [_positional, _by_keyword, _others, _named, _all]
+
+
 @pytest.mark.usefixtures("thread_that_defers")
-@pytest.mark.parametrize("function", [_positional, _by_keyword, _others, _named])
+@pytest.mark.parametrize("function", _KINDS)
 def test_a_stub_passes_on_whatever_the_original_takes(
     function: Callable[..., tuple[int, ...]],
 ) -> None:
@@ -120,7 +127,10 @@ def test_a_stub_passes_on_whatever_the_original_takes(
         def tens_of_named(a: int, b: int, **named: int) -> list[int]:
             return [10 * a, 10 * b, *(10 * one for one in named.values())]
 
-        named = {"_others": tens_of_others, "_named": tens_of_named}
+        def tens_of_all(a: int, b: int, others: Any, named: Any) -> list[int]:
+            return [10 * one for one in (a, b, *others, *named.values())]
+
+        named = {"_others": tens_of_others, "_named": tens_of_named, "_all": tens_of_all}
         return named.get(original.__name__, tens)
 
     redirect.redirect(function, make, _holds, function.__name__)
@@ -131,6 +141,9 @@ def test_a_stub_passes_on_whatever_the_original_takes(
             assert function(1, b=2, c=3) == [10, 20, 30]
             with pytest.raises(TypeError, match="b"):
                 function(1, 2)
+        elif function is _all:
+            assert function(1, 3, c=4) == [10, 20, 30, 40]
+            assert function(1, b=3) == [10, 30]
         else:
             assert function(1) == [10, 20]
             assert function(1, b=3) == [10, 30]
@@ -172,7 +185,7 @@ def test_a_function_with_other_parameters_is_left_out_with_a_line_in_explain(
 
 
 @pytest.mark.usefixtures("thread_that_defers")
-@pytest.mark.parametrize("function", [_positional, _by_keyword, _others, _named])
+@pytest.mark.parametrize("function", _KINDS)
 def test_a_function_that_fails_its_proof_is_the_original_from_its_first_call_on(
     function: Callable[..., tuple[int, ...]],
 ) -> None:
@@ -183,10 +196,14 @@ def test_a_function_that_fails_its_proof_is_the_original_from_its_first_call_on(
         def others(a: int, *others: int) -> Any:
             raise AssertionError
 
+        def all_of_them(a: int, b: int, others: Any, named: Any) -> Any:
+            raise AssertionError
+
         def ours(a: int, b: int) -> Any:
             raise AssertionError
 
-        return {"_others": others, "_named": named}.get(original.__name__, ours)
+        known = {"_others": others, "_named": named, "_all": all_of_them}
+        return known.get(original.__name__, ours)
 
     before = function.__code__
     fastload.uninstall()

@@ -27,6 +27,7 @@ from ...._base.named import named
 from ...._base.pixel_limit import is_within
 from .. import agreement, torch_blur, torch_resize, torchvision_io
 from .. import torchvision_transforms as fewer_steps
+from ..from_array import deferred_array, may_defer
 from ..image import PLAIN, DeferredImage, sides_of, waiting
 from ..operations import channels, dtype_name
 from ..recording import Operation
@@ -159,6 +160,9 @@ def _kernel(size: Any, sigma: Any) -> tuple[tuple[int, int], tuple[float, float]
 def _to_tensor(name: str) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def to_tensor(pic: Any) -> Any:
+            if type(pic) is np.ndarray and name == "to_tensor" and may_defer(pic):
+                if min(pic.strides) >= 0:  # else torch has to say what it does not take
+                    pic = deferred_array(pic)
             if (
                 waiting(pic)
                 and pic._mode in _BYTES

@@ -1,0 +1,227 @@
+"""What fastload exchanges in Albumentations: the end of most of its pipelines.
+
+``Normalize`` makes floats of bytes, and ``ToTensorV2`` a tensor of them. Both do it level by level,
+so their tensor is deferred: a copy of the bytes, and a table of what ``Normalize`` makes of each
+level, which ``Normalize`` itself has made. All before that runs as it is, on real arrays.
+
+Note [From Normalize to ToTensorV2]
+    ``Normalize`` is also called by itself, where its result has to be an array of floats. Only
+    while a ``Compose`` runs whose last transform is ``ToTensorV2``, and the one before
+    ``Normalize``, it gives the bytes, and notes that. Only that ``ToTensorV2`` gets them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import albumentations
+import numpy as np
+import torch
+from albumentations.pytorch import ToTensorV2
+
+from ...._base import randomness
+from ..from_array import deferred_pixels, may_defer, note_given
+from ..tensor import of_image, record
+from ..thread_state import THREAD
+from ..trial import Function
+from .patch import Patch
+from .proof import OTHER, Given, Proof, values
+
+_RAMP: Final[np.ndarray] = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, 2)
+
+# Targets of several images at once, for which ``Normalize`` is called in other ways.
+_SEVERAL: Final = frozenset(("images", "volume", "volumes"))
+
+
+class _Thread(threading.local):
+    """Of this thread.
+
+    Attributes:
+        ending: the ``Normalize`` of the ``Compose`` that runs, if ``ToTensorV2`` follows.
+        levels: what it was given and has given back.
+        normalize, table: the last one of which there is a table; None: there can be none.
+        batch: for which the table was made.
+    """
+
+    ending: Any = None
+    levels: tuple[np.ndarray, ...] = ()
+    normalize: Any = None
+    table: bytes | None = None
+    batch: Any = None
+
+
+_THREAD: Final = _Thread()
+
+
+def _compose(original: Function) -> Function:
+    def call(self: Any, force_apply: Any, args: Any, data: Any) -> Any:
+        before = _THREAD.ending, _THREAD.levels
+        _THREAD.ending, _THREAD.levels = _ending(self, data) if THREAD.deferring else None, ()
+        try:
+            made = original(self, *args, force_apply=force_apply, **data)
+            assert not _THREAD.levels, "ToTensorV2 gets what Normalize gives"
+            return made
+        finally:
+            _THREAD.ending, _THREAD.levels = before
+
+    return call
+
+
+def _ending(compose: Any, data: dict[str, Any]) -> Any:
+    """The ``Normalize`` before the ``ToTensorV2`` that ends a ``Compose``; None: it ends otherwise.
+
+    ``data``: what it is called with.
+    """
+    transforms = compose.transforms
+    if type(compose) is not albumentations.Compose or len(transforms) < 2:
+        return None
+    if not _SEVERAL.isdisjoint(data):
+        return None
+    normalize, last = transforms[-2:]
+    if type(normalize) is not albumentations.Normalize or type(last) is not ToTensorV2:
+        return None
+    if last.p < 1 or last.replay_mode or "apply" in {**vars(normalize), **vars(last)}:
+        return None
+    if not _SEVERAL.isdisjoint(getattr(normalize, "_additional_targets", {}).values()):
+        return None
+    batch = THREAD.batch
+    if _THREAD.normalize is not normalize or _THREAD.batch is not batch:
+        _THREAD.normalize, _THREAD.batch = normalize, batch
+        _THREAD.table = _table(normalize) if _is_exchanged(last) else None
+    return None if _THREAD.table is None else normalize
+
+
+def _table(normalize: Any) -> bytes | None:
+    """What it makes of each level: float32 (3, 256); None: not such a table."""
+    if getattr(normalize, "normalization", "standard") != "standard":
+        return None
+    made = normalize.apply(_RAMP.copy())
+    if made.dtype != np.float32 or made.shape != _RAMP.shape:
+        return None
+    return bytes(made.transpose(2, 1, 0).tobytes())
+
+
+def _is_exchanged(last: Any) -> bool:
+    """Whether ``ToTensorV2`` takes bytes for what ``Normalize`` makes of them."""
+    before, _THREAD.levels, _THREAD.table = _THREAD.levels, (_RAMP,), bytes(3 * 256 * 4)
+    try:
+        return bool(last.apply(_RAMP).dtype == torch.float32)
+    finally:
+        _THREAD.levels = before
+
+
+def _normalize(original: Function) -> Function:
+    def apply(self: Any, img: Any, **params: Any) -> Any:
+        if self is not _THREAD.ending or not img.flags.c_contiguous or not may_defer(img):
+            return original(self, img, **params)
+        note_given()
+        levels = img.view()
+        _THREAD.levels += (levels,)
+        return levels
+
+    return apply
+
+
+def _to_tensor(original: Function) -> Function:
+    def apply(self: Any, img: Any, **params: Any) -> Any:
+        for levels in _THREAD.levels:
+            if levels is img:
+                _THREAD.levels = tuple(one for one in _THREAD.levels if one is not img)
+                return _deferred(img)
+        return original(self, img, **params)
+
+    return apply
+
+
+def _deferred(levels: np.ndarray) -> torch.Tensor:
+    """The tensor of what ``Normalize`` makes of these bytes."""
+    image = deferred_pixels(levels.tobytes(), (levels.shape[1], levels.shape[0]))
+    tensor = of_image(image._opened, image._operations, image._size, image._mode, "to_image")
+    return record(tensor, ("look_up", _THREAD.table))
+
+
+# Proofs.
+
+
+def _tried(call: Callable[[Function], Any]) -> Proof:
+    """The proof that ``call`` makes the same tensors with both functions."""
+
+    def made(function: Function, deferred: bool) -> list[Any]:
+        THREAD.deferring = deferred
+        _THREAD.ending, _THREAD.levels = None, ()
+        before = randomness.get()
+        try:
+            return [values(tensor) for tensor in call(function)]
+        finally:
+            randomness.put(before)
+            THREAD.deferring = False
+
+    def proof(original: Function, ours: Function) -> str:
+        return "" if made(original, False) == made(ours, True) else OTHER
+
+    return proof
+
+
+def _tried_normalize(apply: Function) -> list[Any]:
+    normalize = albumentations.Normalize()
+    if THREAD.deferring:
+        _THREAD.ending, _THREAD.table = normalize, _table(normalize)
+    made = apply(normalize, Given(deferred=False).array)
+    return [_deferred(made) if THREAD.deferring else torch.from_numpy(made.transpose(2, 0, 1))]
+
+
+def _tried_to_tensor(apply: Function) -> list[Any]:
+    table = np.random.default_rng(0).random((3, 256), np.float32)
+    image = Given(deferred=False).array
+    if THREAD.deferring:
+        _THREAD.levels, _THREAD.table = (image,), table.tobytes()
+    else:
+        image = np.stack([table[c][image[..., c]] for c in range(3)], axis=2)
+    return [apply(ToTensorV2(), image)]
+
+
+def _tried_compose(original: Function, ours: Function) -> str:
+    compose = albumentations.Compose([albumentations.Normalize(), ToTensorV2()])
+
+    def call(function: Function) -> list[Any]:
+        data = {"image": Given(deferred=False).array, "mask": Given(deferred=False).array[..., 0]}
+        if function is ours:
+            made = function(compose, False, (), data)
+        else:
+            made = function(compose, **data)
+        return [made["image"], made["mask"]]
+
+    return _tried(call)(original, ours)
+
+
+_WHY: Final = "its floats are made for the whole batch, where its tensor is stacked"
+_KEPT_BY: Final = (
+    "Albumentations over cv2.imread and over Pillow (any-dataset, albumentations, cv2)"
+)
+
+PATCHES: Final = [
+    Patch(
+        names=("albumentations.Normalize.apply",),
+        ours=_normalize,
+        why=_WHY,
+        kept_by=_KEPT_BY,
+        proof=_tried(_tried_normalize),
+    ),
+    Patch(
+        names=("albumentations.pytorch.ToTensorV2.apply",),
+        ours=_to_tensor,
+        why=_WHY,
+        kept_by=_KEPT_BY,
+        proof=_tried(_tried_to_tensor),
+    ),
+    Patch(
+        names=("albumentations.Compose.__call__",),
+        ours=_compose,
+        why="it says whether the one follows the other",
+        kept_by=_KEPT_BY,
+        proof=_tried_compose,
+    ),
+]
+"""Albumentations' functions that are exchanged."""
