@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import importlib
 import io
+import itertools
 import json
 import math
 import sys
@@ -130,14 +131,19 @@ def imported(folders: list[Path]) -> Iterator[None]:
         sys.modules.update(hidden)
 
 
+_NUMBERS = itertools.count()
+
+
 def definitions(path: Path, **known: Any) -> Any:
     """The classes and functions of a script that trains, or parses arguments, when it is imported.
 
     It is a module inside ``imported``. Its own imports are made, but for those that fail; then what
     is built on them is absent, too. What is needed of them is in ``known``.
     """
-    module = types.ModuleType(f"script_{path.stem}")  # by which workers pickle what they send
+    # By which workers pickle what they send; a script is read once for each loader.
+    module = types.ModuleType(f"script_{path.stem}_{next(_NUMBERS)}")
     module.__file__ = str(path)
+    vars(module).update(known)
     sys.modules[module.__name__] = module
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     for node in ast.parse(path.read_text(encoding="utf-8")).body:

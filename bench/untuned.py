@@ -1,0 +1,847 @@
+"""Public scripts that nobody tuned fastload to, for the suite scripts: of many kinds, the bad too.
+
+They were chosen before any of them was measured. As in ``bench/scripts.py``, none of their code is
+here, and sizes and arguments are the script's own. Where a library no longer has a name that a
+script uses (``Image.ANTIALIAS``, ``np.float``), it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import io
+import json
+import logging
+import random
+import tarfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+from torch.utils.data import RandomSampler, SubsetRandomSampler
+from torchvision import transforms
+from torchvision.transforms import functional
+
+from bench import data
+from bench.data import Say
+from bench.scripts import Made, Place, Script, definitions, lay_out
+from bench.workload import MEAN, STD
+
+# --- photos, laid out as these scripts want them --------------------------------------------------
+
+
+def lay_out_more(cache: Path, images: Path, *, say: Say) -> Path:
+    """What ``lay_out`` makes, and what the scripts here want beside it.
+
+    Files have the format and about the size that they have in the dataset of each script.
+    """
+    plain = lay_out(cache, images, say=say)
+    files = [path.resolve() for path in data.files(images)]
+
+    def make(folder: Path) -> None:
+        say("laying photos out for more scripts")
+        for path in plain.iterdir():
+            (folder / path.name).symlink_to(path)
+        for fill in (_boxes, _png, _words, _frames, _drives, _skin, _cells, _chests, _shards,
+                     _landmarks, _faces, _people, _captions, _tiles):  # fmt: skip
+            fill(folder, files)
+
+    return data.made(cache, f"untuned-{images.name}", make)
+
+
+def _rgb(path: Path) -> Image.Image:
+    with Image.open(path) as picture:
+        return picture.convert("RGB")
+
+
+def _mask(folder: Path, number: int) -> Image.Image:
+    """The mask of photo ``number``: white where it is bright."""
+    with Image.open(folder / "masks" / f"{number:06}.png") as mask:
+        return mask.convert("L").point([255 * (level > 2) for level in range(256)])
+
+
+def _boxes(folder: Path, files: list[Path]) -> None:
+    """Boxes as YOLO's text files, beside photos."""
+    images, labels = folder / "yolo" / "images", folder / "yolo" / "labels"
+    images.mkdir(parents=True)
+    labels.mkdir()
+    for number, path in enumerate(files):
+        (images / f"{number:06}.jpg").symlink_to(path)
+        lines = [f"{number % 80} 0.3 0.3 0.4 0.4", f"{(number + 7) % 80} 0.6 0.7 0.5 0.4"]
+        (labels / f"{number:06}.txt").write_text("\n".join(lines) + "\n")
+
+
+def _png(folder: Path, files: list[Path]) -> None:
+    """Sharp and blurred photos as PNG: datasets for super-resolution and deblurring are."""
+    sharp, blurred = folder / "pairs" / "target", folder / "pairs" / "input"
+    sharp.mkdir(parents=True)
+    blurred.mkdir()
+    for number, path in enumerate(files):
+        picture = _rgb(path)
+        picture.save(sharp / f"{number:06}.png")
+        picture.filter(ImageFilter.GaussianBlur(2)).save(blurred / f"{number:06}.png")
+
+
+def _words(folder: Path, files: list[Path]) -> None:
+    """Strips of the size of words in LMDB, ten from each photo."""
+    import lmdb
+
+    drawn = random.Random(1)
+    environment = lmdb.open(str(folder / "words"), map_size=1 << 30)
+    count = 0
+    with environment.begin(write=True) as records:
+        for path in files:
+            picture = _rgb(path)
+            for _ in range(10):
+                width, height = drawn.randint(50, 150), drawn.randint(25, 40)
+                left = drawn.randint(0, max(0, picture.width - width))
+                top = drawn.randint(0, max(0, picture.height - height))
+                strip = io.BytesIO()
+                picture.crop((left, top, left + width, top + height)).save(strip, "JPEG")
+                count += 1
+                records.put(f"image-{count:09}".encode(), strip.getvalue())
+                records.put(f"label-{count:09}".encode(), b"word")
+        records.put(b"num-samples", str(count).encode())
+    environment.close()
+
+
+def _frames(folder: Path, files: list[Path]) -> None:
+    """Videos of 16 frames of 340 x 256, as frames of Kinetics are extracted."""
+    lines = []
+    for video in range(max(1, len(files) // 8)):
+        frames = folder / "frames" / f"video{video:04}"
+        frames.mkdir(parents=True)
+        for number in range(16):
+            path = files[(video * 8 + number) % len(files)]
+            picture = _rgb(path).resize((340, 256))
+            picture.save(frames / f"img_{number + 1:05}.jpg", quality=90)
+        lines.append(f"{frames.name} 16 {video % 10}")
+    (folder / "videos.txt").write_text("\n".join(lines) + "\n")
+
+
+def _drives(folder: Path, files: list[Path]) -> None:
+    """A drive of 1242 x 375, as KITTI's."""
+    frames = folder / "kitti" / "drive" / "image_02" / "data"
+    frames.mkdir(parents=True)
+    for number, path in enumerate(files):
+        picture = _rgb(path).resize((1242, 375), Image.Resampling.BICUBIC)
+        picture.save(frames / f"{number:010}.jpg", quality=92)
+
+
+def _skin(folder: Path, files: list[Path]) -> None:
+    """Photos with a mask each, named as ISIC names them."""
+    images, masks = folder / "isic" / "train", folder / "isic" / "train_GT"
+    images.mkdir(parents=True)
+    masks.mkdir()
+    for number, path in enumerate(files):
+        _rgb(path).save(images / f"ISIC_{number:07}.jpg", quality=90)
+        _mask(folder, number).save(masks / f"ISIC_{number:07}_segmentation.png")
+
+
+def _cells(folder: Path, files: list[Path]) -> None:
+    """PNGs of 96 x 96 with a mask each."""
+    images, masks = folder / "cells" / "images", folder / "cells" / "masks" / "0"
+    images.mkdir(parents=True)
+    masks.mkdir(parents=True)
+    for number, path in enumerate(files):
+        _rgb(path).resize((96, 96)).save(images / f"{number:06}.png")
+        _mask(folder, number).resize((96, 96)).save(masks / f"{number:06}.png")
+
+
+def _chests(folder: Path, files: list[Path]) -> None:
+    """Gray PNGs of 1024 x 1024, as ChestX-ray14's."""
+    (folder / "chests").mkdir()
+    lines = []
+    for number, path in enumerate(files):
+        picture = _rgb(path).convert("L").resize((1024, 1024), Image.Resampling.BICUBIC)
+        picture.save(folder / "chests" / f"{number:06}.png")
+        labels = " ".join(str(int((number + part) % 5 == 0)) for part in range(14))
+        lines.append(f"{number:06}.png {labels}")
+    (folder / "chests.txt").write_text("\n".join(lines) + "\n")
+
+
+def _shards(folder: Path, files: list[Path]) -> None:
+    """Four tar archives of photos and class numbers."""
+    (folder / "shards").mkdir()
+    for shard in range(4):
+        with tarfile.open(folder / "shards" / f"photos-{shard:06}.tar", "w") as archive:
+            for number in range(shard, len(files), 4):
+                for suffix, content in (
+                    ("jpg", files[number].read_bytes()),
+                    ("cls", str(number % 10).encode()),
+                ):
+                    member = tarfile.TarInfo(f"{number:06}.{suffix}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+
+
+def _landmarks(folder: Path, files: list[Path]) -> None:
+    """Photos of 1024 pixels on the longer side."""
+    (folder / "landmarks").mkdir()
+    for number, path in enumerate(files):
+        picture = _rgb(path)
+        scale = 1024 / max(picture.size)
+        size = (round(picture.width * scale), round(picture.height * scale))
+        picture.resize(size, Image.Resampling.BICUBIC).save(
+            folder / "landmarks" / f"{number:06}.jpg", quality=90
+        )
+
+
+def _faces(folder: Path, files: list[Path]) -> None:
+    """JPEGs of 160 x 160, as MTCNN cuts faces out."""
+    for number, path in enumerate(files):
+        target = folder / "faces" / path.parent.name / f"{number:06}.jpg"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _rgb(path).resize((160, 160)).save(target)
+
+
+def _people(folder: Path, files: list[Path]) -> None:
+    """A person with 17 points in each photo, as COCO has them."""
+    images = folder / "people" / "images" / "train2017"
+    images.mkdir(parents=True)
+    (folder / "people" / "annotations").mkdir()
+    found, marked = [], []
+    for number, path in enumerate(files):
+        with Image.open(path) as picture:
+            width, height = picture.size
+        (images / f"{number:012}.jpg").symlink_to(path)
+        found.append({"id": number, "width": width, "height": height})
+        points: list[float] = []
+        for joint in range(17):
+            points += [width * (0.3 + joint % 4 * 0.12), height * (0.2 + joint // 4 * 0.15), 2]
+        marked.append(
+            {
+                "id": number,
+                "image_id": number,
+                "category_id": 1,
+                "iscrowd": 0,
+                "area": width * height / 3,
+                "bbox": [width * 0.2, height * 0.1, width * 0.6, height * 0.8],
+                "keypoints": points,
+                "num_keypoints": 17,
+            }
+        )
+    categories = [{"id": 1, "name": "person"}]
+    people = {"images": found, "annotations": marked, "categories": categories}
+    file = folder / "people" / "annotations" / "person_keypoints_train2017.json"
+    file.write_text(json.dumps(people))
+
+
+def _captions(folder: Path, files: list[Path]) -> None:
+    """Photos resized to 256 x 256 by the script that comes with it, and a caption each."""
+    (folder / "resized").mkdir()
+    found, said = [], []
+    for number, path in enumerate(files):
+        name = f"{number:06}.jpg"
+        _rgb(path).resize((256, 256), Image.Resampling.LANCZOS).save(
+            folder / "resized" / name, "JPEG"
+        )
+        found.append({"id": number, "file_name": name})
+        words = " ".join(f"word{(number * part) % 50}" for part in range(1, 4 + number % 9))
+        said.append({"id": number, "image_id": number, "caption": words})
+    (folder / "said.json").write_text(json.dumps({"images": found, "annotations": said}))
+
+
+def _tiles(folder: Path, files: list[Path]) -> None:
+    """A list of photos, and a thousand orders of nine tiles."""
+    with (folder / "listed.txt").open("w") as file:
+        lines = csv.writer(file, delimiter=" ", lineterminator="\n")
+        lines.writerows([f"{number:06}.jpg", number % 10] for number in range(len(files)))
+    generator = np.random.default_rng(1)
+    orders = np.stack([generator.permutation(9) for _ in range(1000)])
+    np.save(folder / "permutations_1000.npy", orders)
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+_quiet = contextlib.redirect_stdout
+
+
+def _antialias() -> None:
+    """Pillow 10 took ``Image.ANTIALIAS`` away."""
+    vars(Image)["ANTIALIAS"] = Image.Resampling.LANCZOS
+
+
+def _numpy_with_float() -> Any:
+    """NumPy, with the name ``np.float`` that it had before 1.24."""
+    return types.SimpleNamespace(**{**vars(np), "float": float})
+
+
+class _FormerJitter:
+    """ColorJitter as torchvision had it before 0.9: ``get_params`` gives a transform."""
+
+    @staticmethod
+    def get_params(*ranges: tuple[float, float]) -> Callable[[Any], Any]:
+        order, *strengths = transforms.ColorJitter.get_params(*map(list, ranges))
+        adjust = [
+            functional.adjust_brightness,
+            functional.adjust_contrast,
+            functional.adjust_saturation,
+            functional.adjust_hue,
+        ]
+
+        def changed(image: Any) -> Any:
+            for number in order.tolist():
+                image = adjust[number](image, strengths[number])
+            return image
+
+        return changed
+
+
+def _maskrcnn(place: Place) -> Made:
+    root = place.repos / "maskrcnn-benchmark" / "maskrcnn_benchmark"
+    boxes = definitions(
+        root / "structures" / "bounding_box.py", FLIP_LEFT_RIGHT=0, FLIP_TOP_BOTTOM=1
+    )
+    lists = definitions(root / "structures" / "image_list.py")
+    joint = definitions(root / "data" / "transforms" / "transforms.py")
+    collate = definitions(root / "data" / "collate_batch.py", to_image_list=lists.to_image_list)
+    sampler = definitions(root / "data" / "samplers" / "grouped_batch_sampler.py")
+    module = definitions(root / "data" / "datasets" / "coco.py", BoxList=boxes.BoxList)
+    transform = joint.Compose(
+        [
+            joint.ColorJitter(0.0, 0.0, 0.0, 0.0),
+            joint.Resize((800,), 1333),
+            joint.RandomHorizontalFlip(0.5),
+            joint.RandomVerticalFlip(0.0),
+            joint.ToTensor(),
+            joint.Normalize([102.9801, 115.9465, 122.7717], [1.0, 1.0, 1.0], to_bgr255=True),
+        ]
+    )
+    with _quiet(io.StringIO()):
+        dataset = module.COCODataset(
+            str(place.root / "coco.json"), str(place.root / "imgs"), True, transform
+        )
+    shapes = [dataset.get_img_info(number) for number in range(len(dataset))]
+    upright = [int(shape["height"] >= shape["width"]) for shape in shapes]
+    batches = sampler.GroupedBatchSampler(RandomSampler(dataset), upright, 2, drop_uneven=False)
+    return Made(
+        dataset=dataset,
+        arguments={"batch_sampler": batches, "collate_fn": collate.BatchCollator(32)},
+    )
+
+
+def _yolov7(place: Place) -> Made:
+    import yaml
+
+    module = importlib.import_module("utils.datasets")
+    folder = place.root / "yolo" / "images"
+    (folder.parent / "labels.cache").unlink(missing_ok=True)
+    # It looks for labels where the first folder called images would be called labels.
+    vars(module)["img2label_paths"] = lambda paths: [
+        str(folder.parent / "labels" / f"{Path(path).stem}.txt") for path in paths
+    ]
+    settings = (place.repos / "yolov7" / "data" / "hyp.scratch.p5.yaml").read_text()
+    with contextlib.redirect_stderr(io.StringIO()):
+        dataset = module.LoadImagesAndLabels(
+            str(folder),
+            640,
+            16,
+            augment=True,
+            hyp=yaml.safe_load(settings),
+            stride=32,
+        )
+    collate = module.LoadImagesAndLabels.collate_fn
+    return Made(dataset=dataset, arguments={"pin_memory": True, "collate_fn": collate})
+
+
+def _deeplab(place: Place) -> Made:
+    root = place.repos / "pytorch-deeplab-xception" / "dataloaders"
+    joint = definitions(root / "custom_transforms.py")
+    module = definitions(root / "datasets" / "pascal.py", tr=joint)
+    sizes = types.SimpleNamespace(base_size=513, crop_size=513)
+    with _quiet(io.StringIO()):
+        dataset = module.VOCSegmentation(sizes, str(place.root / "VOCdevkit" / "VOC2012"))
+    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True})
+
+
+def _srgan(place: Place) -> Made:
+    module = importlib.import_module("data_utils")
+    folder = str(place.root / "pairs" / "target")
+    dataset = module.TrainDatasetFromFolder(folder, crop_size=88, upscale_factor=4)
+    return Made(dataset=dataset, arguments={"shuffle": True})
+
+
+def _mprnet(place: Place) -> Made:
+    module = importlib.import_module("dataset_RGB")
+    dataset = module.DataLoaderTrain(str(place.root / "pairs"), {"patch_size": 256})
+    arguments = {"shuffle": True, "drop_last": False, "pin_memory": True}
+    return Made(dataset=dataset, arguments=arguments)
+
+
+def _crnn(place: Place) -> Made:
+    module = importlib.import_module("dataset")
+    dataset = module.lmdbDataset(root=str(place.root / "words"))
+    collate = module.alignCollate(imgH=32, imgW=100, keep_ratio=False)
+    return Made(dataset=dataset, arguments={"shuffle": True, "collate_fn": collate})
+
+
+def _proxy_anchor(place: Place) -> Made:
+    module = importlib.import_module("dataset")
+    birds = place.root / "CUB_200_2011"
+    birds.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (birds / "images").symlink_to((place.root / "train").resolve())
+    transform = module.utils.make_transform(is_train=True, is_inception=True)
+    dataset = module.load(name="cub", root=str(place.root), mode="train", transform=transform)
+    return Made(dataset=dataset, arguments={"shuffle": True, "drop_last": True, "pin_memory": True})
+
+
+def _few_shot(place: Place) -> Made:
+    module = importlib.import_module("datasets")
+    samplers = importlib.import_module("datasets.samplers")
+    dataset = module.make("image-folder", root_path=place.train)
+    smallest = min(np.bincount(dataset.label))
+    batches = samplers.CategoriesSampler(dataset.label, 4, 5, min(16, int(smallest)))
+    return Made(dataset=dataset, arguments={"batch_sampler": batches, "pin_memory": True})
+
+
+def _guided_diffusion(place: Place) -> Made:
+    path = place.repos / "guided-diffusion" / "guided_diffusion" / "image_datasets.py"
+    module = definitions(path)
+    dataset = module.ImageDataset(64, module._list_image_files_recursively(place.train))
+    return Made(dataset=dataset, arguments={"shuffle": True, "drop_last": True})
+
+
+def _monodepth(place: Place) -> Made:
+    _antialias()
+    root = place.repos / "monodepth2" / "datasets"
+    former = types.SimpleNamespace(
+        ToTensor=transforms.ToTensor, Resize=transforms.Resize, ColorJitter=_FormerJitter
+    )
+    base = definitions(root / "mono_dataset.py", transforms=former)
+    module = definitions(root / "kitti_dataset.py", MonoDataset=base.MonoDataset)
+    frames = len(list((place.root / "kitti" / "drive" / "image_02" / "data").iterdir()))
+    dataset = module.KITTIRAWDataset(
+        str(place.root / "kitti"),
+        [f"drive {number} l" for number in range(1, frames - 1)],
+        192,
+        640,
+        [0, -1, 1],
+        4,
+        is_train=True,
+        img_ext=".jpg",
+    )
+    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True, "drop_last": True})
+
+
+def _tsm(place: Place) -> Made:
+    group = importlib.import_module("ops.transforms")
+    transform = transforms.Compose(
+        [
+            group.GroupMultiScaleCrop(224, [1, 0.875, 0.75, 0.66]),
+            group.GroupRandomHorizontalFlip(is_flow=False),
+            group.Stack(roll=False),
+            group.ToTorchFormatTensor(div=True),
+            group.GroupNormalize(list(MEAN), list(STD)),
+        ]
+    )
+    with _quiet(io.StringIO()):
+        dataset = importlib.import_module("ops.dataset").TSNDataSet(
+            str(place.root / "frames"),
+            str(place.root / "videos.txt"),
+            num_segments=8,
+            transform=transform,
+        )
+    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True, "drop_last": True})
+
+
+def _image_segmentation(place: Place) -> Made:
+    module = importlib.import_module("data_loader")
+    with _quiet(io.StringIO()):
+        dataset = module.ImageFolder(root=str(place.root / "isic" / "train") + "/")
+    return Made(dataset=dataset, arguments={"shuffle": True})
+
+
+def _nested_unet(place: Place) -> Made:
+    import albumentations as A
+
+    module = definitions(place.repos / "pytorch-nested-unet" / "dataset.py")
+    # Flip, RandomBrightness and RandomContrast have other names since Albumentations 2.
+    transform = A.Compose(
+        [
+            A.RandomRotate90(),
+            A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=0.5),
+            A.OneOf(
+                [
+                    A.HueSaturationValue(),
+                    A.RandomBrightnessContrast(contrast_limit=0),
+                    A.RandomBrightnessContrast(brightness_limit=0),
+                ],
+                p=1,
+            ),
+            A.Resize(256, 256),
+            A.Normalize(),
+        ],
+        seed=1,
+    )
+    names = sorted(path.stem for path in (place.root / "cells" / "images").iterdir())
+    dataset = module.Dataset(
+        names,
+        str(place.root / "cells" / "images"),
+        str(place.root / "cells" / "masks"),
+        ".png",
+        ".png",
+        1,
+        transform,
+    )
+    return Made(dataset=dataset, arguments={"shuffle": True, "drop_last": True})
+
+
+def _chexnet(place: Place) -> Made:
+    module = importlib.import_module("read_data")
+    normalize = transforms.Normalize(list(MEAN), list(STD))
+    transform = transforms.Compose(
+        [
+            transforms.Resize(256),
+            transforms.TenCrop(224),
+            transforms.Lambda(
+                lambda crops: torch.stack([transforms.ToTensor()(crop) for crop in crops])
+            ),
+            transforms.Lambda(lambda crops: torch.stack([normalize(crop) for crop in crops])),
+        ]
+    )
+    dataset = module.ChestXrayDataSet(
+        str(place.root / "chests"), str(place.root / "chests.txt"), transform
+    )
+    return Made(dataset=dataset, arguments={"shuffle": False, "pin_memory": True})
+
+
+def _webdataset(place: Place) -> Made:
+    import webdataset as wds
+
+    transform = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+    photos = str(place.root / "shards" / "photos-{000000..000003}.tar")
+    dataset = (
+        wds.WebDataset(photos, shardshuffle=False, seed=1)
+        .shuffle(100, rng=random.Random(1))
+        .decode("pil")
+        .to_tuple("jpg", "cls")
+        .map_tuple(transform, lambda label: label)
+    )
+    return Made(dataset=dataset, arguments={})
+
+
+def _retrieval(place: Place) -> Made:
+    _antialias()
+    root = place.repos / "cnnimageretrieval-pytorch" / "cirtorch" / "datasets"
+    helpers = definitions(root / "datahelpers.py")
+    module = definitions(
+        root / "traindataset.py",
+        default_loader=helpers.default_loader,
+        imresize=helpers.imresize,
+    )
+    images = sorted(map(str, (place.root / "landmarks").iterdir()))
+    transform = transforms.Compose(
+        [transforms.ToTensor(), transforms.Normalize(mean=list(MEAN), std=list(STD))]
+    )
+    # What __init__ reads from a file, and what create_epoch_tuples searches with the network.
+    dataset = module.TuplesDataset.__new__(module.TuplesDataset)
+    drawn = random.Random(1)
+    count = max(1, len(images) // 7)
+    chosen = [drawn.choices(range(len(images)), k=7) for _ in range(count)]
+    dataset.__dict__.update(
+        images=images,
+        imsize=362,
+        qsize=count,
+        qidxs=[one[0] for one in chosen],
+        pidxs=[one[1] for one in chosen],
+        nidxs=[one[2:] for one in chosen],
+        transform=transform,
+        loader=helpers.default_loader,
+    )
+    arguments = {
+        "shuffle": True,
+        "pin_memory": True,
+        "drop_last": True,
+        "collate_fn": helpers.collate_tuples,
+    }
+    return Made(dataset=dataset, arguments=arguments)
+
+
+def _facenet(place: Place) -> Made:
+    from torchvision import datasets
+
+    module = definitions(place.repos / "facenet-pytorch" / "models" / "mtcnn.py")
+    transform = transforms.Compose(
+        [np.float32, transforms.ToTensor(), module.fixed_image_standardization]
+    )
+    dataset = datasets.ImageFolder(str(place.root / "faces"), transform=transform)
+    sampler = SubsetRandomSampler(range(len(dataset)))
+    return Made(dataset=dataset, arguments={"sampler": sampler})
+
+
+def _hrnet(place: Place) -> Made:
+    root = place.repos / "deep-high-resolution-net.pytorch" / "lib" / "dataset"
+    base = definitions(root / "JointsDataset.py")
+    module = definitions(
+        root / "coco.py",
+        JointsDataset=base.JointsDataset,
+        np=_numpy_with_float(),
+        logger=logging.getLogger(__name__),
+    )
+    given = types.SimpleNamespace
+    config = given(
+        OUTPUT_DIR="",
+        DATASET=given(
+            DATA_FORMAT="jpg",
+            SCALE_FACTOR=0.35,
+            ROT_FACTOR=45,
+            FLIP=True,
+            NUM_JOINTS_HALF_BODY=8,
+            PROB_HALF_BODY=0.3,
+            COLOR_RGB=True,
+            SELECT_DATA=False,
+        ),
+        MODEL=given(TARGET_TYPE="gaussian", IMAGE_SIZE=[192, 256], HEATMAP_SIZE=[48, 64], SIGMA=2),
+        LOSS=given(USE_DIFFERENT_JOINTS_WEIGHT=False),
+        TEST=given(
+            NMS_THRE=1.0,
+            IMAGE_THRE=0.0,
+            SOFT_NMS=False,
+            OKS_THRE=0.9,
+            IN_VIS_THRE=0.2,
+            COCO_BBOX_FILE="",
+            USE_GT_BBOX=True,
+        ),
+    )
+    transform = transforms.Compose(
+        [transforms.ToTensor(), transforms.Normalize(mean=list(MEAN), std=list(STD))]
+    )
+    with _quiet(io.StringIO()):
+        dataset = module.COCODataset(
+            config, str(place.root / "people"), "train2017", True, transform
+        )
+    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True})
+
+
+def _captioning(place: Place) -> Made:
+    words = types.SimpleNamespace(tokenize=types.SimpleNamespace(word_tokenize=str.split))
+    folder = place.repos / "pytorch-tutorial" / "tutorials" / "03-advanced" / "image_captioning"
+    vocabulary = definitions(folder / "build_vocab.py", nltk=words)
+    module = definitions(folder / "data_loader.py", nltk=words, Vocabulary=vocabulary.Vocabulary)
+    transform = transforms.Compose(
+        [
+            transforms.RandomCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    said = str(place.root / "said.json")
+    with _quiet(io.StringIO()):
+        vocab = vocabulary.build_vocab(said, 1)
+        dataset = module.CocoDataset(str(place.root / "resized"), said, vocab, transform)
+    return Made(dataset=dataset, arguments={"shuffle": True, "collate_fn": module.collate_fn})
+
+
+def _jigsaw(place: Place) -> Made:
+    module = definitions(place.repos / "JigsawPuzzlePytorch" / "Dataset" / "JigsawImageLoader.py")
+    with contextlib.chdir(place.root):
+        dataset = module.DataLoader(str(place.root / "imgs"), "listed.txt", classes=1000)
+    return Made(dataset=dataset, arguments={"shuffle": True})
+
+
+UNTUNED: dict[str, Script] = {
+    "maskrcnn": Script(
+        repository="facebookresearch/maskrcnn-benchmark",
+        commit="57eec25b75",
+        file="tools/train_net.py",
+        does="detection: COCO, resized up to 800 x 1333, BGR; grouped by shape, padded",
+        make=_maskrcnn,
+        batch=2,
+        heavy=True,
+        imports=("maskrcnn-benchmark",),
+        needs=("pycocotools", "yaml"),
+    ),
+    "yolov7": Script(
+        repository="WongKinYiu/yolov7",
+        commit="a207844b1c",
+        file="train.py",
+        does="detection: OpenCV, mosaics of four and nine photos, warped, jittered in HSV",
+        make=_yolov7,
+        batch=16,
+        heavy=True,
+        imports=("yolov7",),
+        needs=("cv2", "yaml", "pandas", "tqdm", "requests", "matplotlib", "scipy"),
+    ),
+    "deeplab": Script(
+        repository="jfzhang95/pytorch-deeplab-xception",
+        commit="9135e104a7",
+        file="train.py",
+        does="segmentation: VOC, scaled by 0.5 to 2, cropped to 513, blurred; arrays of float32",
+        make=_deeplab,
+        batch=4,
+        heavy=True,
+        imports=("pytorch-deeplab-xception",),
+    ),
+    "srgan": Script(
+        repository="leftthomas/SRGAN",
+        commit="5e9da9395c",
+        file="train.py",
+        does="super-resolution: PNG, a crop of 88, and that resized to 22 by way of a tensor",
+        make=_srgan,
+        imports=("SRGAN",),
+    ),
+    "mprnet": Script(
+        repository="swz30/MPRNet",
+        commit="43feb2aed4",
+        file="Deblurring/train.py",
+        does="deblurring: two PNGs, saturation, then crops, flips and turns of tensors",
+        make=_mprnet,
+        batch=16,
+        heavy=True,
+        imports=("MPRNet/Deblurring",),
+    ),
+    "crnn": Script(
+        repository="Holmeyoung/crnn-pytorch",
+        commit="dc2f21afc1",
+        file="train.py",
+        does="OCR: words from LMDB in gray, resized to 100 x 32 in its collate_fn",
+        make=_crnn,
+        imports=("crnn-pytorch",),
+        needs=("lmdb", "six"),
+    ),
+    "proxy-anchor": Script(
+        repository="tjddus9597/Proxy-Anchor-CVPR2020",
+        commit="51db57031e",
+        file="code/train.py",
+        does="metric learning: channels exchanged, random crop, flip, arithmetic",
+        make=_proxy_anchor,
+        imports=("Proxy-Anchor-CVPR2020/code",),
+    ),
+    "few-shot": Script(
+        repository="yinboc/few-shot-meta-baseline",
+        commit="779fae39da",
+        file="train_meta.py",
+        does="few-shot: episodes of 5 classes and 16 photos, resize, centre crop",
+        make=_few_shot,
+        batch=80,
+        imports=("few-shot-meta-baseline",),
+    ),
+    "guided-diffusion": Script(
+        repository="openai/guided-diffusion",
+        commit="22e0df8183",
+        file="scripts/image_train.py",
+        does="diffusion: halved (box) while it can be, bicubic, then cropped as an array",
+        make=_guided_diffusion,
+        imports=("guided-diffusion",),
+        needs=("blobfile",),
+    ),
+    "monodepth2": Script(
+        repository="nianticlabs/monodepth2",
+        commit="b676244e5a",
+        file="train.py",
+        does="depth: three frames of 1242 x 375, four sizes of each, jittered alike",
+        make=_monodepth,
+        batch=12,
+        heavy=True,
+        imports=("monodepth2",),
+    ),
+    "tsm": Script(
+        repository="mit-han-lab/temporal-shift-module",
+        commit="1f6a834b02",
+        file="main.py",
+        does="video: clips of 8 frames, one crop and flip, put together as an array",
+        make=_tsm,
+        batch=8,
+        imports=("temporal-shift-module",),
+    ),
+    "image-segmentation": Script(
+        repository="LeeJunHyun/Image_Segmentation",
+        commit="bc69043e28",
+        file="main.py",
+        does="medical: photo and mask, resized twice, turned, cropped, jittered; batches of one",
+        make=_image_segmentation,
+        batch=1,
+        heavy=True,
+        imports=("Image_Segmentation",),
+    ),
+    "nested-unet": Script(
+        repository="4uiiurz1/pytorch-nested-unet",
+        commit="557ea02f0b",
+        file="train.py",
+        does="medical: OpenCV and Albumentations, PNGs of 96 x 96 with masks, resized to 256",
+        make=_nested_unet,
+        batch=16,
+        imports=("pytorch-nested-unet",),
+        needs=("cv2", "albumentations"),
+    ),
+    "chexnet": Script(
+        repository="arnoweng/CheXNet",
+        commit="3d45ee77e2",
+        file="model.py",
+        does="medical: gray PNGs of 1024 x 1024, ten crops of each",
+        make=_chexnet,
+        batch=16,
+        heavy=True,
+        imports=("CheXNet",),
+    ),
+    "webdataset": Script(
+        repository="webdataset/webdataset",
+        commit="e0953f9bba",
+        file="README.md",
+        does="a stream of tar archives: decode('pil'), random crop, flip",
+        make=_webdataset,
+        needs=("webdataset",),
+    ),
+    "retrieval": Script(
+        repository="filipradenovic/cnnimageretrieval-pytorch",
+        commit="1e66a417af",
+        file="cirtorch/examples/train.py",
+        does="image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362",
+        make=_retrieval,
+        batch=5,
+        imports=("cnnimageretrieval-pytorch",),
+    ),
+    "facenet": Script(
+        repository="timesler/facenet-pytorch",
+        commit="787da06156",
+        file="examples/finetune.ipynb",
+        does="faces: JPEGs of 160 x 160 as float32 arrays, arithmetic",
+        make=_facenet,
+        batch=32,
+        imports=("facenet-pytorch",),
+    ),
+    "hrnet": Script(
+        repository="leoxiaobin/deep-high-resolution-net.pytorch",
+        commit="6f69e4676a",
+        file="tools/train.py",
+        does="keypoints: OpenCV, one affine warp; heatmaps drawn by NumPy",
+        make=_hrnet,
+        batch=32,
+        imports=("deep-high-resolution-net.pytorch/lib",),
+        needs=("cv2", "pycocotools"),
+    ),
+    "captioning": Script(
+        repository="yunjey/pytorch-tutorial",
+        commit="0500d3df5a",
+        file="tutorials/03-advanced/image_captioning/train.py",
+        does="captions: JPEGs of 256 x 256, crop, flip; sorted and padded in its collate_fn",
+        make=_captioning,
+        needs=("pycocotools",),
+        imports=("pytorch-tutorial",),
+    ),
+    "jigsaw": Script(
+        repository="bbrattoli/JigsawPuzzlePytorch",
+        commit="ec85994b9f",
+        file="JigsawTrain.py",
+        does="self-supervision: nine tiles, each jittered by NumPy and normalized by itself",
+        make=_jigsaw,
+        heavy=True,
+        imports=("JigsawPuzzlePytorch",),
+    ),
+}
+"""By variant of the suite."""
