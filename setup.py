@@ -235,6 +235,7 @@ EXTRAS = {
     # reads the rest, and writes.
     "remote": ["obstore>=0.7", "fsspec"],
     "ray": ["ray[train]>=2.40"],  # pack on a cluster; training with Ray Train
+    "coco": ["pycocotools>=2.0.7"],  # pack, which draws masks of polygons
     "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
 }
 # Where an extra can be installed, if not everywhere. [all] leaves it out elsewhere; asked for by
@@ -314,6 +315,8 @@ setup(
             "albumentations>=1.4.18",
             "hypothesis",
             "psutil",
+            "pycocotools>=2.0.7",
+            "pyyaml",
             "accelerate",
             "datasets",
             "fsspec",

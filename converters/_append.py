@@ -5,26 +5,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from .._base.keywords import names_nearest
 from .._base.progress_bar import Progress
 from ..errors import StoreError, UsageError
 from ..storage import Store, format_of, open_store
-from ..storage._local import local_path
+from ..storage._fields import field_column, label_column
+from ..storage._local import is_url, local_path
 from ..storage._writer import KEPT
-from ..storage.concat import ConcatStore, shortly
+from ..storage.concat import ConcatStore, label_type, shortly
 from . import _overwrite
+from ._labels import CHOSEN, Chosen
+from ._open import open_source
 from ._pack import pack
 from ._report import PackReport
+from ._source import Sample
 from ._store_source import StoreSource
 from ._workplace import Workplace, companions_of
 
 _WHAT = "appending"
 
 
+@functools.partial(names_nearest, passes_to=pack)
 def concat(
     sources: Sequence[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
@@ -56,6 +62,7 @@ def concat(
     return pack(open_store(list(sources)), destination, progress=progress, **options)
 
 
+@functools.partial(names_nearest, passes_to=pack)
 def append(
     path: str | os.PathLike[str],
     source: Any,
@@ -75,8 +82,8 @@ def append(
 
     Args:
         path: a store of one file.
-        source: as for ``pack``; with classes of the store (all or some), and the same type of
-            labels and fields.
+        source: as for ``pack``, with the store's type of labels and fields. New classes get the
+            numbers after those of the store.
         progress: as for ``pack``.
         options: other arguments of ``pack`` for the new images, except shards, shard_nbytes and
             split.
@@ -123,12 +130,10 @@ def _append(
     try:
         # A function is only called for the copy: both steps count from 0.
         shown = False if callable(progress) else progress
-        added = pack(source, more, progress=shown, **options)
+        opened, options = _opened(store, source, options)
+        added = pack(opened, more, progress=shown, **options)
         both = _together(store, open_store(more), source)
-        keys = [set(one.keys(np.arange(len(one)))) for one in both.stores]
-        twice = keys[0] & keys[1]
-        if twice:
-            raise UsageError(f"{path!r} already has a record called {min(twice)!r}")
+        _check_keys(store, both.stores[1].keys(np.arange(len(both.stores[1]))))
         records = StoreSource(both)
         records.noted = _noted(both.stores)
         report = pack(records, staged, progress=progress)
@@ -152,28 +157,89 @@ def _append(
     )
 
 
+def _opened(
+    store: Store, source: object, options: Mapping[str, Any]
+) -> tuple[object, dict[str, Any]]:
+    """``source`` as ``pack`` takes it, which was compared with ``store``, and the other options.
+
+    What is at a URL is compared once it was packed.
+
+    Raises:
+        UsageError: it does not fit: found before all images are read.
+        StoreError: as ``pack`` does.
+    """
+    if is_url(source):
+        return source, dict(options)
+    chosen = Chosen.of(**{name: options.get(name) for name in CHOSEN})
+    opened = open_source(source, chosen)
+    _classes_of_both(store, opened.classes, source)
+    _check_keys(store, opened.keys)
+    good = (index for index in range(len(opened)) if index not in opened.faults)
+    one = np.array([next(good, 0)])
+    first = next(opened.read(one), None) if len(opened) else None
+    if isinstance(first, Sample):
+        found = opened.annotate(one, [first])
+        labels = None if found.labels is None else label_column(found.labels)
+        fields = {
+            name: field_column(name, values, found.field_kinds.get(name)).field
+            for name, values in found.fields.items()
+        }
+        for what, own, other in (
+            ("type of labels", label_type(store.labels), label_type(labels)),
+            ("fields", dict(store.fields), fields),
+        ):
+            if own != other:
+                raise UsageError(
+                    f"{store.path!r}: expected images with its {what}, {shortly(own)}, got "
+                    f"{shortly(other)} in {str(source)!r}: pack them into a new store"
+                )
+    return opened, {name: value for name, value in options.items() if name not in CHOSEN}
+
+
+def _check_keys(store: Store, keys: Sequence[str]) -> None:
+    twice = set(store.keys(np.arange(len(store)))).intersection(keys)
+    if twice:
+        raise UsageError(f"{store.path!r} already has a record called {min(twice)!r}")
+
+
+def _classes_of_both(store: Store, own: Sequence[str], source: object) -> list[str]:
+    """The classes of ``store``, and then those of ``own`` that are new.
+
+    Raises:
+        UsageError: one of the two has no classes, or fields and vectors count them.
+    """
+    classes = list(store.classes)
+    counted = store.labels is None or store.labels.ndim > 1
+    if bool(own) != bool(classes) or (counted and list(own) != classes):
+        raise UsageError(
+            f"{store.path!r}: expected images of its classes {shortly(classes)}, got "
+            f"{shortly(list(own))} in {str(source)!r}: pack the images of all classes into a new "
+            "store"
+        )
+    return classes + [name for name in own if name not in set(classes)]
+
+
 def _together(store: Store, more: Store, source: object) -> ConcatStore:
-    """``store`` and then ``more``, which was packed from ``source``, with the classes of ``store``.
+    """``store`` and then ``more``, which was packed from ``source``, with the classes of both.
 
     Raises:
         UsageError: they do not fit together.
     """
-    classes, own = list(store.classes), list(more.classes)
-    if not set(own) <= set(classes) or bool(own) != bool(classes):
-        raise UsageError(
-            f"{store.path!r}: expected images of its classes {shortly(classes)}, got "
-            f"{shortly(own)} in {str(source)!r}: pack the images of all classes into a new store"
-        )
+    own = list(more.classes)
+    classes = _classes_of_both(store, own, source)
     labels = None
-    if own != classes and store.labels is not None and more.labels is not None:
-        numbers = np.array([classes.index(name) for name in own], store.labels.dtype)
+    if classes != own and store.labels is not None and more.labels is not None:
+        place = {name: number for number, name in enumerate(classes)}
+        numbers = np.array([place[name] for name in own], store.labels.dtype)
         labels = np.concatenate([store.labels, numbers[more.labels]])
-    return ConcatStore.checked([store, more], labels)
+    both = ConcatStore.checked([store, more], labels)
+    both.classes = classes
+    return both
 
 
 def _noted(stores: Sequence[Store]) -> dict[str, Any]:
     """Source and options of the records: the values of all stores, if they differ."""
-    sources = [str(store.metadata.get("source", store.path)) for store in stores]
+    sources = [str(store.metadata.get("source", os.path.basename(store.path))) for store in stores]
     found: dict[str, Any] = {"source": ", ".join(dict.fromkeys(sources))}
     for name in ("encode", "resize", "quality", "exif"):
         values = [store.metadata.get(name) for store in stores]

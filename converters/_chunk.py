@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import DataError, DecodeError, sample_error
 from ..storage import DCT, ENCODED, RAW
 from ..storage._crc import crc32c
-from ._encoders import Encoded, Encoder, examine
+from ._encoders import Encoded, Encoder, examine, plain
 from ._gather import Gatherer
 from ._source import Annotations, Sample, Source
 
@@ -160,7 +160,7 @@ def _encode(encoder: Encoder, sample: Sample) -> Encoded:
             data.load()  # a Dataset may have opened a file and read only the header
         except (OSError, SyntaxError, ValueError) as error:
             raise DecodeError(f"the image cannot be decoded: {error}") from error
-        return encoder.image(data if data.mode in ("L", "RGB") else data.convert("RGB"))
+        return encoder.image(plain(data))
     if size is not None and sample.kind in encoder.keeps:
         _judge(data, sample, check=encoder.check)
         return Encoded(data, sample.kind, *size)

@@ -32,9 +32,9 @@ class DatasetSource(Source):
     """The samples of a Dataset: (image, label), an image, or a dict with image and label.
 
     An image is a PIL image, a uint8 tensor (3 or 1, height, width), a uint8 array (height, width,
-    3) or (height, width), or the bytes of an image file. In a dict, image and label are found by
-    their names (``_labels.py``); other entries become fields. The dataset is only used in the
-    calling thread.
+    3) or (height, width), a uint16 array (height, width), or the bytes of an image file. In a dict,
+    image and label are found by their names (``_labels.py``); other entries become fields. The
+    dataset is only used in the calling thread.
 
     Args:
         dataset: with ``__len__`` and ``__getitem__``; its ``classes`` are the class names.
@@ -201,6 +201,8 @@ def _image(item: object) -> bytes | Image.Image:
             array = array[:, :, 0]
         if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3):
             return Image.fromarray(np.array(array, order="C"))  # a copy, as in ``_kept``
+    if isinstance(array, np.ndarray) and array.dtype == np.uint16 and array.ndim == 2:
+        return Image.fromarray(np.array(array, order="C"))
     what = type(item).__name__
     if isinstance(array, np.ndarray):
         what = f"{array.dtype} of {array.shape}"

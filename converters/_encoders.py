@@ -10,6 +10,8 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
+import numpy as np
+
 from ..errors import DecodeError, UsageError
 from ..hints import Encoding
 from ..storage import DCT, ENCODED, RAW
@@ -45,7 +47,7 @@ class Encoder:
 
     Attributes:
         file: makes one from the bytes of an image file.
-        image: makes one from an image of mode L or RGB.
+        image: makes one from an image.
         keeps: kinds of records that stay unchanged.
         as_is: whether ``file`` keeps the bytes of every image file, and looks only at their start
             and end.
@@ -142,7 +144,7 @@ def _keep_upright(data: bytes, quality: int, *, check: bool) -> Encoded:
 
 
 def _decode(data: bytes, *, exif: bool) -> Image.Image:
-    """The image in mode L or RGB; other modes are converted as torchvision's loader does."""
+    """The image in a mode of ``plain``."""
     from PIL import ImageOps
 
     try:
@@ -150,13 +152,33 @@ def _decode(data: bytes, *, exif: bool) -> Image.Image:
             if exif:
                 ImageOps.exif_transpose(image, in_place=True)
             image.load()
-            plain = image.mode in ("L", "RGB")
-            done: Image.Image = image.copy() if plain else image.convert("RGB")
-            return done
+            found = plain(image)
+            return image.copy() if found is image else found
     except DecodeError:
         raise
     except Exception as error:  # Pillow raises anything
         raise DecodeError(f"the image cannot be decoded: {error}") from error
+
+
+def plain(image: Image.Image) -> Image.Image:
+    """``image`` in mode L or RGB, as torchvision's loader converts it; numbers of more than 8 bits
+    stay.
+    """
+    return image if image.mode in ("L", "RGB") or is_deep(image) else image.convert("RGB")
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Whether it is gray with more than 8 bits, which a conversion to RGB clips to white."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;")
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if is_deep(image):
+        raise DecodeError(
+            f"gray of more than 8 bits (mode {image.mode}), which this encoding would clip to "
+            "white: encode='keep' keeps it, and 'png' up to 16 bits"
+        )
+    return image.convert("RGB")
 
 
 def _saved(image: Image.Image, format_: str, **options: int) -> Encoded:
@@ -166,19 +188,23 @@ def _saved(image: Image.Image, format_: str, **options: int) -> Encoded:
 
 
 def _save_jpeg(image: Image.Image, quality: int) -> Encoded:
-    return _saved(image, "JPEG", quality=quality)
+    return _saved(image if image.mode == "L" else _rgb(image), "JPEG", quality=quality)
 
 
 def _save_png(image: Image.Image, quality: int) -> Encoded:
-    return _saved(image, "PNG")
+    if image.mode == "I":
+        deep = np.asarray(image)
+        fits = int(deep.min()) >= 0 and int(deep.max()) < 1 << 16
+        image = image.convert("I;16") if fits else _rgb(image)
+    return _saved(_rgb(image) if image.mode == "F" else image, "PNG")
 
 
 def _save_bmp(image: Image.Image, quality: int) -> Encoded:
-    return _saved(image.convert("RGB"), "BMP")
+    return _saved(_rgb(image), "BMP")
 
 
 def _save_raw(image: Image.Image, quality: int) -> Encoded:
-    return Encoded(image.convert("RGB").tobytes(), RAW, *image.size)
+    return Encoded(_rgb(image).tobytes(), RAW, *image.size)
 
 
 _SAVERS: dict[str, Callable[[Image.Image, int], Encoded]] = {

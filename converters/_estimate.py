@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,6 +58,9 @@ def estimate(
     split: str | None = None,
     image_column: str | None = None,
     label_column: str | None = None,
+    file_columns: Sequence[str] | str | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    annotations: str | os.PathLike[str] | None = None,
 ) -> tuple[Estimate, ...]:
     """What ``pack`` with these arguments would take, measured on 128 images of the source.
 
@@ -65,9 +69,9 @@ def estimate(
         'dct'
 
     Args:
-        source, destination, encode, resize, quality, workers, split, image_column, label_column: as
-            for ``pack``. ``encode=None`` tries every encoding that the format can hold. Nothing is
-            written to ``destination``.
+        source, destination, encode, resize, quality, workers, split, image_column, label_column,
+            file_columns, masks, annotations: as for ``pack``. ``encode=None`` tries every encoding
+            that the format can hold. Nothing is written to ``destination``.
 
     Returns:
         One item for each encoding, the fastest to load first.
@@ -77,10 +81,11 @@ def estimate(
         DecodeError: none of the images can be read.
     """
     target = Resize.parse(resize) if resize is not None else None
+    chosen = Chosen.of(image_column, label_column, file_columns, masks, annotations)
     part = _split.named(split)
     if part is not None:
-        source = part_of(source, part)
-    opened = open_source(source, Chosen(image=image_column, label=label_column))
+        source, chosen = part_of(source, part), chosen.of_part(part)
+    opened = open_source(source, chosen)
     if opened.streamed:
         raise UsageError(
             f"{opened.path} does not say how many samples it has, so nothing can be estimated "
@@ -88,7 +93,7 @@ def estimate(
         )
     threads = workers or available()
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
-    found = []
+    found, reason = [], "it is empty"
     for name in ENCODINGS if encode is None else (encode,):
         try:
             _arrays.encoding_for(path, name, name)
@@ -97,15 +102,16 @@ def estimate(
             if encode is not None:
                 raise
             continue  # not possible with this format, resize or libjpeg
-        count = min(len(opened), _SAMPLED)
-        indices = np.unique(np.linspace(0, len(opened) - 1, count).astype(np.int64))
+        good = np.delete(np.arange(len(opened)), list(opened.faults))
+        places = np.linspace(0, len(good) - 1, min(len(good), _SAMPLED)).astype(np.int64)
+        indices = good[np.unique(places)]
         begin = time.perf_counter()
         chunk = read_chunk(opened, indices, encoder, threading.Event())
         seconds = time.perf_counter() - begin
         done = len(chunk.data)
         if not done:
             reason = chunk.failed[0][1] if chunk.failed else "it is empty"
-            raise DecodeError(f"no image could be read: {reason}", path=opened.path)
+            continue
         scale = len(opened) / done
         found.append(
             Estimate(
@@ -116,6 +122,8 @@ def estimate(
                 sampled=done,
             )
         )
+    if not found:
+        raise DecodeError(f"no image could be read: {reason}", path=opened.path)
     return tuple(sorted(found, key=lambda one: -one.load_images_per_s))
 
 

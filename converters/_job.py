@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .._version import __version__
 from ..storage.remote.options import RemoteOptions
+from ._source import Source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Job:
     settings: dict[str, Any]
     remote: RemoteOptions
 
-    def metadata(self, noted: Mapping[str, object]) -> dict[str, Any]:
-        """What the store says about its making; ``noted``: by the source."""
-        return {"fastload": __version__, **self.settings, **noted}
+    def metadata(self, source: Source) -> dict[str, Any]:
+        """What the store says about its making."""
+        joint = {"joint": dict(source.joint)} if source.joint else {}
+        return {"fastload": __version__, **self.settings, **joint, **source.noted}

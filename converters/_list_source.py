@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import base64
 import csv
-import hashlib
+import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..errors import StoreError, UsageError
-from ..storage._fields import gather_fields
-from ..storage.folder import FolderStore
-from ._labels import Chosen, called_like_images, numbered, warn_of_others
-from ._source import Annotations, Sample
-from ._store_source import FolderSource, unique
+from ..storage.base import LeftOut
+from ..storage.folder import METADATA, FolderStore, images_below
+from ._beside import Beside, FileColumn
+from ._labels import (
+    Chosen,
+    as_numbers,
+    called_like_images,
+    is_missing,
+    labels_in_text,
+    warn_of_others,
+)
+from ._store_source import FolderSource
 
 _MAX_FIELD = 1 << 28  # characters of one value of a CSV file
+_FILE_NAME = "_file_name"  # ends the names of Hugging Face's columns of files
 
 
-class ListSource(FolderSource):
+def list_source(path: str, chosen: Chosen | None = None) -> FolderSource:
     """The files of a list, in its order.
 
     The columns of paths and labels are found by their names (``_labels.py``); paths are relative to
-    the folder of the list. Labels are numbers, lists of numbers (JSONL), or class names, which are
-    numbered in alphabetical order. Other columns become fields; a column of a CSV becomes an array
-    if every value is a number, else text.
+    the folder of the list. Labels are numbers, lists of numbers (JSONL), text such as "1 0 1",
+    several columns of numbers, or class names, which are numbered in alphabetical order. Other
+    columns become fields; a column of a CSV becomes an array if every value is a number, else text.
 
     Args:
         path: of the list.
@@ -38,119 +44,191 @@ class ListSource(FolderSource):
         UsageError: there is no column of a given name.
         StoreError: the list is invalid.
     """
-
-    def __init__(self, path: str, chosen: Chosen | None = None) -> None:
-        chosen = chosen or Chosen()
-        rows, column, files = _read(path, chosen)
-        names = list(rows[0])
-        folder = os.path.dirname(os.path.abspath(path))
-        store = FolderStore.from_samples(
-            [(os.path.join(folder, file), 0) for file in files], [], root=folder
-        )
-        super().__init__(store)
-        self.path = os.path.abspath(path)
-        self.keys = unique([os.path.normpath(file).replace(os.sep, "/") for file in files])
-        self._labels: np.ndarray | None = None
-        self.classes = []
-        others = [name for name in names if name != column]
-        label = chosen.label_of(others)
-        if label is not None:
-            self.classes, self._labels = _labels(rows, label, path)
-            others.remove(label)
-        warn_of_others(path, label, {name: [row[name] for row in rows] for name in others})
-        try:
-            self._fields, self._kinds = gather_fields(
-                [{name: _value(row.get(name)) for name in others} for row in rows]
-            )
-        except UsageError as error:
-            raise StoreError(str(error), path=path) from error
-        digest = hashlib.blake2b(digest_size=16)
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        self._digest = digest.hexdigest()
-
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``."""
-        return Annotations(
-            None if self._labels is None else self._labels[indices],
-            {
-                name: values[indices]
-                if isinstance(values, np.ndarray)
-                else [values[index] for index in indices.tolist()]
-                for name, values in self._fields.items()
-            },
-            self._kinds,
-        )
-
-    def digest(self) -> str:
-        """Of the list."""
-        return self._digest
+    chosen = chosen or Chosen()
+    chosen.refuse(repr(path), "image", "label", "files")
+    table = _read(path, chosen)
+    columns = dict(table.columns)
+    files = columns.pop(table.image)
+    folder = os.path.dirname(os.path.abspath(path))
+    places = [os.path.normpath(os.path.join(folder, file)) for file in files]
+    store = FolderStore.from_samples([(place, 0) for place in places], [], root=folder)
+    beside = Beside(len(places))
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            beside.read(block)
+    labels = _label(beside, table, columns, chosen, path)
+    paths = {name: columns.pop(name) for name in table.files}
+    others = {name: values for name, values in columns.items() if name not in labels}
+    warn_of_others(path, ", ".join(labels) or None, others)
+    try:
+        for name, values in others.items():
+            beside.add(name, [_value(value) for value in values])
+        for name, values in paths.items():
+            _add_files(beside, table, name, values, folder)
+    except UsageError as error:
+        raise StoreError(str(error), path=path) from error
+    if os.path.basename(path) in METADATA:
+        add_unlisted(beside, folder, places, f"{os.path.basename(path)} does not list it")
+    source = FolderSource(store, beside, _keys(files, folder))
+    source.path = os.path.abspath(path)
+    return source
 
 
 def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
-    """The paths in the list at ``path``, unchanged."""
-    return _read(path, chosen or Chosen())[2]
+    """The paths in the list at ``path``, unchanged: of images, and of files that become fields."""
+    table = _read(path, chosen or Chosen())
+    return [file for name in (table.image, *table.files) for file in table.columns[name] if file]
 
 
-def _read(path: str, chosen: Chosen) -> tuple[list[dict[str, Any]], str, list[str]]:
-    """The rows of a list, the name of the column of paths, and the paths."""
-    as_json = path.endswith((".jsonl", ".ndjson"))
-    rows = _read_jsonl(path) if as_json else _read_csv(path)
-    if not rows:
-        raise StoreError("expected a list of images, found no line with one", path=path)
-    names = list(rows[0])
-    column = chosen.image_of(names)
-    if column is None:
+def metadata_of(folder: str) -> str | None:
+    """The list of Hugging Face's imagefolder in ``folder``: one with a column of file names."""
+    for name in METADATA:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            table = _columns(path)[0]
+            if any(f"_{column}".endswith(_FILE_NAME) for column in table):
+                return path
+    return None
+
+
+def add_unlisted(beside: Beside, folder: str, listed: Sequence[str], reason: str) -> None:
+    """Note the images in ``folder`` that are not among the paths ``listed``."""
+    known = set(listed)
+    known.update(path for column in beside.columns.values() for path in column.paths or ())
+    below = (os.path.join(folder, name) for name in images_below(folder))
+    left = [path for path in below if path not in known]
+    if left:
+        beside.left_out.append(LeftOut(reason=reason, files=len(left), example=min(left)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """A list.
+
+    Attributes:
+        columns: name -> a value for each image.
+        lines: the number of the line of each.
+        image: the column of paths.
+        files: columns of paths whose files become fields.
+        text: whether all values are text, as in a CSV.
+    """
+
+    columns: Mapping[str, list[Any]]
+    lines: Sequence[int]
+    image: str
+    files: Sequence[str]
+    text: bool
+
+
+def _read(path: str, chosen: Chosen) -> _Table:
+    columns, lines = _columns(path)
+    names = list(columns)
+    image = chosen.image_of(names)
+    if image is None:
         raise StoreError(
             f"expected a column called {called_like_images()}, found {', '.join(names)}: name one "
             f"with image_column={names[0]!r}",
             path=path,
         )
-    files = [_text(row, column, number, path) for number, row in enumerate(rows)]
-    return rows if as_json else _with_numbers(rows, but=column), column, files
+    for name in chosen.files:
+        if name not in names or name == image:
+            others = ", ".join(one for one in names if one != image)
+            raise UsageError(f"file_columns: expected one of {others}, got {name!r}")
+    found = [name for name in names if name.endswith(_FILE_NAME) and name != image]
+    files = dict.fromkeys((*chosen.files, *(found if os.path.basename(path) in METADATA else ())))
+    for name in (image, *files):
+        columns[name] = [
+            _path(value, name, line, path, needed=name == image)
+            for value, line in zip(columns[name], lines)
+        ]
+    return _Table(columns, lines, image, list(files), text=not path.endswith(_JSON_LINES))
 
 
-def _read_csv(path: str) -> list[dict[str, Any]]:
+def _label(
+    beside: Beside, table: _Table, columns: Mapping[str, list[Any]], chosen: Chosen, path: str
+) -> list[str]:
+    """Take the labels; returns their columns. In ``columns`` of text, others become numbers."""
+    labels = chosen.labels_of([name for name in columns if name not in table.files])
+    for name, values in columns.items():
+        if table.text and name not in table.files:
+            values[:] = labels_in_text(values) if name in labels else as_numbers(values)
+    values = columns[labels[0]] if labels else []
+    if len(labels) > 1:
+        for name in labels:
+            odd = [isinstance(value, (str, list, dict)) for value in columns[name]]
+            if any(odd):
+                at = odd.index(True)
+                raise StoreError(
+                    f"line {table.lines[at]}: expected a number in each column of the label, found "
+                    f"{columns[name][at]!r} in {name!r}",
+                    path=path,
+                )
+        rows = zip(*(columns[name] for name in labels), strict=True)
+        values = [None if None in row else list(row) for row in rows]
+    try:
+        beside.label(values, lambda index: f"line {table.lines[index]} of {path!r}")
+    except UsageError as error:
+        raise StoreError(f"column {', '.join(map(repr, labels))}: {error}", path=path) from error
+    if len(labels) > 1:
+        beside.classes = labels
+    return labels
+
+
+def _add_files(
+    beside: Beside, table: _Table, name: str, values: Sequence[str], folder: str
+) -> None:
+    for index, value in enumerate(values):
+        if not value:
+            line = table.lines[index]
+            beside.fault(index, f"line {line} of the list names no file in the column {name!r}")
+    paths = [value and os.path.normpath(os.path.join(folder, value)) for value in values]
+    field = name.removesuffix(_FILE_NAME)
+    beside.make(field, FileColumn(field, paths))
+
+
+def _keys(files: Sequence[str], folder: str) -> list[str]:
+    """Names of the records: paths as they are written, if all lie in the folder of the list.
+
+    Otherwise they are relative to the folder that has them all, so that none leads out of it, and
+    none names the folders of this machine above it.
+    """
+    names = [os.path.normpath(file) for file in files]
+    if any(os.path.isabs(name) or name.split(os.sep)[0] == ".." for name in names):
+        names = [os.path.normpath(os.path.join(folder, name)) for name in names]
+        above = os.path.commonpath([os.path.dirname(name) for name in names])
+        names = [os.path.relpath(name, above) for name in names]
+    return [name.replace(os.sep, "/") for name in names]
+
+
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+def _columns(path: str) -> tuple[dict[str, list[Any]], list[int]]:
+    """The columns of a list, and the line that each row ends in."""
+    rows = _read_jsonl(path) if path.endswith(_JSON_LINES) else _read_csv(path)
+    if not rows:
+        raise StoreError("expected a list of images, found no line with one", path=path)
+    names = list(rows[0][1])
+    return {name: [row[name] for _, row in rows] for name in names}, [line for line, _ in rows]
+
+
+def _read_csv(path: str) -> list[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(_MAX_FIELD)
     try:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             separator = "\t" if path.endswith(".tsv") else ","
-            rows = list(csv.DictReader(file, delimiter=separator, strict=True))
+            reader = csv.DictReader(file, delimiter=separator, strict=True)
+            rows = [(reader.line_num, row) for row in reader]
     except (csv.Error, OSError) as error:
         raise StoreError(f"the list cannot be read: {error}", path=path) from error
-    for number, row in enumerate(rows):
+    for line, row in rows:
         if None in row or None in row.values():
-            raise StoreError(f"line {number + 2} has not as many values as the first", path=path)
+            raise StoreError(f"line {line} has not as many values as the first", path=path)
     return rows
 
 
-def _with_numbers(rows: list[dict[str, Any]], *, but: str) -> list[dict[str, Any]]:
-    """``rows`` of text with numbers in the columns that hold nothing else.
-
-    ``but``: the column of paths, in which 007 is the name of a file.
-    """
-    columns = {
-        name: [row[name] for row in rows] if name == but else _numbers([row[name] for row in rows])
-        for name in rows[0]
-    }
-    return [{name: columns[name][i] for name in columns} for i in range(len(rows))]
-
-
-def _numbers(values: list[str]) -> Sequence[str | int | float]:
-    """``values`` as ints or floats if every one is such a number."""
-    if any("_" in value for value in values):  # a name such as 1_000, which Python takes as 1000
-        return values
-    for convert in (int, float):
-        try:
-            return [convert(value) for value in values]
-        except ValueError:
-            continue
-    return values
-
-
-def _read_jsonl(path: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _read_jsonl(path: str) -> list[tuple[int, dict[str, Any]]]:
+    rows: list[tuple[int, dict[str, Any]]] = []
     number = 0
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -160,29 +238,32 @@ def _read_jsonl(path: str) -> list[dict[str, Any]]:
                     row = json.loads(line)
                     if not isinstance(row, dict):
                         raise ValueError("not a JSON object")
-                    rows.append(row)
+                    rows.append((number, row))
     except OSError as error:
         raise StoreError(f"the list cannot be read: {error.strerror}", path=path) from error
     except (ValueError, RecursionError) as error:
         raise StoreError(f"line {number} is not valid: {error}", path=path) from error
-    names = rows[0].keys() if rows else ()
-    for at, row in enumerate(rows):
+    names = rows[0][1].keys() if rows else ()
+    for line_number, row in rows:
         if row.keys() != names:
             raise StoreError(
-                f"expected {', '.join(names)} in every line, found {', '.join(row)} in number "
-                f"{at + 1}",
+                f"expected {', '.join(names)} in every line, found {', '.join(row)} in line "
+                f"{line_number}: write null where there is no value",
                 path=path,
             )
     return rows
 
 
-def _text(row: dict[str, Any], column: str, number: int, path: str) -> str:
-    value = row[column]
-    if isinstance(value, (int, float)):  # a CSV whose files are called 1, 2, 3
+def _path(value: object, column: str, line: int, path: str, *, needed: bool) -> str:
+    """The path in a column; "" if there is none and none is ``needed``."""
+    if not needed and is_missing(value):
+        return ""
+    if isinstance(value, (int, float)):  # JSON whose files are called 1, 2, 3
         value = str(value)
     if not isinstance(value, str) or not value or "\0" in value:
-        raise StoreError(f"expected the path of a file in record {number}, found {value!r}",
-                         path=path)  # fmt: skip
+        raise StoreError(
+            f"line {line}: expected the path of a file in {column!r}, found {value!r}", path=path
+        )
     return value
 
 
@@ -194,10 +275,3 @@ def _value(value: Any) -> Any:
         except ValueError as error:
             raise UsageError(f"invalid base64: {error}") from error
     return value
-
-
-def _labels(rows: list[dict[str, Any]], name: str, path: str) -> tuple[list[str], np.ndarray]:
-    try:
-        return numbered([row[name] for row in rows])
-    except UsageError as error:
-        raise StoreError(f"column {name!r}: {error}", path=path) from error

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
+import numpy as np
+
 from .._sources import huggingface
 from ..errors import UsageError
 from ..storage import Store, open_store
@@ -15,10 +17,13 @@ from ..storage._local import is_url
 from ..storage._packable import LISTS
 from ..storage.arrow import ArrowStore
 from ..storage.folder import FolderStore
+from ._annotations import annotated, is_annotations
 from ._array_source import array_source
+from ._beside import of_folder
+from ._compressed import compressed_source
 from ._dataset_source import dataset_source, is_object_name, named_object
 from ._labels import Chosen
-from ._list_source import ListSource
+from ._list_source import list_source, metadata_of
 from ._source import Source
 from ._store_source import FolderSource, StoreSource, TableSource
 
@@ -79,13 +84,22 @@ def _at(text: str, chosen: Chosen) -> Source:
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.lexists(path) and is_object_name(text):
         return _of_object(named_object(text), text, chosen)
+    if os.path.isdir(path):
+        if chosen.annotations is not None or (
+            chosen.masks is not None and is_annotations(chosen.masks)
+        ):
+            return annotated(path, chosen)
+        listed = metadata_of(path)
+        if listed is not None:
+            return list_source(listed, chosen)
     if path.endswith(LISTS) and os.path.isfile(path):
-        return ListSource(path, chosen)
+        return list_source(path, chosen)
     arrays = array_source(path)
     if arrays is not None:
         chosen.refuse(repr(path))
         return arrays
-    return _of_store(open_store(text), chosen, path)
+    compressed = compressed_source(path, chosen) if os.path.isfile(path) else None
+    return compressed or _of_store(open_store(text), chosen, path)
 
 
 def _of_object(found: object, name: str, chosen: Chosen) -> Source:
@@ -97,6 +111,7 @@ def _of_object(found: object, name: str, chosen: Chosen) -> Source:
             f"{name}: expected one dataset, found several ({names}): name one with "
             f"split={next(iter(found))!r}"
         )
+    chosen.refuse(name, "image", "label")
     files = _image_files(found, chosen)
     return dataset_source(found, name, chosen) if files is None else files
 
@@ -121,9 +136,9 @@ def _image_files(found: object, chosen: Chosen) -> FolderSource | None:
 
 def _of_store(store: Store, chosen: Chosen, name: str | None = None) -> Source:
     if isinstance(store, FolderStore):
-        chosen.refuse(repr(store.path))
-        return FolderSource(store)
-    Chosen(image=chosen.image).refuse(repr(name or store.path))  # a store has its images
+        keys = store.keys(np.arange(len(store)))
+        return FolderSource(store, of_folder(store, keys, chosen), keys)
+    chosen.refuse(repr(name or store.path), "label")  # a store has its images
     if isinstance(store, ColumnStore) or store.format == "parquet":  # also one at a URL
         return TableSource(store, name or store.path, chosen.label)
     return StoreSource(store, chosen.label)

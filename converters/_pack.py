@@ -60,6 +60,9 @@ def pack(
     overwrite: bool = False,
     image_column: str | None = None,
     label_column: str | None = None,
+    file_columns: Sequence[str] | str | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    annotations: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     ray: str | None = None,
     progress: Progress | bool | None = None,
@@ -122,7 +125,16 @@ def pack(
         overwrite: replace a store at ``destination`` once the new one is complete; until then it
             stays, and the same call resumes an interrupted run.
         image_column, label_column: of a list, or of the dicts of a Dataset, if they do not have
-            usual names. The labels of stores and Hugging Face datasets may be any field.
+            usual names. The labels of stores and Hugging Face datasets may be any field. In a list,
+            several columns of numbers are one label: ``"cat,dog"`` or ``"is_*"``.
+        file_columns: columns of a list whose files become fields, such as masks.
+        masks: a folder with a mask for each image, of the same name; or ``annotations``, whose
+            polygons are drawn (``pip install 'torch-fastload[coco]'``). They are the field
+            ``mask``.
+        annotations: of the images in the folder ``source``: COCO's JSON, a folder of VOC's XML or
+            of YOLO's text files, or one of VOC's ImageSets. They become the fields ``boxes`` (x0,
+            y0, x1, y1 in pixels), ``labels`` (classes), and what else there is for each box;
+            ``PackedDataset(path, joint=True)`` moves boxes and labels with the images.
         storage_options: for a URL, the source's if both are: options of obstore if the source is a
             packed store, as for ``FastLoader``; else of fsspec's file system, such as
             ``{"endpoint_url": ...}``. Credentials come from the places where these libraries look
@@ -150,16 +162,18 @@ def pack(
         StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
     """
-    chosen = Chosen(image=image_column, label=label_column)
+    chosen = Chosen.of(image_column, label_column, file_columns, masks, annotations)
     part = _split.named(split)
     if part is not None:
         source, split = part_of(source, part), None
+        chosen = chosen.of_part(part)
     if is_url(source) or is_url(destination):
         again = functools.partial(
             pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
             on_error=on_error, exif=exif, check=check, shards=shards, shard_nbytes=shard_nbytes,
             compression=compression, overwrite=overwrite,
-            image_column=image_column, label_column=label_column, ray=ray, progress=progress,
+            image_column=image_column, label_column=label_column, file_columns=file_columns,
+            masks=chosen.masks, annotations=chosen.annotations, ray=ray, progress=progress,
         )  # fmt: skip
         if is_url(destination) and overwrite:
             raise UsageError(
@@ -282,6 +296,20 @@ def _pack(
             "image as a new JPEG"
         )
     _arrays.check_sizes(path, opened, encoding, target, exif=exif)
+    if opened.joint and (target is not None or exif):
+        raise UsageError(
+            f"{'exif' if target is None else 'resize'}: expected images that stay as they are, "
+            f"because {', '.join(opened.joint)} would no longer fit them: resize in the loader,"
+            " with PackedDataset(path, joint=True)"
+        )
+    if opened.faults and on_error == "raise":
+        first, more = min(opened.faults), len(opened.faults) - 1
+        raise StoreError(
+            f"{opened.faults[first]}{f' ({more:,} more are wrong)' if more else ''}: correct it, or"
+            " leave such images out with on_error='skip'",
+            path=opened.where(first),
+            record=first,
+        )
     if opened.streamed and split is not None:
         raise UsageError(
             f"{opened.path} is read from start to end, and its samples have no keys to split them "
@@ -295,12 +323,12 @@ def _pack(
         "exif": exif,
         **({"check": True} if check else {}),
         "on_error": on_error,
-        "source": opened.path,
+        "source": opened.name(),
         "source_digest": opened.identity or opened.digest(),
     }
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(reporting("packing", progress))
-        jobs = list(_jobs(path, keys, split, settings, remote))
+        jobs = list(_jobs(path, keys, list(opened.faults), split, settings, remote))
         found = list(map(_finished, jobs))
         finished = [part for part in found if part is not None]
         if staged:
@@ -320,8 +348,15 @@ def _pack(
     parts = finished + parts
     return PackReport(
         parts=tuple(parts),
-        skipped=tuple(skipped),
+        skipped=(
+            *(
+                Skipped(path=opened.where(index), reason=opened.faults[index], record=index)
+                for index in sorted(opened.faults)
+            ),
+            *skipped,
+        ),
         left_out=tuple(opened.left_out),
+        joint=dict(opened.joint),
         kept=dict(kept.most_common()),
         seconds=time.monotonic() - started,
     )
@@ -335,7 +370,7 @@ def _here(
         writers: list[tuple[Job, Writer, int]] = []
         for job in jobs:
             begin = functools.partial(
-                open_writer, job.path, classes=opened.classes, metadata=job.metadata(opened.noted),
+                open_writer, job.path, classes=opened.classes, metadata=job.metadata(opened),
                 settings=job.settings, total=None if opened.streamed else len(job.indices),
                 **options,
             )  # fmt: skip
@@ -386,19 +421,25 @@ def _by_ray(
 
 
 def _jobs(
-    path: str, keys: list[str], split: str | None, settings: dict[str, Any], remote: RemoteOptions
+    path: str,
+    keys: list[str],
+    without: list[int],
+    split: str | None,
+    settings: dict[str, Any],
+    remote: RemoteOptions,
 ) -> Iterator[Job]:
-    """The stores to write."""
+    """The stores to write, of all records but those ``without``."""
+    good = np.delete(np.arange(len(keys)), without)
     if split is None:
         alone = {**settings, "part": None}
-        yield Job(path=path, indices=np.arange(len(keys)), settings=alone, remote=remote)
+        yield Job(path=path, indices=good, settings=alone, remote=remote)
         return
     shares = _split.parse(split)
     part = _split.assign(keys, list(shares.values()))
     for number, name in enumerate(["train", *shares]):
         yield Job(
             path=path if number == 0 else _split.path_of(path, name),
-            indices=np.flatnonzero(part == number),
+            indices=good[part[good] == number],
             settings={**settings, "split": split, "part": name},
             remote=remote,
         )

@@ -199,7 +199,7 @@ class Tasks:
         Raises the first error of a task, after the others have ended.
         """
         ray = self._ray
-        metadata = job.metadata(self._common.source.noted)
+        metadata = job.metadata(self._common.source)
         remote = ray.remote(encode).options(
             num_cpus=self._common.workers, max_retries=_RETRIES, scheduling_strategy="SPREAD"
         )

@@ -17,8 +17,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import (
     DataError,
     FastloadError,
@@ -38,11 +36,12 @@ from ..storage.remote.options import RemoteOptions
 from ..storage.remote.store import RemoteStore
 from ..storage.remote.urls import RemoteUrl, redacted
 from . import _split
+from ._gather import Files
 from ._labels import Chosen
 from ._list_source import listed_files
 from ._open import open_source
 from ._report import PackReport
-from ._source import Annotations, Sample, Source
+from ._source import Source
 from ._store_source import FolderSource
 from ._turn import Turn, scratch
 
@@ -112,6 +111,11 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
         StoreError: it cannot be fetched.
         MissingDependencyError: obstore, or what fsspec needs for this scheme, is not installed.
     """
+    if chosen.masks is not None or chosen.annotations is not None:
+        raise UsageError(
+            f"masks, annotations: expected a folder of this machine with them, got {url!r}: fetch "
+            "it, or pack a list (CSV) there that names masks in a column (file_columns)"
+        )
     if _is_store(url):
         with open_store(url, remote=options) as store:
             source = open_source(store, chosen)
@@ -123,7 +127,7 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
     with scratch(url) as folder, _named(folder, os.path.dirname(url)):
         with asking(url, "it cannot be fetched", options):
             local, found = _files(system, path, folder, chosen)
-            source = _source(system, local, found, chosen, options)
+            source = _source(url, system, local, found, chosen, options)
         source.path = url
         yield source
 
@@ -198,6 +202,7 @@ def _files(
 
 
 def _source(
+    url: str,
     system: fsspec.AbstractFileSystem,
     local: str,
     files: list[_File],
@@ -206,68 +211,70 @@ def _source(
 ) -> Source:
     listed = os.path.isfile(local)
     wanted = files[1:] if listed else files  # the list itself is there
+    here = set()
     for file in wanted:
         os.makedirs(os.path.dirname(file.place), exist_ok=True)
         if listed or is_image(file.path):
             open(file.place, "wb").close()  # only its name counts
         else:
             system.get_file(file.path, file.place)
+            here.add(file.place)
     source = open_source(local, chosen)
     if isinstance(source, FolderSource):
         paths = {file.place: file.path for file in wanted}
-        source = StreamedFiles(source, system, paths, options)
+        source.files = RemoteFiles(url, system, paths, here, options)
+        source.left_out = [
+            dataclasses.replace(one, example=source.files.shown(one.example))
+            for one in source.left_out
+        ]
     source.identity = _identity([(one.path, one.nbytes, one.tag) for one in files])
     return source
 
 
-class StreamedFiles(Source):
+class RemoteFiles(Files):
     """Image files elsewhere, each of which is fetched when it is read.
 
     Args:
-        named: over empty files with their names.
+        url: of the source.
         system: the file system that has them.
-        paths: place of the empty file -> path in ``system``.
+        paths: place here -> path in ``system``.
+        here: places of files that were fetched to open the source; the others are empty.
         options: whose secrets are not shown.
     """
 
+    elsewhere = True
+
     def __init__(
         self,
-        named: FolderSource,
+        url: str,
         system: fsspec.AbstractFileSystem,
         paths: Mapping[str, str],
+        here: set[str],
         options: RemoteOptions,
     ) -> None:
-        self._named, self._system, self._paths, self._options = named, system, paths, options
-        self.path, self.classes, self.keys = named.path, named.classes, named.keys
-        self.left_out = [
-            dataclasses.replace(one, example=paths[one.example]) for one in named.left_out
-        ]
+        self._url, self._system, self._options = url, system, options
+        self._paths, self._here = paths, here
 
-    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """As in ``Source``."""
-        paths = [self.where(index) for index in indices.tolist()]
-        with asking(self.path, "it cannot be fetched", self._options):
-            found = self._system.cat_ranges(paths, None, None, on_error="return")
-        for path, data in zip(paths, found, strict=True):
+    def read(self, paths: Sequence[str]) -> Iterator[bytes | StoreError]:
+        """As in ``Files``; all at once."""
+        if self._here.issuperset(paths):
+            yield from super().read(paths)
+            return
+        wanted = list(map(self.shown, paths))
+        with asking(self._url, "it cannot be fetched", self._options):
+            found = self._system.cat_ranges(wanted, None, None, on_error="return")
+        for path, data in zip(wanted, found, strict=True):
             if isinstance(data, BaseException):
                 said = redacted(str(data), RemoteUrl(path), self._options.secrets())
                 yield StoreError(
                     f"the file cannot be fetched: {type(data).__name__}: {said}", path=path
                 )
             else:
-                yield Sample(data)
+                yield data
 
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``."""
-        return self._named.annotate(indices, samples)
-
-    def digest(self) -> str:
-        """Of the names; ``identity`` is what counts."""
-        return self._named.digest()
-
-    def where(self, index: int) -> str:
+    def shown(self, path: str) -> str:
         """The path in the file system."""
-        return self._paths[self._named.where(index)]
+        return self._paths.get(path, path)
 
 
 def pack_to(

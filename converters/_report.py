@@ -71,6 +71,8 @@ class PackReport:
             Those that are images can be packed by a list (CSV) that names them.
         kept: with ``encode="dct"``, why files were kept unchanged instead -> number of such files.
             (Those of an earlier, interrupted run are not counted.)
+        joint: the fields that ``PackedDataset(path, joint=True)`` moves with the images: their
+            kinds.
         seconds: wall time.
     """
 
@@ -78,6 +80,7 @@ class PackReport:
     skipped: tuple[Skipped, ...]
     left_out: tuple[LeftOut, ...]
     kept: Mapping[str, int]
+    joint: Mapping[str, str]
     seconds: float
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import DataError
-from ..hints import Encoding
+from ..hints import Encoding, JointKind
 from ..storage import ENCODED
+from ..storage._local import is_url
 from ..storage.base import LeftOut
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Source(abc.ABC):
         streamed: samples come from ``stream``, in order, and their number is unknown: there are no
             ``keys``, and ``read`` is not called.
         left_out: files of a folder that are no samples.
+        joint: the fields that move with their images, and their kinds.
+        faults: what is known to be wrong with samples before they are read, by index, in words.
     """
 
     path: str
@@ -77,6 +81,8 @@ class Source(abc.ABC):
     left_out: Sequence[LeftOut] = ()
     identity: str | None = None
     noted: Mapping[str, object] = MappingProxyType({})
+    joint: Mapping[str, JointKind] = MappingProxyType({})
+    faults: Mapping[int, str] = MappingProxyType({})
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -112,6 +118,13 @@ class Source(abc.ABC):
     def paths(self) -> list[str]:
         """What it is made of: its path, or those of several stores."""
         return [self.path]
+
+    def name(self) -> str:
+        """What a store notes as its source: without the folders of this machine above it."""
+        return ", ".join(
+            path if is_url(path) else os.path.basename(os.path.normpath(path))
+            for path in self.paths()
+        )
 
     def where(self, index: int) -> str:
         """The file of a sample, for messages."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
+import itertools
 import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,12 +16,13 @@ from ..storage._column_store import ColumnStore
 from ..storage._crc import crc32c
 from ..storage._decoded import decoded
 from ..storage._fetched import fetched_ahead
-from ..storage._read import NOT_REGULAR
 from ..storage.base import TURNED
 from ..storage.concat import ConcatStore
 from ..storage.folder import FolderStore
-from ._gather import Gatherer
-from ._labels import Chosen, numbered, warn_of_others
+from ._beside import Beside
+from ._gather import Files, Gatherer
+from ._headers import image_size
+from ._labels import Chosen, is_missing, labelled, warn_of_others
 from ._source import Annotations, Sample, Source
 
 
@@ -38,19 +38,24 @@ class StoreSource(Source):
         StoreError: checksum mismatch in labels, keys or fields.
     """
 
+    _marks = True  # the fields that a sample has by default are labels that some records lack
+
     def __init__(self, store: Store, label: str | None = None) -> None:
         store.check_columns()  # of large columns too: a damaged copy would get new checksums
         self.store = store
         self.path = store.path
         self.classes, self.left_out = store.classes, store.left_out
+        self.joint = store.joint
         self._everything = np.arange(len(store), dtype=np.int64)
         self._labels, self._field = store.labels, label
+        self.keys = unique(store.keys(self._everything))
         if label is not None:
             Chosen(label=label).label_of(list(store.fields))
             self.classes, self._labels = self._numbered(label)
-        self.keys = unique(store.keys(self._everything))
         if self._labels is None:
-            warn_of_others(self.path, None, dict.fromkeys(store.fields, ()))
+            fields = {name: () for name in store.fields if name not in store.joint}
+            shown = store.sample_fields or ()
+            warn_of_others(self.path, None, fields, self._without, shown if self._marks else ())
 
     def paths(self) -> list[str]:
         """As in ``Source``."""
@@ -120,12 +125,30 @@ class StoreSource(Source):
             },
         )
 
-    def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray]:
+    def _values(self, name: str) -> list[object]:
+        """A field as labels: of JSON objects, such as those of a tar, the entry "label"."""
+        values = list(self.store.batch(name, self._everything))
+        return [value.get("label") if isinstance(value, dict) else value for value in values]
+
+    def _without(self, name: str) -> str:
+        """Why a field is not the labels: what to say of records that have none; else ""."""
+        without = [index for index, value in enumerate(self._values(name)) if is_missing(value)]
+        if not without:
+            return ""
+        return (
+            f", because {len(without):,} of {len(self.keys):,} records have none, such as "
+            f"{self.keys[without[0]]!r}"
+        )
+
+    def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray | None]:
         """Class names and labels from a field."""
         try:
-            return numbered(list(self.store.batch(name, self._everything)))
+            classes, labels, self.faults = labelled(
+                self._values(name), lambda index: f"the record {self.keys[index]!r}"
+            )
         except (UsageError, ValueError) as error:
             raise UsageError(f"label_column: {name!r} holds no labels: {error}") from error
+        return classes, labels
 
     def digest(self) -> str:
         """Files with their sizes and times, checksums, labels, classes and keys."""
@@ -162,12 +185,13 @@ class StoreSource(Source):
 class TableSource(StoreSource):
     """The rows of a table; images with an EXIF orientation are decoded, as ``datasets`` does.
 
-
     Args:
         store: over the dataset.
         name: for settings and messages.
         label: as of ``StoreSource``.
     """
+
+    _marks = False
 
     def __init__(self, store: Store, name: str, label: str | None = None) -> None:
         super().__init__(store, label)
@@ -200,7 +224,7 @@ class TableSource(StoreSource):
         digest.update("\0".join(self.keys).encode(*_UTF8))
         return digest.hexdigest()
 
-    def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray]:
+    def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray | None]:
         """As for other stores, with the names of a ClassLabel."""
         classes, labels = super()._numbered(name)
         if isinstance(self.store, ColumnStore):
@@ -239,81 +263,86 @@ class FolderSource(Source):
 
     Args:
         store: over the files.
+        beside: their labels and fields; None: those of ``store``.
+        keys: of the files; None: their paths below the folder of ``store``.
     """
 
-    def __init__(self, store: FolderStore) -> None:
-        self.store = store
+    def __init__(
+        self, store: FolderStore, beside: Beside | None = None, keys: list[str] | None = None
+    ) -> None:
+        if beside is None:
+            beside = Beside(len(store), store.labels, store.classes)
+            beside.left_out = list(store.left_out)
+        self.store, self.beside, self.files = store, beside, Files()
         self.path = store.path
-        self.classes, self.left_out = store.classes, store.left_out
-        self.keys = unique(store.keys(np.arange(len(store))))
+        self.classes, self.left_out = beside.classes, beside.left_out
+        self.faults, self.joint, self.noted = beside.faults, beside.joint, beside.noted
+        self.keys = unique(store.keys(np.arange(len(store))) if keys is None else keys)
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""
-        for index, path in zip(indices.tolist(), self.store.files.many(indices)):
+        columns = self.beside.columns
+        images = self.files.read(list(map(os.fsdecode, self.store.files.many(indices))))
+        others = [
+            itertools.repeat(None)
+            if column.paths is None
+            else self.files.read([column.paths[index] for index in indices.tolist()])
+            for column in columns.values()
+        ]
+        for index, image, *found in zip(indices.tolist(), images, *others):
             try:
-                yield Sample(read_file(path))
-            except OSError as error:
-                yield StoreError(
-                    f"the file cannot be read: {error.strerror}", path=self.where(index)
-                )
+                yield self._sample(index, image, dict(zip(columns, found)))
+            except DataError as error:
+                yield error
+
+    def _sample(
+        self, index: int, image: bytes | StoreError, found: Mapping[str, bytes | StoreError | None]
+    ) -> Sample:
+        """One sample, of an image and the files beside it. Raises DataError."""
+        if isinstance(image, StoreError):
+            raise image
+        size = image_size(image) if found else (0, 0)
+        fields = {}
+        for name, data in found.items():
+            if isinstance(data, StoreError):
+                raise StoreError(f"the field {name!r}, {data.path!r}: {data.message}")
+            fields[name] = self.beside.columns[name].value(index, data, size)
+        return Sample(image, fields=fields)
 
     def gatherer(self) -> Gatherer | None:
-        """By the native core, if it is built."""
+        """By the native core, if it is built, and no field is made when its image is read."""
+        if self.beside.columns or self.files.elsewhere:
+            return None
         core = _native.load()
         return None if core is None else Gatherer(core, *self.store.file_table())
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
         """As in ``Source``."""
-        labels = self.store.labels
-        return Annotations(None if labels is None else labels[indices])
+        return self.beside.annotate(indices, samples)
 
     def digest(self) -> str:
-        """Names of the files, labels, class names."""
+        """Names of the files, labels, class names, and what fields are made of."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(self.store.files.blob)
         digest.update(self.store.files.ends.tobytes())
-        _update(digest, self.store.labels, self.classes)
+        self.beside.update(digest)
         return digest.hexdigest()
 
     def where(self, index: int) -> str:
         """The file."""
-        return self.store.files[index]
+        return self.files.shown(self.store.files[index])
 
     def changed(self, index: int, since_ns: int) -> bool:
         """By mtime and ctime of the file: a new file may have the mtime of the old one."""
         status = os.stat(self.store.files[index])
         return max(status.st_mtime_ns, status.st_ctime_ns) > since_ns
 
-    def sizes(self) -> np.ndarray:
-        """From the files' headers."""
-        return self.store.sizes(np.arange(len(self.store)))
+    def sizes(self) -> np.ndarray | None:
+        """From the files' headers; None if they are elsewhere."""
+        return None if self.files.elsewhere else self.store.sizes(np.arange(len(self.store)))
 
 
 def _paths(store: Store) -> list[str]:
     if isinstance(store, ConcatStore):
         return [path for part in store.stores for path in _paths(part)]
     return [store.path]
-
-
-def read_file(path: bytes) -> bytes:
-    """The content of a file, with three system calls less than ``open``.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe, a device or a folder.
-    """
-    # Non-blocking, so that a pipe without a writer is refused instead of waited for.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, NOT_REGULAR, os.fsdecode(path))
-        size = status.st_size
-        data = os.read(descriptor, size + 1)
-        if len(data) == size:
-            return data
-        parts = [data]  # it grew meanwhile, or is larger than one read returns
-        while parts[-1]:
-            parts.append(os.read(descriptor, 1 << 24))
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)

@@ -11,9 +11,14 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def names_nearest(function: _Function) -> _Function:
-    """``function``, whose TypeError for an unknown keyword argument names the nearest one."""
-    parameters = inspect.signature(function).parameters
+def names_nearest(function: _Function, passes_to: Callable[..., Any] | None = None) -> _Function:
+    """``function``, whose TypeError for an unknown keyword argument names the nearest one.
+
+    ``passes_to``: another function, which gets its other keyword arguments.
+    """
+    parameters = dict(inspect.signature(function).parameters)
+    if passes_to is not None:
+        parameters |= inspect.signature(passes_to).parameters
 
     @functools.wraps(function)
     def checked(*args: Any, **named: Any) -> Any:

@@ -8,7 +8,7 @@ import operator
 import os
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class PackedDataset(Dataset[Any]):
         *,
         seed: int | None = None,
         fields: Sequence[str] | str | None = None,
-        joint: Mapping[str, JointKind] | Joint | None = None,
+        joint: Mapping[str, JointKind] | Literal[True] | Joint | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         disk_limit: int | str | None = None,
@@ -143,7 +143,7 @@ class PackedDataset(Dataset[Any]):
         self.store = _opened(path, storage_options, cache_dir, disk_limit, columns)
         self.column, self.memory_limit = column, memory_limit
         self.check_crc: CheckCrc = check_crc
-        self.joint = Joint.of(joint)
+        self.joint = Joint.of(joint, self.store)
         self.fields = _chosen(self.store, fields, self.joint)
         if self.joint is not None:
             self.joint.check(self.store)

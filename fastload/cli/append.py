@@ -17,6 +17,7 @@ Examples:
   fastload append imgs.lmdb ./more
   fastload append imgs.lmdb ./more --encode dct
   fastload append imgs.lmdb ./more --on-error skip
+  fastload append seg.lmdb ./more --masks ./more-masks
 """
 )
 @click.argument("path", type=click.Path())
@@ -29,8 +30,7 @@ Examples:
 @click.option("--resize", metavar="SIZE", help="As for pack, for the new images.")
 @pack.quality
 @pack.on_error
-@click.option("--image-column", metavar="NAME", help="As for pack.")
-@click.option("--label-column", metavar="NAME", help="As for pack.")
+@pack.beside
 @click.option("--check", is_flag=True, help="Decode every new image before it is stored.")
 @click.option("--exif", is_flag=True, help="Rotate new images by their EXIF orientation.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
@@ -45,6 +45,9 @@ def command(
     on_error: OnPackError,
     image_column: str | None,
     label_column: str | None,
+    file_columns: tuple[str, ...],
+    masks: str | None,
+    annotations: str | None,
     check: bool,
     exif: bool,
     workers: int | None,
@@ -68,6 +71,9 @@ def command(
             on_error=on_error,
             image_column=image_column,
             label_column=label_column,
+            file_columns=file_columns,
+            masks=masks,
+            annotations=annotations,
             check=check,
             exif=exif,
             workers=workers,

@@ -16,7 +16,7 @@ from ._stdout import kept_for_json
 from ._storage_options import storage_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..converters import Estimate, PackReport
 
@@ -57,10 +57,50 @@ shard_size = click.option(
 )  # fmt: skip
 
 
+# What a source has beside its images, for ``append``, too.
+_BESIDE = (
+    click.option(
+        "--image-column", metavar="NAME",
+        help="For a list: the column of paths. [default: path, filename, image ...]",
+    ),
+    click.option(
+        "--label-column", metavar="NAME",
+        help="For a list, a dataset, the fields of a store, or the JSON beside images: the label. "
+        "[default: label, class, target ...] 'cat,dog' or 'is_*': several columns of 0 and 1.",
+    ),
+    click.option(
+        "--file-column", "file_columns", metavar="NAME", multiple=True,
+        help="For a list: a column of paths whose files become a field, such as mask.",
+    ),
+    click.option(
+        "--masks", type=click.Path(), metavar="PATH",
+        help="For a folder of images: the folder of their masks, of the same names; or the path of "
+        "--annotations, whose polygons are drawn.",
+    ),
+    click.option(
+        "--annotations", type=click.Path(), metavar="PATH",
+        help="For a folder of images: their boxes and classes: COCO's .json, a folder of VOC's "
+        ".xml or YOLO's .txt, or a .txt of VOC's ImageSets.",
+    ),
+)  # fmt: skip
+
+
+def beside(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the options about what lies beside the images."""
+    for option in reversed(_BESIDE):
+        command = option(command)
+    return command
+
+
 @click.command(
     epilog="""\b
 Examples:
   fastload pack ./imgs imgs.lmdb
+  fastload pack ./images seg.lmdb --masks ./masks
+  fastload pack ./train2017 coco.lmdb --annotations instances_train2017.json
+  fastload pack VOC2012/JPEGImages voc.lmdb --annotations VOC2012/Annotations
+  fastload pack yolo/images yolo.lmdb --annotations yolo/labels --split train
+  fastload pack list.csv pairs.lmdb --file-column mask --label-column 'cat,dog'
   fastload pack ./imgs imgs.lmdb --encode dct
   fastload pack ./imgs imgs.lmdb --overwrite
   fastload pack ./imgs imgs.lmdb --dry-run
@@ -104,15 +144,7 @@ Examples:
     help="val=0.1: write a tenth to DESTINATION-val, chosen by the names of the images. "
     "train: pack the folder train of a SOURCE with one folder per split.",
 )
-@click.option(
-    "--image-column", metavar="NAME",
-    help="For a list: the column of paths. [default: path, filename, image ...]",
-)  # fmt: skip
-@click.option(
-    "--label-column", metavar="NAME",
-    help="For a list, a dataset, or the fields of a store: the column of labels. "
-    "[default: label, class, target ...]",
-)  # fmt: skip
+@beside
 @on_error
 @click.option(
     "--check", is_flag=True,
@@ -153,6 +185,9 @@ def command(
     split: str | None,
     image_column: str | None,
     label_column: str | None,
+    file_columns: tuple[str, ...],
+    masks: str | None,
+    annotations: str | None,
     on_error: OnPackError,
     check: bool,
     shards: int | None,
@@ -170,8 +205,9 @@ def command(
 
     SOURCE is a folder with one folder per class, as for torchvision's ImageFolder, or a folder of
     images; a CSV, TSV or JSONL list with a column of paths, and optionally of labels and others; a
-    store of any format; a URL of one of these, such as s3://...; MNIST's or CIFAR's downloaded
-    files; or a Dataset as MODULE:OBJECT. The suffix of DESTINATION, a path or a URL, determines the
+    folder with Hugging Face's metadata.jsonl or .csv; a store of any format, a tar also compressed;
+    a URL of one of these, such as s3://...; MNIST's or CIFAR's downloaded files; or a Dataset as
+    MODULE:OBJECT. The suffix of DESTINATION, a path or a URL, determines the
     format: .lmdb, .h5, .tfrecord ...
 
     DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the finished part
@@ -194,6 +230,9 @@ def command(
                 split=split,
                 image_column=image_column,
                 label_column=label_column,
+                file_columns=file_columns,
+                masks=masks,
+                annotations=annotations,
             )
         _show_estimates(estimates, as_json=as_json)
         return
@@ -215,6 +254,9 @@ def command(
             overwrite=overwrite,
             image_column=image_column,
             label_column=label_column,
+            file_columns=file_columns,
+            masks=masks,
+            annotations=annotations,
             storage_options=storage_options,
             ray=ray,
             progress=not (quiet or as_json),
@@ -251,6 +293,9 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
 
     for part in report.parts:
         click.echo(f"{printable(part.path)}: {contents(part)}")
+    if report.joint:
+        moving = ", ".join(f"{name} ({kind})" for name, kind in report.joint.items())
+        click.echo(printable(f"fields: {moving}; PackedDataset(path, joint=True) moves them"))
     for reason, count in list(report.kept.items())[:_SHOWN]:
         click.echo(printable(f"kept unchanged: {count:,}, {reason}"))
     others = sum(list(report.kept.values())[_SHOWN:])

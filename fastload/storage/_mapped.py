@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from .._native import _core
 
 # how compressed files begin, and the command that decompresses them
-COMPRESSED = (
+_COMPRESSED = (
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ", "xz"),
     (b"(\xb5/\xfd", "zstd"),
 )
-
-
 _MOST_MAPPED = 16  # files of a scanner
 
 Mapped: TypeAlias = mmap.mmap | bytes
@@ -43,13 +41,24 @@ def map_file(path: str) -> Mapped:
         raise StoreNotFoundError("expected a file, found nothing", path=path) from error
     except (OSError, ValueError) as error:
         raise StoreError(f"the file cannot be read: {error}", path=path) from error
-    for start, name in COMPRESSED:
-        if data[: len(start)] == start:
-            raise StoreError(
-                f"expected an uncompressed file, found {name}: decompress it first ({name} -dc)",
-                path=path,
-            )
+    tool = next((tool for begin, tool in _COMPRESSED if data[: len(begin)] == begin), None)
+    if tool is not None:
+        raise StoreError(
+            f"expected an uncompressed file, found {tool}: pack it (fastload pack), or decompress "
+            f"it first ({tool} -dc)",
+            path=path,
+        )
     return data
+
+
+def compressed_by(path: str) -> str | None:
+    """The command that decompresses the file at ``path``; None if it is not compressed."""
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            head = file.read(max(len(begin) for begin, _ in _COMPRESSED))
+    except OSError:
+        return None  # whoever opens it next says why
+    return next((tool for begin, tool in _COMPRESSED if head.startswith(begin)), None)
 
 
 class MappedFiles:

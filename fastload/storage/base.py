@@ -197,6 +197,12 @@ class Store(abc.ABC):
     def files(self) -> Sequence[str]:
         """The files that spans refer to, absolute. May be lazy (a million loose files)."""
 
+    @property
+    def joint(self) -> dict[str, Any]:
+        """The fields that move with the images, and their kinds, as the metadata has them."""
+        found = self.metadata.get("joint")
+        return dict(found) if isinstance(found, dict) else {}
+
     def file_table(self) -> tuple[bytes, np.ndarray]:
         """``files`` for the core: all encoded paths in one string, and where each ends (int64)."""
         paths = [os.fsencode(path) for path in self.files]

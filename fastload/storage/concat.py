@@ -30,7 +30,9 @@ class ConcatStore(Store):
         self.stores = list(stores)
         self.path = ", ".join(store.path for store in self.stores)
         self.classes = self.stores[0].classes
-        self.metadata: dict[str, Any] = {}
+        joint = self.stores[0].joint
+        alike = all(store.joint == joint for store in self.stores)
+        self.metadata: dict[str, Any] = {"joint": joint} if joint and alike else {}
         self.mapped = all(store.mapped for store in self.stores)
         self.remote = any(store.remote for store in self.stores)
         self.names = self.stores[0].names
@@ -50,7 +52,7 @@ class ConcatStore(Store):
             raise UsageError("expected at least one store, got an empty list")
         if labels is None:
             _check_same(stores, "classes", lambda store: list(store.classes))
-        _check_same(stores, "type of labels", _label_type)
+        _check_same(stores, "type of labels", lambda store: label_type(store.labels))
         _check_same(stores, "fields", lambda store: dict(store.fields))
         _check_same(stores, "names of image and label", lambda store: store.names)
         return cls(stores, labels)
@@ -317,7 +319,7 @@ class NumberedConcatStore(ConcatStore):
 def check_labels(stores: Sequence[Store]) -> None:
     """Raise UsageError unless labels mean the same in all ``stores``."""
     _check_same(stores, "classes", lambda store: list(store.classes))
-    _check_same(stores, "type of labels", _label_type)
+    _check_same(stores, "type of labels", lambda store: label_type(store.labels))
 
 
 def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object]) -> None:
@@ -331,8 +333,8 @@ def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object
             )
 
 
-def _label_type(store: Store) -> tuple[str, tuple[int, ...]] | None:
-    labels = store.labels
+def label_type(labels: np.ndarray | None) -> tuple[str, tuple[int, ...]] | None:
+    """Dtype and shape of one label, to compare."""
     return None if labels is None else (labels.dtype.str, labels.shape[1:])
 
 

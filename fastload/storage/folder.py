@@ -26,6 +26,8 @@ _NO_PIXELS = frozenset(("BUFR", "EPS", "GRIB", "HDF5", "MPEG", "PALM", "PDF", "W
 SPLITS = frozenset(
     ("train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval")
 )
+METADATA = ("metadata.jsonl", "metadata.csv")
+"""What Hugging Face's imagefolder calls the list of a folder's images."""
 
 
 class PathList(Sequence[str]):
@@ -96,7 +98,7 @@ class FolderStore(Store):
         left_out = _LeftOut()
         loose = left_out.images_of(self.path, files)
         splits = [name for name in names if name.lower() in SPLITS]
-        if splits and splits == names and any(map(self._has_folders, splits)):
+        if splits and splits == names and any(map(self._is_dataset, splits)):
             raise UsageError(
                 f"{self.path!r}: expected class folders, found those of a split dataset "
                 f"({', '.join(splits)}): give one of them, {os.path.join(self.path, splits[0])!r}, "
@@ -168,9 +170,10 @@ class FolderStore(Store):
             self._labels.flags.writeable = False
         self._sizes = np.full((len(paths), 2), UNKNOWN, np.int32)
 
-    def _has_folders(self, name: str) -> bool:
+    def _is_dataset(self, name: str) -> bool:
+        """Whether a folder has class folders, or Hugging Face's list of its images."""
         with os.scandir(os.path.join(self.path, name)) as entries:
-            return any(entry.is_dir() for entry in entries)
+            return any(entry.is_dir() or entry.name in METADATA for entry in entries)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -219,6 +222,23 @@ class FolderStore(Store):
         prefix = os.fsencode(os.path.join(self.path, "")) if self.path else b""
         paths = self._paths.many(np.asarray(indices, np.int64))
         return [os.fsdecode(path.removeprefix(prefix)).replace(os.sep, "/") for path in paths]
+
+
+def images_below(folder: str) -> list[str]:
+    """The images in ``folder`` and the folders in it, as paths below it with forward slashes.
+
+    Raises:
+        StoreNotFoundError: there is no such folder.
+        StoreError: a folder cannot be read, or leads back to itself.
+    """
+    if not os.path.isdir(folder):
+        raise StoreNotFoundError(
+            f"expected a folder of images, found none{nothing_at(folder)}", path=folder
+        )
+    paths: list[bytes] = []
+    _collect(folder, paths, _LeftOut())
+    start = len(os.path.join(folder, ""))
+    return [os.fsdecode(path)[start:].replace(os.sep, "/") for path in paths]
 
 
 def is_image(name: str) -> bool:

@@ -20,7 +20,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ..errors import UsageError
+from ..errors import MissingDependencyError, UsageError
+from ._read import open_regular
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -49,6 +50,13 @@ _BUILT_IN: dict[str, tuple[str, ...]] = {
     "arrow": ("arrow",),
     "folder": ("folder",),
 }
+# How files begin (offset, bytes, format) that have no suffix; TFRecord has a checksum there.
+_BEGINS = (
+    (257, b"ustar", "tar"),
+    (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (0, b"PAR1", "parquet"),
+)
+_HEAD = 512  # bytes that are read of a file
 # Formats that recognise a folder by what it contains, in this order; the last one takes any folder.
 _BY_CONTENT = ("lmdb", "arrow", "parquet", "folder")
 
@@ -156,7 +164,7 @@ def find_by_suffix(path: str | os.PathLike[str]) -> Format | None:
 
 
 def find_format(path: str | os.PathLike[str]) -> Format | None:
-    """The format of the store at ``path``: by its suffix, or by what a folder contains; else None.
+    """The format of the store at ``path``: by its suffix, or by what is in it; else None.
 
     Raises UsageError for a folder that holds several stores.
     """
@@ -166,7 +174,28 @@ def find_format(path: str | os.PathLike[str]) -> Format | None:
             candidate = _built_in(name)
             if candidate.recognise is not None and candidate.recognise(os.fspath(path)):
                 return candidate
-    return form
+    return _by_begin(path) if form is None else form
+
+
+def _by_begin(path: str | os.PathLike[str]) -> Format | None:
+    """The format of files without a known suffix, such as ImageNet's train-00000-of-01024."""
+    from ._shards import data_files, is_pattern
+
+    path = os.fspath(path)
+    if not os.path.isfile(path) and not is_pattern(path):
+        return None
+    with open(data_files(path)[0], "rb", opener=open_regular) as file:
+        head = file.read(_HEAD)
+    for at, begin, name in _BEGINS:
+        if head[at:].startswith(begin):
+            return _built_in(name)
+    from .formats import _tfrecord_frames as tfrecord
+
+    try:
+        begin = tfrecord.head(int.from_bytes(head[:8], "little"))
+    except MissingDependencyError:
+        return None  # it cannot be told without checksums
+    return _built_in("tfrecord") if head.startswith(begin) else None
 
 
 def get_format(name: str) -> Format:

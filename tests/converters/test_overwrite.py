@@ -345,8 +345,8 @@ def test_a_store_is_not_overwritten_while_another_process_appends(
     other = tmp_path / "more" / "d"
     other.mkdir(parents=True)
     (other / "new.jpg").write_bytes(picture(99, 16, 16))
-    with pytest.raises(UsageError):  # other classes
-        append(path, tmp_path / "more", progress=second)
+    with pytest.raises(UsageError):  # without classes
+        append(path, other, progress=second)
     other.rename(tmp_path / "more" / "c0")
     (tmp_path / "more" / "c1").mkdir()
     (tmp_path / "more" / "c1" / "one.jpg").write_bytes(picture(98, 16, 16))

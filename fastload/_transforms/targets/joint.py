@@ -7,7 +7,7 @@ import dataclasses
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -47,10 +47,22 @@ class Joint:
     casts: tuple[tuple[str, torch.dtype], ...] = ()
 
     @classmethod
-    def of(cls, given: Mapping[str, JointKind] | Joint | None) -> Joint | None:
-        """The argument ``joint``, checked. Raises UsageError for an unknown kind."""
+    def of(
+        cls, given: Mapping[str, JointKind] | Literal[True] | Joint | None, store: Store
+    ) -> Joint | None:
+        """The argument ``joint``, checked; True: the fields that ``store`` names.
+
+        Raises:
+            UsageError: an unknown kind, or ``store`` names none.
+        """
         if given is None or isinstance(given, Joint):
             return given
+        if given is True and not store.joint:
+            raise UsageError(
+                f"joint=True: expected a store that `fastload pack` made with masks or "
+                f"annotations, got {store.path!r}: name the fields, such as {{'mask': 'mask'}}"
+            )
+        given = store.joint if given is True else given
         if not isinstance(given, Mapping) or not given:
             raise UsageError(
                 "joint: expected a dict of field names and kinds, such as "

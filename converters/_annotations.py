@@ -1,0 +1,575 @@
+"""Boxes, classes and masks from annotations: COCO's JSON, VOC's XML, YOLO's text.
+
+Sources: cocodataset.org ("Data format": boxes are x, y, width, height; segmentations are polygons
+or run lengths), the VOC2012 development kit ("Annotations": corners, counted from 1, which stay as
+they are, as in torchvision), and docs.ultralytics.com ("Detect", "Segment": a line is the class and
+the box's centre, width and height, or a polygon, in parts of the image's sides).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from ..errors import DecodeError, MissingDependencyError, StoreError, UsageError, install
+from ..storage._fields import encode_json
+from ..storage.folder import FolderStore, images_below
+from ._beside import MASK, Beside, Column, add_masks, matched, stem_of
+from ._gather import Files
+from ._labels import Chosen
+from ._list_source import add_unlisted
+from ._store_source import FolderSource
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+_OUTSIDE = 1.0  # pixels by which a box may leave its image: annotators round
+_NAMES = ("classes.txt", "obj.names", "predefined_classes.txt")  # of YOLO's classes
+
+
+class _Wrong(Exception):
+    """What is wrong with one object, in words."""
+
+
+@dataclasses.dataclass
+class _Objects:
+    """What is annotated in one image.
+
+    Attributes:
+        what: what messages call an object.
+        where: the file that has them.
+        size: width and height of the image, if the annotation says them.
+        places: the number of each object in its file.
+        boxes: x0, y0, x1, y1 of each object: in pixels, or in parts of the image's sides.
+        classes: the class of each.
+        shapes: polygons or run lengths of each, in pixels or parts; None: a box only.
+        more: further values of each, by name.
+    """
+
+    what: str
+    where: str
+    size: tuple[int, int] | None = None
+    places: list[int] = dataclasses.field(default_factory=list)
+    boxes: list[Sequence[float]] = dataclasses.field(default_factory=list)
+    classes: list[int] = dataclasses.field(default_factory=list)
+    shapes: list[Any] = dataclasses.field(default_factory=list)
+    more: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+
+    def place(self, number: int) -> str:
+        """What messages call object ``number``."""
+        return f"{self.what} {number} of {self.where!r}"
+
+    def add(
+        self, place: int, number: int, box: Sequence[float], shape: Any, **more: object
+    ) -> None:
+        if not all(math.isfinite(side) for side in box) or box[2] < box[0] or box[3] < box[1]:
+            raise _Wrong(f"the box {list(box)} has no corners in this order (x0, y0, x1, y1)")
+        self.places.append(place)
+        self.classes.append(number)
+        self.boxes.append(box)
+        self.shapes.append(shape)
+        for name, value in more.items():
+            self.more.setdefault(name, []).append(value)
+
+
+@dataclasses.dataclass
+class _Annotated:
+    """The images that have annotations, in order.
+
+    Attributes:
+        names: paths below the folder of images.
+        objects: of each image.
+        classes: class names.
+        relative: whether boxes and shapes are parts of the image's sides.
+        beside: what is wrong, and left out.
+        fields: further fields, a value for each image.
+        unlisted: why an image that is none of ``names`` is left out.
+    """
+
+    names: list[str]
+    objects: list[_Objects]
+    classes: list[str]
+    beside: Beside
+    relative: bool = False
+    fields: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    unlisted: str = ""
+
+
+def is_annotations(path: str) -> bool:
+    """Whether ``path`` holds annotations rather than masks."""
+    if not os.path.isdir(path):
+        return os.path.isfile(path)
+    return not images_below(path) and bool(_below(path, (".txt", ".xml")))
+
+
+def annotated(folder: str, chosen: Chosen) -> FolderSource:
+    """The images in ``folder`` that are annotated, with boxes, classes and masks as fields.
+
+    Args:
+        folder: of the images.
+        chosen: with ``annotations``, or with ``masks`` that are annotations.
+
+    Raises:
+        StoreError: the annotations are invalid, or none belongs to an image.
+        MissingDependencyError: masks without pycocotools, or YOLO's class names without PyYAML.
+    """
+    chosen.refuse(repr(folder), "masks", "annotations")
+    path = chosen.annotations or chosen.masks
+    assert path is not None  # the caller looked
+    found = _read(folder, path)
+    beside, objects = found.beside, found.objects
+    beside.classes = found.classes
+    if chosen.annotations is not None:
+        for name, values in found.fields.items():
+            beside.add(name, values)
+        if any(one.boxes for one in objects) or "captions" not in found.fields:
+            beside.make("boxes", _Boxes(objects, found.relative))
+            beside.add("labels", [one.classes for one in objects], "labels")  # as torchvision's
+            for name in dict.fromkeys(name for one in objects for name in one.more):
+                beside.add(name, [one.more.get(name, []) for one in objects])
+    if chosen.masks is not None and is_annotations(chosen.masks):
+        if chosen.masks != path:
+            raise UsageError(f"masks: expected a folder of masks, or {path!r} itself, got "
+                             f"{chosen.masks!r}")  # fmt: skip
+        beside.make(MASK, _Drawn(objects, found.relative, len(found.classes)))
+    elif chosen.masks is not None:
+        add_masks(beside, found.names, chosen.masks)
+    if MASK not in beside.columns or chosen.masks != path:
+        for one in objects:
+            one.shapes = [None] * len(one.boxes)  # polygons take the most memory
+    files = [os.path.join(folder, name) for name in found.names]
+    if found.unlisted:
+        add_unlisted(beside, folder, files, found.unlisted)
+    store = FolderStore.from_samples([(file, 0) for file in files], [], root=folder)
+    return FolderSource(store, beside, found.names)
+
+
+class _Boxes(Column):
+    """x0, y0, x1, y1 in pixels, as JSON, compared with the image's size.
+
+    Args:
+        objects: of each image.
+        relative: whether their boxes are parts of its sides.
+    """
+
+    joint = "xyxy"
+
+    def __init__(self, objects: Sequence[_Objects], relative: bool) -> None:
+        self._objects, self._relative = objects, relative
+
+    def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
+        """As in ``Column``."""
+        width, height = size
+        found = self._objects[index]
+        _check_size(found, size)
+        boxes = found.boxes
+        if self._relative:
+            boxes = [(x0 * width, y0 * height, x1 * width, y1 * height)
+                     for x0, y0, x1, y1 in boxes]  # fmt: skip
+        for box, number in zip(boxes, found.places):
+            if min(box[:2]) < -_OUTSIDE or box[2] > width + _OUTSIDE or box[3] > height + _OUTSIDE:
+                shown = ", ".join(f"{side:g}" for side in box)
+                raise DecodeError(
+                    f"{found.place(number)}: the box ({shown}) lies outside the image of "
+                    f"{width}x{height} pixels: correct it"
+                )
+        return encode_json(boxes)
+
+
+class _Drawn(Column):
+    """A mask (PNG) of the objects' shapes, drawn by pycocotools.
+
+    As in torchvision's reference for segmentation: 0 where there is no object, else 1 + its class,
+    and 255 where objects overlap. With more than 253 classes it has 16 bits, and 65535 is 255's.
+
+    Args:
+        objects: of each image.
+        relative: whether their shapes are parts of its sides.
+        classes: how many there are.
+    """
+
+    kind = "bytes"
+    joint = "mask"
+
+    def __init__(self, objects: Sequence[_Objects], relative: bool, classes: int) -> None:
+        if not any(shape is not None for one in objects for shape in one.shapes):
+            raise UsageError(
+                "masks: expected polygons or run lengths in the annotations, found boxes only: "
+                "give a folder of masks"
+            )
+        try:
+            import pycocotools.mask  # noqa: F401 - a missing one is told before any image is read
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"drawing masks of annotations needs pycocotools: {install('coco')}"
+            ) from error
+        self._objects, self._relative = objects, relative
+        self._type = np.uint8 if classes <= 253 else np.uint16
+
+    def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
+        """As in ``Column``."""
+        from PIL import Image
+
+        found = self._objects[index]
+        _check_size(found, size)
+        levels = np.zeros(size[::-1], self._type)
+        count = np.zeros(size[::-1], np.int32)
+        for shape, number, at in zip(found.shapes, found.classes, found.places):
+            if shape is None:
+                continue
+            try:
+                inside = _drawn(shape, size, relative=self._relative)
+            except Exception as error:
+                raise DecodeError(
+                    f"{found.place(at)}: its shape cannot be drawn: {error}"
+                ) from error
+            levels[inside] = number + 1
+            count += inside
+        levels[count > 1] = np.iinfo(self._type).max
+        buffer = io.BytesIO()
+        Image.fromarray(levels).save(buffer, "PNG")
+        return buffer.getvalue()
+
+
+def _check_size(found: _Objects, size: tuple[int, int]) -> None:
+    if found.size is not None and found.size != size:
+        raise DecodeError(
+            f"{found.where!r} is about an image of {found.size[0]}x{found.size[1]} pixels, "
+            f"and this one has {size[0]}x{size[1]}: give the images that were annotated"
+        )
+
+
+def _drawn(shape: Any, size: tuple[int, int], *, relative: bool) -> np.ndarray:
+    """bool (height, width) of polygons, or of run lengths. Raises anything."""
+    width, height = size
+    if isinstance(shape, list):
+        from pycocotools import mask as coco
+
+        polygons = [np.asarray(one, np.float64) for one in shape]
+        if relative:
+            polygons = [one * np.resize([width, height], len(one)) for one in polygons]
+        most = 2 * max(width, height)  # memory is taken for every pixel of an outline
+        for one in polygons:
+            if one.ndim != 1 or len(one) < 6 or len(one) % 2 or not np.abs(one).max() <= most:
+                raise ValueError("expected polygons of three points or more in the image")
+        shape = coco.merge(coco.frPyObjects([one.tolist() for one in polygons], height, width))
+    counts = shape["counts"]
+    if not isinstance(counts, list):
+        counts = _run_lengths(counts.encode() if isinstance(counts, str) else counts)
+    if list(shape["size"]) != [height, width] or sum(counts) != width * height or min(counts) < 0:
+        raise ValueError(f"expected the run lengths of {width}x{height} pixels, found others")
+    inside = np.arange(len(counts)) % 2 == 1  # the first run is outside
+    drawn: np.ndarray = np.repeat(inside, counts).reshape(width, height).T
+    return drawn
+
+
+def _run_lengths(text: bytes) -> list[int]:
+    """COCO's compressed run lengths: five bits a byte, the lowest first; from the third on,
+    differences to the one before the last.
+    """
+    counts: list[int] = []
+    value = bits = 0
+    for byte in text:
+        value |= (byte - 48 & 31) << bits
+        bits += 5
+        if not byte - 48 & 32:
+            value -= (byte - 48 & 16) and 1 << bits
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            value = bits = 0
+    return counts
+
+
+def _read(folder: str, path: str) -> _Annotated:
+    """The annotations at ``path`` of the images in ``folder``."""
+    if path.lower().endswith(".json"):
+        return _coco(folder, path)
+    if path.lower().endswith(".txt") and os.path.isfile(path):  # one of VOC's ImageSets
+        root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+        listed = _contents(path).decode("utf-8", "replace").splitlines()
+        names = [line.split()[0] for line in listed if line.strip()]
+        return _voc(folder, os.path.join(root, "Annotations"), names)
+    if not os.path.isdir(path):
+        raise StoreError(
+            "expected COCO's .json, a folder with VOC's .xml or YOLO's .txt, or a .txt of VOC's "
+            "ImageSets, found " + ("another file" if os.path.exists(path) else "nothing"),
+            path=path,
+        )
+    if _below(path, (".xml",)):
+        return _voc(folder, path, None)
+    if _below(path, (".txt",)):
+        return _yolo(folder, path)
+    raise StoreError("expected VOC's .xml or YOLO's .txt files, found neither", path=path)
+
+
+def _contents(path: str) -> bytes:
+    (data,) = Files().read([path])
+    if not isinstance(data, bytes):
+        raise data
+    return data
+
+
+def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
+    """The files below ``folder`` that end like this, as paths below it, sorted."""
+    found = [
+        os.path.relpath(os.path.join(root, name), folder)
+        for root, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith(suffixes) and name not in _NAMES
+    ]
+    return sorted(found)
+
+
+# --- COCO -----------------------------------------------------------------------------------------
+
+
+def _coco(folder: str, path: str) -> _Annotated:
+    data = _contents(path)
+    try:
+        given = json.loads(data)
+        images = sorted(given["images"], key=lambda one: one["id"])  # as CocoDetection does
+        names = [str(one["file_name"]) for one in images]
+        index = {one["id"]: at for at, one in enumerate(images)}
+        categories = sorted(given.get("categories", ()), key=lambda one: one["id"])
+        numbers = {one["id"]: number for number, one in enumerate(categories)}
+        classes = [str(one["name"]) for one in categories]
+        entries = list(given["annotations"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(
+            "expected COCO's JSON, with images (id, file_name), annotations (image_id, "
+            f"category_id, bbox) and categories (id, name), found {type(error).__name__}: {error}",
+            path=path,
+        ) from error
+    if len(index) != len(images):
+        raise StoreError("expected an id of its own for each of the images", path=path)
+    beside = Beside(len(images))
+    beside.read(data)
+    if numbers:
+        beside.noted["category_ids"] = list(numbers)
+    objects = [_Objects("annotation", path, _size_in(one)) for one in images]
+    found = _Annotated(names, objects, classes, beside, unlisted=f"{path!r} does not list it")
+    captions: list[list[str]] = [[] for _ in images]
+    for number, one in enumerate(entries):
+        try:
+            at = index[one["image_id"]]
+        except (KeyError, TypeError) as error:
+            raise StoreError(
+                f"annotation {number}: expected the image_id of one of the images, found "
+                f"{one.get('image_id') if isinstance(one, dict) else one!r}",
+                path=path,
+            ) from error
+        try:
+            if "caption" in one and "bbox" not in one:
+                captions[at].append(str(one["caption"]))
+            else:
+                _add_coco(objects[at], number, one, numbers)
+        except _Wrong as wrong:
+            beside.fault(at, f"{objects[at].place(number)}: {wrong}")
+    if any(captions):
+        found.fields["captions"] = captions
+    if all(type(one["id"]) is int for one in images):
+        found.fields["image_id"] = [one["id"] for one in images]
+    return _present(found, folder, path)
+
+
+def _add_coco(
+    found: _Objects, place: int, given: Mapping[str, Any], numbers: Mapping[Any, int]
+) -> None:
+    """Add one annotation. Raises _Wrong."""
+    category, box = given.get("category_id"), given.get("bbox")
+    if category not in numbers:
+        declared = ", ".join(map(str, list(numbers)[:10])) or "none"
+        raise _Wrong(f"category_id {category!r} is none of the declared categories ({declared} "
+                     "...): declare it, or remove the annotation")  # fmt: skip
+    if not (isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))):
+        raise _Wrong(f"expected a bbox of x, y, width, height, found {box!r}")
+    x, y, width, height = box
+    crowd, area = given.get("iscrowd", 0), given.get("area", width * height)
+    shape = given.get("segmentation") or None
+    found.add(place, numbers[category], (x, y, x + width, y + height), shape,
+              iscrowd=crowd, area=float(area))  # fmt: skip
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _size_in(given: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Width and height that an annotation says, if it does."""
+    width, height = given.get("width"), given.get("height")
+    if isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0:
+        return width, height
+    return None
+
+
+def _present(found: _Annotated, folder: str, path: str) -> _Annotated:
+    """``found``, whose images that are not in ``folder`` are faults.
+
+    Raises:
+        StoreError: none is there.
+    """
+    there = [os.path.isfile(os.path.join(folder, name)) for name in found.names]
+    if not any(there):
+        raise StoreError(
+            f"expected the annotated images in {folder!r}, such as "
+            f"{', '.join(map(repr, found.names[:1])) or 'none'}, found none of "
+            f"{len(there):,}: give the folder that they are in",
+            path=path,
+        )
+    for index in np.flatnonzero(~np.array(there)).tolist():
+        where = found.objects[index].where
+        found.beside.fault(index, f"{where!r} is about {found.names[index]!r}, which is not there")
+    return found
+
+
+# --- VOC ------------------------------------------------------------------------------------------
+
+
+def _voc(folder: str, path: str, chosen: Sequence[str] | None) -> _Annotated:
+    """The images with an .xml file in ``path``; ``chosen``: those with these names, in order."""
+    files = {stem_of(name.replace(os.sep, "/")): name for name in _below(path, (".xml",))}
+    images = {stem_of(name): name for name in images_below(folder)}
+    missing = [name for name in chosen or () if name not in files]
+    if missing or not files:
+        what = f"{missing[0]}.xml" if missing else "files that end in .xml"
+        raise StoreError(f"expected {what} in the folder of annotations, found none", path=path)
+    stems = list(files if chosen is None else chosen)
+    beside = Beside(len(stems))
+    trees = {}
+    for stem, name in files.items():  # of all: classes are numbered alike in every part
+        data = _contents(os.path.join(path, name))
+        beside.read(data)
+        try:
+            trees[stem] = ElementTree.fromstring(data)
+        except ElementTree.ParseError as error:
+            raise StoreError(
+                f"expected XML, found something else: {error}", path=os.path.join(path, name)
+            ) from error
+    classes = sorted({_text(one, "name") for tree in trees.values() for one in tree.iter("object")})
+    numbers = {name: number for number, name in enumerate(classes)}
+    objects = []
+    for index, stem in enumerate(stems):
+        file = os.path.join(path, files[stem])
+        size = trees[stem].find("size")
+        sides = {} if size is None else {
+            side: int(text) for side in ("width", "height") if (text := _text(size, side)).isdigit()
+        }  # fmt: skip
+        found = _Objects("object", file, _size_in(sides))
+        for number, one in enumerate(trees[stem].iter("object")):
+            try:
+                _add_voc(found, number, one, numbers)
+            except _Wrong as wrong:
+                beside.fault(index, f"{found.place(number)}: {wrong}")
+        objects.append(found)
+    names = [images.get(stem, f"{stem}.jpg") for stem in stems]
+    reason = f"{path!r} has no .xml for it" if chosen is None else "the list does not name it"
+    return _present(_Annotated(names, objects, classes, beside, unlisted=reason), folder, path)
+
+
+def _add_voc(found: _Objects, place: int, given: Element, numbers: Mapping[str, int]) -> None:
+    corners = given.find("bndbox")
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    try:
+        box = [float(_text(corners, side)) for side in sides]  # type: ignore[arg-type]
+    except (ValueError, AttributeError) as error:
+        raise _Wrong("expected a bndbox of numbers xmin, ymin, xmax, ymax") from error
+    difficult = 1 if _text(given, "difficult") == "1" else 0
+    found.add(place, numbers[_text(given, "name")], box, None, difficult=difficult)
+
+
+def _text(given: Element, name: str) -> str:
+    return (given.findtext(name) or "").strip()
+
+
+# --- YOLO -----------------------------------------------------------------------------------------
+
+
+def _yolo(folder: str, path: str) -> _Annotated:
+    """All images in ``folder``; those without a .txt file in ``path`` have no objects."""
+    names = images_below(folder)
+    if not names:
+        raise StoreError("expected images, found none", path=folder)
+    beside = Beside(len(names))
+    files = matched(beside, names, path, _below(path, (".txt",)), "label file")
+    classes = _yolo_classes(path, beside)
+    objects = []
+    for index, file in enumerate(files):
+        found = _Objects("line", file)
+        data = _contents(file) if file else b""
+        beside.read(b"%s\0" % data)
+        for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+            try:
+                if line.strip():
+                    _add_yolo(found, number, line.split(), classes)
+            except _Wrong as wrong:
+                beside.fault(index, f"{found.place(number)}: {wrong}")
+        objects.append(found)
+    return _Annotated(names, objects, classes or [], beside, relative=True)
+
+
+def _add_yolo(
+    found: _Objects, place: int, parts: Sequence[str], classes: Sequence[str] | None
+) -> None:
+    try:
+        number, *values = int(parts[0]), *map(float, parts[1:])
+    except ValueError as error:
+        raise _Wrong(f"expected numbers, found {' '.join(parts)[:60]!r}") from error
+    if number < 0 or (classes is not None and number >= len(classes)):
+        declared = "" if classes is None else f", of {len(classes)} that are declared"
+        raise _Wrong(f"class {number} is none of the classes, counted from 0{declared}")
+    if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+        raise _Wrong(f"expected a class and 4 numbers, or a polygon, found {len(values)} numbers")
+    if not all(0 <= value <= 1 for value in values):
+        raise _Wrong("expected parts of the image's width and height, which are 0 to 1: divide "
+                     "pixels by them")  # fmt: skip
+    if len(values) == 4:
+        x, y, width, height = values
+        box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        found.add(place, number, box, None)
+    else:
+        xs, ys = values[::2], values[1::2]
+        found.add(place, number, (min(xs), min(ys), max(xs), max(ys)), [list(values)])
+
+
+def _yolo_classes(path: str, beside: Beside) -> list[str] | None:
+    """The class names in data.yaml or classes.txt in ``path`` or the two folders above it."""
+    above = os.path.dirname(path)
+    for folder in (path, above, os.path.dirname(above)):
+        for name in sorted(os.listdir(folder)):
+            file = os.path.join(folder, name)
+            found: Any = None
+            if name in _NAMES:
+                lines = _contents(file).decode("utf-8", "replace").splitlines()
+                found = [line.strip() for line in lines if line.strip()]
+            elif name.endswith((".yaml", ".yml")):
+                found = _yaml_names(file)
+            if isinstance(found, dict) and all(type(number) is int for number in found):
+                most = max(found, default=-1) + 1
+                found = [found.get(number, str(number)) for number in range(min(most, 1 << 20))]
+            if isinstance(found, list):
+                beside.read(repr(found).encode("utf-8", "replace"))
+                return list(map(str, found))
+    return None
+
+
+def _yaml_names(path: str) -> object:
+    """The entry ``names`` of a YAML file. Raises StoreError, MissingDependencyError."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"reading the class names in {path!r} needs PyYAML: pip install pyyaml, or write them "
+            "into classes.txt, one on each line"
+        ) from error
+    try:
+        given = yaml.safe_load(_contents(path))
+    except yaml.YAMLError as error:
+        raise StoreError(f"expected YAML, found something else: {error}", path=path) from error
+    return given.get("names") if isinstance(given, dict) else None

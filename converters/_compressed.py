@@ -1,0 +1,108 @@
+"""Compressed archives (.tar.gz, .tgz, .tfrecord.gz, .tar.zst ...) as sources.
+
+They are decompressed into a temporary folder, which goes with the source; the next run deletes what
+a killed one has left (``_turn.py``).
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import importlib
+import lzma
+import os
+import shutil
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import MissingDependencyError, StoreError, install
+from ..storage import open_store
+from ..storage._mapped import compressed_by
+from ._labels import Chosen
+from ._store_source import StoreSource
+from ._turn import scratch
+
+_FORMATS = ("tar", "tfrecord", "recordio")  # what people compress
+
+
+class CompressedSource(StoreSource):
+    """The records of an archive that was decompressed.
+
+    Args:
+        path: of the compressed file.
+        inside: of the decompressed one.
+        chosen: the column of labels.
+    """
+
+    def __init__(self, path: str, inside: str, chosen: Chosen) -> None:
+        store = open_store(inside)
+        if store.format not in _FORMATS:
+            raise StoreError(f"expected a compressed {' or '.join(_FORMATS)}, found {store.format}")
+        super().__init__(store, chosen.label)
+        self.path = path
+        status = os.stat(path)
+        known = path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, chosen.label
+        self.identity = repr(known)
+
+    def paths(self) -> list[str]:
+        """As in ``Source``."""
+        return [self.path]
+
+    def where(self, index: int) -> str:
+        """The compressed file."""
+        return self.path
+
+    def offset(self, index: int) -> None:
+        """None: it would be that in the decompressed file."""
+
+
+def compressed_source(path: str, chosen: Chosen) -> CompressedSource | None:
+    """The records of ``path`` if it is a compressed file, else None.
+
+    Raises:
+        StoreError: it is damaged, holds no archive, or there is no room for it.
+        MissingDependencyError: nothing here decompresses it.
+    """
+    tool = compressed_by(path)
+    if tool is None:
+        return None
+    chosen.refuse(repr(path), "label")
+    stem, suffix = os.path.splitext(os.path.basename(path))
+    name = f"{stem}.tar" if suffix.lower() in (".tgz", ".tbz2", ".tbz", ".txz", ".tzst") else stem
+    with contextlib.ExitStack() as stack:
+        inside = os.path.join(stack.enter_context(scratch(path)), name)
+        try:
+            with _decompressing(path, tool) as source, open(inside, "wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        except (EOFError, zlib.error, lzma.LZMAError) as error:
+            raise StoreError(f"the file is damaged: {error}", path=path) from error
+        except OSError as error:
+            raise StoreError(
+                f"it cannot be decompressed into {os.path.dirname(inside)!r}: {error}; if there is "
+                "no room, set TMPDIR to another folder",
+                path=path,
+            ) from error
+        try:
+            found = CompressedSource(path, inside, chosen)
+        except StoreError as error:
+            raise StoreError(f"decompressed by {tool}: {error.message}", path=path) from error
+        weakref.finalize(found, stack.pop_all().close)
+        return found
+
+
+def _decompressing(path: str, tool: str) -> Any:
+    """The decompressed content, as a file."""
+    known: dict[str, Callable[[str], Any]]
+    known = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+    if tool in known:
+        return known[tool](path)
+    for module in ("compression.zstd", "pyarrow"):  # Python 3.14 has the first
+        with contextlib.suppress(ImportError):
+            found = importlib.import_module(module)
+            return found.input_stream(path) if module == "pyarrow" else found.open(path)
+    raise MissingDependencyError(
+        f"{path!r}: decompressing zstd needs pyarrow: {install('parquet')}"
+    )
