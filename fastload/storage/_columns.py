@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,11 +20,25 @@ from ..errors import UsageError
 from ._fields import Blobs, Field, FieldColumn, Strings, encode_text, field_column, label_column
 from .base import Batch
 
-if TYPE_CHECKING:
-    from .table import Table
-
 _CHUNK = struct.Struct("<4sIIQI")
 _MAGIC = b"FLJ2"
+
+
+class RecordColumns(Protocol):
+    """What a writer's ``Columns`` and a reader's ``Table`` share; None: there is no such column."""
+
+    @property
+    def labels(self) -> np.ndarray | None: ...
+    @property
+    def keys(self) -> Strings: ...
+    @property
+    def fields(self) -> Mapping[str, FieldColumn]: ...
+    @property
+    def sizes(self) -> np.ndarray | None: ...
+    @property
+    def kinds(self) -> np.ndarray | None: ...
+    @property
+    def crc32c(self) -> np.ndarray | None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,9 +169,7 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
     return Columns(**join_columns(parts, _ARRAYS))
 
 
-def join_columns(
-    parts: Sequence[Columns] | Sequence[Table], names: Iterable[str]
-) -> dict[str, Any]:
+def join_columns(parts: Sequence[RecordColumns], names: Iterable[str]) -> dict[str, Any]:
     """Keys, fields and the arrays ``names`` of at least one part as one; None: a part lacks it."""
     joined: dict[str, Any] = {}
     for name in names:

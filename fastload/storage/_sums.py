@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import StoreError
-from ._columns import Columns
+from ._columns import Columns, RecordColumns
 from ._crc import crc32c
 from ._fields import Blobs, Strings, encode_text, little
-
-if TYPE_CHECKING:
-    from .table import Table
 
 # Columns of up to this many bytes (20 ms) are compared when they are first used; of larger ones,
 # such as masks, a batch reads only a part. ``verify`` compares all of them.
@@ -81,7 +78,7 @@ class Sums:
             )
         self._left.pop(name, None)
 
-    def demand(self, columns: Columns | Table) -> None:
+    def demand(self, columns: RecordColumns) -> None:
         """Raise StoreError unless every column is there that has a checksum."""
         there = {name.lstrip("/") for name in _named(columns, ())}
         demand((name.lstrip("/") for name in self._left), there.__contains__, self._path)
@@ -89,14 +86,14 @@ class Sums:
     def check_classes(self, classes: Sequence[str]) -> None:
         self.check("classes", _texts(classes))
 
-    def check_all(self, columns: Columns | Table, classes: Sequence[str]) -> bool:
+    def check_all(self, columns: RecordColumns, classes: Sequence[str]) -> bool:
         """Compare every column not yet compared; whether the store has checksums."""
         for name, values in _named(columns, classes).items():
             self.check(name, values, all=True)
         return self.known
 
 
-def _named(columns: Columns | Table, classes: Sequence[str]) -> dict[str, np.ndarray | Strings]:
+def _named(columns: RecordColumns, classes: Sequence[str]) -> dict[str, np.ndarray | Strings]:
     arrays = {
         "labels": columns.labels,
         "sizes": columns.sizes,
