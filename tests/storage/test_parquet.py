@@ -290,7 +290,7 @@ def test_options_of_tables_are_refused_for_other_stores(
 def test_opening_reads_no_column_of_lists_of_fixed_length(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastload.storage.formats._parquet_file import ParquetFiles
+    from fastload.storage.formats.parquet import ParquetFiles
 
     read: list[str] = []
     original = ParquetFiles.read

@@ -20,7 +20,7 @@ from fastload import FastLoader, PackedDataset
 from fastload.errors import StoreError
 from fastload.storage import DCT, RAW, Record, open_store, open_writer
 from fastload.storage._read import read_records
-from fastload.storage.formats._tar_members import header, members
+from fastload.storage.formats.tar import header, members
 from storage.formats import CLASSES, alone, picture, records
 
 FORMATS = {"pax": tarfile.PAX_FORMAT, "gnu": tarfile.GNU_FORMAT, "ustar": tarfile.USTAR_FORMAT}

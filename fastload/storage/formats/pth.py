@@ -3,17 +3,30 @@
 ``torch.load("NAME.pth", weights_only=True, mmap=True)`` returns a dict with the images as a uint8
 tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an image lies as
 (H, W, 3), which the engines read in place.
+
+A .pth file is a zip archive, not compressed: ``ROOT/data.pkl`` is a pickle of the saved object, in
+which a tensor is a call of ``torch._utils._rebuild_tensor_v2`` on a storage, and each storage lies
+in an entry ``ROOT/data/KEY``. The unpickler here knows only the names a tensor needs and puts
+stand-ins for them; it calls nothing of what a pickle asks for. Sources: the zip file format
+(PKWARE's APPNOTE, 4.3.7 and 4.4), ``torch/serialization.py``.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import io
+import math
 import os
+import pickle
 import reprlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -21,6 +34,7 @@ from ...errors import StoreError
 from .._column_reader import checked_classes
 from .._columns import Columns
 from .._fields import Blobs, encode_text, numbered_keys
+from .._mapped import MappedColumns
 from .._read import open_regular
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
@@ -36,7 +50,340 @@ from ._image_table import (
     first_of,
     image_table,
 )
-from ._pth_file import PthFile, PthWriter, TensorRef, strided
+from ._pickle_shape import check_shape
+
+_LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
+_ALIGN = 64  # bytes, as torch aligns storages
+_MAX_PICKLE = 1 << 30
+_FREE = 1 << 20  # elements that a tensor may have without stored ones
+_MAPPED = 1 << 16  # bytes of a tensor that is mapped instead of read
+_STORAGES = {
+    "BoolStorage": "?", "ByteStorage": "|u1", "CharStorage": "|i1", "ShortStorage": "<i2",
+    "IntStorage": "<i4", "LongStorage": "<i8", "HalfStorage": "<f2", "FloatStorage": "<f4",
+    "DoubleStorage": "<f8",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class StorageRef:
+    """A storage of a file: its dtype, the key of its entry, how many elements."""
+
+    dtype: np.dtype[Any]
+    key: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRef:
+    """A tensor of a file; ``start`` and ``strides`` count elements of the storage."""
+
+    storage: StorageRef
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        numbers = [self.start, *self.shape, *self.strides]
+        if len(self.shape) != len(self.strides) or len(self.shape) > 16:
+            shown = reprlib.repr(self.shape), reprlib.repr(self.strides)
+            raise ValueError(f"shape {shown[0]} and strides {shown[1]}")
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError(f"no sizes: {reprlib.repr(numbers)}")
+        last = self.start + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
+        if 0 not in self.shape and last >= self.storage.count:
+            raise ValueError(f"a tensor up to {last} in a storage of {self.storage.count}")
+
+
+class PthFile:
+    """The content of a .pth file.
+
+    Attributes:
+        content: what was saved, with a ``TensorRef`` for each tensor.
+        mapped: the columns that ``array`` leaves in the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.mapped = MappedColumns(path)
+        try:
+            with (
+                open(path, "rb", opener=open_regular) as file,
+                zipfile.ZipFile(file) as archive,
+            ):
+                self._entries = {info.filename: info for info in archive.infolist()}
+        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise StoreError(
+                f"expected a zip archive as torch.save writes it, found another file ({error}): "
+                "it was truncated, or saved by a torch before 1.6",
+                path=path,
+            ) from error
+        roots = [name.rpartition("/")[0] for name in self._entries if name.endswith("/data.pkl")]
+        if len(roots) != 1:
+            raise StoreError("expected one data.pkl, as torch.save writes it, in the zip archive",
+                             path=path)  # fmt: skip
+        self._root = roots[0]
+        if f"{self._root}/byteorder" in self._entries:
+            order = self._bytes("byteorder", 100)
+            if order != b"little":
+                raise StoreError(f"expected little-endian numbers, found {order!r}", path=path)
+        pickled = self._bytes("data.pkl", _MAX_PICKLE)
+        try:
+            check_shape(pickled)
+            self.content = _Unpickler(io.BytesIO(pickled), encoding="utf-8").load()
+        except Exception as error:  # a damaged pickle may raise anything
+            raise StoreError(
+                f"expected tensors, texts, numbers and lists or dicts of them, found {error}",
+                path=path,
+            ) from error
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Offset and length in bytes of an entry."""
+        info = self._entries.get(f"{self._root}/{name}")
+        if info is None:
+            raise StoreError(f"expected {name!r} in the zip archive, found none", path=self.path)
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            raise StoreError(f"{name!r} is compressed or encrypted: save it again with torch.save",
+                             path=self.path)  # fmt: skip
+        with open(self.path, "rb", buffering=0, opener=open_regular) as file:
+            size = os.fstat(file.fileno()).st_size
+            # Negative if bytes were removed from the archive.
+            head = os.pread(file.fileno(), _LOCAL.size, max(info.header_offset, 0))
+        if info.header_offset < 0 or len(head) != _LOCAL.size or not head.startswith(b"PK\3\4"):
+            raise self._outside(name, info.header_offset, size)
+        *_, name_nbytes, extra_nbytes = _LOCAL.unpack(head)
+        offset = info.header_offset + _LOCAL.size + name_nbytes + extra_nbytes
+        if offset + info.file_size > size:
+            raise self._outside(name, offset, size)
+        return offset, info.file_size
+
+    def _outside(self, name: str, offset: int, size: int) -> StoreError:
+        return StoreError(
+            f"expected {name!r} inside a file of {size} bytes: the zip archive is damaged",
+            path=self.path,
+            offset=offset,
+        )
+
+    def _bytes(self, name: str, limit: int) -> bytes:
+        offset, nbytes = self.place(name)
+        if nbytes > limit:
+            raise StoreError(f"expected at most {limit} bytes in {name!r}, found {nbytes}",
+                             path=self.path)  # fmt: skip
+        return self._read(offset, nbytes)
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        with open(self.path, "rb", opener=open_regular) as file:
+            file.seek(offset)
+            return file.read(nbytes)
+
+    def begin(self, tensor: TensorRef) -> int:
+        """Where the storage of a tensor starts in the file."""
+        storage = tensor.storage
+        # Strides of 0 repeat elements, as for gray images with three channels, but not a million
+        # times.
+        if math.prod(tensor.shape) > 3 * storage.count + _FREE:
+            raise StoreError(
+                f"expected a tensor of the elements in data/{storage.key}, which are "
+                f"{storage.count}, found a shape of {tensor.shape}",
+                path=self.path,
+            )
+        offset, nbytes = self.place(f"data/{storage.key}")
+        if nbytes != storage.count * storage.dtype.itemsize:
+            raise StoreError(
+                f"expected {storage.count} elements of {storage.dtype} in data/{storage.key}, "
+                f"found {nbytes} bytes",
+                path=self.path,
+            )
+        return offset
+
+    def check(self, name: str, data: bytes | np.ndarray) -> None:
+        """Compare ``data``, the content of an entry, with its checksum in the zip archive."""
+        if (
+            zlib.crc32(data if isinstance(data, bytes) else data.data)
+            != self._entries[f"{self._root}/{name}"].CRC
+        ):
+            raise StoreError(
+                f"{name!r} changed since it was written: its CRC-32 does not match; copy it again "
+                "or pack it again",
+                path=self.path,
+                offset=self.place(name)[0],
+            )
+
+    def check_content(self) -> None:
+        """Compare the pickle of ``content`` with its checksum. Raises StoreError."""
+        self.check("data.pkl", self._bytes("data.pkl", _MAX_PICKLE))
+
+    def array(self, tensor: TensorRef, *, check: bool = False) -> np.ndarray:
+        """A tensor, mapped if it is large; ``check``: compared with its checksum first."""
+        storage = tensor.storage
+        offset, nbytes = self.begin(tensor), storage.count * storage.dtype.itemsize
+        data: bytes | np.ndarray
+        if nbytes >= _MAPPED:
+            data = self.mapped.array(np.dtype(np.uint8), offset, (nbytes,))
+        else:
+            data = self._read(offset, nbytes)
+        if check:
+            self.check(f"data/{storage.key}", data)
+        try:
+            return strided(data, tensor, tensor.start)
+        except ValueError as error:
+            raise StoreError(f"no tensor: {error}", path=self.path) from error
+
+
+def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarray:
+    """The tensor's view of ``data``, its first element at ``start`` (in elements). Read-only."""
+    itemsize = tensor.storage.dtype.itemsize
+    if 0 in tensor.shape:
+        return np.empty(tensor.shape, tensor.storage.dtype)
+    last = start + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
+    if (last + 1) * itemsize > len(data):
+        raise ValueError("the file was truncated")
+    view: np.ndarray = np.ndarray(
+        tensor.shape,
+        tensor.storage.dtype,
+        data,
+        start * itemsize,
+        [stride * itemsize for stride in tensor.strides],
+    )
+    return view
+
+
+def _rebuild(
+    storage: object, start: int, shape: Iterable[int], strides: Iterable[int], *_: object
+) -> TensorRef:
+    """Replaces ``torch._utils._rebuild_tensor_v2``."""
+    if not isinstance(storage, StorageRef):
+        raise ValueError("a tensor without a storage")
+    return TensorRef(storage, start, tuple(shape), tuple(strides))
+
+
+def _encode(text: object, encoding: object) -> bytes:
+    """Replaces ``_codecs.encode``, by which bytes are pickled."""
+    if encoding != "latin1" or not isinstance(text, str):
+        raise ValueError(f"an encoding of {reprlib.repr(encoding)}")
+    return text.encode("latin1")
+
+
+_KNOWN: dict[tuple[str, str], object] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+    ("_codecs", "encode"): _encode,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch", "Size"): tuple,
+    **{("torch", name): np.dtype(dtype) for name, dtype in _STORAGES.items()},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> object:
+        stand_in = _KNOWN.get((module, name))
+        if stand_in is None:
+            raise ValueError(f"the object {module}.{name}")
+        return stand_in
+
+    def persistent_load(self, reference: Any) -> StorageRef:
+        kind, dtype, key, _, count = reference
+        if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str):
+            raise ValueError(f"a reference to {reprlib.repr(kind)}")
+        if type(count) is not int or count < 0:
+            raise ValueError(f"a storage of {reprlib.repr(count)} elements")
+        return StorageRef(dtype, key, count)
+
+
+class PthWriter:
+    """Writes a .pth file, one storage after the other; their sizes need not be known before."""
+
+    _ROOT = "archive"
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._count = 0
+        self._stream: IO[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start a storage, whose bytes follow with ``write``."""
+        info = zipfile.ZipInfo(f"{self._ROOT}/data/{self._count}")
+        # The extra field follows the name: padding with torch's tag, then zipfile's own record of
+        # 20 bytes for large files.
+        fixed = self._file.tell() + _LOCAL.size + len(info.filename) + 20 + 4
+        padding = -fixed % _ALIGN
+        info.extra = struct.pack("<2sH", b"FB", padding) + b"Z" * padding
+        self._stream = self._archive.open(info, "w", force_zip64=True)
+
+    def write(self, data: bytes | memoryview) -> None:
+        assert self._stream is not None, "begin() comes first"
+        self._stream.write(data)
+
+    def end(self) -> int:
+        """End the storage and return its key."""
+        assert self._stream is not None, "begin() comes first"
+        self._stream.close()
+        self._stream = None
+        self._count += 1
+        return self._count - 1
+
+    def tensor(self, array: np.ndarray) -> _SavedTensor:
+        """Write ``array`` as a storage; returns the object to put into the content."""
+        array = np.ascontiguousarray(array)
+        self.begin()
+        self.write(array.reshape(-1).view(np.uint8).data)
+        key = self.end()
+        strides = [stride // array.dtype.itemsize for stride in array.strides]
+        return self.view(key, array.dtype, array.size, array.shape, strides)
+
+    def view(
+        self,
+        key: int,
+        dtype: np.dtype[Any],
+        count: int,
+        shape: Sequence[int],
+        strides: Sequence[int],
+    ) -> _SavedTensor:
+        """The object to put into the content for a tensor over a storage of ``count`` elements."""
+        import torch
+
+        kind = next(name for name, known in _STORAGES.items() if np.dtype(known) == dtype)
+        storage = _SavedStorage(("storage", getattr(torch, kind), str(key), "cpu", count))
+        return _SavedTensor((storage, 0, tuple(shape), tuple(strides)))
+
+    def finish(self, content: object) -> None:
+        """Write ``content`` and the zip directory."""
+        buffer = io.BytesIO()
+        _Pickler(buffer, protocol=2).dump(content)
+        for name, data in (
+            ("data.pkl", buffer.getvalue()), ("byteorder", b"little"), ("version", b"3\n"),
+        ):  # fmt: skip
+            self._archive.writestr(zipfile.ZipInfo(f"{self._ROOT}/{name}"), data)
+        self._archive.close()
+
+    def abandon(self) -> None:
+        """Stop without finishing the archive; write errors no longer matter."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._archive.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class _SavedStorage:
+    reference: tuple[object, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _SavedTensor:
+    arguments: tuple[object, ...]
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        import torch
+
+        hooks: collections.OrderedDict[object, object] = collections.OrderedDict()
+        return torch._utils._rebuild_tensor_v2, (*self.arguments, False, hooks)
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: object) -> tuple[object, ...] | None:
+        return value.reference if isinstance(value, _SavedStorage) else None
+
 
 NAME = "pth"
 VERSION = 1

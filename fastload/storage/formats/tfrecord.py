@@ -1,39 +1,364 @@
 """TFRecord: reader and writer of ``NAME.tfrecord``. The layout is in SPECIFICATION.md.
 
 A record is a tf.train.Example with the feature names of TF-Slim's ImageNet; the image is the last
-feature, so that the others lie together before it. Everything else lies in the sidecar. Files that
-other programs wrote are scanned when they are opened (``_tfrecord_scan.py``).
+feature, so that the others lie together before it. Everything else lies in the sidecar.
+
+Files that other programs wrote are scanned when they are opened: the image and its columns are
+found by TF-Slim's names, then by those of TensorFlow Datasets and of common scripts. Every other
+feature is a field: equally many numbers in every record become an array, lists of different lengths
+JSON, one byte string bytes.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ...errors import StoreError
 from .._columns import Columns
 from .._crc import crc32c
-from .._fields import encode_text, label_column
+from .._fields import (
+    RESERVED,
+    Blobs,
+    FieldColumn,
+    encode_text,
+    field_column,
+    label_column,
+    numbered_keys,
+)
+from .._mapped import Mapped, MappedFiles
 from .._signatures import image_format
-from ..base import ENCODED, Batch
+from ..base import DCT, ENCODED, RAW, Batch
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
-from . import _example, _tfrecord_scan
+from . import _example
 from ._protobuf import to_varint
-from ._tfrecord_frames import HEAD, TAIL, head, masked
+from ._tfrecord_frames import HEAD, TAIL, frames, head, masked
+
+NAME = "tfrecord"
+OWN_FORMATS = {
+    RAW: b"fastload-raw",
+    DCT: b"fastload-dct",
+}  # image/format of records that only fastload reads
+
+_IMAGES = (b"image/encoded", b"image", b"image_raw", b"jpeg", b"jpg")
+_LABELS = (b"image/class/label", b"label")
+_KEYS = (b"image/filename", b"filename", b"file_name")
+_TEXT, _CODEC = b"image/class/text", b"image/format"
+_HEIGHT, _WIDTH = b"image/height", b"image/width"
+_KNOWN = {_TEXT, _CODEC, _HEIGHT, _WIDTH, b"image/colorspace", b"image/channels"}
+
+_SAMPLED = 100  # examples from which the names of features are taken
+_MAX_FEATURES = 200
+_MAX_CLASSES = 1_000_000
+_CHUNK = 1 << 16  # examples parsed at once
+
+
+def scan(files: Sequence[str]) -> Table:
+    """The table of TFRecord files, read from start to end."""
+    data = MappedFiles(files)
+    parts = [_File(path, data, number) for number, path in enumerate(files)]
+    names = _names(parts)
+    # Allocated as a whole, because joining parts would take a third of the time.
+    features, first = _example.FeaturePlaces.none(sum(map(len, parts)), len(names)), 0
+    for file in parts:
+        file.find(names, features.rows(slice(first, first + len(file))))
+        first += len(file)
+    return _Scan(parts, names, features).table()
+
+
+class _File:
+    """One file, walked."""
+
+    def __init__(self, path: str, files: MappedFiles, number: int) -> None:
+        self.path = path
+        self._files, self._number = files, number
+        self.begin, self.length = frames(self.data, path)
+
+    @property
+    def data(self) -> Mapped:
+        return self._files[self._number]
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def names(self) -> dict[bytes, None]:
+        """Names of the features of the first examples, in order."""
+        names: dict[bytes, None] = {}
+        for row in range(min(_SAMPLED, len(self))):
+            begin = int(self.begin[row])
+            try:
+                for name, _, _, _ in _example.features(
+                    self.data, begin, begin + int(self.length[row])
+                ):
+                    names.setdefault(name)
+            except (ValueError, IndexError) as error:
+                raise self._broken(row) from error
+        return names
+
+    def find(self, names: Sequence[bytes], found: _example.FeaturePlaces) -> None:
+        """Write into ``found`` where the features ``names`` lie in each example."""
+        for first in range(0, len(self), _CHUNK):
+            chunk = slice(first, first + _CHUNK)
+            try:
+                _example.find(
+                    self.data, self.begin[chunk], self.length[chunk], names, found.rows(chunk)
+                )
+            except _example.BrokenExample as error:
+                raise self._broken(first + error.row) from error
+
+    def _broken(self, row: int) -> StoreError:
+        return StoreError(
+            "expected a tf.train.Example, found other bytes: the record is damaged, or holds "
+            "something else",
+            path=self.path,
+            record=row,
+            offset=int(self.begin[row]),
+        )
+
+
+def _names(files: Sequence[_File]) -> list[bytes]:
+    names: dict[bytes, None] = {}
+    for file in files:
+        names |= file.names()
+    if len(names) > _MAX_FEATURES:
+        raise StoreError(
+            f"expected examples of at most {_MAX_FEATURES} features, found {len(names)}",
+            path=files[0].path,
+        )
+    return list(names)
+
+
+class _Scan:
+    """The columns that the features of all files make."""
+
+    def __init__(
+        self, parts: Sequence[_File], names: Sequence[bytes], found: _example.FeaturePlaces
+    ) -> None:
+        self._parts = parts
+        self._names = names
+        self._found = found
+        counts = [len(part) for part in parts]
+        self._file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+        self._first = np.cumsum(counts) - counts  # number of each file's first record
+        self._used = set(_KNOWN)
+
+    def table(self) -> Table:
+        offset, nbytes = self._images()
+        labels = self._labels()
+        kinds = self._kinds()
+        keys = self._keys()
+        classes = self._classes(labels)
+        if not classes:
+            self._used.discard(_TEXT)
+        fields, left_out = self._fields()
+        shown = None
+        if labels is None:  # see Note [Labels that are none]
+            named = [feature for feature in (*_LABELS, _TEXT) if self._is_there(feature)]
+            shown = tuple(filter(fields.__contains__, map(_field_name, named))) if named else None
+        return Table(
+            format=NAME,
+            files=[part.path for part in self._parts],
+            file=self._file,
+            offset=offset,
+            nbytes=nbytes,
+            keys=keys,
+            labels=labels,
+            # Only raw pixels need the sizes; image files may have been resized since.
+            sizes=self._sizes() if (kinds == RAW).any() else None,
+            kinds=kinds,
+            fields=fields,
+            classes=classes,
+            sample_fields=shown,
+            metadata={"features left out": left_out} if left_out else {},
+        )
+
+    def _column(self, name: bytes) -> int | None:
+        return self._names.index(name) if name in self._names else None
+
+    def _chosen(self, names: Sequence[bytes]) -> int | None:
+        """The column of the first of ``names`` that exists, which is marked as used."""
+        for name in names:
+            if name in self._names:
+                self._used.add(name)
+                return self._names.index(name)
+        return None
+
+    def _error(self, row: int, message: str) -> StoreError:
+        file = self._parts[int(self._file[row])]
+        inside = row - int(self._first[int(self._file[row])])
+        return StoreError(message, path=file.path, record=row, offset=int(file.begin[inside]))
+
+    def _images(self) -> tuple[np.ndarray, np.ndarray]:
+        column = self._chosen(_IMAGES)
+        if column is None:
+            if not len(self._file):
+                return np.empty(0, np.int64), np.empty(0, np.int64)
+            names = ", ".join(name.decode("utf-8", "replace") for name in self._names[:20])
+            raise self._error(0, f"expected a feature image/encoded, found {names or 'none'}")
+        single = self._single(column, _example.BYTES)
+        if not single.all():
+            row = int(np.flatnonzero(~single)[0])
+            name = self._names[column].decode()
+            raise self._error(row, f"expected one value in the feature {name}, found none or more")
+        return self._found.offset[:, column].copy(), self._found.nbytes[:, column].copy()
+
+    def _single(self, column: int, kind: int) -> np.ndarray:
+        """Which records have exactly one value, of ``kind``."""
+        single: np.ndarray = self._found.kind[:, column] == kind
+        single &= self._found.count[:, column] == 1
+        return single
+
+    def _data(self, row: int) -> Mapped:
+        return self._parts[int(self._file[row])].data
+
+    def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
+        """The values of a feature with one value in each of ``rows``."""
+        features, parts = self._found, self._parts
+        begin = features.offset[rows, column]
+        end = begin + features.nbytes[rows, column]
+        files = self._file[rows].tolist()
+        return [
+            bytes(parts[file].data[at:stop])
+            for file, at, stop in zip(files, begin.tolist(), end.tolist(), strict=True)
+        ]
+
+    def _numbers(self, column: int) -> np.ndarray | list[Any] | None:
+        """(n,) or (n, k) if all records have equally many; else a list of lists; None for bytes."""
+        features, count = self._found, self._found.count[:, column]
+        kinds = features.kind[:, column]
+        present = kinds[kinds != 0]
+        if not len(present) or (present != present[0]).any() or present[0] == _example.BYTES:
+            return None
+        kind = int(present[0])
+        if bool((count == 1).all()):
+            first = features.first[:, column]
+            floats: np.ndarray = first.astype(np.uint32).view(np.float32)
+            return floats if kind == _example.FLOAT else first
+        rows = [
+            _example.numbers(self._data(row), kind, at, at + nbytes) if here else ()
+            for row, (here, at, nbytes) in enumerate(
+                zip(
+                    features.kind[:, column].tolist(),
+                    features.offset[:, column].tolist(),
+                    features.nbytes[:, column].tolist(),
+                )
+            )
+        ]
+        if bool((count == count[0]).all()):
+            return np.stack([np.asarray(row) for row in rows])
+        return [list(map(float if kind == _example.FLOAT else int, row)) for row in rows]
+
+    def _labels(self) -> np.ndarray | None:
+        column = self._chosen(_LABELS)
+        numbers = None if column is None else self._numbers(column)
+        if isinstance(numbers, np.ndarray) and bool((self._found.count[:, column] > 0).all()):
+            return label_column(numbers)
+        if column is not None:  # text, of different lengths, or not in every record: a field
+            self._used.discard(self._names[column])
+        return None
+
+    def _is_there(self, name: bytes) -> bool:
+        """Whether a record has a value of this feature."""
+        column = self._column(name)
+        return column is not None and bool((self._found.count[:, column] > 0).any())
+
+    def _kinds(self) -> np.ndarray:
+        kinds = np.full(len(self._file), ENCODED, np.uint8)
+        column = self._column(_CODEC)
+        if column is not None:
+            own = {value: kind for kind, value in OWN_FORMATS.items()}
+            length = self._found.nbytes[:, column]
+            rows = np.flatnonzero(self._single(column, _example.BYTES) & (length == 12))
+            kinds[rows] = [own.get(value, ENCODED) for value in self._bytes(column, rows)]
+        return kinds
+
+    def _sizes(self) -> np.ndarray:
+        sizes = np.zeros((len(self._file), 2), np.int32)
+        for side, name in enumerate((_WIDTH, _HEIGHT)):
+            column = self._column(name)
+            if column is not None:
+                single = self._single(column, _example.INT64)
+                sizes[:, side] = np.where(single, self._found.first[:, column], 0).clip(0, 1 << 24)
+        return sizes
+
+    def _keys(self) -> Blobs:
+        column = self._chosen(_KEYS)
+        if column is not None and bool(self._single(column, _example.BYTES).all()):
+            keys = self._bytes(column, np.arange(len(self._file)))
+            if len(set(keys)) == len(keys):
+                return Blobs.of(keys)
+        if column is not None:
+            self._used.discard(self._names[column])
+        return numbered_keys(len(self._file))
+
+    def _classes(self, labels: np.ndarray | None) -> list[str]:
+        column = self._column(_TEXT)
+        if column is None or labels is None or labels.dtype != np.int64 or labels.ndim != 1:
+            return []
+        distinct, rows = np.unique(labels, return_index=True)
+        if not len(distinct) or distinct[0] < 0 or distinct[-1] >= _MAX_CLASSES:
+            return []
+        if not self._single(column, _example.BYTES)[rows].all():
+            return []
+        classes = [""] * (int(distinct[-1]) + 1)
+        for label, text in zip(distinct.tolist(), self._bytes(column, rows)):
+            classes[label] = text.decode("utf-8", "replace")
+        return classes
+
+    def _fields(self) -> tuple[dict[str, FieldColumn], list[str]]:
+        """A field for every other feature, and the names of those that cannot be fields."""
+        fields: dict[str, FieldColumn] = {}
+        left_out = []
+        for column, feature in enumerate(self._names):
+            if feature in self._used:
+                continue
+            name = _field_name(feature)
+            numbers = self._numbers(column)
+            if not name or not name.isprintable() or len(name) > 100 or name in fields:
+                left_out.append(feature.decode("utf-8", "replace"))
+            elif isinstance(numbers, np.ndarray):
+                fields[name] = field_column(name, numbers)
+            elif numbers is not None:
+                fields[name] = field_column(name, [_json(row) for row in numbers], "json")
+            elif (single := self._single(column, _example.BYTES)).any() and bool(
+                (single | (self._found.count[:, column] == 0)).all()
+            ):
+                fields[name] = field_column(name, self._bytes_or_nothing(column, single))
+            else:
+                left_out.append(feature.decode("utf-8", "replace"))
+        return fields, left_out
+
+    def _bytes_or_nothing(self, column: int, there: np.ndarray) -> list[bytes]:
+        """The values of a feature of bytes; empty in records that are not ``there``."""
+        values = iter(self._bytes(column, np.flatnonzero(there)))
+        return [next(values) if has_value else b"" for has_value in there.tolist()]
+
+
+def _field_name(feature: bytes) -> str:
+    """What the field of a feature is called."""
+    name = feature.decode("utf-8", "replace").removeprefix("image/").replace("/", ".")
+    return f"feature.{name}" if name in RESERVED else name
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
 
 
 def read_tfrecord(path: str) -> Table:
     """The table of TFRecord files."""
-    return read_stream(path, _tfrecord_scan.NAME, mark=_mark_of, scan=_tfrecord_scan.scan)
+    return read_stream(path, NAME, mark=_mark_of, scan=scan)
 
 
 class TFRecordWriter(StreamWriter):
     """Writes TFRecord files, each with an index ``NAME.tfrecord.idx``."""
 
-    format = _tfrecord_scan.NAME
+    format = NAME
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The features before the image; the checksum of the record."""
@@ -137,7 +462,7 @@ def _head(nbytes: int) -> bytes:
 
 def _format_of(data: bytes | memoryview, kind: int) -> bytes:
     if kind != ENCODED:
-        return _tfrecord_scan.OWN_FORMATS[kind]
+        return OWN_FORMATS[kind]
     return image_format(data).upper().encode()
 
 
@@ -160,7 +485,7 @@ FORMAT = Format(
     open=functools.partial(TableStore, read=read_tfrecord),
     writer=TFRecordWriter,
     options=frozenset({"shards"}),
-    ranged=functools.partial(open_ranged, format=_tfrecord_scan.NAME, read=read_tfrecord),
+    ranged=functools.partial(open_ranged, format=NAME, read=read_tfrecord),
     companions=("{path}.idx",),
     apart=Apart(writer=TFRecordWriter, name=TFRecordWriter.shard_name),
 )
