@@ -549,7 +549,7 @@ def find_datums(
 def tar_members(
     data: Buffer,
 ) -> tuple[int, str, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
-    """The members of a tar archive: ``storage/formats/_tar_members.Members``, arrays as bytes.
+    """The members of a tar archive: ``storage/formats/tar.Members``, arrays as bytes.
 
     Before them: where parsing ended, the error there ("" if there is none; "{name}" stands for the
     next item), and the name of the member that is refused.

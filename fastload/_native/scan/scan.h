@@ -2,7 +2,7 @@
 //
 // What it does. Finds where the features of tf.train.Example and the fields of Caffe's Datum are, and lists
 // the members of a tar archive. Each does the same as a module in fastload/storage/formats/ (_example.py,
-// _datum.py, _tar_members.py), many times faster.
+// _lmdb_foreign.py, tar.py), many times faster.
 //
 // Guarantees
 //   exactness      the results of the Python modules
@@ -45,7 +45,7 @@ constexpr size_t kDatumColumns = 8;
 int64_t find_datums(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes, size_t n,
                     int64_t* table);
 
-// The members of an archive that belong to samples; see Members in _tar_members.py.
+// The members of an archive that belong to samples; see Members in tar.py.
 struct TarMembers {
   size_t at = 0;     // where parsing ended
   std::string why;   // the error there; empty if there is none. "{name}" stands for `name`

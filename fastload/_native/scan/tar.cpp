@@ -1,4 +1,4 @@
-// Lists the members of a tar archive; fastload/storage/formats/_tar_members.py describes the layout.
+// Lists the members of a tar archive; fastload/storage/formats/tar.py describes the layout.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
