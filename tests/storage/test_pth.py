@@ -97,6 +97,14 @@ def test_views_and_gray_images_are_read(tmp_path: Path) -> None:
     assert "slower: gray.pth" in explained and "pack it again" in explained
 
 
+def test_pixels_need_no_sizes_and_kinds_so_what_has_these_names_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    other = {"sizes": torch.zeros(3), "kinds": torch.zeros(2, 2)}
+    torch.save({"images": images(), **other}, tmp_path / "a.pth")
+    assert open_store(tmp_path / "a.pth").sizes(np.arange(2)).shape == (2, 2)
+
+
 def test_image_files_are_refused_before_anything_is_kept(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "a.pth", classes=CLASSES)
     with pytest.raises(ValueError, match="encode='raw'"):

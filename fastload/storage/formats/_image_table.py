@@ -228,8 +228,9 @@ def image_table(
     count = len(nbytes)
     reader = ColumnReader(path, count, get)
     labels = first_of(LABELS, present)
-    sizes, kinds = reader.optional("sizes", "<i4", 2), reader.optional("kinds", "u1")
-    if axes is not None:
+    if axes is None:
+        sizes, kinds = reader.optional("sizes", "<i4", 2), reader.optional("kinds", "u1")
+    else:
         sizes = constant(count, (axes.width, axes.height), "<i4")
         kinds = constant(count, RAW, "u1")
     return Table(
