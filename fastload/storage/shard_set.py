@@ -23,8 +23,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..errors import StoreError, UsageError
 from ._columns import Schema
 from ._durable import sync, write_synced
@@ -270,22 +268,13 @@ def table_of(form: Format, path: str) -> Table:
 
 
 def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
-    """The table of the store ``path``, of the tables of its shards in order.
-
-    The number of a file is that of its shard.
-    """
-    numbers = [number for number, table in enumerate(tables) if len(table)]
-    filled = [tables[number] for number in numbers]
+    """The table of the store ``path``, of the tables of its shards in order."""
+    filled = [table for table in tables if len(table)]
     schemas = [Schema.of(table.labels, table.fields) for table in filled]
     for table, schema in zip(filled[1:], schemas[1:]):
         schemas[0].admit(schema)
         _check_sizes(form, path, filled[0], table)
-    files = [file for table in tables for file in table.files]
-    assert len(files) == len(tables)  # a shard is one file
-    prints = [fingerprint for table in tables for fingerprint in table.fingerprints or ()]
-    whole = joined(filled or tables[:1])
-    file = np.array(numbers, np.int32)[whole.file]
-    return dataclasses.replace(whole, files=files, file=file, fingerprints=prints).checked()
+    return joined(tables).checked()
 
 
 def _check_sizes(form: Format, path: str, first: Table, other: Table) -> None:

@@ -360,10 +360,21 @@ class StreamWriter(PartialWriter):
                     with open(self._partial.file(inner), "wb") as file:
                         file.write(content)
                     renames.append((inner, self._beside(extra)))
-            table = Table.of(  # checked before the store gets its name
-                columns, columns.places[:, 2], format=self.format, files=paths,
-                classes=self._classes, metadata=self._metadata,
-            )  # fmt: skip
+            table = Table(
+                format=self.format,
+                files=paths,
+                file=columns.places[:, 0].astype(np.int32),
+                offset=np.ascontiguousarray(columns.places[:, 2]),
+                nbytes=columns.nbytes,
+                keys=columns.keys,
+                labels=columns.labels,
+                sizes=columns.sizes,
+                kinds=columns.kinds,
+                crc32c=columns.crc32c,
+                fields=columns.fields,
+                classes=self._classes,
+                metadata=self._metadata,
+            ).checked()  # before the store gets its name
             write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
             sidecar = ("sidecar", sidecar_of(self.path))
             if self._set:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError
-from ._columns import Columns
 from ._crc import crc32c
 from ._fields import Field, FieldColumn, Strings, is_label_dtype
 from ._mapped import Watch
@@ -93,35 +92,6 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.nbytes)
-
-    @classmethod
-    def of(
-        cls,
-        columns: Columns,
-        offset: np.ndarray,
-        *,
-        format: str,
-        files: Sequence[str],
-        classes: Sequence[str],
-        metadata: Mapping[str, Any],
-    ) -> Table:
-        """The checked table of records that a writer has placed in ``files``."""
-        assert columns.places is not None  # every writer of several files has them
-        return cls(
-            format=format,
-            files=files,
-            file=columns.places[:, 0].astype(np.int32),
-            offset=np.ascontiguousarray(offset),
-            nbytes=columns.nbytes,
-            keys=columns.keys,
-            labels=columns.labels,
-            sizes=columns.sizes,
-            kinds=columns.kinds,
-            crc32c=columns.crc32c,
-            fields=columns.fields,
-            classes=classes,
-            metadata=metadata,
-        ).checked()
 
     def checked(self) -> Table:
         """This table with fingerprints, if every column is there, as described, and in its file."""

@@ -81,9 +81,8 @@ class ShardedWriter(PartialWriter):
         super().__init__(path, begun, mark=sidecar_of(path), **options)
 
     def _resume(self) -> None:
-        columns = join(self._partial.chunks)
+        columns, numbers = join(self._partial.chunks), sorted(self._finished())
         assert columns.places is not None  # our journal has them
-        numbers = sorted(set(columns.places[:, 0].tolist()))
         done = {self._inner(number) for number in numbers}
         missing = done - set(os.listdir(self._partial.folder))
         if missing:
@@ -164,19 +163,21 @@ class ShardedWriter(PartialWriter):
     def commit(self) -> None:
         """Finish the shards, write the manifest, and give all their names."""
         self._finish_shard()
-        columns = join(self._partial.chunks, labelled=bool(self._classes))
-        assert columns.places is not None  # every chunk has them
-        file = columns.places[:, 0].astype(np.int32)
-        count = self._sharding.shards or (int(file[-1]) + 1 if len(file) else 1)
+        filled = self._finished()
+        count = self._sharding.shards or max(filled, default=0) + 1
         with self._writing():
-            for number in sorted(set(range(count)) - set(file.tolist())):
+            for number in sorted(set(range(count)) - filled):
                 self._begin_shard(number)  # without a record
                 self._finish_shard()
             paths = [self._partial.file(self._inner(number)) for number in range(count)]
-            table = Table.of(
-                columns, self._offsets(paths, columns), format=self._made.format, files=paths,
-                classes=self._classes, metadata=self._metadata,
-            )  # fmt: skip
+            # Opened as a reader would, before the set gets its name.
+            table = joined([self._made.read(path).checked() for path in paths]).checked()
+            if len(table) != len(self):
+                raise StoreError(
+                    f"expected {len(self)} records in the shards, found {len(table)}: delete the "
+                    f"folder {self._partial.folder!r} to start again",
+                    path=self._partial.folder,
+                )
             names = [shard_name(self.path, number, count) for number in range(count)]
             write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
             folder = os.path.dirname(self.path)
@@ -187,17 +188,10 @@ class ShardedWriter(PartialWriter):
             self._partial.publish([*renames, ("sidecar", sidecar_of(self.path))])
         self._closed = True
 
-    def _offsets(self, paths: Sequence[str], columns: Columns) -> np.ndarray:
-        """Where the records lie, after opening each shard as a reader would."""
-        parts = [self._made.read(path).checked().offset for path in paths]
-        offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        if len(offsets) != len(columns):
-            raise StoreError(
-                f"expected {len(columns)} records in the shards, found {len(offsets)}: delete the "
-                f"folder {self._partial.folder!r} to start again",
-                path=self._partial.folder,
-            )
-        return offsets
+    def _finished(self) -> set[int]:
+        """The shards that the journal lists."""
+        places = [chunk.places for chunk in self._partial.chunks]
+        return {number for place in places if place is not None for number in place[:, 0].tolist()}
 
     def abort(self, *, keep_partial: bool = True) -> None:
         """Finished shards are kept."""
@@ -240,10 +234,10 @@ def read_shards(path: str, format: str, read: Callable[[str], Table]) -> Table:
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """The tables of several files of one format as one."""
-    tables = [table for table in tables if len(table)] or tables[:1]  # empty ones lack fields
-    first = tables[0]
-    for other in tables[1:]:
+    """The checked tables of several files of one format as one; empty ones may lack columns."""
+    filled = [table for table in tables if len(table)] or tables[:1]
+    first = filled[0]
+    for other in filled[1:]:
         mine, theirs = _facts(first), _facts(other)
         if mine != theirs:
             raise StoreError(
@@ -251,7 +245,7 @@ def joined(tables: Sequence[Table]) -> Table:
                 f"{first.files[0]!r}: open these files one by one, or as a list",
                 path=other.files[0],
             )
-    have_sums = [table.check_columns() for table in tables]  # before they are copied into one
+    have_sums = [table.check_columns() for table in filled]  # before they are copied into one
     counts = [len(table.files) for table in tables]
     begins = np.cumsum([0, *counts[:-1]])
     whole = dataclasses.replace(
@@ -260,10 +254,10 @@ def joined(tables: Sequence[Table]) -> Table:
         file=np.concatenate(
             [table.file + begin for table, begin in zip(tables, begins.tolist(), strict=True)]
         ).astype(np.int32),
-        fingerprints=None,
+        fingerprints=[each for table in tables for each in table.fingerprints or ()],
         sums=Sums(first.files[0] if first.files else "", {} if all(have_sums) else None),
         watch=None,  # everything was copied
-        **join_columns(tables, ("offset", "nbytes", "labels", "sizes", "kinds", "crc32c")),
+        **join_columns(filled, ("offset", "nbytes", "labels", "sizes", "kinds", "crc32c")),
     )
     for table in tables:
         if table.watch is not None:
