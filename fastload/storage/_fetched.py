@@ -15,7 +15,7 @@ _BEHIND = 64  # parts that threads may still have to begin with when the next on
 
 
 def fetched_ahead(store: Store, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """``parts`` (int64 record numbers) in turn; of a store that is elsewhere, the next ones come.
+    """``parts`` (int64 record numbers) in turn; of a remote store, the next ones are fetched.
 
     What was given out stays until so many more were that no thread can still have to begin with it.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import StoreError, StoreNotFoundError
 from .base import Spans, Store
 
-_FETCHED = 256  # records that are fetched from elsewhere at a time
+_FETCHED = 256  # records of a remote store that are fetched at a time
 
 NOT_REGULAR = "it is not a regular file"
 

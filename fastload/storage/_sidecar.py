@@ -172,7 +172,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
 
 
 def read_manifest(path: str, format: str, *, place: str) -> Table:
-    """The table of ``path`` in the file ``place``, whose data files lie elsewhere."""
+    """The table of ``path`` in the file ``place``, whose data files lie in other folders."""
     table = _read(path, place, format)
     if table is None:
         raise StoreError("expected a manifest, found nothing", path=place)

@@ -29,7 +29,7 @@ ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; its first 
 RAW = 1  # the record is uint8 pixels, HWC, RGB, without padding; `sizes` has width and height
 DCT = 2  # the record is fastload's quantised DCT form (SPECIFICATION.md)
 BLOCK_NBYTES = 8 << 20
-"""What is read at once from elsewhere: S3's own advice is 8 to 16 MB; more delays the start."""
+"""What is read at once of a remote store: S3 advises 8 to 16 MB; more delays the start."""
 
 TURNED = 3  # as ENCODED, but its EXIF orientation is applied when decoded; never written
 
@@ -47,7 +47,7 @@ class Spans:
         file: int32, index into ``Store.files``.
         offset: int64, bytes from the start of that file.
         nbytes: int64, length in bytes; -1 means "to the end of the file".
-        held: keeps bytes that were fetched from elsewhere; they may be read as long as this lives.
+        held: keeps bytes of a remote store; they may be read as long as this lives.
         memory: arrays in the place of files, for these spans alone: uint8 (n,), contiguous. A file
             number of -1 - k means number k of them.
     """
@@ -139,7 +139,7 @@ class LeftOut:
     """Files in a folder of images that are no records, for one reason.
 
     Attributes:
-        reason: in words.
+        reason: for a message.
         files: how many.
         example: path of the first.
     """
@@ -167,8 +167,8 @@ class Store(abc.ABC):
         indirect: why the records do not lie in ``files`` as they are (compressed, another order),
             and what to do about it; then only ``read`` returns their bytes, and spans are empty.
             None in every other store.
-        remote: the records are elsewhere, or have to be decoded, many at a time: ``spans`` fetches
-            them, and ``ahead`` does so in advance.
+        remote: records have to be fetched, or decoded, many at a time: ``spans`` does that,
+            and ``ahead`` does so in advance.
         generation: how often ``files`` had to be opened anew; who has mapped them maps them again.
         identity: identifies the content of ``memory``: equal only for equal content.
         names: what the image and its label are called in a sample that is a dict.
@@ -236,13 +236,9 @@ class Store(abc.ABC):
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         """Fetch what ``spans`` would fetch, without waiting for it; only if ``remote``.
 
-        Args:
-            indices: int64, in range.
-            urgency: the smallest is fetched first.
-            blocks: fetch whole blocks of 8 MB, whose other records are wanted soon.
-
-        Returns:
-            What keeps the bytes until ``spans`` is asked for them; None: there is no room for them.
+        The smallest ``urgency`` is fetched first. ``blocks``: fetch whole blocks of 8 MB, whose
+        other records are wanted soon. What is returned keeps the bytes until ``spans`` is asked for
+        them; None: there is no room for them.
         """
         raise NotImplementedError(f"{type(self).__name__} has nothing to fetch")
 
@@ -252,9 +248,8 @@ class Store(abc.ABC):
         """An epoch begins that reads ``indices`` (int64) at these positions (int64, ascending).
 
         The epoch has ``length`` positions; those from there on belong to the next epoch, as far as
-        it is known. ``blocks``: it reads whole blocks, as of ``ahead``.
-
-        A store that is remote evicts what is used last.
+        it is known. ``blocks``: it reads whole blocks, as of ``ahead``. So a store that is remote
+        evicts what is used last.
         """
 
     def passed(self, position: int) -> None:  # noqa: B027
@@ -264,33 +259,22 @@ class Store(abc.ABC):
         """Raise UsageError if an order by windows of so many blocks would be fetched repeatedly."""
 
     def doubt(self, indices: np.ndarray) -> bool:
-        """The records ``indices`` (int64) were found damaged: whether to read them again.
+        """Whether to read the records ``indices`` (int64) again, which were found damaged.
 
         A store that is remote drops what it keeps of them, so they are fetched again; once.
         """
         return False
 
     def read_through(self, fetch: Fetch) -> None:
-        """Read the files through ``fetch``, of whose content nothing may be there; if ``remote``.
-
-        Args:
-            fetch: (file, offset, bytes) of each range -> what keeps them until it is released.
-        """
+        """Read the files through ``fetch``: nothing of them may be there. Only if ``remote``."""
         raise NotImplementedError(f"{type(self).__name__} does not read files itself")
 
     def hint(self, *, windowed: bool) -> str | None:
-        """What makes an epoch slow, and what to do about it, in words; by default nothing.
-
-        Args:
-            windowed: the order is sequential, or one of windows.
-        """
+        """What makes an epoch slow, and what to do; ``windowed``: its order is by windows."""
         return None
 
     def fetched(self) -> Mapping[str, float] | None:
-        """What reading from elsewhere has cost this process so far; None if nothing is elsewhere.
-
-        ``storage/remote/counters.py`` has the names.
-        """
+        """What remote reading has cost so far (``remote/counters.py``); None: all is local."""
         return None
 
     def check_whole(self) -> None:
@@ -303,8 +287,7 @@ class Store(abc.ABC):
     def check_columns(self) -> bool:
         """Compare labels, keys and fields with their checksums; whether there are any.
 
-        Raises:
-            StoreError: checksum mismatch.
+        Raises StoreError on a mismatch.
         """
         return False
 
@@ -350,25 +333,21 @@ class Store(abc.ABC):
     def column(self, name: str) -> np.ndarray:
         """The field ``name`` of kind "array": (len, *shape), a read-only view.
 
-        Raises:
-            UsageError: no such field, or of another kind.
+        Raises UsageError for no such field, or one of another kind.
         """
         raise self._no_field(name, "array")
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
         """The field ``name``, of kind "bytes", "text" or "json", of ``indices``; not decoded.
 
-        Raises:
-            UsageError: no such field, or of kind "array".
-            StoreError: the table of values is damaged.
+        Raises UsageError for no such field, or one of kind "array"; StoreError for damaged values.
         """
         raise self._no_field(name, "bytes, text or json")
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
         """The field ``name`` of ``indices`` for a batch: an array (n, ...), or n decoded values.
 
-        Raises:
-            ValueError: a value does not have the kind of its field.
+        Raises ValueError for a value that is not of its field's kind.
         """
         field = self.fields[name]
         if field.kind == "array":
@@ -392,11 +371,7 @@ class Store(abc.ABC):
         return None
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        """The bytes of records. Loading uses spans instead, unless ``indirect`` is set.
-
-        Raises:
-            StoreError: they cannot be read.
-        """
+        """The bytes of records. Loading uses spans instead, unless ``indirect`` is set."""
         from ._read import read_records
 
         return list(read_records(self, indices))
@@ -464,9 +439,8 @@ class Writer(abc.ABC):
     def append(self, records: Sequence[Record]) -> None:
         """Add records, in order: ``extend`` for records that are objects.
 
-        Raises:
-            UsageError: some have a label and some have none, or they differ in what their labels
-                or fields are.
+        Raises UsageError if some have a label and some have none, or if they differ in what their
+        labels or fields are.
         """
         if not records:
             return

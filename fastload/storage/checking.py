@@ -24,7 +24,7 @@ class Damage:
     Attributes:
         path, offset: the file it lies in, and where, in bytes; None if it does not lie there as it
             is.
-        reason: what is wrong, in words.
+        reason: what is wrong, for a message.
     """
 
     record: int

@@ -1,4 +1,4 @@
-"""What keeps bytes that were fetched, or are being fetched, from elsewhere."""
+"""What keeps bytes of a remote store that were fetched, or are being fetched."""
 
 from __future__ import annotations
 

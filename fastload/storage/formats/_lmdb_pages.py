@@ -42,7 +42,7 @@ _TREE = struct.Struct("<IHHQQQQQ")
 _META_HEAD = struct.Struct("<IIQQ")
 
 
-# Read at once when an LMDB file elsewhere is opened: the meta pages, and the end, where what was
+# Read at once when a remote LMDB file is opened: the meta pages, and the end, where what was
 # written last lies: with fastload's stores the columns of some thousand records and all of their
 # trees, so that fewer round trips follow.
 _HEAD_NBYTES = 128 << 10  # two pages of the largest size

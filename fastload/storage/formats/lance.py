@@ -108,7 +108,7 @@ class LanceStore(SchemaStore):
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Errors of pylance are said in words, without credentials."""
+        """Errors of pylance become StoreErrors, without credentials."""
         try:
             yield
         except StoreError:

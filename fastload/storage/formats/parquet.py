@@ -1,8 +1,8 @@
 """Parquet files as a store: encoded images are read where they lie in decoded row groups.
 
-A row group is the smallest part of a Parquet file that can be read, so records are "elsewhere": in
-files that have to be decoded, a row group at a time, into memory. ``spans`` does that for the row
-groups of its records, ``ahead`` in advance, and ``_row_groups.py`` keeps them while there is room.
+A row group is the smallest part of a Parquet file that can be read, so the store is ``remote``: a
+row group at a time has to be decoded into memory. ``spans`` does that for those of its records,
+``ahead`` in advance, and ``_row_groups.py`` keeps them while there is room.
 https://parquet.apache.org/docs/file-format/ describes the format; pyarrow alone reads it.
 """
 
@@ -86,7 +86,7 @@ class ParquetFiles:
         return len(self.file)
 
     def _stamp(self, file: str) -> tuple[int, int]:
-        """What changes when a file is replaced; nothing of one that is elsewhere."""
+        """What changes when a file is replaced; nothing of a remote one."""
         if self.fetch is not None:
             return 0, 0
         try:

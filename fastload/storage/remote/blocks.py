@@ -1,6 +1,6 @@
 """One object's part of the cache: a sparse file and the table of what is there.
 
-    data     the object, as large as it is elsewhere; what was not fetched is a hole
+    data     the object, as large as the remote one; what was not fetched is a hole
     index    4096 bytes: magic, version | u64 bytes | u64 cells in use;
              one byte per cell: 0 absent, 1 there, k process number k fetches it;
              padding to 4096; one u32 per cell: CRC32C

@@ -1,4 +1,4 @@
-"""BlockCache: what is there is used, what is missing is fetched once, what is far away is evicted.
+"""BlockCache: what is there is used, what is missing is fetched once, what is used last is evicted.
 
 ``hold`` is the one way in. It pins ranges of objects, starts to fetch what is missing of them, and
 returns a ``Hold``. As long as that lives, these bytes are not evicted; ``Hold.wait`` returns when

@@ -1,4 +1,4 @@
-"""What reading from elsewhere has cost so far."""
+"""What remote reading has cost so far."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Mirror: a folder of links that gives sparse files the names that their objects have elsewhere.
+"""Mirror: a folder of links that gives sparse files the names of their objects.
 
 Readers find a sidecar beside its store and shards beside each other, and know a format by its
 suffix. So the objects of a store, each of which has a folder of its own in the cache, are linked
 into one folder under their own names. Links may be deleted at any time, as programs that delete old
-files do: whoever opens a store makes those anew that are missing or lead elsewhere.
+files do: whoever opens a store makes those anew that are missing or lead to other files.
 """
 
 from __future__ import annotations
