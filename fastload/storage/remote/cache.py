@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import errno
 import os
 import threading
@@ -47,10 +46,9 @@ from .blocks import (
     recover,
     runs_of,
 )
-from .counters import Counters
 from .options import RemoteOptions
-from .requests import Request
-from .service import RemoteObject, Service
+from .requests import Origin, Request
+from .service import RemoteObject
 
 _ROUNDS = 8  # in which a hold may find that others have given up what they were to fetch
 _POLL_S = 0.02  # between looks at what another process fetches
@@ -66,15 +64,6 @@ Ranges = Sequence[tuple[BlockFile, np.ndarray]]
 
 class LostFiles(StoreError):
     """The cache's files were deleted or truncated while they are in use: open them again."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """Where the bytes of an object come from; ``secrets`` must not be shown."""
-
-    service: Service
-    secrets: tuple[str, ...]
-    counters: Counters
 
 
 class _RangeFetch:
@@ -305,14 +294,12 @@ class BlockCache:
         for number, fetch in enumerate(new):
             file = fetch.file
             fetch.request = Request(
-                origin.service,
+                origin,
                 file.what,
                 fetch.first * CELL,
                 min(fetch.stop * CELL, file.nbytes),
                 deliver=lambda data, fetch=fetch: self._deliver(fetch, data),  # type: ignore[misc]
                 fail=lambda error, fetch=fetch: self._end(fetch, error),  # type: ignore[misc]
-                counters=origin.counters,
-                secrets=origin.secrets,
             )
             try:
                 requests.of_process().send(fetch.request, hold.urgency)

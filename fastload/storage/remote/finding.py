@@ -13,8 +13,8 @@ from ...errors import StoreError, StoreNotFoundError
 from .._shards import expand
 from .._sidecar import SUFFIX
 from . import requests
-from .counters import Counters
-from .service import RemoteObject, Service
+from .requests import Origin
+from .service import RemoteObject
 from .urls import RemoteUrl
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -25,8 +25,8 @@ _WEB = ("http", "https")
 class Finder:
     """Looks for objects."""
 
-    def __init__(self, service: Service, counters: Counters, secrets: tuple[str, ...]) -> None:
-        self._service, self._counters, self._secrets = service, counters, secrets
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
 
     def find(self, url: RemoteUrl) -> dict[str, RemoteObject]:
         """Path below the store's folder -> object, the sidecar included.
@@ -49,16 +49,13 @@ class Finder:
         return self._several([url.sibling(name) for name in names], names)
 
     def _look(self, url: RemoteUrl) -> concurrent.futures.Future[RemoteObject]:
-        return requests.of_process().call(
-            lambda: self._service.look(url), url, self._counters, self._secrets
-        )
+        service = self._origin.service
+        return requests.of_process().call(lambda: service.look(url), url, self._origin)
 
     def _below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
-        return (
-            requests.of_process()
-            .call(lambda: self._service.below(url), url, self._counters, self._secrets)
-            .result()
-        )
+        service = self._origin.service
+        asked = requests.of_process().call(lambda: service.below(url), url, self._origin)
+        return asked.result()
 
     def _several(
         self, urls: Sequence[RemoteUrl], names: Sequence[str] | None = None

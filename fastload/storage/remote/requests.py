@@ -63,6 +63,21 @@ _EXIT_S = 5.0
 _T = TypeVar("_T")
 
 
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where the bytes of a store come from.
+
+    Attributes:
+        service: what sends requests.
+        secrets: values that must not be shown.
+        counters: what requests are counted in.
+    """
+
+    service: Service
+    secrets: tuple[str, ...]
+    counters: Counters
+
+
 @dataclasses.dataclass(eq=False)
 class Request:
     """One range of an object.
@@ -70,17 +85,14 @@ class Request:
     Attributes:
         deliver: called once with the bytes, on any thread.
         fail: called instead with a StoreError, on any thread.
-        secrets: values that must not be shown.
     """
 
-    service: Service
+    origin: Origin
     what: RemoteObject
     start: int
     stop: int
     deliver: Callable[[bytes | memoryview], None]
     fail: Callable[[Exception], None]
-    counters: Counters
-    secrets: tuple[str, ...] = ()
     cancelled: bool = False
     task: asyncio.Task[None] | None = None
 
@@ -228,11 +240,7 @@ class Requests:
                 loop.call_soon_threadsafe(request.task.cancel)
 
     def call(
-        self,
-        make: Callable[[], Awaitable[_T]],
-        url: RemoteUrl,
-        counters: Counters,
-        secrets: tuple[str, ...] = (),
+        self, make: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin
     ) -> concurrent.futures.Future[_T]:
         """The result of the coroutine that ``make`` returns, repeated as requests are."""
         self.check()
@@ -240,7 +248,7 @@ class Requests:
 
         async def run() -> None:
             try:
-                future.set_result(await self._insist(make, url, counters, secrets, 0))
+                future.set_result(await self._insist(make, url, origin, 0))
             except asyncio.CancelledError:
                 future.set_exception(StoreError("reading was ended", path=url.shown))
             except Exception as error:  # noqa: BLE001 - raised where it is waited for
@@ -342,16 +350,15 @@ class Requests:
         return task
 
     async def _serve(self, request: Request) -> None:
-        what, nbytes = request.what, request.nbytes
+        what, nbytes, origin = request.what, request.nbytes, request.origin
         try:
             data = await self._insist(
-                lambda: request.service.read(what, request.start, request.stop),
+                lambda: origin.service.read(what, request.start, request.stop),
                 what.url,
-                request.counters,
-                request.secrets,
+                origin,
                 nbytes,
             )
-            request.counters.add(nbytes=len(data))
+            origin.counters.add(nbytes=len(data))
             self._gauge(nbytes=len(data))
             self.pace.answered(len(data), waiting=len(self._waiting) > 0, in_flight=self._sending)
             if not request.cancelled:
@@ -366,17 +373,12 @@ class Requests:
             request.fail(error)
 
     async def _insist(
-        self,
-        make: Callable[[], Awaitable[_T]],
-        url: RemoteUrl,
-        counters: Counters,
-        secrets: tuple[str, ...],
-        nbytes: int,
+        self, make: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin, nbytes: int
     ) -> _T:
         """The result of ``make``, repeated while it fails and hedged while it is slow."""
         for attempt in itertools.count(1):
             try:
-                return await self._attempt(make, counters, nbytes)
+                return await self._attempt(make, origin.counters, nbytes)
             except FileNotFoundError:  # its message may hold credentials, as others' below
                 raise StoreNotFoundError("nothing is there", path=url.shown) from None
             except Changed:
@@ -386,9 +388,9 @@ class Requests:
                     path=url.shown,
                 ) from None
             except Exception as error:  # noqa: BLE001 - libraries raise anything
-                said = redacted(f"{type(error).__name__}: {error}", url, secrets)
+                said = redacted(f"{type(error).__name__}: {error}", url, origin.secrets)
                 if isinstance(error, Permanent):
-                    said = redacted(str(error), url, secrets)
+                    said = redacted(str(error), url, origin.secrets)
                     raise StoreError(
                         f"it cannot be read: {said}; check the URL, and the credentials in the "
                         "environment or in storage_options",
@@ -401,7 +403,7 @@ class Requests:
                         path=url.shown,
                     ) from None
                 self.pace.refused()
-                counters.add(retries=1)
+                origin.counters.add(retries=1)
                 pause = min(_MAX_PAUSE_S, _PAUSE_S * 2 ** (attempt - 1))
                 await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
         raise AssertionError("the loop returns or raises")

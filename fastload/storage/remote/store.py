@@ -23,12 +23,13 @@ from ..table import TableStore
 from ..wrapped import WrappedStore
 from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
-from .cache import BlockCache, Hold, LostFiles, Origin, Ranges, cache_for, let_go
+from .cache import BlockCache, Hold, LostFiles, Ranges, cache_for, let_go
 from .counters import Counters
 from .finding import Finder, cache_names
 from .mirror import Mirror
 from .options import RemoteOptions
-from .service import RemoteObject, Service, service_of
+from .requests import Origin
+from .service import RemoteObject, service_of
 from .urls import RemoteUrl
 
 _PROBED = 256  # records whose headers are read at a time
@@ -45,13 +46,12 @@ class _Attached:
         url: RemoteUrl,
         options: RemoteOptions,
         objects: Mapping[str, RemoteObject],
-        service: Service,
-        counters: Counters,
+        origin: Origin,
     ) -> None:
         self.process = os.getpid()
         self.url = url
         self.cache: BlockCache = cache_for(options)
-        self.origin = Origin(service, options.secrets(), counters)
+        self.origin = origin
         self.closed = False
         self.opened: list[BlockFile] = []
         self.holds: list[Hold] = []
@@ -185,21 +185,26 @@ class RemoteStore(WrappedStore):
         self._inner_before: list[Store] = []
         self._doubted = set[int | str]()  # records and errors for which bytes were fetched again
         self._reopening = ForkLock()
-        service = service_of(self._url, options.storage_options or {})
-        finder = Finder(service, self.counters, options.secrets())
+        origin = self._new_origin()
+        finder = Finder(origin)
         self._objects = finder.find(self._url)
         manifest = self._url.name + SUFFIX
         if list(self._objects) == [manifest]:
-            names = self._listed(service, manifest)
+            names = self._listed(origin, manifest)
             self._objects |= finder.shards(self._url, names)
         self._inner: Store | None = None
-        self._attach(service)
+        self._attach(origin)
         self._describe(self.inner)
         self.path, self.remote, self.mapped = self._url.shown, True, True
         self._count = len(self.inner)
         self._verified = np.zeros(self._count, bool)  # whose checksums ``read`` has compared
 
-    def _listed(self, service: Service, manifest: str) -> list[str]:
+    def _new_origin(self) -> Origin:
+        options = self._options
+        service = service_of(self._url, options.storage_options or {})
+        return Origin(service, options.secrets(), self.counters)
+
+    def _listed(self, origin: Origin, manifest: str) -> list[str]:
         """The files that the manifest lists."""
 
         def listed(attached: _Attached) -> list[str]:
@@ -209,20 +214,20 @@ class RemoteStore(WrappedStore):
             attached.close()
             return names
 
-        return self._read_whole({manifest: self._objects[manifest]}, service, listed)
+        return self._read_whole({manifest: self._objects[manifest]}, origin, listed)
 
-    def _attach(self, service: Service) -> None:
+    def _attach(self, origin: Origin) -> None:
         def opened(attached: _Attached) -> Store:
             return attached.open(self._columns)
 
-        inner = self._inner = self._read_whole(self._objects, service, opened)
+        inner = self._inner = self._read_whole(self._objects, origin, opened)
         sizes = inner.table.sizes if isinstance(inner, TableStore) else None
         self._sized = sizes is not None and bool((sizes > 0).all())
 
     def _read_whole(
         self,
         objects: Mapping[str, RemoteObject],
-        service: Service,
+        origin: Origin,
         read: Callable[[_Attached], _T],
     ) -> _T:
         """What ``read`` makes of what it fetches of ``objects``, which are open then.
@@ -230,7 +235,7 @@ class RemoteStore(WrappedStore):
         Where it finds that damaged, it is called again, over bytes that were fetched again.
         """
         for again in (False, True):
-            attached = _Attached(self._url, self._options, objects, service, self.counters)
+            attached = _Attached(self._url, self._options, objects, origin)
             self._attached = attached
             weakref.finalize(self, attached.dropped)
             with self._named():
@@ -250,7 +255,7 @@ class RemoteStore(WrappedStore):
         if self._attached is None or self._attached.process != os.getpid():
             if self._attached is not None:
                 self._attached.close()
-            self._attach(service_of(self._url, self._options.storage_options or {}))
+            self._attach(self._new_origin())
         assert self._attached is not None
         return self._attached
 
@@ -285,7 +290,7 @@ class RemoteStore(WrappedStore):
             if self._attached is lost:
                 self._before.append(lost)
                 self._inner_before += [] if self._inner is None else [self._inner]
-                self._attach(lost.origin.service)
+                self._attach(lost.origin)
                 self.generation += 1
 
     def doubt(self, indices: np.ndarray) -> bool:
