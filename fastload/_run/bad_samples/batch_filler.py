@@ -236,8 +236,8 @@ class EngineFiller:
             moved, more = ({}, {}) if ticket.moving is None else ticket.moving.settle()
             fields, damaged = self._fields(pending.records[pending.tried], moved)
             made = _EngineOutput(images, {**moved, **fields})
-            found = {**damaged, **more, **errors}
-            failed |= {int(pending.tried[i]): error for i, error in found.items()}
+            by_place = {**damaged, **more, **errors}
+            failed |= {int(pending.tried[i]): error for i, error in by_place.items()}
         return made, failed
 
     def _fields(
@@ -249,7 +249,7 @@ class EngineFiller:
         for name in self.source.fields or ():
             field = store.fields.get(name)
             if name not in moved and field is not None and field.kind in ("text", "json"):
-                found, damaged = decoded(store, name, records)
-                values[name] = list(found)
+                column, damaged = decoded(store, name, records)
+                values[name] = list(column)
                 errors |= damaged
         return values, errors

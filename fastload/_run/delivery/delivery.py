@@ -101,12 +101,12 @@ def _stage(config: LoaderConfig, resources: Resources, plan: Plan, mover: Mover)
     """The device stage of ``plan``, kept from epoch to epoch."""
     from ..._engine.device_stage import DeviceStage
 
-    known = resources.stage
-    if known is None or known[0] is not mover or not known[1].same_as(plan):
+    kept = resources.stage
+    if kept is None or kept[0] is not mover or not kept[1].same_as(plan):
         with mover.accelerator.side():  # its table is made in the stream that uses it
             made = DeviceStage(plan, mover.accelerator.device, config.memory_format)
-        known = resources.stage = mover, plan, made
-    return known[2]
+        kept = resources.stage = mover, plan, made
+    return kept[2]
 
 
 class _EpochFinisher:
