@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from ..._engine.base import BatchEngine, Images, Ticket
 from ..._sources.source import Source
@@ -18,6 +19,7 @@ from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
 from ...storage._decoded import decoded
 from ..drawing import Repeats
+from ..maker import Remaker
 from ..outcome import Outcome
 from . import policy
 from .refill import Refill, Refilling
@@ -85,7 +87,7 @@ class FilledBatch:
     drawn: ErasedBoxes | None
 
 
-class EngineFiller:
+class EngineFiller(Remaker[PendingBatch]):
     """Fills the batches of one epoch, and applies ``on_error`` to samples that fail.
 
     Args:
@@ -168,14 +170,14 @@ class EngineFiller:
         outcome = self.answer(pending)
         return outcome if self._refilling is None else self._refilling.settle(outcome)
 
+    @override
     def ask(self, indices: list[Any], repeats: list[int] | None) -> PendingBatch:
-        """As in ``Remaker``."""
         numbers = np.array(indices, np.int64)
         before = None if repeats is None else np.array(repeats, np.int64)
         return self._begin(numbers, self.source.lookup(numbers), before, False)
 
-    def answer(self, pending: PendingBatch) -> Outcome:
-        """As in ``Remaker``: what ``pending`` gives, not filled up."""
+    @override
+    def answer(self, pending: PendingBatch, /) -> Outcome:
         records, repeats = pending.records, pending.repeats
         if self._on_error == "raise":
             assert pending.ticket is not None
