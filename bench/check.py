@@ -68,25 +68,25 @@ def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
         _check_batch(batch, loader, work, len(classes))
         seen.add(batch)
     _check_epoch(seen, [label for _, label in samples], work)
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "mean": [round(float(value), 4) for value in seen.mean],
         "std": [round(float(value), 4) for value in seen.std],
     }
     with np.load(reference) as truth:
         for what in ("mean", "std"):
-            off = np.abs(np.array(found[what]) - truth[what]).max()
+            off = np.abs(np.array(report[what]) - truth[what]).max()
             # Random crops of few images differ by more than those of many.
             if what == "std" and work.recipe == "train-mixup":
                 continue  # mixing moves pixels towards the mean
             if off > (0.15 if work.shuffled and len(samples) < 300 else 0.05):
                 raise WrongOutput(
-                    f"{what} of the pixels is {found[what]}, not {truth[what].round(4).tolist()}"
+                    f"{what} of the pixels is {report[what]}, not {truth[what].round(4).tolist()}"
                 )
         if work.recipe == "eval" and loader.ordered:
             assert seen.first is not None
             images, labels = seen.first
-            found["levels_off"] = _difference(images, labels, truth["images"], truth["labels"])
-    return found
+            report["levels_off"] = _difference(images, labels, truth["images"], truth["labels"])
+    return report
 
 
 def _check_batch(batch: Batch, loader: Loader, work: Workload, classes: int) -> None:

@@ -212,15 +212,15 @@ def linked(root: Path, folder: Path, most: int) -> int:
     """
     if not root.is_dir():
         raise click.BadParameter(f"{root}: expected a folder of images, found no folder")
-    found = _images(root)
-    if not found:
+    images = _images(root)
+    if not images:
         raise click.BadParameter(
             f"{root}: expected images in this folder, found none with the suffixes "
             f"{', '.join(IMAGE_SUFFIXES)}; give a folder with one folder per class, or leave out "
             "--images to use synthetic ones"
         )
-    step = max(1.0, len(found) / most)
-    chosen = [found[int(place * step)] for place in range(min(most, len(found)))]
+    step = max(1.0, len(images) / most)
+    chosen = [images[int(place * step)] for place in range(min(most, len(images)))]
     for label, path in chosen:
         (folder / label).mkdir(parents=True, exist_ok=True)
         name = path.relative_to(root).as_posix().replace("/", "_")

@@ -149,15 +149,15 @@ def remote(rows: Sequence[Row]) -> str:
     headings = ("loader", *(heading for _, _, heading in _REMOTE_COLUMNS))
     lines = [_conditions(rows), "", f"| {' | '.join(headings)} |"]
     lines.append("|---|" + "---:|" * len(_REMOTE_COLUMNS))
-    known = {
+    row_of = {
         (row["loader"], row["variant"], row["metric"]): row
         for row in rows
         if row["median"] is not None
     }
     columns = {column[:2] for column in _REMOTE_COLUMNS}
-    for loader in dict.fromkeys(loader for loader, *column in known if tuple(column) in columns):
+    for loader in dict.fromkeys(loader for loader, *column in row_of if tuple(column) in columns):
         cells = [
-            report.shown(known[key]["median"]) if (key := (loader, *column[:2])) in known else ""
+            report.shown(row_of[key]["median"]) if (key := (loader, *column[:2])) in row_of else ""
             for column in _REMOTE_COLUMNS
         ]
         lines.append(f"| {loader} | {' | '.join(cells)} |")
@@ -169,7 +169,7 @@ def encodings(rows: Sequence[Row]) -> str:
 
     Raw photos are those of the suite raw-train, resized when they are packed.
     """
-    known = {
+    row_of = {
         (row["suite"], row["variant"], row["loader"], row["metric"]): row
         for row in rows
         if row["median"] is not None
@@ -177,7 +177,7 @@ def encodings(rows: Sequence[Row]) -> str:
     shown: list[Row] = []
 
     def figure(suite: str, variant: str, loader: str, metric: str = "throughput") -> str:
-        row = known.get((suite, variant, loader, metric))
+        row = row_of.get((suite, variant, loader, metric))
         if row is None:
             return ""
         shown.append(row)
@@ -256,11 +256,11 @@ def caches(rows: Sequence[Row]) -> str:
         "| images | `cache` | first epoch | later epochs | bytes per image |",
         "|---|---|---:|---:|---:|",
     ]
-    known = {
+    row_of = {
         (row["variant"], row["setting"]["cache"], row["metric"].split()[0]): row for row in rows
     }
-    for variant, kind in dict.fromkeys(key[:2] for key in known):
-        first, later = (known[variant, kind, epoch] for epoch in ("first", "later"))
+    for variant, kind in dict.fromkeys(key[:2] for key in row_of):
+        first, later = (row_of[variant, kind, epoch] for epoch in ("first", "later"))
         lines.append(
             f'| {variant} | `"{kind}"` | {first["median"]:.2f} | {later["median"]:.2f} '
             f"| {later['setting']['bytes_an_image']:,} |"
@@ -339,10 +339,10 @@ def buckets(rows: Sequence[Row]) -> str:
         "| | padding, % of the pixels | images/s |",
         "|---|---:|---:|",
     ]
-    known = {(row["loader"], row["metric"]): row for row in rows}
+    row_of = {(row["loader"], row["metric"]): row for row in rows}
     for loader, described in _BUCKETS.items():
-        if (loader, "padding") in known:
-            padding, rate = (known[loader, metric] for metric in ("padding", "throughput"))
+        if (loader, "padding") in row_of:
+            padding, rate = (row_of[loader, metric] for metric in ("padding", "throughput"))
             lines.append(
                 f"| {described} | {padding['median']:.1f} | {report.shown(rate['median'])} |"
             )
@@ -385,9 +385,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
 def figures(rows: Sequence[Row]) -> str:
     """The summary, charts, and tables of the suites that these do not tell."""
     lines = [_conditions(rows), "", *summary(rows), *_slowest(rows), *_charts(rows)]
-    left = [row for row in rows if row["suite"] not in _TOLD | _DRAWN and not _on_a_page(row)]
-    for suite in dict.fromkeys(row["suite"] for row in left):
-        lines += _table([row for row in left if row["suite"] == suite])
+    untold = [row for row in rows if row["suite"] not in _TOLD | _DRAWN and not _on_a_page(row)]
+    for suite in dict.fromkeys(row["suite"] for row in untold):
+        lines += _table([row for row in untold if row["suite"] == suite])
     return "\n".join(lines).rstrip()
 
 
@@ -473,8 +473,8 @@ def _line(workload: str, group: Sequence[Row]) -> list[str]:
     wins = times is None or times > 1
     cells = [workload]
     for form in _FORMS.values():
-        found = next((row for row in ours if row["loader"] in form), None)
-        cells.append("" if found is None else _figure(found, best=wins and found is ours[0]))
+        fastest = next((row for row in ours if row["loader"] in form), None)
+        cells.append("" if fastest is None else _figure(fastest, best=wins and fastest is ours[0]))
     cells += [
         "" if peer is None else f"{peer['loader']} {_figure(peer)}",
         "" if times is None else f"{times:.2f}",

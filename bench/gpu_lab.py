@@ -272,12 +272,12 @@ def _took(call: Callable[[], object]) -> float:
 def smoke() -> None:
     """Batches on the device are the CPU's, bit for bit; ``explain()`` says what was hoped for."""
     for kind in KINDS:
-        found = []
+        epochs = []
         for where in ({}, on_device()):
             torch.manual_seed(0)
             loader = loader_of(kind, 8 if TOY else 32, 6, num_workers=min(8, CPUS), **where)
-            found.append([images.cpu() for images, _ in loader])
-        same = len(found[1]) == 6 and all(map(torch.equal, *found))
+            epochs.append([images.cpu() for images, _ in loader])
+        same = len(epochs[1]) == 6 and all(map(torch.equal, *epochs))
         say(store=kind, same=same)
         assert same, f"{kind}: batches on {DEVICE} are not the CPU's"
     stage = loader.inspect().stage
@@ -297,14 +297,14 @@ def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
     """Say the speed of a step that is fed by a loader, as a share of that on a batch there."""
     steps, rounds = (2, 2) if TOY else (30 if batch == BATCH else 100, 3)
     loader = loader_of(kind, batch, **on_device(**given))
-    found = measured(loader, model, DEVICE, steps=steps, rounds=rounds)
+    fed_step = measured(loader, model, DEVICE, steps=steps, rounds=rounds)
     say(
         store=kind,
         batch=batch,
         given={name: str(value) for name, value in given.items()},
-        shares=[round(share, 4) for share in found.shares],
-        step_ms=round(1e3 * statistics.median(found.alone), 3),
-        explain=found.explain[-4:],
+        shares=[round(share, 4) for share in fed_step.shares],
+        step_ms=round(1e3 * statistics.median(fed_step.alone), 3),
+        explain=fed_step.explain[-4:],
     )
 
 

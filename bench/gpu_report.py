@@ -65,10 +65,10 @@ def here() -> dict[str, Any]:
 def report(parts: Path) -> dict[str, Any]:
     """The contents of the folder ``parts``."""
     noted = parts / _MACHINE
-    known: dict[str, Any] = json.loads(noted.read_text()) if noted.exists() else {}
+    machine: dict[str, Any] = json.loads(noted.read_text()) if noted.exists() else {}
     statuses = sorted(parts.glob("*.status"))
     return {
-        **known,
+        **machine,
         "parts": {path.stem: _part(path) for path in statuses},
         "tests": _tests([path for path in statuses if path.stem.startswith("tests-")]),
         "figures": {path.stem: _figures(path) for path in sorted(parts.glob("*.json*"))},
@@ -109,12 +109,12 @@ def _tests(statuses: list[Path]) -> dict[str, Any]:
             continue
         for case in cases:
             name = f"{case.get('classname')}::{case.get('name')}"
-            bad = [found for kind in ("failure", "error") for found in case.findall(kind)]
-            left = case.find("skipped")
+            bad = [problem for kind in ("failure", "error") for problem in case.findall(kind)]
+            skip = case.find("skipped")
             if bad:
                 tests["failed"][name] = str(bad[0].get("message"))[:500]
-            elif left is not None:
-                _skipped(tests, str(left.get("message")))
+            elif skip is not None:
+                _skipped(tests, str(skip.get("message")))
             else:
                 tests["passed"] += 1
     return tests
@@ -135,9 +135,9 @@ def _logged(path: Path) -> Iterator[tuple[str, str | None, str | None]]:
     """Of each test that began: its name, its outcome if it ended, and why it was skipped."""
     log = path.read_text(errors="replace") if path.exists() else ""
     for line in log.splitlines():
-        found = _LINE.fullmatch(line)
-        if found is not None:
-            name, outcome, reason = found.groups()
+        matched = _LINE.fullmatch(line)
+        if matched is not None:
+            name, outcome, reason = matched.groups()
             yield name, outcome, reason
 
 
@@ -149,12 +149,12 @@ def _figures(path: Path) -> list[dict[str, Any]]:
     """A suite's rows, or the lines of a part of bench/gpu_lab.py."""
     text = path.read_text()
     try:
-        found: list[dict[str, Any]] = (
+        figures: list[dict[str, Any]] = (
             json.loads(text) if path.suffix == ".json" else [*map(json.loads, text.splitlines())]
         )
     except ValueError:
         return []  # the part was killed while it wrote; its status says so
-    return found
+    return figures
 
 
 def _driver() -> str:
@@ -168,10 +168,10 @@ def _driver() -> str:
 
 def _libraries() -> dict[str, str]:
     libraries = {}
-    for found in importlib.metadata.distributions():
-        name = found.metadata["Name"] or ""
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"] or ""
         if name.startswith(("nvidia-dali", "nvidia-nvimgcodec", "nvidia-nvjpeg", "triton")):
-            libraries[name] = found.version
+            libraries[name] = distribution.version
     return libraries
 
 

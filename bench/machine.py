@@ -30,13 +30,13 @@ def describe() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that all loaders share."""
-    found = {"python": platform.python_version(), "fastload": __version__}
+    versions = {"python": platform.python_version(), "fastload": __version__}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def _cpu_model() -> str:

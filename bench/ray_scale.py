@@ -67,7 +67,7 @@ def main(count: int) -> None:
         before, begin = peak(), time.monotonic()
         out = folder / "out.tfrecord"
         report = pack(folder / "source.tfrecord", out, ray="local", shards=_SHARDS)
-        found = {
+        figures = {
             "shards": _SHARDS,
             "records": report.records,
             "seconds": round(time.monotonic() - begin, 1),
@@ -75,7 +75,7 @@ def main(count: int) -> None:
             "peak_nbytes_before": before,
             "peak_nbytes": peak(),
         }
-        print(json.dumps(found), flush=True)
+        print(json.dumps(figures), flush=True)
         ray.shutdown()
 
 

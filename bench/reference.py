@@ -44,8 +44,8 @@ def _compute(work: Workload) -> dict[str, np.ndarray]:
 
     def output(path: str) -> np.ndarray:
         with Image.open(path) as picture:
-            found: np.ndarray = transform(picture.convert("RGB")).numpy()
-        return found
+            pixels: np.ndarray = transform(picture.convert("RGB")).numpy()
+        return pixels
 
     samples, _ = work.samples()
     with torch.random.fork_rng(devices=[]):
@@ -53,8 +53,8 @@ def _compute(work: Workload) -> dict[str, np.ndarray]:
         some = [output(path) / 255 for path, _ in samples[:: 1 + len(samples) // _IMAGES]]
     mean = np.mean([image.mean(axis=(1, 2)) for image in some], axis=0)
     power = np.mean([(image**2).mean(axis=(1, 2)) for image in some], axis=0)
-    found = {"mean": mean, "std": np.sqrt(power - mean**2)}
+    expected = {"mean": mean, "std": np.sqrt(power - mean**2)}
     if not work.shuffled:
-        found["images"] = np.stack([output(path) for path, _ in samples[: work.batch]])
-        found["labels"] = np.array([label for _, label in samples[: work.batch]])
-    return found
+        expected["images"] = np.stack([output(path) for path, _ in samples[: work.batch]])
+        expected["labels"] = np.array([label for _, label in samples[: work.batch]])
+    return expected

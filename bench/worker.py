@@ -212,13 +212,13 @@ def _versions(modules: tuple[str, ...]) -> dict[str, str]:
 
     owners = metadata.packages_distributions()
     names = [owners.get(module.split(".")[0], [module])[0] for module in modules]
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
-    return found
+            versions[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
+    return versions
 
 
 def _sync(folder: Path) -> None:

@@ -34,8 +34,8 @@ class Streaming(DataLoaderBase):
             def __getitem__(self, index: Any) -> Any:
                 from bench.loaders import _opencv
 
-                found = super().__getitem__(index)
-                return _opencv.sample(found["image"], work), found["label"]
+                sample = super().__getitem__(index)
+                return _opencv.sample(sample["image"], work), sample["label"]
 
         return Images(shuffle=work.shuffled, batch_size=work.batch, **self.place(work))
 

@@ -55,10 +55,10 @@ class TfData(Loader):
     def epoch(self) -> Iterator[Batch]:
         for images, labels in self._dataset:
             # DLPack shares the memory; TensorFlow's arrays are read-only as NumPy.
-            found = torch.from_dlpack(images)
+            pixels = torch.from_dlpack(images)
             if self._channels_last:
-                found = found.permute(0, 3, 1, 2)
-            yield found, torch.from_dlpack(labels)
+                pixels = pixels.permute(0, 3, 1, 2)
+            yield pixels, torch.from_dlpack(labels)
 
     def close(self) -> None:
         self._dataset = None

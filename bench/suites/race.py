@@ -77,7 +77,7 @@ def _started(process: Process, work: Workload, options: Options, truth: Path) ->
     made = process.call("make", work=work.to_json())
     options.say(f"{process.name}: warming up")
     process.call("prepare", fresh=options.fresh)
-    found = process.call(
+    started = process.call(
         "start",
         seconds=options.seconds / 2,
         tries=1 if options.toy else options.tries,
@@ -85,11 +85,11 @@ def _started(process: Process, work: Workload, options: Options, truth: Path) ->
         tuned=options.tuned.get(process.name),
     )
     process.hold()
-    setting = dict(found["setting"])
+    setting = dict(started["setting"])
     if made["memory_format"] != work.memory_format or work.memory_format != "contiguous":
         setting["memory_format"] = made["memory_format"]
-    facts = {"versions": made["versions"], "check": found["check"], "tried": found["tried"]}
-    return _Runner(process=process, facts=facts, setting=setting, tuned=found["setting"])
+    facts = {"versions": made["versions"], "check": started["check"], "tried": started["tried"]}
+    return _Runner(process=process, facts=facts, setting=setting, tuned=started["setting"])
 
 
 def _first_epochs(
@@ -102,8 +102,8 @@ def _first_epochs(
             name = runner.process.name
             with Process(name) as process:
                 process.call("make", work=work.to_json())
-                found = process.call("first_epoch", setting=runner.tuned)
-            rates.setdefault(name, []).append(found["images_per_s"])
+                epoch = process.call("first_epoch", setting=runner.tuned)
+            rates.setdefault(name, []).append(epoch["images_per_s"])
     return {
         name: {"first_epochs": [float(f"{rate:.5g}") for rate in measured]}
         for name, measured in rates.items()
@@ -111,6 +111,6 @@ def _first_epochs(
 
 
 def _measure(runner: _Runner, options: Options) -> None:
-    found = runner.process.call("run", seconds=options.seconds)
-    runner.rates.append(found["images_per_s"])
+    measured = runner.process.call("run", seconds=options.seconds)
+    runner.rates.append(measured["images_per_s"])
     runner.process.hold()

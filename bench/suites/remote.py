@@ -130,17 +130,17 @@ class _Trial:
             server.faults = _faults()
             with server.asked() as asked:
                 if variant == "half":
-                    found = process.call("run", seconds=0)
+                    epoch = process.call("run", seconds=0)
                 else:
-                    found = process.call("first_epoch", setting=setting)
+                    epoch = process.call("first_epoch", setting=setting)
         finally:
             server.close()
             shutil.rmtree(cache, ignore_errors=True)
-        if not found["images_per_s"]:
+        if not epoch["images_per_s"]:
             raise Failed("an epoch of no images")
         images = len(self._work.samples()[0]) // self._work.batch * self._work.batch
         return {
-            **found,
+            **epoch,
             "share": sum(one.nbytes for one in asked) / self._nbytes,
             "requests": len(asked) / images,
         }
@@ -161,16 +161,16 @@ class _Trial:
                 both = {far: self._begin(), here: local}
                 both[far].call("first_epoch", setting={"server": server.url, **place})
                 local.call("first_epoch", setting={"server": None, **place})
-                found: dict[str, list[dict[str, float]]] = {far: [], here: []}
+                epochs: dict[str, list[dict[str, float]]] = {far: [], here: []}
                 for number in range(self._options.rounds):
                     for name in (here, far) if number % 2 else (far, here):
-                        found[name].append(both[name].call("run", seconds=self._options.seconds))
-            for one, other in zip(found[far], found[here]):
+                        epochs[name].append(both[name].call("run", seconds=self._options.seconds))
+            for one, other in zip(epochs[far], epochs[here]):
                 one["of_local"] = one["images_per_s"] / other["images_per_s"]
         finally:
             server.close()
             shutil.rmtree(cache, ignore_errors=True)
-        return found
+        return epochs
 
     def _begin(self) -> Process:
         """A new process, which has imported the loader."""

@@ -29,10 +29,10 @@ class Startup(Suite):
                     continue
                 with Process(name) as process:
                     try:
-                        found = process.call("make", work=work.to_json())
+                        made = process.call("make", work=work.to_json())
                         if number == 0:
                             process.call("prepare", fresh=options.fresh)
-                        found |= process.call("first_batch")
+                        made |= process.call("first_batch")
                     except (Refused, Failed) as error:
                         figures.none(process, error, "first batch", "s")
                         values.pop(name, None)
@@ -40,7 +40,7 @@ class Startup(Suite):
                 here = values.setdefault(name, {})
                 if number:
                     for _, _, key, factor in _METRICS:
-                        here.setdefault(key, []).append(factor * found[key])
+                        here.setdefault(key, []).append(factor * made[key])
             options.say(f"round {number} of {options.rounds} done")
         for metric, unit, key, _ in _METRICS:
             for name, measured in values.items():

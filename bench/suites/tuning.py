@@ -48,12 +48,12 @@ class Autotune(Suite):
         choices: list[Point] = []
         spent: list[float] = []
         for number in range(1 if options.toy else 10):
-            found = autotune(target.name, budget_s=1 if options.toy else sweep_s / 6)
+            result = autotune(target.name, budget_s=1 if options.toy else sweep_s / 6)
             # Of those that keep nothing between epochs, as the sweep's settings.
-            tried = [one for one in found.tried if not one.point.cache]
+            tried = [one for one in result.tried if not one.point.cache]
             choices.append(max(tried, key=lambda one: one.images_per_s).point)
-            spent.append(found.seconds)
-            options.say(f"autotune {number + 1}: {choices[-1]} in {found.seconds:.1f} s")
+            spent.append(result.seconds)
+            options.say(f"autotune {number + 1}: {choices[-1]} in {result.seconds:.1f} s")
         ratios = {
             choice: statistics.mean(_pairs(target, choice, best, options.rounds, visit_s))
             for choice in set(choices)

@@ -87,8 +87,8 @@ def stages_of(batch: BatchRequest, filled: Sequence[PillowReport]) -> dict[str, 
 
 def _decoded(engine: PixelEngine, batch: BatchRequest, i: int, begin: int) -> Image.Image:
     """The image of sample ``i``. Its checksum was verified when the core read it."""
-    one = slice(i, i + 1)
-    (data,) = read_spans(engine.store, batch.records[one], part_of(batch.spans, one))
+    at_i = slice(i, i + 1)
+    (data,) = read_spans(engine.store, batch.records[at_i], part_of(batch.spans, at_i))
     read = time.perf_counter_ns()
     kind, (width, height) = int(batch.kinds[i]), batch.source_size(i)
     image = decoded(data, kind, (width, height))

@@ -246,16 +246,16 @@ def pixels_as_files(
 ) -> tuple[_core.Files, Spans, np.ndarray, np.ndarray]:
     """Images of decoded pixels, uint8 (h, w, 3): files, spans, kinds and sizes of them."""
     n = len(pixels)
-    flat = [one.reshape(-1) for one in pixels]
+    flat = [image.reshape(-1) for image in pixels]
     files = _native.required().Files(
         b"", np.zeros(n, np.int64), np.ones(n, np.uint8), None, dict(enumerate(flat))
     )
     spans = Spans(
         file=np.arange(n, dtype=np.int32),
         offset=np.zeros(n, np.int64),
-        nbytes=np.array([len(one) for one in flat], np.int64),
+        nbytes=np.array([len(image) for image in flat], np.int64),
     )
-    sizes = np.array([one.shape[1::-1] for one in pixels], np.int32)
+    sizes = np.array([image.shape[1::-1] for image in pixels], np.int32)
     return files, spans, np.full(n, RAW, np.uint8), sizes
 
 

@@ -126,9 +126,9 @@ class _Jobs:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-            left = list(self._waiting)
+            untaken = list(self._waiting)
             self._waiting.clear()
-            return left
+            return untaken
 
     def take(self) -> _Job | None:
         """The next job, for an idle process: wait for it. None: there are no more."""

@@ -220,9 +220,9 @@ def check(batch_by: object) -> None:
         if not isinstance(batch_by, str) and batch_by[1] < 1:
             raise UsageError(f"batch_by: expected a positive number of pixels, got {batch_by!r}")
         return
-    known = isinstance(batch_by, (Buckets, np.ndarray, torch.Tensor)) or callable(batch_by)
+    one_of_ours = isinstance(batch_by, (Buckets, np.ndarray, torch.Tensor)) or callable(batch_by)
     sequence = isinstance(batch_by, Sequence) and not isinstance(batch_by, (str, bytes))
-    if not known and not sequence:
+    if not one_of_ours and not sequence:
         raise UsageError(
             "batch_by: expected 'aspect', ('aspect', pixels), Buckets, a callable that takes an "
             f"index, or a sequence with a key for each sample, got {batch_by!r}"
@@ -247,14 +247,14 @@ def _source(dataset: object) -> Source:
 def _by_output(source: Source) -> Groups:
     """A group for each size that comes out of the transform."""
     images = source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
-    found = [output_sizes(plan, images) for plan in source.plan.each]
-    known = [sizes for sizes in found if sizes is not None]
-    if len(known) < len(found):
+    of_views = [output_sizes(plan, images) for plan in source.plan.each]
+    fixed = [sizes for sizes in of_views if sizes is not None]
+    if len(fixed) < len(of_views):
         raise UsageError(
             "batch_by='aspect': expected a transform whose results have a size that depends on the "
             "image alone, got a rotation with expand=True; end it with buckets.crop()"
         )
-    return _of_sizes(np.concatenate([sizes[:, ::-1] for sizes in known], axis=1))
+    return _of_sizes(np.concatenate([sizes[:, ::-1] for sizes in fixed], axis=1))
 
 
 def _by_bucket(dataset: object, buckets: Buckets) -> Groups:
@@ -268,8 +268,8 @@ def _by_bucket(dataset: object, buckets: Buckets) -> Groups:
             "batch_by=[buckets.nearest(height, width) for ...]"
         ) from None
     sizes = np.zeros((len(images), 2), np.int64)
-    known = images.min(axis=1, initial=1) > 0
-    sizes[known] = np.array(buckets.sizes, np.int64)[buckets.numbers(images[known])]
+    sized = images.min(axis=1, initial=1) > 0
+    sizes[sized] = np.array(buckets.sizes, np.int64)[buckets.numbers(images[sized])]
     return _of_sizes(sizes)
 
 
@@ -278,13 +278,13 @@ def _of_sizes(sizes: np.ndarray) -> Groups:
 
     Images without a size are no images. They join the largest group, where they are errors.
     """
-    known = sizes.min(axis=1, initial=1) > 0
-    each, which = np.unique(sizes[known], axis=0, return_inverse=True)
+    sized = sizes.min(axis=1, initial=1) > 0
+    each, which = np.unique(sizes[sized], axis=0, return_inverse=True)
     if not len(each):
         return Groups(np.zeros(len(sizes), np.int64), np.zeros(1, np.int64), ("unknown",))
     number = np.empty(len(sizes), np.int64)
-    number[known] = which.reshape(-1)
-    number[~known] = np.bincount(number[known]).argmax()
+    number[sized] = which.reshape(-1)
+    number[~sized] = np.bincount(number[sized]).argmax()
     pairs = each.reshape(len(each), -1, 2)
     names = tuple(" + ".join(f"{h} x {w}" for h, w in its) for its in pairs.tolist())
     return Groups(number, pairs.prod(axis=2).sum(axis=1), names)

@@ -365,12 +365,12 @@ def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """The torch dtype given as such or by name. Raises UsageError for anything else."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
-    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else None
-    if not isinstance(found, torch.dtype):
+    named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else None
+    if not isinstance(named, torch.dtype):
         raise UsageError(
             f"dtype: expected a torch dtype or its name, such as 'float16', got {dtype!r}"
         )
-    return found
+    return named
 
 
 def collate_for(collate_fn: Collate | None, *, single: bool) -> Collate | None:
@@ -387,7 +387,7 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def _check_device(device: str | int | torch.device) -> None:
     """Raise UsageError if this machine has no such device."""
     try:
-        known = torch.device(device)
+        target = torch.device(device)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             "device: expected a device such as 'cuda', 'cuda:1' or torch.device('cuda'), "
@@ -395,4 +395,4 @@ def _check_device(device: str | int | torch.device) -> None:
         ) from error
     from .._base.devices import accelerator
 
-    accelerator.check(known)
+    accelerator.check(target)

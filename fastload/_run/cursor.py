@@ -178,9 +178,9 @@ class EpochCursor:
         last, count = self.progress, config.num_workers
         if last is None or (count and not config.persistent_workers):
             return []
-        known = last.positions.workers if last.ended else last.positions.before
-        stateful = len(known) == max(count, 1) and any(position.state for position in known)
-        return list(known) if stateful else []
+        positions = last.positions.workers if last.ended else last.positions.before
+        stateful = len(positions) == max(count, 1) and any(position.state for position in positions)
+        return list(positions) if stateful else []
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "progress": None, "base_seed": None}

@@ -193,9 +193,8 @@ class EngineMaker(Maker):
         try:
             return next(self._order, None)
         except Exception as error:  # noqa: BLE001 - raised at its batch, after those before it
-            return below(
-                error
-            )  # without this frame: it holds the iterator, which could not be deleted
+            # without this frame: it holds the iterator, which could not be deleted
+            return below(error)
         finally:
             self._stamps.stage("order", begin)
 

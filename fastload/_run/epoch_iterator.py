@@ -160,15 +160,15 @@ def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
     config, resources, cursor = context.config, context.resources, context.cursor
     number = cursor.begin(config)
     stamps = Stamps(context.timeline)
-    found = route.find(config)
+    way = route.find(config)
     loader = context.loader()
-    if not (isinstance(found, TorchRoute) or config.iterable or loader is None):
+    if not (isinstance(way, TorchRoute) or config.iterable or loader is None):
         cursor.skip(config, number, skipped(loader))
     if cursor.resume is not None:
         workers.holder = None  # they are at another place in the data
-    plan = epoch_plan.plan(config, cursor, found, stamps, number=number)
+    plan = epoch_plan.plan(config, cursor, way, stamps, number=number)
     cursor.progress = plan.progress
-    native = isinstance(found, EngineRoute)
+    native = isinstance(way, EngineRoute)
     resources.measurements = Measurements(
         native=native,
         stamps=stamps,
@@ -177,12 +177,12 @@ def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
         remote=[(store, store.fetched() or {}) for store in remote_stores(config.dataset)],
         padding=plan.padding,
     )
-    setup = decide(config, resources, found.source) if isinstance(found, EngineRoute) else None
+    setup = decide(config, resources, way.source) if isinstance(way, EngineRoute) else None
     with plan.drawing():
         maker = _host_maker(context, plan, setup, workers)
         maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
     length = None
-    if context.reported is not None and isinstance(found, WorkersRoute):  # torch's warns itself
+    if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
         length = ReportedLength(config.dataset, context.reported, config.num_workers)
     return Epoch(maker, plan.progress, stamps, plan.bad, plan.images, length)
 
@@ -201,11 +201,11 @@ def _host_maker(
         loader = context.loader()
         if loader is None:
             return NoMaker()
-        found = loader._torch_iterator(workers.holder)
+        iterator = loader._torch_iterator(workers.holder)
         if config.persistent:
-            workers.holder = found
-        plan.progress.batches = found._num_yielded  # others may have it skip some
-        return TorchMaker(found)
+            workers.holder = iterator
+        plan.progress.batches = iterator._num_yielded  # others may have it skip some
+        return TorchMaker(iterator)
     from .workers import dataset_epoch
 
     return dataset_epoch.maker(config, resources, cursor, plan, workers, reported=context.reported)

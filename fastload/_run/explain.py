@@ -89,9 +89,9 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
             )
     if resources.cache is not None:
         lines.append(f"cache: {resources.cache.explain(setup.engine, source.store)}")
-    known = huffman_index.describe(source.parts)
-    if known is not None:
-        lines.append(f"entry points: {known}")
+    entry_points = huffman_index.describe(source.parts)
+    if entry_points is not None:
+        lines.append(f"entry points: {entry_points}")
     if setup.pillow is not None:
         lines += setup.pillow.explain(source, workers)
     lines += scaled_advice.explain(source)
@@ -130,9 +130,9 @@ def _groups(sampler: BucketSampler, route: EngineRoute | WorkersRoute | TorchRou
     if isinstance(route, EngineRoute) and isinstance(route.source.plan, Plan):
         source, plan = route.source, route.source.plan
         images = source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
-        found = coverage(plan, images)
-        if found is not None:
-            resized, cut, padded = found
+        pixels = coverage(plan, images)
+        if pixels is not None:
+            resized, cut, padded = pixels
             lines.append(
                 f"pixels: crops cut off {cut / max(resized, 1):.1%} of the resized images; "
                 f"{padded * plan.channels * plan.dtype.itemsize:,} bytes of padding"
@@ -190,9 +190,9 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
         deferred = "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
         return [deferred, *slower]
     counts = [(images.opened, "opened"), (images.given, "made of arrays")]
-    found = " and ".join(f"{count} {how}" for count, how in counts if count)
+    sources = " and ".join(f"{count} {how}" for count, how in counts if count)
     lines = [
-        f"images: {found} in the last epoch; {images.deferred} tensors stayed "
+        f"images: {sources} in the last epoch; {images.deferred} tensors stayed "
         "deferred until their batch was made in C++",
         *slower,
     ]
@@ -234,7 +234,7 @@ def figures(engine: Engine, resources: Resources) -> Stats:
     figures = measured.stamps.snapshot()
     elapsed = figures.elapsed_s
     rate = figures.images / elapsed if elapsed else 0.0
-    found = verdict(figures, native=measured.native)
+    bottleneck = verdict(figures, native=measured.native)
     return {
         "engine": _engine_name(engine, resources),
         "images": figures.images,
@@ -272,8 +272,8 @@ def figures(engine: Engine, resources: Resources) -> Stats:
             for (function, file, line), (count, ns) in _by_time(measured.images)
         ],
         "images_read": measured.images.read,
-        "bound": found.bound,
-        "why": found.why,
+        "bound": bottleneck.bound,
+        "why": bottleneck.why,
         "headroom": resources.replayed / rate if rate and resources.replayed else None,
     }
 

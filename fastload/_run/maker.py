@@ -50,7 +50,7 @@ class Remaker(Protocol[_Ticket]):
     def ask(self, indices: list[Any], repeats: list[int] | None) -> _Ticket:
         """Ask for the batch of these indices, of which each came before so often."""
 
-    def answer(self, ticket: _Ticket) -> Outcome:
+    def answer(self, ticket: _Ticket, /) -> Outcome:
         """The outcome. If this raises, it may be called again."""
 
 

@@ -72,11 +72,8 @@ class MixSampler(SeededSampler):
         return "a mix, shuffled" if self.shuffle else "a mix, not shuffled"
 
     def permutation(self, first: int = 0) -> np.ndarray:
-        """As in ``Order``. Places are shuffled in blocks from ``first``.
-
-        ``first`` is where a resumed epoch begins. With the batch size of the checkpoint, that makes
-        no difference.
-        """
+        # Places are shuffled in blocks from where a resumed epoch begins. With the batch size of
+        # the checkpoint, that makes no difference.
         components = self._components()
         order = np.empty(len(components), np.int64)
         start = 0

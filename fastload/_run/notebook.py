@@ -32,11 +32,11 @@ class Figures(dict[str, object]):
     """The dict of ``stats()``, shown as the figures that matter, and bars for stages."""
 
     def __repr__(self) -> str:
-        found = _figures(cast(Stats, self))
-        width = max(len(name) for name, _, _ in found)
+        lines = _figures(cast(Stats, self))
+        width = max(len(name) for name, _, _ in lines)
         return "\n".join(
             f"{name:<{width}}  {'' if share is None else '#' * round(_WIDEST * share) + ' '}{words}"
-            for name, words, share in found
+            for name, words, share in lines
         )
 
     def _repr_html_(self) -> str:

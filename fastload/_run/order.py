@@ -341,8 +341,8 @@ class Windows:
         """``order``, sorted by window only; ``blocks`` is the order of the blocks."""
         window = np.empty(len(blocks), np.int64)
         window[blocks] = np.arange(len(blocks)) // self.size
-        found: np.ndarray = order[np.argsort(window[self.block[order]], kind="stable")]
-        return found
+        by_window: np.ndarray = order[np.argsort(window[self.block[order]], kind="stable")]
+        return by_window
 
 
 class SeededSampler(EpochSampler):

@@ -85,25 +85,25 @@ def pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> 
         return None
     if source.store.remote:
         return None  # a sample of its records would be fetched before the first batch
-    known = resources.looked_at
-    if known is None or known[0] != source.parts:
+    looked_at = resources.looked_at
+    if looked_at is None or looked_at[0] != source.parts:
         indices = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)
         records = source.lookup(indices)
-        known = resources.looked_at = (
+        looked_at = resources.looked_at = (
             source.parts,
             records,
             _left(source.store, records, config.num_workers),
         )
-    _, records, left = known
+    _, records, for_pillow = looked_at
     why = _why_threads(config, resources)
-    return PillowShare(looked_at=len(records), left=left, threads=why)
+    return PillowShare(looked_at=len(records), left=for_pillow, threads=why)
 
 
 def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
     from .._engine.native import left_to_pillow
 
-    left: np.ndarray = records[left_to_pillow(store, records, threads)]
-    return left
+    for_pillow: np.ndarray = records[left_to_pillow(store, records, threads)]
+    return for_pillow
 
 
 def _why_threads(config: LoaderConfig, resources: Resources) -> str:

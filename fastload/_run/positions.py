@@ -57,16 +57,17 @@ class Positions:
     def of(self, worker: int) -> tuple[Position, Position]:
         """Where ``worker`` is, and where it was at the end of the previous epoch."""
         now, before = (
-            known[worker] if known else Position() for known in (self.workers, self.before)
+            positions[worker] if positions else Position()
+            for positions in (self.workers, self.before)
         )
         return now, before
 
     def check(self, workers: int) -> None:
         """Raise UsageError unless they are of so many processes (0: of this one)."""
-        for known in (self.workers, self.before):
-            if known and len(known) != max(workers, 1):
+        for positions in (self.workers, self.before):
+            if positions and len(positions) != max(workers, 1):
                 raise UsageError(
-                    f"load_state_dict: the state is of {len(known)} workers, each with its own "
+                    f"load_state_dict: the state is of {len(positions)} workers, each with its own "
                     f"part of the data or its own state, got num_workers={workers}: resume with "
                     "as many workers"
                 )

@@ -169,12 +169,12 @@ def read(state: Mapping[str, Any]) -> Progress:
     """The progress saved in ``state``. Raises UsageError if it is not a FastLoader's state."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != _VERSION:
-        found = f"version {version!r}" if version is not None else f"a {type(state).__name__}"
+        given = f"version {version!r}" if version is not None else f"a {type(state).__name__}"
         if version is None and isinstance(state, Mapping):
-            found += f" with the keys {list(state)}"
+            given += f" with the keys {list(state)}"
         raise UsageError(
             f"load_state_dict: expected what FastLoader.state_dict() of version {_VERSION} "
-            f"returned, got {found}"
+            f"returned, got {given}"
         )
     try:
         return _read(state)
@@ -228,8 +228,8 @@ def _position(saved: Sequence[Any]) -> Position:
 
 
 def _grouping(saved: Any) -> dict[str, Any] | None:
-    known = (int, str, bool, type(None))  # what ``==`` compares to a bool
-    if saved is not None and not all(isinstance(value, known) for value in dict(saved).values()):
+    plain = (int, str, bool, type(None))  # what ``==`` compares to a bool
+    if saved is not None and not all(isinstance(value, plain) for value in dict(saved).values()):
         raise ValueError("the groups are none")
     return None if saved is None else dict(saved)
 

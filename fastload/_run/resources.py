@@ -93,13 +93,13 @@ class Resources:
         """
         if not config.accelerated:
             return config
-        known = self.device.get()
-        if known is None or known[0] != config.device:
-            found = config.cuda if begin else None
-            if found is None:
+        kept = self.device.get()
+        if kept is None or kept[0] != config.device:
+            device = config.cuda if begin else None
+            if device is None:
                 return config
-            known = self.device.put((config.device, found))
-        return dataclasses.replace(config, device=known[1])
+            kept = self.device.put((config.device, device))
+        return dataclasses.replace(config, device=kept[1])
 
     def mover_to(self, device: torch.device, ahead: int) -> Mover:
         """What moves batches to ``device`` in this process, up to ``ahead`` in advance.
@@ -109,12 +109,12 @@ class Resources:
         from .._base.devices import accelerator
         from .._base.devices.mover import Mover
 
-        known = self.mover.get()
-        if known is None:
+        mover = self.mover.get()
+        if mover is None:
             target = accelerator.make(device)
             assert target is not None, "only CUDA needs a mover"
-            known = self.mover.put(Mover(target, ahead))
-        return known
+            mover = self.mover.put(Mover(target, ahead))
+        return mover
 
     def __copy__(self) -> Resources:
         """Those of a copy of the loader: only the cache is shared."""

@@ -18,8 +18,8 @@ def explain(source: Source) -> list[str]:
     """Lines for ``FastLoader.explain()``: how many images are decoded smaller, or could be."""
     share = _share(source)
     if any(plan.scaled and not source.tensors for plan in source.plan.each):
-        known = "" if share is None else f", about {share:.0%} of the samples"
-        return [f"decode: scaled, to 1/2, 1/4 or 1/8 where a JPEG is large enough{known}"]
+        how_many = "" if share is None else f", about {share:.0%} of the samples"
+        return [f"decode: scaled, to 1/2, 1/4 or 1/8 where a JPEG is large enough{how_many}"]
     if share is None or share < _WORTH_MENTIONING:
         return []
     return [
@@ -36,14 +36,14 @@ def _share(source: Source) -> float | None:
     records = source.lookup(records) if len(source) else records[:0]
     records = records[source.store.kinds(records) != RAW]
     sizes = source.store.sizes(records)
-    known = sizes.min(axis=1, initial=1) > 0
-    if not known.any():
+    sized = sizes.min(axis=1, initial=1) > 0
+    if not sized.any():
         return None
     shares = []
     for plan in source.plan.each:
-        drawn = {"seed": 0, "epoch": 0, "indices": records[known]}
+        drawn = {"seed": 0, "epoch": 0, "indices": records[sized]}
         try:
-            geometry, _ = sample_params.draw(plan, sizes[known], **drawn)
+            geometry, _ = sample_params.draw(plan, sizes[sized], **drawn)
         except (DataError, UsageError):  # raised again in the loop
             return None
         shares.append((scales(geometry.box, geometry.resized, plan.filter) > 1).mean())

@@ -49,16 +49,16 @@ class Shard:
         ``order`` is that of all ranks. ``drop_last`` leaves out the end rather than repeat the
         beginning. Ranks take ``block`` indices in turn.
         """
-        left = order[first:]
-        n, world = len(left), self.world_size
+        rest = order[first:]
+        n, world = len(rest), self.world_size
         padding = -n % world if n and not drop_last else 0
         if padding:
-            left = np.concatenate([left, np.resize(order, padding)])
-        whole = len(left) - len(left) % (world * block)
-        places = np.arange(len(left) - len(left) % world)
+            rest = np.concatenate([rest, np.resize(order, padding)])
+        whole = len(rest) - len(rest) % (world * block)
+        places = np.arange(len(rest) - len(rest) % world)
         blocks = places[:whole].reshape(-1, world, block)[:, self.rank].ravel()
         mine = np.concatenate([blocks, places[whole:][self.rank :: world]])
-        return left[mine], int(np.count_nonzero(mine >= n))
+        return rest[mine], int(np.count_nonzero(mine >= n))
 
     def count(self, n: int, *, drop_last: bool) -> int:
         """How many of ``n`` indices are this rank's."""
@@ -94,13 +94,13 @@ def resolve(shard: ShardBy) -> Shard:
         return _given(shard)
     if not isinstance(shard, bool):
         return _position(shard)
-    found = distributed() or _environment()
-    if found is None:
+    rank = distributed() or _environment()
+    if rank is None:
         raise UsageError(
             "shard=True needs to know this process's rank: initialise torch.distributed before "
             "iterating, start with torchrun, or pass shard=(rank, world_size)"
         )
-    return found
+    return rank
 
 
 def _given(shard: tuple[Any, ...]) -> Shard:
@@ -124,12 +124,12 @@ def distributed() -> Shard | None:
 def warn_if_every_rank_reads_all(dataset: object) -> None:
     """Warn, once per process, if several ranks each read a whole map-style dataset."""
     global _warned
-    found = distributed()
-    if _warned or found is None or found.world_size == 1 or isinstance(dataset, IterableDataset):
+    rank = distributed()
+    if _warned or rank is None or rank.world_size == 1 or isinstance(dataset, IterableDataset):
         return
     _warned = True
     warnings.warn(
-        f"each of {found.world_size} ranks reads every sample of the dataset: pass shard=True, or "
+        f"each of {rank.world_size} ranks reads every sample of the dataset: pass shard=True, or "
         "a DistributedSampler, unless this is intended",
         stacklevel=callers.stacklevel(),
     )

@@ -38,18 +38,18 @@ _LOOKED_AT = 1000  # number of records whose sizes are part of a fingerprint
 
 def fingerprint(dataset: object) -> dict[str, str | int]:
     """Identifies a dataset: class, length, and sizes of some records."""
-    found: dict[str, str | int] = {"kind": type(dataset).__name__}
+    facts: dict[str, str | int] = {"kind": type(dataset).__name__}
     if not isinstance(dataset, IterableDataset) or hasattr(dataset, "__len__"):
         try:
-            found["samples"] = len(dataset)  # type: ignore[arg-type]
+            facts["samples"] = len(dataset)  # type: ignore[arg-type]
         except TypeError:
-            found["samples"] = ENDLESS
+            facts["samples"] = ENDLESS
     store = getattr(dataset, "store", None)
     if store is not None:
         few = np.arange(len(store))[:: max(1, len(store) // _LOOKED_AT)][:_LOOKED_AT]
-        found["format"] = store.format
-        found["records"] = zlib.crc32(store.places(few).nbytes.tobytes())
-    return found
+        facts["format"] = store.format
+        facts["records"] = zlib.crc32(store.places(few).nbytes.tobytes())
+    return facts
 
 
 def machine() -> dict[str, str | int]:
@@ -92,8 +92,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
             "tune again",
             path=os.fspath(path),
         ) from error
-    found: dict[str, Any] = content
-    return found
+    tuned: dict[str, Any] = content
+    return tuned
 
 
 def _check(point: Point) -> None:
@@ -102,8 +102,8 @@ def _check(point: Point) -> None:
         value = getattr(point, field.name)
         if type(value).__name__ != field.type:
             raise ValueError(f"{field.name}: expected {field.type}, found {value!r}")
-    known = {"cache": ("", *get_args(CacheKind)), "decode": get_args(Decode)}
-    for name, allowed in known.items():
+    choices = {"cache": ("", *get_args(CacheKind)), "decode": get_args(Decode)}
+    for name, allowed in choices.items():
         if getattr(point, name) not in allowed:
             raise ValueError(f"{name}: expected one of {allowed}, found {getattr(point, name)!r}")
     least = {"num_workers": 0, "batch_size": 1, "prefetch_factor": 1}
@@ -120,19 +120,19 @@ def complete(
     Raises DataError if ``config.tuned`` is not a tuning file.
     """
     assert config.tuned is not None
-    found = arguments_for(config.tuned, dataset)
+    tuned = arguments_for(config.tuned, dataset)
     if num_workers is None:
-        num_workers = found.get("num_workers")
-    cache, decode = config.cache or found.get("cache"), config.decode
+        num_workers = tuned.get("num_workers")
+    cache, decode = config.cache or tuned.get("cache"), config.decode
     if decode == "exact" and cache != "decoded":
-        decode = found.get("decode", decode)
+        decode = tuned.get("decode", decode)
     ahead = config.prefetch_factor
     if ahead is None and num_workers:
-        ahead = found.get("prefetch_factor")
+        ahead = tuned.get("prefetch_factor")
     completed = dataclasses.replace(
         config,
         prefetch_factor=ahead,
-        pin_memory=config.pin_memory or found.get("pin_memory", False),
+        pin_memory=config.pin_memory or tuned.get("pin_memory", False),
         cache=cache,
         decode=decode,
     )

@@ -38,7 +38,7 @@ def workload(variant: str, images: Path) -> Workload:
 def test_every_recipe_is_whole_in_the_engine(variant: str, photos: Path) -> None:
     work = workload(variant, photos)
     if variant == "segmentation":
-        plan = recognise(transforms_joint(work), joint=Joint.of({"mask": "mask"}))
+        plan = recognise(transforms_joint(work), joint=Joint((("mask", "mask"),)))
     else:
         plan = recognise(transforms_v1(work))
     assert isinstance(plan, Plan), plan

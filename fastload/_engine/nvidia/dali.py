@@ -230,9 +230,9 @@ class _DaliTicket(Ticket):
         if len(self.given):
             self._work = PipelineBatch(_inputs(self.batch.geometry, self.given, data))
             engine.graph.put(self._work)
-        left = np.setdiff1d(np.arange(len(batch.records)), self.given)
-        if len(left):
-            self._parts.append(_FallbackSamples(engine, batch, left))
+        missing = np.setdiff1d(np.arange(len(batch.records)), self.given)
+        if len(missing):
+            self._parts.append(_FallbackSamples(engine, batch, missing))
 
     def wait(self) -> tuple[torch.Tensor | None, np.ndarray]:
         """Wait for DALI: the images that are good, (m, h, w, 3), and their places in ``given``.
@@ -242,10 +242,10 @@ class _DaliTicket(Ticket):
         work = self._work
         assert work is not None
         self._engine.graph.take(work)
-        if work.failure is not None or work.found is None:
+        if work.failure is not None or work.shapes is None:
             return None, np.empty(0, np.int64)
         self._engine.failures = 0
-        good, images = _as_promised(self.batch, self.given, work.found), work.images
+        good, images = _as_promised(self.batch, self.given, work.shapes), work.images
         if images is not None and len(good) < len(self.given):
             with self._engine.on_stream():
                 images = images[torch.from_numpy(good).to(images.device)]

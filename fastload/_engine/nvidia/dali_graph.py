@@ -123,7 +123,7 @@ class PipelineBatch:
             w, h of the window; "flip". int32, "size" float32. DALI reads them in place until the
             images are complete.
         images: uint8 (n, h, w, 3) in DALI's memory, which is valid as long as the tensor lives.
-        found: int64 (n, 3), height, width and channels of each file.
+        shapes: int64 (n, 3), height, width and channels of each file.
         failure: why there are no images.
         wanted: False drops the outputs when they come.
         done: the work is finished, failed or dropped.
@@ -131,7 +131,7 @@ class PipelineBatch:
 
     inputs: Inputs
     images: torch.Tensor | None = None
-    found: np.ndarray | None = None
+    shapes: np.ndarray | None = None
     failure: BaseException | None = None
     wanted: bool = True
     done: bool = False
@@ -227,10 +227,10 @@ class Graph:
         pipe = self._pipe
         assert pipe is not None, "a batch is running"
         try:
-            images, found = pipe.share_outputs(cuda_stream=self._stream)
+            images, shapes = pipe.share_outputs(cuda_stream=self._stream)
             if work.wanted:
                 work.images = self._as_tensor(images)
-                work.found = np.array(found.as_array())
+                work.shapes = np.array(shapes.as_array())
             pipe.release_outputs()
         except _FAILURES as error:
             return error.with_traceback(None)
@@ -355,7 +355,7 @@ def _built(
         )
         inputs = dict(zip(given, nodes))
         encoded = inputs["encoded"]
-        found = fn.peek_image_shape(encoded, adjust_orientation=False, image_type=types.ANY_DATA)
+        shapes = fn.peek_image_shape(encoded, adjust_orientation=False, image_type=types.ANY_DATA)
         box = {"start": inputs["corner"], "shape": inputs["sides"], "axis_names": "WH"}
         how = {
             "device": "cpu" if build.device_id is None else "mixed",
@@ -386,7 +386,7 @@ def _built(
                 fill_values=[float(level) for level in build.fill],
             )
         images = fn.flip(images, horizontal=inputs["flip"])
-        pipe.set_outputs(images, found)
+        pipe.set_outputs(images, shapes)
     pipe.build()
     built: _Pipeline = pipe
     return built

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from ..._engine.base import BatchEngine, Images, Ticket
 from ..._sources.source import Source
@@ -18,6 +19,7 @@ from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
 from ...storage._decoded import decoded
 from ..drawing import Repeats
+from ..maker import Remaker
 from ..outcome import Outcome
 from . import policy
 from .refill import Refill, Refilling
@@ -85,7 +87,7 @@ class FilledBatch:
     drawn: ErasedBoxes | None
 
 
-class EngineFiller:
+class EngineFiller(Remaker[PendingBatch]):
     """Fills the batches of one epoch, and applies ``on_error`` to samples that fail.
 
     Args:
@@ -168,14 +170,14 @@ class EngineFiller:
         outcome = self.answer(pending)
         return outcome if self._refilling is None else self._refilling.settle(outcome)
 
+    @override
     def ask(self, indices: list[Any], repeats: list[int] | None) -> PendingBatch:
-        """As in ``Remaker``."""
         numbers = np.array(indices, np.int64)
         before = None if repeats is None else np.array(repeats, np.int64)
         return self._begin(numbers, self.source.lookup(numbers), before, False)
 
-    def answer(self, pending: PendingBatch) -> Outcome:
-        """As in ``Remaker``: what ``pending`` gives, not filled up."""
+    @override
+    def answer(self, pending: PendingBatch, /) -> Outcome:
         records, repeats = pending.records, pending.repeats
         if self._on_error == "raise":
             assert pending.ticket is not None
@@ -236,8 +238,8 @@ class EngineFiller:
             moved, more = ({}, {}) if ticket.moving is None else ticket.moving.settle()
             fields, damaged = self._fields(pending.records[pending.tried], moved)
             made = _EngineOutput(images, {**moved, **fields})
-            found = {**damaged, **more, **errors}
-            failed |= {int(pending.tried[i]): error for i, error in found.items()}
+            by_place = {**damaged, **more, **errors}
+            failed |= {int(pending.tried[i]): error for i, error in by_place.items()}
         return made, failed
 
     def _fields(
@@ -249,7 +251,7 @@ class EngineFiller:
         for name in self.source.fields or ():
             field = store.fields.get(name)
             if name not in moved and field is not None and field.kind in ("text", "json"):
-                found, damaged = decoded(store, name, records)
-                values[name] = list(found)
+                column, damaged = decoded(store, name, records)
+                values[name] = list(column)
                 errors |= damaged
         return values, errors

@@ -54,8 +54,8 @@ def deliver(
     ``setup``: of the engine that fills them; None if none does.
     """
     mover = mover_of(config, resources)
-    elsewhere = config.device if config.accelerated and mover is None else None
-    if mover is None and elsewhere is None and config.batch_transform is None:
+    other_device = config.device if config.accelerated and mover is None else None
+    if mover is None and other_device is None and config.batch_transform is None:
         return maker
     from .transfer import Delivery
 
@@ -70,7 +70,7 @@ def deliver(
     # The seed that was drawn for the workers or the augmentation, as torch does each epoch.
     drawn = cursor.base_seed if maker.base_seed is None else maker.base_seed
     finisher = _EpochFinisher(
-        elsewhere,
+        other_device,
         stage,
         _in_place(config, plan.route) or config.batch_transform,
         seed=int((drawn if config.seed is None else config.seed) or 0),
@@ -101,12 +101,12 @@ def _stage(config: LoaderConfig, resources: Resources, plan: Plan, mover: Mover)
     """The device stage of ``plan``, kept from epoch to epoch."""
     from ..._engine.device_stage import DeviceStage
 
-    known = resources.stage
-    if known is None or known[0] is not mover or not known[1].same_as(plan):
+    kept = resources.stage
+    if kept is None or kept[0] is not mover or not kept[1].same_as(plan):
         with mover.accelerator.side():  # its table is made in the stream that uses it
             made = DeviceStage(plan, mover.accelerator.device, config.memory_format)
-        known = resources.stage = mover, plan, made
-    return known[2]
+        kept = resources.stage = mover, plan, made
+    return kept[2]
 
 
 class _EpochFinisher:
@@ -114,7 +114,7 @@ class _EpochFinisher:
 
     def __init__(
         self,
-        elsewhere: str | int | torch.device | None,
+        other_device: str | int | torch.device | None,
         stage: DeviceStage | None,
         transform: Callable[[Any], Any] | None,
         *,
@@ -122,7 +122,7 @@ class _EpochFinisher:
         epoch: int,
         accelerator: Accelerator | None,
     ) -> None:
-        self._elsewhere = elsewhere
+        self._other_device = other_device
         self._stage = stage
         self._transform = transform
         self._seed = seed
@@ -136,9 +136,9 @@ class _EpochFinisher:
         return item.batch, columns
 
     def finish(self, item: Any, moved: Any, number: int) -> Any:
-        batch, other = moved, self._elsewhere
-        if other is not None:  # Apple's or Intel's: what torch's own ``to`` does
-            batch = nested.rebuilt(batch, lambda t: t.to(other), lambda each: each.to(other))
+        batch, device = moved, self._other_device
+        if device is not None:  # Apple's or Intel's: what torch's own ``to`` does
+            batch = nested.rebuilt(batch, lambda t: t.to(device), lambda each: each.to(device))
         if isinstance(item, UnfinishedBatch):
             assert self._stage is not None
             batch, columns = moved

@@ -25,7 +25,7 @@ from ..geometry.crop_geometry import Array
 from . import operations
 from .affine import Look, inverse
 from .operations import PixelOp, Slots, empty
-from .policies import Step
+from .policies import Step, shear_and_shift
 
 WIDTH = 12
 """Values of the largest operation: the matrix, the filter, the kind of fill, the fill, fused."""
@@ -144,24 +144,15 @@ class AugMix(PixelOp):
             values[:, 0] += 1.0
             values[:, 1] = v2 and name != "Brightness"
             return _AS_ON_TENSORS[name], values
-        zero = np.zeros(len(magnitude))
-        center: tuple[Array, Array] = (zero, zero)
-        angle: Array = zero
-        move: tuple[Array, Array] = (zero, zero)
-        shear: tuple[Array, Array] = (zero, zero)
-        across = name.endswith("X")
+        zero: Array = np.zeros(len(magnitude))
+        angle, center, shear, move = zero, (zero, zero), (zero, zero), (zero, zero)
         if name == "Rotate":
             angle = -(np.mod(magnitude, 360.0) if v2 else magnitude)
-        elif name.startswith("Shear"):
-            degrees = np.array([math.degrees(math.atan(m)) for m in magnitude.tolist()])
-            shear = (degrees, zero) if across else (zero, degrees)
-            center = (
-                -w * 0.5,
-                -h * 0.5,
-            )  # the corner: matrices for tensors are relative to the centre
         else:
-            shift = np.trunc(magnitude)
-            move = (shift, zero) if across else (zero, shift)
+            shear, move = shear_and_shift(name, magnitude)
+        if name.startswith("Shear"):
+            # the corner: matrices for tensors are relative to the centre
+            center = (-w * 0.5, -h * 0.5)
         values[:, :6] = inverse(center, angle, move, zero + 1.0, shear, v2=v2)
         values[:, 6] = self.look.filter
         values[:, 7] = (1 + v2) * self.filled

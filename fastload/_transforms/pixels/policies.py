@@ -85,18 +85,21 @@ class Step:
             return rotation(magnitude, w, h, None, look)
         else:
             codes[:] = operations.AFFINE
-            center, shear, move = (zero, zero), (zero, zero), (zero, zero)
-            across = self.name.endswith("X")
-            if self.name.startswith("Shear"):
-                degrees = np.array([math.degrees(math.atan(m)) for m in magnitude.tolist()])
-                shear = (degrees, zero) if across else (zero, degrees)
-            else:
-                shift = np.trunc(magnitude)
-                move = (shift, zero) if across else (zero, shift)
-                center = (w * 0.5, h * 0.5)
+            shear, move = shear_and_shift(self.name, magnitude)
+            center = (zero, zero) if self.name.startswith("Shear") else (w * 0.5, h * 0.5)
             values[:, 0, :6] = inverse(center, zero, move, zero + 1.0, shear, v2=look.v2)
             values[:, 0, 6:] = look.values
         return codes, values
+
+
+def shear_and_shift(name: str, magnitude: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Degrees of shear, and pixels of translation, along x and y, of ShearX .. TranslateY."""
+    zero = np.zeros(len(magnitude))
+    along = np.trunc(magnitude)
+    if name.startswith("Shear"):
+        along = np.array([math.degrees(math.atan(m)) for m in magnitude.tolist()])
+    pair = (along, zero) if name.endswith("X") else (zero, along)
+    return (pair, (zero, zero)) if name.startswith("Shear") else ((zero, zero), pair)
 
 
 @lru_cache(maxsize=4096)
