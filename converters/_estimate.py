@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from .._base.machine.cpu import available
+from .._base.machine.load import Others
 from ..errors import DecodeError, MissingDependencyError, UsageError
 from ..hints import Encoding
 from ..storage import Batch, open_store, open_writer
@@ -24,7 +26,8 @@ from ._resize import Resize
 from ._source import Source
 
 _SAMPLED = 128  # images: a second or two for each encoding of photos
-_ROUNDS = 3  # of loading; the fastest counts
+_PIXELS = 1 << 27  # of the images of one encoding: raw, they take 400 MB in a temporary folder
+_ROUNDS = 3  # of loading, after one that warms up; the fastest counts
 _SIDE = 224  # pixels that images are cropped to, if they are that large
 
 
@@ -38,6 +41,7 @@ class Estimate:
         pack_seconds: to read and encode everything on ``workers`` threads, without writing.
         load_images_per_s: decoded, cropped at random and resized by the engine, on as many threads.
         sampled: number of images measured.
+        others: share of the CPUs that other programs took meanwhile.
     """
 
     encode: str
@@ -45,6 +49,7 @@ class Estimate:
     pack_seconds: float
     load_images_per_s: float
     sampled: int
+    others: float
 
 
 def estimate(
@@ -93,42 +98,59 @@ def estimate(
         )
     threads = workers or available()
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
-    found, reason = [], "it is empty"
-    for name in ENCODINGS if encode is None else (encode,):
-        try:
-            _arrays.encoding_for(path, name, name)
-            encoder = make_encoder(name, resize=target, quality=quality)
-        except (UsageError, MissingDependencyError):
-            if encode is not None:
-                raise
-            continue  # not possible with this format, resize or libjpeg
-        good = np.delete(np.arange(len(opened)), list(opened.faults))
-        places = np.linspace(0, len(good) - 1, min(len(good), _SAMPLED)).astype(np.int64)
-        indices = good[np.unique(places)]
-        begin = time.perf_counter()
-        chunk = read_chunk(opened, indices, encoder, threading.Event())
-        seconds = time.perf_counter() - begin
-        done = len(chunk.data)
-        if not done:
-            reason = chunk.failed[0][1] if chunk.failed else "it is empty"
-            continue
-        scale = len(opened) / done
-        found.append(
-            Estimate(
-                encode=name,
-                nbytes=round(sum(map(len, chunk.data)) * scale),
-                pack_seconds=seconds * scale / threads,
-                load_images_per_s=_loading(opened, chunk, threads),
-                sampled=done,
+    others = Others()
+    found: list[Estimate] = []
+    good, reason = np.delete(np.arange(len(opened)), list(opened.faults)), "it is empty"
+    count = min(len(good), _SAMPLED)
+    with tempfile.TemporaryDirectory(prefix="fastload-") as folder, contextlib.ExitStack() as stack:
+        loaders = []
+        for name in ENCODINGS if encode is None else (encode,):
+            try:
+                _arrays.encoding_for(path, name, name)
+                encoder = make_encoder(name, resize=target, quality=quality)
+            except (UsageError, MissingDependencyError):
+                if encode is not None:
+                    raise
+                continue  # not possible with this format, resize or libjpeg
+            indices = good[np.unique(np.linspace(0, len(good) - 1, count).astype(np.int64))]
+            begin = time.perf_counter()
+            chunk = read_chunk(opened, indices, encoder, threading.Event())
+            seconds = time.perf_counter() - begin
+            done = len(chunk.data)
+            if not done:
+                reason = chunk.failed[0][1] if chunk.failed else reason
+                continue
+            count = min(count, max(1, int(_PIXELS / chunk.sizes.prod(1).mean())))
+            load = _loader(opened, chunk, threads, os.path.join(folder, f"{name}.lmdb"), stack)
+            loaders.append(load)
+            scale = len(opened) / done
+            found.append(
+                Estimate(
+                    encode=name,
+                    nbytes=round(sum(map(len, chunk.data)) * scale),
+                    pack_seconds=seconds * scale / threads,
+                    load_images_per_s=0.0,
+                    sampled=done,
+                    others=0.0,
+                )
             )
-        )
-    if not found:
-        raise DecodeError(f"no image could be read: {reason}", path=opened.path)
-    return tuple(sorted(found, key=lambda one: -one.load_images_per_s))
+        if not found:
+            raise DecodeError(f"no image could be read: {reason}", path=opened.path)
+        # In turn, so that a machine that becomes slower or faster meanwhile favours none of them.
+        rounds = [[load(epoch) for load in loaders] for epoch in range(_ROUNDS + 1)]
+    share = others.share()
+    rates = [one.sampled / min(seconds) for one, *seconds in zip(found, *rounds[1:], strict=True)]
+    measured = [
+        dataclasses.replace(one, load_images_per_s=rate, others=share)
+        for one, rate in zip(found, rates, strict=True)
+    ]
+    return tuple(sorted(measured, key=lambda one: -one.load_images_per_s))
 
 
-def _loading(source: Source, chunk: Chunk, threads: int) -> float:
-    """Images per second that the engine makes from the records of ``chunk``."""
+def _loader(
+    source: Source, chunk: Chunk, threads: int, path: str, stack: contextlib.ExitStack
+) -> Callable[[int], float]:
+    """Loads the records of ``chunk`` by the engine, for an epoch; returns the seconds it took."""
     from torchvision.transforms import v2
 
     from .._base.slabs import SlabRing
@@ -140,30 +162,26 @@ def _loading(source: Source, chunk: Chunk, threads: int) -> float:
     steps = [v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), v2.PILToTensor()]
     plan = recognise(v2.Compose(steps))
     assert isinstance(plan, Plan)  # all these transforms are recognised
-    with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
-        path = os.path.join(folder, "sample.lmdb")
-        with open_writer(path) as writer:
-            writer.extend(
-                Batch(
-                    data=chunk.data,
-                    keys=[source.keys[index] for index in chunk.indices.tolist()],
-                    labels=None,
-                    sizes=chunk.sizes,
-                    kinds=chunk.kinds,
-                    crc32c=chunk.crc32c,
-                )
+    with open_writer(path) as writer:
+        writer.extend(
+            Batch(
+                data=chunk.data,
+                keys=[source.keys[index] for index in chunk.indices.tolist()],
+                labels=None,
+                sizes=chunk.sizes,
+                kinds=chunk.kinds,
+                crc32c=chunk.crc32c,
             )
-        with open_store(path) as store:
-            options = EngineOptions(threads=threads, ring=SlabRing(2), check_crc="never")
-            decoder = make_engine("auto", store, plan, options)
-            best = float("inf")
-            user = object()
-            decoder.acquire(user)
-            try:
-                for number in range(_ROUNDS + 1):  # the first one warms up
-                    begin = time.perf_counter()
-                    decoder.submit(np.arange(len(store)), seed=0, epoch=number).result()
-                    best = min(best, time.perf_counter() - begin) if number else best
-            finally:
-                decoder.release(user)
-    return len(chunk.data) / best
+        )
+    store = stack.enter_context(open_store(path))
+    options = EngineOptions(threads=threads, ring=SlabRing(2), check_crc="never")
+    decoder, user = make_engine("auto", store, plan, options), object()
+    decoder.acquire(user)
+    stack.callback(decoder.release, user)
+
+    def load(epoch: int) -> float:
+        begin = time.perf_counter()
+        decoder.submit(np.arange(len(store)), seed=0, epoch=epoch).result()
+        return time.perf_counter() - begin
+
+    return load

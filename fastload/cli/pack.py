@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from typing import TYPE_CHECKING, get_args
 
 import click
 
 from .._base import byte_sizes
 from .._base.byte_sizes import human
+from .._base.machine.load import BUSY
 from .._printable import printable
 from ..hints import Compression, Encoding, OnPackError
 from ._stdout import kept_for_json
 from ._storage_options import storage_options
+from ._text import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -274,7 +277,14 @@ def _show_estimates(estimates: Sequence[Estimate], *, as_json: bool) -> None:
             f"{one.encode:<10}{human(one.nbytes):>12}{one.pack_seconds:>13,.1f} s"
             f"{one.load_images_per_s:>18,.0f}"
         )
-    click.echo(f"on {estimates[0].sampled} images; {estimates[0].encode} would load fastest")
+    first = estimates[0]
+    click.echo(f"on {first.sampled} images, in turn; {first.encode} would load fastest")
+    if first.others > BUSY:
+        text = (
+            f"other programs took {first.others:.0%} of the CPUs: figures are too low, and another "
+            "encoding may be the fastest; measure again when the machine is idle"
+        )
+        click.echo(wrapped(text, sys.stdout))
 
 
 def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from fastload import _native
+from fastload._base.machine.load import Others
 from fastload._version import __version__
 from fastload.cli import COMMANDS, main
 from fastload.converters import pack
@@ -494,12 +495,18 @@ def test_sizes_that_are_none_are_refused(text: str, images: Path, tmp_path: Path
     assert result.exit_code == 2 and "256MB" in result.stderr
 
 
-def test_dry_run_names_the_fastest_and_writes_nothing(images: Path, tmp_path: Path) -> None:
+def test_dry_run_names_the_fastest_and_writes_nothing(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = iter([0.02, 0.6, 0.0])
+    monkeypatch.setattr(Others, "share", lambda self: next(shares))
     result = run("pack", images, tmp_path / "a.lmdb", "--dry-run")
     assert result.exit_code == 0, result.stderr
     header, *rows, last = result.stdout.splitlines()
     assert header.split()[:2] == ["encoding", "size"] and len(rows) >= 5
-    assert last == f"on 20 images; {rows[0].split()[0]} would load fastest"
+    assert last == f"on 20 images, in turn; {rows[0].split()[0]} would load fastest"
+    busy = run("pack", images, tmp_path / "a.lmdb", "--dry-run", "--encode", "keep").stdout
+    assert "other programs took 60% of the CPUs" in busy.splitlines()[-1]
     as_json = run("pack", images, tmp_path / "a.lmdb", "--dry-run", "--json", "--encode", "png")
     assert [one["encode"] for one in json.loads(as_json.stdout)] == ["png"]
     assert os.listdir(tmp_path) == ["imgs"]

@@ -27,7 +27,7 @@ from torchvision import datasets
 
 import warm
 from fastload._tools.unpack import unpack
-from fastload.converters import _alone, _overwrite, append, concat, estimate, pack
+from fastload.converters import _alone, _estimate, _overwrite, append, concat, estimate, pack
 from fastload.converters._store_source import unique
 from fastload.converters._workplace import Workplace
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
@@ -918,6 +918,33 @@ def test_estimate_measures_every_encoding_and_writes_nothing(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="cannot resize"):
         estimate(path, tmp_path / "b.lmdb", encode="keep", resize=8)
     assert os.listdir(tmp_path) == ["a.lmdb"]
+
+
+def test_encodings_are_loaded_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [
+        {"key": f"{i}", "data": picture(i, 60, 50), "width": 60, "height": 50} for i in range(12)
+    ]
+    path = write(tmp_path / "a.lmdb", given)
+    turns: list[tuple[str, int]] = []
+    made = _estimate._loader
+
+    def loader(source: Any, chunk: Any, threads: int, store: str, stack: Any) -> Any:
+        load = made(source, chunk, threads, store, stack)
+
+        def told(epoch: int) -> float:
+            turns.append((Path(store).stem, epoch))
+            return load(epoch)
+
+        return told
+
+    monkeypatch.setattr(_estimate, "_loader", loader)
+    names = {one.encode for one in estimate(path, tmp_path / "b.lmdb", workers=1)}
+    assert [epoch for _, epoch in turns] == sorted(epoch for _, epoch in turns)
+    for epoch in range(4):
+        assert {name for name, number in turns if number == epoch} == names
+    monkeypatch.setattr(_estimate, "_PIXELS", 2 * 60 * 50)
+    few = {one.encode: one.sampled for one in estimate(path, tmp_path / "b.lmdb", workers=1)}
+    assert few["raw"] == 2
 
 
 def test_paths_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:

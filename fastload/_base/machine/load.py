@@ -11,6 +11,9 @@ from . import cpu
 
 STAT = Path("/proc/stat")
 
+BUSY = 0.15
+"""Share of the CPUs: if other programs take more, what was measured meanwhile cannot be trusted."""
+
 
 def own_s() -> float:
     """CPU seconds of this process and its finished children."""

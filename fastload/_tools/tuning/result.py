@@ -7,13 +7,12 @@ import os
 import statistics
 from collections.abc import Mapping
 
+from ..._base.machine.load import BUSY
 from ..._run.point import Point
 from ..._run.tuned_file import FORMAT, VERSION, write
 
 TIED = 0.03
 """Settings within this share of the best count as equally fast."""
-
-BUSY = 0.15  # share of the CPUs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

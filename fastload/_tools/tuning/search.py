@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from ..._base.keywords import names_nearest
-from ..._base.machine.load import Others
+from ..._base.machine.load import BUSY, Others
 from ..._run.point import Point
 from ..._run.tuned_file import fingerprint, machine
 from ...errors import UsageError
 from .grid import BATCH_SIZE, Grid
 from .meter import Meter, Trial
-from .result import BUSY, TIED, Tried, Tuning
+from .result import TIED, Tried, Tuning
 from .target import Target, cpus, target_of
 
 _GRID, _REFINE, _FINAL = 0.4, 0.73, 1.0  # of the search: when each part ends
