@@ -13,7 +13,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _OUTSIDE = 1.0  # pixels by which a box may leave its image: annotators round
 _NAMES = ("classes.txt", "obj.names", "predefined_classes.txt")  # of YOLO's classes
+_YAML_NAMES = re.compile(rb"^names\s*:", re.MULTILINE)
 
 
 class _Wrong(Exception):
@@ -48,7 +50,7 @@ class _Objects:
         where: the file that has them.
         size: width and height of the image, if the annotation says them.
         places: the number of each object in its file.
-        boxes: x0, y0, x1, y1 of each object: in pixels, or in parts of the image's sides.
+        boxes: x0, y0, x1, y1 of each: in pixels, or in parts of the image's sides.
         classes: the class of each.
         shapes: polygons or run lengths of each, in pixels or parts; None: a box only.
         more: further values of each, by name.
@@ -68,9 +70,10 @@ class _Objects:
         return f"{self.what} {number} of {self.where!r}"
 
     def add(
-        self, place: int, number: int, box: Sequence[float], shape: Any, **more: object
+        self, place: int, number: int, box: Sequence[float], shape: Any = None, **more: object
     ) -> None:
-        if not all(math.isfinite(side) for side in box) or box[2] < box[0] or box[3] < box[1]:
+        """Add one object; raises _Wrong."""
+        if not all(map(math.isfinite, box)) or box[2] < box[0] or box[3] < box[1]:
             raise _Wrong(f"the box {list(box)} has no corners in this order (x0, y0, x1, y1)")
         self.places.append(place)
         self.classes.append(number)
@@ -78,6 +81,14 @@ class _Objects:
         self.shapes.append(shape)
         for name, value in more.items():
             self.more.setdefault(name, []).append(value)
+
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Raise DecodeError if an image of ``size`` is another one than was annotated."""
+        if self.size not in (None, size):
+            raise DecodeError(
+                f"{self.where!r} is about an image of {self.size[0]}x{self.size[1]} pixels, and "
+                f"this one has {size[0]}x{size[1]}: give the images that were annotated"
+            )
 
 
 @dataclasses.dataclass
@@ -88,26 +99,26 @@ class _Annotated:
         names: paths below the folder of images.
         objects: of each image.
         classes: class names.
-        relative: whether boxes and shapes are parts of the image's sides.
-        beside: what is wrong, and left out.
-        fields: further fields, a value for each image.
+        beside: what is wrong, left out and noted.
         unlisted: why an image that is none of ``names`` is left out.
+        relative: whether boxes and shapes are parts of the image's sides.
+        ids: COCO's numbers of the images.
     """
 
     names: list[str]
     objects: list[_Objects]
     classes: list[str]
     beside: Beside
-    relative: bool = False
-    fields: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     unlisted: str = ""
+    relative: bool = False
+    ids: Sequence[int] = ()
 
 
 def is_annotations(path: str) -> bool:
     """Whether ``path`` holds annotations rather than masks."""
     if not os.path.isdir(path):
         return os.path.isfile(path)
-    return not images_below(path) and bool(_below(path, (".txt", ".xml")))
+    return not images_below(path) and bool(_below(path, ".txt") or _below(path, ".xml"))
 
 
 def annotated(folder: str, chosen: Chosen) -> FolderSource:
@@ -128,23 +139,23 @@ def annotated(folder: str, chosen: Chosen) -> FolderSource:
     beside, objects = found.beside, found.objects
     beside.classes = found.classes
     if chosen.annotations is not None:
-        for name, values in found.fields.items():
-            beside.add(name, values)
-        if any(one.boxes for one in objects) or "captions" not in found.fields:
-            beside.make("boxes", _Boxes(objects, found.relative))
-            beside.add("labels", [one.classes for one in objects], "labels")  # as torchvision's
-            for name in dict.fromkeys(name for one in objects for name in one.more):
-                beside.add(name, [one.more.get(name, []) for one in objects])
-    if chosen.masks is not None and is_annotations(chosen.masks):
+        beside.make("boxes", _Boxes(objects, found.relative))
+        beside.add("labels", [one.classes for one in objects], "labels")  # as torchvision's
+        for name in dict.fromkeys(name for one in objects for name in one.more):
+            beside.add(name, [one.more.get(name, []) for one in objects])
+        if found.ids:
+            beside.add("image_id", found.ids)
+    if chosen.masks == path or (chosen.masks is not None and is_annotations(chosen.masks)):
         if chosen.masks != path:
-            raise UsageError(f"masks: expected a folder of masks, or {path!r} itself, got "
-                             f"{chosen.masks!r}")  # fmt: skip
+            raise UsageError(
+                f"masks: expected a folder of masks, or {path!r} itself, got {chosen.masks!r}"
+            )
         beside.make(MASK, _Drawn(objects, found.relative, len(found.classes)))
-    elif chosen.masks is not None:
-        add_masks(beside, found.names, chosen.masks)
-    if MASK not in beside.columns or chosen.masks != path:
+    else:
         for one in objects:
             one.shapes = [None] * len(one.boxes)  # polygons take the most memory
+        if chosen.masks is not None:
+            add_masks(beside, found.names, chosen.masks)
     files = [os.path.join(folder, name) for name in found.names]
     if found.unlisted:
         add_unlisted(beside, folder, files, found.unlisted)
@@ -167,19 +178,19 @@ class _Boxes(Column):
 
     def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
         """As in ``Column``."""
-        width, height = size
         found = self._objects[index]
-        _check_size(found, size)
+        found.check_size(size)
+        sides = (*size, *size)
         boxes = found.boxes
         if self._relative:
-            boxes = [(x0 * width, y0 * height, x1 * width, y1 * height)
-                     for x0, y0, x1, y1 in boxes]  # fmt: skip
+            boxes = [[value * side for value, side in zip(box, sides)] for box in boxes]
         for box, number in zip(boxes, found.places):
-            if min(box[:2]) < -_OUTSIDE or box[2] > width + _OUTSIDE or box[3] > height + _OUTSIDE:
-                shown = ", ".join(f"{side:g}" for side in box)
+            outside = max(-box[0], -box[1], box[2] - size[0], box[3] - size[1])
+            if outside > _OUTSIDE:
+                shown = ", ".join(f"{value:g}" for value in box)
                 raise DecodeError(
                     f"{found.place(number)}: the box ({shown}) lies outside the image of "
-                    f"{width}x{height} pixels: correct it"
+                    f"{size[0]}x{size[1]} pixels: correct it"
                 )
         return encode_json(boxes)
 
@@ -219,17 +230,17 @@ class _Drawn(Column):
         from PIL import Image
 
         found = self._objects[index]
-        _check_size(found, size)
+        found.check_size(size)
         levels = np.zeros(size[::-1], self._type)
         count = np.zeros(size[::-1], np.int32)
-        for shape, number, at in zip(found.shapes, found.classes, found.places):
+        for shape, number, place in zip(found.shapes, found.classes, found.places):
             if shape is None:
                 continue
             try:
                 inside = _drawn(shape, size, relative=self._relative)
             except Exception as error:
                 raise DecodeError(
-                    f"{found.place(at)}: its shape cannot be drawn: {error}"
+                    f"{found.place(place)}: its shape cannot be drawn: {error}"
                 ) from error
             levels[inside] = number + 1
             count += inside
@@ -237,14 +248,6 @@ class _Drawn(Column):
         buffer = io.BytesIO()
         Image.fromarray(levels).save(buffer, "PNG")
         return buffer.getvalue()
-
-
-def _check_size(found: _Objects, size: tuple[int, int]) -> None:
-    if found.size is not None and found.size != size:
-        raise DecodeError(
-            f"{found.where!r} is about an image of {found.size[0]}x{found.size[1]} pixels, "
-            f"and this one has {size[0]}x{size[1]}: give the images that were annotated"
-        )
 
 
 def _drawn(shape: Any, size: tuple[int, int], *, relative: bool) -> np.ndarray:
@@ -289,24 +292,21 @@ def _run_lengths(text: bytes) -> list[int]:
 
 def _read(folder: str, path: str) -> _Annotated:
     """The annotations at ``path`` of the images in ``folder``."""
-    if path.lower().endswith(".json"):
+    if os.path.isfile(path) and path.lower().endswith(".json"):
         return _coco(folder, path)
-    if path.lower().endswith(".txt") and os.path.isfile(path):  # one of VOC's ImageSets
+    if os.path.isfile(path) and path.lower().endswith(".txt"):  # one of VOC's ImageSets
         root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
-        listed = _contents(path).decode("utf-8", "replace").splitlines()
-        names = [line.split()[0] for line in listed if line.strip()]
-        return _voc(folder, os.path.join(root, "Annotations"), names)
-    if not os.path.isdir(path):
-        raise StoreError(
-            "expected COCO's .json, a folder with VOC's .xml or YOLO's .txt, or a .txt of VOC's "
-            "ImageSets, found " + ("another file" if os.path.exists(path) else "nothing"),
-            path=path,
-        )
-    if _below(path, (".xml",)):
+        lines = _contents(path).decode("utf-8", "replace").splitlines()
+        return _voc(folder, os.path.join(root, "Annotations"), [line.split() for line in lines])
+    if os.path.isdir(path) and _below(path, ".xml"):
         return _voc(folder, path, None)
-    if _below(path, (".txt",)):
+    if os.path.isdir(path) and _below(path, ".txt"):
         return _yolo(folder, path)
-    raise StoreError("expected VOC's .xml or YOLO's .txt files, found neither", path=path)
+    raise StoreError(
+        "expected COCO's .json, a folder with VOC's .xml or YOLO's .txt, or a .txt of VOC's "
+        "ImageSets, found " + ("none of them" if os.path.exists(path) else "nothing"),
+        path=path,
+    )
 
 
 def _contents(path: str) -> bytes:
@@ -316,15 +316,40 @@ def _contents(path: str) -> bytes:
     return data
 
 
-def _below(folder: str, suffixes: tuple[str, ...]) -> list[str]:
-    """The files below ``folder`` that end like this, as paths below it, sorted."""
+def _below(folder: str, suffix: str) -> list[str]:
+    """The files below ``folder`` with this suffix, as paths below it, sorted."""
     found = [
-        os.path.relpath(os.path.join(root, name), folder)
+        os.path.relpath(os.path.join(root, name), folder).replace(os.sep, "/")
         for root, _, names in os.walk(folder)
         for name in names
-        if name.lower().endswith(suffixes) and name not in _NAMES
+        if name.lower().endswith(suffix) and name not in _NAMES
     ]
     return sorted(found)
+
+
+def _present(found: _Annotated, folder: str, path: str) -> _Annotated:
+    """``found``, whose images that are not in ``folder`` are faults.
+
+    Raises:
+        StoreError: none is there.
+    """
+    there = [_is_inside(name) and os.path.isfile(os.path.join(folder, name))
+             for name in found.names]  # fmt: skip
+    if not any(there):
+        raise StoreError(
+            f"expected the annotated images in {folder!r}, such as "
+            f"{', '.join(map(repr, found.names[:1])) or 'none'}, found none of {len(there):,}: "
+            "give the folder that they are in",
+            path=path,
+        )
+    for index in np.flatnonzero(~np.array(there)).tolist():
+        where = found.objects[index].where
+        found.beside.fault(index, f"{where!r} is about {found.names[index]!r}, which is not there")
+    return found
+
+
+def _is_inside(name: str) -> bool:
+    return not os.path.isabs(name) and ".." not in name.split("/")
 
 
 # --- COCO -----------------------------------------------------------------------------------------
@@ -337,7 +362,7 @@ def _coco(folder: str, path: str) -> _Annotated:
         images = sorted(given["images"], key=lambda one: one["id"])  # as CocoDetection does
         names = [str(one["file_name"]) for one in images]
         index = {one["id"]: at for at, one in enumerate(images)}
-        categories = sorted(given.get("categories", ()), key=lambda one: one["id"])
+        categories = sorted(given["categories"], key=lambda one: one["id"])
         numbers = {one["id"]: number for number, one in enumerate(categories)}
         classes = [str(one["name"]) for one in categories]
         entries = list(given["annotations"])
@@ -349,143 +374,118 @@ def _coco(folder: str, path: str) -> _Annotated:
         ) from error
     if len(index) != len(images):
         raise StoreError("expected an id of its own for each of the images", path=path)
+    if not any(os.path.lexists(os.path.join(folder, name)) for name in names):
+        names = list(map(os.path.basename, names))  # written with the folders above
+    objects = [
+        _Objects("annotation", path, _size_in(one.get("width"), one.get("height")))
+        for one in images
+    ]
     beside = Beside(len(images))
     beside.read(data)
-    if numbers:
-        beside.noted["category_ids"] = list(numbers)
-    objects = [_Objects("annotation", path, _size_in(one)) for one in images]
-    found = _Annotated(names, objects, classes, beside, unlisted=f"{path!r} does not list it")
-    captions: list[list[str]] = [[] for _ in images]
+    beside.noted["category_ids"] = list(numbers)
     for number, one in enumerate(entries):
         try:
             at = index[one["image_id"]]
         except (KeyError, TypeError) as error:
+            shown = one.get("image_id") if isinstance(one, dict) else one
             raise StoreError(
-                f"annotation {number}: expected the image_id of one of the images, found "
-                f"{one.get('image_id') if isinstance(one, dict) else one!r}",
+                f"annotation {number}: expected the image_id of one of the images, found {shown!r}",
                 path=path,
             ) from error
         try:
-            if "caption" in one and "bbox" not in one:
-                captions[at].append(str(one["caption"]))
-            else:
-                _add_coco(objects[at], number, one, numbers)
+            _add_coco(objects[at], number, one, numbers)
         except _Wrong as wrong:
             beside.fault(at, f"{objects[at].place(number)}: {wrong}")
-    if any(captions):
-        found.fields["captions"] = captions
+    found = _Annotated(names, objects, classes, beside, f"{path!r} does not list it")
     if all(type(one["id"]) is int for one in images):
-        found.fields["image_id"] = [one["id"] for one in images]
+        found.ids = list(index)
     return _present(found, folder, path)
 
 
 def _add_coco(
     found: _Objects, place: int, given: Mapping[str, Any], numbers: Mapping[Any, int]
 ) -> None:
-    """Add one annotation. Raises _Wrong."""
     category, box = given.get("category_id"), given.get("bbox")
-    if category not in numbers:
+    if not isinstance(category, (int, str)) or category not in numbers:
         declared = ", ".join(map(str, list(numbers)[:10])) or "none"
-        raise _Wrong(f"category_id {category!r} is none of the declared categories ({declared} "
-                     "...): declare it, or remove the annotation")  # fmt: skip
-    if not (isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))):
-        raise _Wrong(f"expected a bbox of x, y, width, height, found {box!r}")
-    x, y, width, height = box
-    crowd, area = given.get("iscrowd", 0), given.get("area", width * height)
-    shape = given.get("segmentation") or None
-    found.add(place, numbers[category], (x, y, x + width, y + height), shape,
-              iscrowd=crowd, area=float(area))  # fmt: skip
+        raise _Wrong(
+            f"category_id {category!r} is none of the declared categories ({declared} ...): declare"
+            " it, or remove the annotation"
+        )
+    try:
+        x, y, width, height = map(float, box)  # type: ignore[arg-type]
+        area = float(given.get("area", width * height))
+    except (TypeError, ValueError) as error:
+        raise _Wrong(f"expected a bbox of x, y, width, height, found {box!r}") from error
+    found.add(
+        place,
+        numbers[category],
+        (x, y, x + width, y + height),
+        given.get("segmentation") or None,
+        iscrowd=given.get("iscrowd", 0),
+        area=area,
+    )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _size_in(given: Mapping[str, Any]) -> tuple[int, int] | None:
+def _size_in(width: object, height: object) -> tuple[int, int] | None:
     """Width and height that an annotation says, if it does."""
-    width, height = given.get("width"), given.get("height")
     if isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0:
         return width, height
     return None
 
 
-def _present(found: _Annotated, folder: str, path: str) -> _Annotated:
-    """``found``, whose images that are not in ``folder`` are faults.
-
-    Raises:
-        StoreError: none is there.
-    """
-    there = [os.path.isfile(os.path.join(folder, name)) for name in found.names]
-    if not any(there):
-        raise StoreError(
-            f"expected the annotated images in {folder!r}, such as "
-            f"{', '.join(map(repr, found.names[:1])) or 'none'}, found none of "
-            f"{len(there):,}: give the folder that they are in",
-            path=path,
-        )
-    for index in np.flatnonzero(~np.array(there)).tolist():
-        where = found.objects[index].where
-        found.beside.fault(index, f"{where!r} is about {found.names[index]!r}, which is not there")
-    return found
-
-
 # --- VOC ------------------------------------------------------------------------------------------
 
 
-def _voc(folder: str, path: str, chosen: Sequence[str] | None) -> _Annotated:
-    """The images with an .xml file in ``path``; ``chosen``: those with these names, in order."""
-    files = {stem_of(name.replace(os.sep, "/")): name for name in _below(path, (".xml",))}
-    images = {stem_of(name): name for name in images_below(folder)}
-    missing = [name for name in chosen or () if name not in files]
-    if missing or not files:
-        what = f"{missing[0]}.xml" if missing else "files that end in .xml"
-        raise StoreError(f"expected {what} in the folder of annotations, found none", path=path)
-    stems = list(files if chosen is None else chosen)
+def _voc(folder: str, path: str, lines: Sequence[Sequence[str]] | None) -> _Annotated:
+    """The images with an .xml file in ``path``, or those that ``lines`` begin with, in order."""
+    files = {stem_of(name): os.path.join(path, name) for name in _below(path, ".xml")}
+    stems = list(files) if lines is None else [line[0] for line in lines if line]
+    missing = next((stem for stem in stems if stem not in files), None)
+    if missing is not None:
+        raise StoreError(f"expected {missing}.xml in the folder of annotations, found none",
+                         path=path)  # fmt: skip
     beside = Beside(len(stems))
-    trees = {}
-    for stem, name in files.items():  # of all: classes are numbered alike in every part
-        data = _contents(os.path.join(path, name))
-        beside.read(data)
-        try:
-            trees[stem] = ElementTree.fromstring(data)
-        except ElementTree.ParseError as error:
-            raise StoreError(
-                f"expected XML, found something else: {error}", path=os.path.join(path, name)
-            ) from error
+    trees = {stem: _xml(file, beside) for stem, file in files.items()}
+    # of all: so that every part of a dataset counts them alike
     classes = sorted({_text(one, "name") for tree in trees.values() for one in tree.iter("object")})
-    numbers = {name: number for number, name in enumerate(classes)}
     objects = []
     for index, stem in enumerate(stems):
-        file = os.path.join(path, files[stem])
-        size = trees[stem].find("size")
-        sides = {} if size is None else {
-            side: int(text) for side in ("width", "height") if (text := _text(size, side)).isdigit()
-        }  # fmt: skip
-        found = _Objects("object", file, _size_in(sides))
+        sides = (_text(trees[stem], f"size/{side}") for side in ("width", "height"))
+        size = _size_in(*(int(side) if side.isdigit() else None for side in sides))
+        found = _Objects("object", files[stem], size)
         for number, one in enumerate(trees[stem].iter("object")):
             try:
-                _add_voc(found, number, one, numbers)
+                _add_voc(found, number, one, classes)
             except _Wrong as wrong:
                 beside.fault(index, f"{found.place(number)}: {wrong}")
         objects.append(found)
+    images = {stem_of(name): name for name in images_below(folder)}
     names = [images.get(stem, f"{stem}.jpg") for stem in stems]
-    reason = f"{path!r} has no .xml for it" if chosen is None else "the list does not name it"
-    return _present(_Annotated(names, objects, classes, beside, unlisted=reason), folder, path)
+    reason = f"{path!r} has no .xml for it" if lines is None else "the list does not name it"
+    return _present(_Annotated(names, objects, classes, beside, reason), folder, path)
 
 
-def _add_voc(found: _Objects, place: int, given: Element, numbers: Mapping[str, int]) -> None:
-    corners = given.find("bndbox")
-    sides = ("xmin", "ymin", "xmax", "ymax")
+def _xml(path: str, beside: Beside) -> Element:
+    data = _contents(path)
+    beside.read(data)
     try:
-        box = [float(_text(corners, side)) for side in sides]  # type: ignore[arg-type]
-    except (ValueError, AttributeError) as error:
+        return ElementTree.fromstring(data)
+    except ElementTree.ParseError as error:
+        raise StoreError(f"expected XML, found something else: {error}", path=path) from error
+
+
+def _add_voc(found: _Objects, place: int, given: Element, classes: Sequence[str]) -> None:
+    try:
+        box = [float(_text(given, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
+    except ValueError as error:
         raise _Wrong("expected a bndbox of numbers xmin, ymin, xmax, ymax") from error
-    difficult = 1 if _text(given, "difficult") == "1" else 0
-    found.add(place, numbers[_text(given, "name")], box, None, difficult=difficult)
+    difficult = int(_text(given, "difficult") == "1")
+    found.add(place, classes.index(_text(given, "name")), box, difficult=difficult)
 
 
-def _text(given: Element, name: str) -> str:
-    return (given.findtext(name) or "").strip()
+def _text(given: Element, path: str) -> str:
+    return (given.findtext(path) or "").strip()
 
 
 # --- YOLO -----------------------------------------------------------------------------------------
@@ -497,13 +497,14 @@ def _yolo(folder: str, path: str) -> _Annotated:
     if not names:
         raise StoreError("expected images, found none", path=folder)
     beside = Beside(len(names))
-    files = matched(beside, names, path, _below(path, (".txt",)), "label file")
-    classes = _yolo_classes(path, beside)
+    files = matched(beside, names, path, _below(path, ".txt"), "label file")
+    classes = next(_yolo_classes(path), None)
+    beside.read(repr(classes).encode("utf-8", "replace"))
     objects = []
     for index, file in enumerate(files):
         found = _Objects("line", file)
         data = _contents(file) if file else b""
-        beside.read(b"%s\0" % data)
+        beside.read(data)
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             try:
                 if line.strip():
@@ -527,40 +528,33 @@ def _add_yolo(
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise _Wrong(f"expected a class and 4 numbers, or a polygon, found {len(values)} numbers")
     if not all(0 <= value <= 1 for value in values):
-        raise _Wrong("expected parts of the image's width and height, which are 0 to 1: divide "
-                     "pixels by them")  # fmt: skip
+        raise _Wrong(
+            "expected parts of the image's width and height, which are 0 to 1: divide pixels by "
+            "them"
+        )
     if len(values) == 4:
         x, y, width, height = values
-        box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        found.add(place, number, box, None)
+        found.add(place, number, (x - width / 2, y - height / 2, x + width / 2, y + height / 2))
     else:
         xs, ys = values[::2], values[1::2]
-        found.add(place, number, (min(xs), min(ys), max(xs), max(ys)), [list(values)])
+        found.add(place, number, (min(xs), min(ys), max(xs), max(ys)), [values])
 
 
-def _yolo_classes(path: str, beside: Beside) -> list[str] | None:
-    """The class names in data.yaml or classes.txt in ``path`` or the two folders above it."""
+def _yolo_classes(path: str) -> Iterator[list[str]]:
+    """The class names in classes.txt or a .yaml, in ``path`` or the two folders above it."""
     above = os.path.dirname(path)
     for folder in (path, above, os.path.dirname(above)):
         for name in sorted(os.listdir(folder)):
             file = os.path.join(folder, name)
-            found: Any = None
             if name in _NAMES:
                 lines = _contents(file).decode("utf-8", "replace").splitlines()
-                found = [line.strip() for line in lines if line.strip()]
-            elif name.endswith((".yaml", ".yml")):
-                found = _yaml_names(file)
-            if isinstance(found, dict) and all(type(number) is int for number in found):
-                most = max(found, default=-1) + 1
-                found = [found.get(number, str(number)) for number in range(min(most, 1 << 20))]
-            if isinstance(found, list):
-                beside.read(repr(found).encode("utf-8", "replace"))
-                return list(map(str, found))
-    return None
+                yield [line.strip() for line in lines if line.strip()]
+            elif name.endswith((".yaml", ".yml")) and _YAML_NAMES.search(data := _contents(file)):
+                yield _yaml_names(data, file)
 
 
-def _yaml_names(path: str) -> object:
-    """The entry ``names`` of a YAML file. Raises StoreError, MissingDependencyError."""
+def _yaml_names(data: bytes, path: str) -> list[str]:
+    """The entry ``names``: a list, or a dict of number -> name."""
     try:
         import yaml
     except ImportError as error:
@@ -569,7 +563,11 @@ def _yaml_names(path: str) -> object:
             "into classes.txt, one on each line"
         ) from error
     try:
-        given = yaml.safe_load(_contents(path))
-    except yaml.YAMLError as error:
-        raise StoreError(f"expected YAML, found something else: {error}", path=path) from error
-    return given.get("names") if isinstance(given, dict) else None
+        names = yaml.safe_load(data)["names"]
+        if isinstance(names, dict):
+            names = [names[number] for number in range(len(names))]
+        return list(map(str, names))
+    except (yaml.YAMLError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"expected names: a list, or numbers from 0 with a name each, found {error}", path=path
+        ) from error

@@ -228,7 +228,7 @@ def _together(store: Store, more: Store, source: object) -> ConcatStore:
     own = list(more.classes)
     classes = _classes_of_both(store, own, source)
     labels = None
-    if classes != own and store.labels is not None and more.labels is not None:
+    if own != list(store.classes) and store.labels is not None and more.labels is not None:
         place = {name: number for number, name in enumerate(classes)}
         numbers = np.array([place[name] for name in own], store.labels.dtype)
         labels = np.concatenate([store.labels, numbers[more.labels]])

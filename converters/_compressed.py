@@ -80,6 +80,8 @@ def compressed_source(path: str, chosen: Chosen) -> CompressedSource | None:
         except (EOFError, zlib.error, lzma.LZMAError) as error:
             raise StoreError(f"the file is damaged: {error}", path=path) from error
         except OSError as error:
+            if error.errno is None:  # not the system's
+                raise StoreError(f"the file is damaged: {error}", path=path) from error
             raise StoreError(
                 f"it cannot be decompressed into {os.path.dirname(inside)!r}: {error}; if there is "
                 "no room, set TMPDIR to another folder",

@@ -3,40 +3,20 @@
     python examples/segmentation.py images masks
 
 ``images`` holds JPEGs, ``masks`` a PNG of the same name for each, whose gray levels are classes
-(255: ignored). Both go into one store; ``joint=`` then moves each mask with its image.
+(255: ignored). Both go into one store; ``joint=True`` then moves each mask with its image.
 """
 
 import argparse
 from pathlib import Path
 
 import torch
-from PIL import Image
 from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from fastload import FastLoader, PackedDataset, open_writer
-from fastload.storage import Record
+from fastload import FastLoader, PackedDataset, pack
 
 IGNORED = 255
-
-
-def pack_pairs(images: Path, masks: Path, store: Path) -> None:
-    """Each image with its mask into ``store``, as the files are."""
-    with open_writer(store) as writer:
-        for path in sorted(images.glob("*.jpg")):
-            mask = masks / f"{path.stem}.png"
-            with Image.open(path) as image:  # reads the header only
-                width, height = image.size
-            record = Record(
-                data=path.read_bytes(),
-                label=None,
-                key=path.name,
-                width=width,
-                height=height,
-                fields={"mask": mask.read_bytes()},
-            )
-            writer.append([record])
 
 
 def network(classes: int, width: int) -> nn.Module:
@@ -66,7 +46,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     args = parser.parse_args()
     if not args.store.exists():
-        pack_pairs(args.images, args.masks, args.store)
+        pack(args.images, args.store, masks=args.masks)
 
     transform = v2.Compose(
         [
@@ -82,7 +62,7 @@ def main() -> None:
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = FastLoader(
-        PackedDataset(args.store, joint={"mask": "mask"}),
+        PackedDataset(args.store, joint=True),
         args.batch_size,
         shuffle=True,
         drop_last=True,

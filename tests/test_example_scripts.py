@@ -123,6 +123,25 @@ def test_segmentation_packs_pairs_and_trains_on_them(tmp_path: Path) -> None:
     assert len(found) == 6 and found[-1] < found[0]  # masks lie where their images do
 
 
+def test_detection_packs_boxes_and_trains_on_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    (tmp_path / "images").mkdir()
+    images, annotations = [], []
+    for number in range(6):
+        pixels = np.full((60, 80, 3), 40, np.uint8)
+        x, y, side = (int(value) for value in rng.integers(10, 30, 3))
+        pixels[y : y + side, x : x + side] = 200
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.jpg")
+        images.append({"id": number, "file_name": f"{number}.jpg", "width": 80, "height": 60})
+        box = {"id": number, "image_id": number, "category_id": 5, "bbox": [x, y, side, side]}
+        annotations.append(box)
+    given = {"images": images, "annotations": annotations, "categories": [{"id": 5, "name": "box"}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(given))
+    words = ["images", "boxes.json", "--width", 4, "--epochs", 12, *SMALL]
+    found = losses(run("detection.py", *words, folder=tmp_path))
+    assert len(found) == 12 and found[-1] < found[0]
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_contrastive_takes_images_with_and_without_labels(imgs: Path, labelled: bool) -> None:
     source = imgs if labelled else imgs / "class0"

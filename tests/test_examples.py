@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import json
 import os
 import pickle
 import re
@@ -164,16 +165,37 @@ def segmentation(path: Path) -> None:
 
 
 def detection(path: Path) -> None:
-    annotated(path, {"boxes": [[10, 20, 300, 400], [5, 5, 50, 60]], "classes": [17, 3]})
+    fields = {"boxes": [[10, 20, 300, 400], [5, 5, 50, 60]], "labels": [17, 3]}
+    annotated(path, fields, {"joint": {"boxes": "xyxy", "labels": "labels"}})
 
 
-def annotated(path: Path, fields: dict[str, Any]) -> None:
+def annotated(path: Path, fields: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
     photo(path.with_name("one.jpg"))
     data = path.with_name("one.jpg").read_bytes()
-    with open_writer(path) as writer:
+    with open_writer(path, metadata=metadata) as writer:
         for number in range(4):
             key, size = f"{number}.jpg", {"width": 640, "height": 480}
             writer.append([Record(data=data, label=None, key=key, fields=fields, **size)])
+
+
+def flat(folder: Path) -> None:
+    """One photo, or its mask, called alike."""
+    folder.mkdir()
+    photo(folder.with_name("one.jpg"))
+    with Image.open(folder.with_name("one.jpg")) as image:
+        if folder.name == "masks":
+            image.convert("L").save(folder / "one.png")
+        else:
+            image.save(folder / "one.jpg")
+
+
+def coco(path: Path) -> None:
+    """COCO's annotations of ``images``."""
+    image = {"id": 1, "file_name": "one.jpg", "width": 640, "height": 480}
+    box = {"id": 1, "image_id": 1, "category_id": 3, "bbox": [10, 20, 30, 40]}
+    categories = [{"id": 3, "name": "dog"}]
+    given = {"images": [image], "annotations": [box], "categories": categories}
+    path.write_text(json.dumps(given))
 
 
 def tars(path: Path) -> None:
@@ -197,6 +219,10 @@ DATA: dict[str, Callable[[Path], Any]] = {
     "food101": images,
     "train.py": lambda path: path.write_text(TRAIN),
     "list.csv": listed,
+    "images": flat,
+    "masks": flat,
+    "instances.json": coco,
+    "pairs.csv": lambda path: path.write_text("path,depth\nimages/one.jpg,masks/one.png\n"),
     "a.jpg": photo,
     "imgs.lmdb": lambda path: pack(path.with_name("imgs"), path),
     "imgs.h5": lambda path: pack(path.with_name("imgs"), path),
@@ -215,6 +241,10 @@ PACKING = [
     "imagenet",
     "more",
     "list.csv",
+    "images",
+    "masks",
+    "instances.json",
+    "pairs.csv",
     "a.jpg",
     "cifar-10-python.tar.gz",
     "saved",

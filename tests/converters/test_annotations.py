@@ -287,18 +287,14 @@ def test_run_lengths_are_read_without_pycocotools(scene: Scene, tmp_path: Path) 
     assert np.flatnonzero(levels.T.reshape(-1)).tolist() == [5, 6, 7]
 
 
-def test_captions_of_coco_are_a_field(scene: Scene, tmp_path: Path) -> None:
-    def captions(given: dict[str, Any]) -> None:
-        del given["categories"]
-        given["annotations"] = [
-            {"id": at, "image_id": 50 - at % COUNT, "caption": f"words {at}"} for at in range(9)
-        ]
+def test_names_with_the_folders_above_are_found(scene: Scene, tmp_path: Path) -> None:
+    def deeper(given: dict[str, Any]) -> None:
+        for one in given["images"]:
+            one["file_name"] = f"/data/train/{one['file_name']}"
 
-    scene.change(captions)
+    scene.change(deeper)
     pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "coco.json")
-    store = open_store(tmp_path / "a.lmdb")
-    at = store.keys(np.arange(COUNT)).index("0.jpg")
-    assert fields(store, "captions")[at] == ["words 0", "words 7"]
+    check(scene, open_store(tmp_path / "a.lmdb"))
 
 
 def annotation(given: dict[str, Any], **changes: object) -> None:
@@ -314,6 +310,9 @@ def annotation(given: dict[str, Any], **changes: object) -> None:
         (lambda given: annotation(given, bbox=[30, 5, 20, 3]), "lies outside the image of 43x62"),
         (lambda given: given["images"][1].update(width=99), "an image of 99x62 pixels, and this"),
         (lambda given: given["images"][1].update(file_name="no.jpg"), r"'no\.jpg'.*not there"),
+        (lambda given: given["images"][1].update(file_name="../coco.json"), "which is not there"),
+        (lambda given: annotation(given, category_id=[3]), r"category_id \[3\] is none of"),
+        (lambda given: annotation(given, area="x"), "expected a bbox"),
     ],
 )
 def test_what_is_wrong_with_an_image_of_coco_is_named_or_skipped(
@@ -458,18 +457,28 @@ def test_bad_xml_is_named(scene: Scene, tmp_path: Path) -> None:
 # --- YOLO -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("names", ["data.yaml", "classes.txt", None])
+@pytest.mark.parametrize("names", ["data.yaml", "dict.yml", "classes.txt", None])
 def test_the_class_names_of_yolo_are_found_where_they_are(
     scene: Scene, tmp_path: Path, names: str | None
 ) -> None:
     (scene.root / "data.yaml").unlink()
     if names == "data.yaml":
+        (scene.root / "broken.yaml").write_text("{")  # has no names, and is not read
         (scene.root / names).write_text("nc: 3\nnames: [cat, dog, owl]\n")
+    elif names == "dict.yml":
+        (scene.root / names).write_text("names:\n  0: cat\n  1: dog\n  2: owl\n")
     elif names is not None:
         (scene.root / "labels" / names).write_text("cat\ndog\nowl\n")
     pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
     store = open_store(tmp_path / "a.lmdb")
     assert list(store.classes) == ([] if names is None else NAMES)
+
+
+def test_bad_class_names_of_yolo_are_named(scene: Scene, tmp_path: Path) -> None:
+    for text in ("names: 3\n", "names: {1: cat}\n", "names: [\n"):
+        (scene.root / "data.yaml").write_text(text)
+        with pytest.raises(StoreError, match=r"data\.yaml': expected names"):
+            pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
 
 
 def test_outlines_of_yolo_become_boxes_and_masks(scene: Scene, tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ def test_the_summary_names_and_counts_the_files_that_are_left_out(tmp_path: Path
     root = tmp_path / "in"
     kinds_of_images(root)
     done = CliRunner().invoke(main, ["pack", str(root), str(tmp_path / "x.lmdb")])
-    assert f"left out: 1 file, {root}/a/6.json: Pillow, as installed" in done.output
+    assert f"left out: 1 file, {root}/a/6.json: 1 of 7 images have such a file" in done.output
     assert "packed from a list" in done.output
     (tmp_path / "list.csv").write_text("path,label\nin/a/6.jpg,1\n")
     listed = CliRunner().invoke(
@@ -295,6 +295,56 @@ def test_the_summary_names_and_counts_the_files_that_are_left_out(tmp_path: Path
     assert left["files"] == 1 and left["example"] == f"{root}/a/6.json"
     small = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
     assert f"left out: 1 file, {root}/a" in FastLoader(str(root), transform=small).explain()
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> np.ndarray:
+    """What a gray image of 16 bits in the folder ``deep`` holds."""
+    levels = (np.arange(600, dtype=np.uint16) * 100).reshape(20, 30)
+    (tmp_path / "deep").mkdir()
+    Image.fromarray(levels).save(tmp_path / "deep" / "x.png")
+    return levels
+
+
+def stored(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(open_store(path).read(np.arange(1))[0])))
+
+
+@pytest.mark.parametrize("encode", ["keep", "png", "dct"])
+def test_gray_of_16_bits_keeps_all_of_them(tmp_path: Path, deep: np.ndarray, encode: Any) -> None:
+    pack(tmp_path / "deep", tmp_path / "x.lmdb", encode=encode)
+    assert np.array_equal(stored(tmp_path / "x.lmdb"), deep)
+    pack(tmp_path / "x.lmdb", tmp_path / "y.lmdb", encode="png", resize="15x10")
+    assert stored(tmp_path / "y.lmdb").shape == (10, 15)
+    assert int(stored(tmp_path / "y.lmdb").max()) > 50_000
+
+
+@pytest.mark.parametrize("image", [Image.fromarray, np.array])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_gray_of_16_bits_of_a_dataset_keeps_all_of_them(
+    tmp_path: Path, deep: np.ndarray, image: Any, dtype: Any
+) -> None:
+    if image is np.array and dtype is np.int32:
+        dtype = np.uint16  # an array of other integers is no image
+    pack([image(deep.astype(dtype))], tmp_path / "x.lmdb")
+    assert np.array_equal(stored(tmp_path / "x.lmdb"), deep)
+
+
+@pytest.mark.parametrize("options", [{"encode": "jpeg"}, {"encode": "raw"}, {"encode": "bmp"},
+                                     {"resize": 8}])  # fmt: skip
+def test_gray_of_16_bits_is_not_clipped_to_white(
+    tmp_path: Path, deep: np.ndarray, options: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        DecodeError, match=r"gray of more than 8 bits.*clip to white: encode='keep'"
+    ):
+        pack(tmp_path / "deep", tmp_path / "x.lmdb", **options)
+
+
+def test_gray_of_more_than_16_bits_is_not_cut_for_a_png(tmp_path: Path) -> None:
+    for levels in (np.full((4, 4), 1 << 20, np.int32), np.full((4, 4), 0.5, np.float32)):
+        with pytest.raises(DecodeError, match="gray of more than 8 bits"):
+            pack([Image.fromarray(levels)], tmp_path / "x.lmdb")
 
 
 def test_folder_of_no_images_at_all_is_an_error(tmp_path: Path) -> None:

@@ -121,6 +121,25 @@ def test_images_of_every_kind_are_fetched_and_what_is_left_out_has_its_url_s_pat
     assert content(tmp_path / "a.lmdb")[0][-1] == image.getvalue()
 
 
+def test_files_beside_images_and_columns_of_files_are_fetched(
+    memory: Any, images: Path, tmp_path: Path, staging: Path
+) -> None:
+    for path in images.rglob("*.jpg"):
+        path.with_suffix(".txt").write_text(f"caption {path.stem}")
+    memory.put(str(images), "/b/imgs", recursive=True)
+    pack("memory://b/imgs", tmp_path / "a.lmdb")
+    store = open_store(tmp_path / "a.lmdb")
+    keys = store.keys(np.arange(len(store)))
+    wanted = [f"caption {Path(key).stem}".encode() for key in keys]
+    assert store.values("txt", np.arange(len(store))) == wanted
+    memory.pipe("/b/imgs/list.csv", b"path,extra\nklasse 1/03.jpg,klasse 0/00.txt\n")
+    pack("memory://b/imgs/list.csv", tmp_path / "b.lmdb", file_columns="extra")
+    store = open_store(tmp_path / "b.lmdb")
+    assert store.values("extra", np.arange(1)) == [b"caption 00"]
+    assert store.read(np.arange(1)) == [picture(3, 9, 9)]
+    assert os.listdir(staging) == []
+
+
 def test_errors_at_a_url_name_the_url_and_no_place_of_this_machine(
     memory: Any, images: Path, tmp_path: Path, staging: Path
 ) -> None:

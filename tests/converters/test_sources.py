@@ -459,6 +459,46 @@ def test_reader_finds_the_sidecar_that_gets_its_name_while_it_looks(
     assert columns_of(path) == expected
 
 
+def test_append_finds_what_does_not_fit_before_it_reads_all_images(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.lmdb")
+    before = columns_of(path)
+
+    class Images(torch.utils.data.Dataset[Any]):
+        classes = CLASSES
+
+        def __init__(self, label: Any) -> None:
+            self.label, self.read = label, 0
+
+        def __len__(self) -> int:
+            return 500
+
+        def __getitem__(self, index: int) -> Any:
+            self.read += 1
+            return Image.new("RGB", (4, 4)), self.label
+
+    for label, message in ((0.5, "type of labels"), ([1, 2], "type of labels")):
+        more = Images(label)
+        with pytest.raises(UsageError, match=message):
+            append(path, more)
+        assert more.read == 1
+    (tmp_path / "list.csv").write_text("path,label,caption\nno.jpg,0,x\n")
+    Image.new("RGB", (4, 4)).save(tmp_path / "no.jpg")
+    with pytest.raises(UsageError, match=r"expected images (with its fields|of its classes)"):
+        append(path, tmp_path / "list.csv")
+    again = write(tmp_path / "y.lmdb", [{"data": b"damaged"}] * 12)
+    with pytest.raises(UsageError, match="already has a record called"):
+        append(path, again)  # before a damaged one is met
+    assert columns_of(path) == before
+
+
+@pytest.mark.parametrize("function", [append, concat])
+def test_a_mistyped_option_is_answered_at_once(tmp_path: Path, function: Any) -> None:
+    path = write(tmp_path / "x.lmdb")
+    with pytest.raises(TypeError, match=r"'qualty'. Did you mean 'quality'"):
+        function(path, tmp_path / "none", qualty=3)
+    assert os.listdir(tmp_path) == ["x.lmdb"]
+
+
 def test_append_reports_what_it_left_out_and_notes_where_images_came_from(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name / "a").mkdir(parents=True)
