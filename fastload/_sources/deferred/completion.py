@@ -19,7 +19,7 @@ import torch
 
 from . import single
 from .batch import BatchDecoder, Filling
-from .image import DeferredImage
+from .image import DeferredBand, DeferredImage
 from .lowering import may_lower
 from .needed import has_tensors
 from .recording import Opened, Recording
@@ -45,11 +45,11 @@ class Found:
     """The deferred objects of a batch, each once, by ``id``."""
 
     def __init__(self) -> None:
-        self._tensors: tuple[type, ...] = ()
+        self._tensors: frozenset[type] = frozenset()
         if has_tensors():
-            from .tensor import DeferredBatch, DeferredRow, DeferredTensor, DeferredTVImage
+            from .tensor import KINDS
 
-            self._tensors = DeferredTensor, DeferredTVImage, DeferredBatch, DeferredRow
+            self._tensors = KINDS
         self.images: dict[int, DeferredImage] = {}
         self.tensors: dict[int, DeferredTensor | DeferredBatch | DeferredRow] = {}
 
@@ -59,7 +59,7 @@ class Found:
     def add(self, part: Any) -> Any:
         """Note ``part`` if it is deferred; returns it."""
         kind = type(part)
-        if kind is DeferredImage:
+        if kind is DeferredImage or kind is DeferredBand:
             self.images[id(part)] = part
         elif kind in self._tensors:
             self.tensors[id(part)] = part
