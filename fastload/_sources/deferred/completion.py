@@ -19,7 +19,7 @@ import torch
 
 from . import single
 from .batch import BatchDecoder, Filling
-from .image import DeferredBand, DeferredImage
+from .image import DeferredImage
 from .lowering import may_lower
 from .needed import has_tensors
 from .recording import Opened, Recording
@@ -59,7 +59,7 @@ class Found:
     def add(self, part: Any) -> Any:
         """Note ``part`` if it is deferred; returns it."""
         kind = type(part)
-        if kind is DeferredImage or kind is DeferredBand:
+        if kind is DeferredImage:
             self.images[id(part)] = part
         elif kind in self._tensors:
             self.tensors[id(part)] = part

@@ -649,23 +649,6 @@ class DeferredImage(Image):
             self._made("thumbnail").thumbnail(size, resample, reducing_gap)
         self._adopt()
 
-    def split(self) -> tuple[Image, ...]:
-        """As Pillow's. What is asked of a band makes it, unless they are merged again."""
-        if self._real is not None or self._mode not in PLAIN:
-            return self._made("split").split()
-        if self._mode == "L":
-            return (self.copy(),)
-        source = self._then()
-        return tuple(DeferredBand(source, channel) for channel in range(len(self._mode)))
-
-    def getchannel(self, channel: Any) -> Image:
-        """As Pillow's, and as ``split``."""
-        number = self._mode.find(channel) if type(channel) is str and channel else channel
-        if self._real is None and self._mode == "RGB" and type(number) is int:
-            if 0 <= number < len(self._mode):
-                return DeferredBand(self._then(), number)
-        return self._made("getchannel").getchannel(channel)
-
     # Copies of the object.
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -777,62 +760,22 @@ def _complete(kind: type[DeferredImage]) -> None:
 _complete(DeferredImage)
 
 
-class DeferredBand(DeferredImage):
-    """One band of an RGB image. Whatever is asked of it makes it, of pixels that bands share.
-
-    Args:
-        source: the image, which nobody else changes.
-        channel: of the band.
-    """
-
-    mode = DeferredImage.mode
-    getbands = DeferredImage.getbands
-    format = DeferredImage.format
-
-    def __init__(self, source: DeferredImage, channel: int) -> None:
-        super().__init__(Recording(source._opened, COPY, source._size, "L"))
-        self._loaded = True
-        self._source = source
-        self._channel = channel
-
-    def materialise(self) -> Image:
-        """As of any deferred image."""
-        if self._real is None:
-            self._real = self._source.materialise().getchannel(self._channel)
-        return self._real
-
-    @property
-    def info(self) -> Info:
-        """As of any image."""
-        return self.materialise().info
-
-    @info.setter
-    def info(self, info: Info) -> None:
-        self.materialise().info = info
-
-    def copy(self) -> Image:
-        """As of any image."""
-        return self.materialise().copy()
-
-    __copy__ = copy
-
-
-_complete(DeferredBand)
-
-
 def merged(bands: Any) -> DeferredImage | None:
     """The image that three bands of one image are, in any order; None: they are not."""
     if type(bands) not in (tuple, list) or len(bands) != len("RGB"):
         return None
-    if not all(type(band) is DeferredBand and band._real is None for band in bands):
+    if not all(map(waiting, bands)):
         return None
-    first, *others = (band._source for band in bands)
-    if not waiting(first) or not all(
-        waiting(other) and other._opened is first._opened and other._operations == first._operations
-        for other in others
-    ):
+    (first, before), *others = ((band._opened, band._operations[:-1]) for band in bands)
+    if not all(opened is first and operations == before for opened, operations in others):
         return None
-    return first._then(("order", *(band._channel for band in bands)))
+    ends = [band._operations[-1:] for band in bands]
+    if not all(end and end[0][0] == "band" for end in ends):
+        return None
+    made = bands[0]._then()
+    made._operations = before or COPY
+    made._mode = "RGB"
+    return made._then(("order", *(number for ((_, number),) in ends)))
 
 
 def _unread(image: DeferredImage) -> Image:
