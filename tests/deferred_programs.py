@@ -258,6 +258,17 @@ def _split_and_merged(x: Any) -> Any:
     return Image.merge(x.mode, x.split())
 
 
+def _reordered(x: Any, order: Any, touch: int) -> Any:
+    """Merged in another order; what is done in between may not be overlooked."""
+    bands = [x.getchannel(one) for one in order] if touch % 2 else [x.split()[k] for k in (2, 1, 0)]
+    if touch > 3:
+        bands[1].putpixel((0, 0), 9)
+    elif touch > 2:
+        x.putpixel((0, 0), (1, 2, 3))
+    merged = Image.merge("RGB", bands)
+    return (merged, bands, len(x.split()), bands[0].info, bands[0].size)[0 if touch < 5 else 1]
+
+
 IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x, m: x.convert(m), m=modes),
     step(lambda x: x.copy()),
@@ -366,6 +377,13 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: Image.fromarray(np.asarray(x))),
     step(lambda x: Image.fromarray(np.array(x)[:, ::-1])),
     step(_split_and_merged),
+    step(
+        _reordered,
+        order=st.sampled_from([(2, 1, 0), "BGR", "RRG", (1, 1, 1), (0, 1, 5), ("R", 1, 2)]),
+        touch=st.integers(0, 5),
+    ),
+    step(lambda x, c: x.getchannel(c).resize((9, 7)), c=st.sampled_from([0, 2, -1, "G", "", "RG"])),
+    step(lambda x: x.split()[-1].convert("RGB")),
     step(_pixel),
     step(_written, at=st.integers(0, 50)),
     step(_marked),
@@ -518,6 +536,17 @@ def _batch(x: Any) -> Any:
     return torch.cat([y, torch.stack([x, x])])
 
 
+def _unsqueezed(x: Any, how: int) -> Any:
+    """Views with a dimension in front, which see what changes, and what is put together of them."""
+    y = (x.unsqueeze(0), torch.unsqueeze(x, -x.ndim - 1), x[None])[how % 3]
+    batch = torch.cat([y, x[None]], 0)
+    if how == 3:
+        x.add_(1)
+    elif how == 4:
+        y.mul_(2)
+    return x, y, batch, y.shape, y.stride(), y.squeeze(0), y[0], torch.cat([batch, y])
+
+
 def _saved(x: Any) -> Any:
     buffer = io.BytesIO()
     torch.save(x, buffer)
@@ -575,6 +604,7 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     ),
     step(_rows, n=st.integers(1, 3)),
     step(_batch),
+    step(_unsqueezed, how=st.integers(0, 4)),
     step(_saved),
     step(lambda x: pickle.loads(pickle.dumps(x))),
     step(lambda x: copy.deepcopy(x)),
@@ -596,7 +626,8 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: x.numpy()),
     step(_shaped),
     step(lambda x: torch.nn.functional.interpolate(x[None].float(), (5, 5))),
-    step(lambda x: F.to_pil_image(x)),
+    step(lambda x, m: F.to_pil_image(x, m), m=st.sampled_from([None, None, "RGB", "L", "F"])),
+    step(lambda x: F.to_tensor(F.to_pil_image(x).resize((7, 5)))),
     step(lambda x: F.resize(x, [6, 7], antialias=True)),
     step(lambda x: v2.Resize((6, 7))(x)),
     step(
@@ -614,6 +645,7 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: F2.vertical_flip(x)),
     step(lambda x, d: x.flip(d), d=st.sampled_from([-1, [-2], (1, 2), 0])),
     step(lambda x: x[:, :, 1:]),
+    step(lambda x, o: x[o], o=st.sampled_from([[2, 1, 0], [2, 1, 0], [0, 0, -1], [1], [2, 1, 3]])),
     step(_part, whole=st.booleans()),
     step(lambda x: F.hflip(x)),
     step(lambda x: F.erase(x, 1, 2, 3, 4, torch.tensor([0.5])[:, None, None])),

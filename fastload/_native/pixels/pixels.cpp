@@ -110,6 +110,22 @@ void grayscale(Canvas* canvas) {
   });
 }
 
+void order(Canvas* canvas, const double* values) {
+  canvas->begin_next(canvas->width(), canvas->height());
+  for (int c = 0; c < 3; ++c) {
+    std::memcpy(canvas->next_plane(c), canvas->plane(static_cast<int>(values[c])), canvas->area());
+  }
+  canvas->swap();
+}
+
+int order_values(const double* values, int count) {
+  if (count < 3) return -1;
+  for (int c = 0; c < 3; ++c) {
+    if (values[c] != 0 && values[c] != 1 && values[c] != 2) return -1;
+  }
+  return 3;
+}
+
 // ImageOps.autocontrast without a cutoff.
 void autocontrast(Canvas* canvas) {
   const size_t area = canvas->area();
@@ -422,6 +438,8 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
       return contrast_crop_values(values, count, width, height);
     case PixelOp::kPad:
       return pad_values(values, count, width, height);
+    case PixelOp::kOrder:
+      return order_values(values, count);
     default:
       return torch_op_values(op, values, count);
   }
@@ -457,6 +475,8 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
       return contrast_crop(canvas, values);
     case PixelOp::kPad:
       return pad(canvas, values);
+    case PixelOp::kOrder:
+      return order(canvas, values);
     case PixelOp::kSaturation:
       return saturation(canvas, static_cast<float>(values[0]));
     case PixelOp::kHue:

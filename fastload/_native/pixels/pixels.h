@@ -73,8 +73,9 @@ enum class PixelOp : int {
   // Left, top, right, bottom; 0: the edge is repeated, 1: reflected without it, 2: with it. A reflection is
   // not wider than the image.
   kPad = 35,
+  kOrder = 36,  // the channel that each of the three comes from
 };
-constexpr int kPixelOps = 36;
+constexpr int kPixelOps = 37;
 
 constexpr int kMostBlurred = 65535;  // pixels
 

@@ -45,11 +45,11 @@ class Found:
     """The deferred objects of a batch, each once, by ``id``."""
 
     def __init__(self) -> None:
-        self._tensors: tuple[type, ...] = ()
+        self._tensors: frozenset[type] = frozenset()
         if has_tensors():
-            from .tensor import DeferredBatch, DeferredRow, DeferredTensor, DeferredTVImage
+            from .tensor import KINDS
 
-            self._tensors = DeferredTensor, DeferredTVImage, DeferredBatch, DeferredRow
+            self._tensors = KINDS
         self.images: dict[int, DeferredImage] = {}
         self.tensors: dict[int, DeferredTensor | DeferredBatch | DeferredRow] = {}
 

@@ -44,7 +44,7 @@ _MOST_PIXELS = 1 << 28  # of an image between two frames
 PIXEL_BY_PIXEL: Final = frozenset(
     (
         pixels.NONE, pixels.BRIGHTNESS, pixels.SATURATION, pixels.HUE, pixels.GRAYSCALE,
-        pixels.INVERT, pixels.SOLARIZE, pixels.POSTERIZE, pixels.LEVELS,
+        pixels.INVERT, pixels.SOLARIZE, pixels.POSTERIZE, pixels.LEVELS, pixels.ORDER,
     )
 )  # fmt: skip
 

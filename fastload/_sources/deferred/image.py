@@ -98,6 +98,15 @@ class DeferredImage(Image):
         self._size = recording.size
         self._mode = recording.mode
 
+    @classmethod
+    def of_pixels(cls, recording: Recording) -> DeferredImage:
+        """An image of the same pixels that came of no file: loaded, and without ``info``."""
+        operations = recording.operations or COPY
+        new = cls(recording._replace(operations=operations))
+        new._loaded = True
+        new._info = {}
+        return new
+
     # What it is.
 
     @property
@@ -749,6 +758,24 @@ def _complete(kind: type[DeferredImage]) -> None:
 
 
 _complete(DeferredImage)
+
+
+def merged(bands: Any) -> DeferredImage | None:
+    """The image that three bands of one image are, in any order; None: they are not."""
+    if type(bands) not in (tuple, list) or len(bands) != len("RGB"):
+        return None
+    if not all(map(waiting, bands)):
+        return None
+    (first, before), *others = ((band._opened, band._operations[:-1]) for band in bands)
+    if not all(opened is first and operations == before for opened, operations in others):
+        return None
+    ends = [band._operations[-1:] for band in bands]
+    if not all(end and end[0][0] == "band" for end in ends):
+        return None
+    made = bands[0]._then()
+    made._operations = before or COPY
+    made._mode = "RGB"
+    return made._then(("order", *(number for ((_, number),) in ends)))
 
 
 def _unread(image: DeferredImage) -> Image:

@@ -171,6 +171,11 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         by_pixel=True,
         keeps_info=False,
     ),
+    "order": ImageOperation(  # which channel each one comes from
+        lambda image, *order: PIL.Image.merge("RGB", [image.getchannel(one) for one in order]),
+        slot=slots.of(pixels.ORDER),
+        by_pixel=True,
+    ),
     # Geometry.
     "copy": ImageOperation(lambda image: image.copy(), slot=slots.copy, by_pixel=True),
     "crop": ImageOperation(  # a box inside the image: x, y, w, h

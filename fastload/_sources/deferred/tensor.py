@@ -417,6 +417,42 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
         return self._memory.real if self._image is None else self._image
 
 
+class DeferredUnsqueezed(DeferredTensor):
+    """A view of a deferred tensor with a dimension of one in front: (1, channels, height, width).
+
+    Most functions get the real one.
+    """
+
+    @classmethod
+    def _of(cls, memory: _Memory) -> DeferredUnsqueezed:
+        shape, _ = shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)
+        strides = memory.strides
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            (1, *shape),
+            strides=(shape[0] * strides[0], *strides),
+            dtype=memory.layout.dtype,
+        )
+        _without_data(made)
+        made._memory = memory
+        return made
+
+    def materialise(self) -> torch.Tensor:
+        """As of any deferred tensor: a view of it."""
+        return super().materialise().unsqueeze(0)
+
+    def as_subclass(self, kind: Any) -> Any:
+        """As of any tensor."""
+        return _eagerly(torch.Tensor.as_subclass, (self, kind), {})
+
+    def _real_or_none(self) -> torch.Tensor | None:
+        real = self._memory.real
+        return None if real is None else real.unsqueeze(0)
+
+    def _shape(self) -> tuple[int, ...]:
+        return 1, *super()._shape()
+
+
 class DeferredBatch(_Deferred):
     """Deferred tensors of one shape and dtype, stacked along a new first dimension.
 
@@ -681,12 +717,12 @@ def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(torch.empty(shape, device="meta").stride())
 
 
-_KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredBatch, DeferredRow})
+KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredUnsqueezed, DeferredBatch, DeferredRow})
 
 
 def some_deferred(tensors: Sequence[object]) -> bool:
     """Whether one of these is deferred."""
-    return not _KINDS.isdisjoint(map(type, tensors))
+    return not KINDS.isdisjoint(map(type, tensors))
 
 
 _CPU = torch.device("cpu")
@@ -776,7 +812,12 @@ def _name(func: Callable[..., Any]) -> str:
 
 
 def _pending(value: Any) -> bool:
-    return isinstance(value, DeferredTensor) and value._memory.real is None
+    kind = type(value)
+    return (kind is DeferredTensor or kind is DeferredTVImage) and value._memory.real is None
+
+
+def _unsqueezed(value: Any) -> bool:
+    return type(value) is DeferredUnsqueezed and value._memory.real is None
 
 
 def _like(tensor: DeferredTensor, memory: _Memory, marked: bool = False) -> DeferredTensor:
@@ -1035,16 +1076,35 @@ def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
 def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)) or not tensors:
         return NotImplemented
-    if not all(isinstance(t, DeferredBatch) and t._real is None for t in tensors):
-        return NotImplemented
     first = tensors[0]
-    if any(t.shape[1:] != first.shape[1:] or t.dtype != first.dtype for t in tensors):
-        return NotImplemented
-    patterns = {strides for t in tensors for strides in t.row_strides}
+    rows: list[Recording | torch.Tensor] = []
+    patterns: set[tuple[int, ...]] = set()
+    for tensor in tensors:
+        if _unsqueezed(tensor):
+            rows.append(tensor._memory.recording())
+            patterns.add(tensor._memory.strides)
+        elif isinstance(tensor, DeferredBatch) and tensor._real is None:
+            rows += tensor.rows
+            patterns.update(tensor.row_strides)
+        else:
+            return NotImplemented
+        if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
+            return NotImplemented
     if len(patterns) > 1:
         return NotImplemented
-    rows = tuple(row for t in tensors for row in t.rows)
-    return DeferredBatch._of(rows, tuple(first.shape[1:]), first.dtype, tuple(patterns))
+    return DeferredBatch._of(tuple(rows), tuple(first.shape[1:]), first.dtype, tuple(patterns))
+
+
+def _unsqueeze(tensor: Any, dim: Any) -> Any:
+    if not _pending(tensor) or type(dim) is not int or dim not in (0, -len(tensor.shape) - 1):
+        return NotImplemented
+    return DeferredUnsqueezed._of(tensor._memory)
+
+
+def _squeeze(tensor: Any, dim: Any = None) -> Any:
+    if not _unsqueezed(tensor) or type(dim) is not int or dim not in (0, -len(tensor.shape)):
+        return NotImplemented
+    return DeferredTensor._of(tensor._memory)
 
 
 def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
@@ -1194,9 +1254,36 @@ def _flip(tensor: Any, *dims: Any, **kwargs: Any) -> Any:
     return record(tensor, ("mirror", dim in (-2, 1)))
 
 
+def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
+    """The three channels in any order: those of the image, as nothing tells them apart since."""
+    memory = tensor._memory
+    if len(index) != 3 or memory.mode != "RGB" or not memory.layout.contiguous or memory.gaps:
+        return NotImplemented
+    if min(tensor._shape()) < LEAST_SIDE or not all(type(c) is int and -3 <= c < 3 for c in index):
+        return NotImplemented
+    made = next(k for k, (name, *_) in enumerate(memory.operations) if name in TENSOR_OPERATIONS)
+    if not all(_alike_in_channels(operation) for operation in memory.operations[made:]):
+        return NotImplemented
+    order = "order", *(c % 3 for c in index)
+    operations = (*memory.operations[:made], order, *memory.operations[made:])
+    moved = _Memory(memory.opened, operations, memory.size, memory.mode, memory.layout)
+    return DeferredTensor._of(moved)
+
+
+def _alike_in_channels(operation: Operation) -> bool:
+    name, *values = operation
+    if name == "normalize":
+        return all(len(set(one)) == 1 for one in cast("list[tuple[float, ...]]", values))
+    return name not in ("erase", "zero", "fill")
+
+
 def _get(tensor: Any, index: Any) -> Any:
     if _pending(tensor):
-        return _part(tensor, index)
+        if index is None:
+            return _unsqueeze(tensor, 0)
+        return _ordered(tensor, index) if type(index) is list else _part(tensor, index)
+    if _unsqueezed(tensor):
+        return _squeeze(tensor, 0) if type(index) is int and index in (0, -1) else NotImplemented
     if _row_to_fill(tensor):
         row, part = tensor, index
     elif _to_fill(tensor):
@@ -1355,6 +1442,10 @@ def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
     yield tensor.__isub__, _with_number("sub", in_place=True)
     yield torch.stack, _stack
     yield torch.cat, _cat
+    yield tensor.unsqueeze, _unsqueeze
+    yield torch.unsqueeze, _unsqueeze
+    yield tensor.squeeze, _squeeze
+    yield torch.squeeze, _squeeze
     yield tensor.expand, _expand
     yield tensor.expand_as, _expand_as
     yield torch.nn.functional.pad, _pad

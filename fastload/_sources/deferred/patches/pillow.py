@@ -15,7 +15,7 @@ import PIL.ImageEnhance
 
 from ...._base.pixel_limit import is_within
 from ..from_array import from_array
-from ..image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
+from ..image import PLAIN, DeferredImage, fits, keeps_no_color, merged, sides_of, waiting
 from ..openers import opener
 from ..recording import Operation
 from ..trial import Function
@@ -130,6 +130,14 @@ def _pointwise(
     return make
 
 
+def _merge(original: Function) -> Function:
+    def merge(mode: Any, bands: Any) -> Any:
+        made = merged(bands) if mode == "RGB" else None
+        return original(mode, bands) if made is None else made
+
+    return merge
+
+
 def _enhanced(enhancer: type[Any]) -> Callable[[Function, Given], Any]:
     """What an enhancer makes, since the core has no image that it blends with."""
 
@@ -182,6 +190,13 @@ PATCHES: Final = [
         why=_PASSED_OVER,
         kept_by=_AUGMENTED,
         proof=Same(_enhanced(PIL.ImageEnhance.Contrast)),
+    ),
+    Patch(
+        names=("PIL.Image.merge",),
+        ours=_merge,
+        why="RGB becomes BGR with it: " + _PASSED_OVER,
+        kept_by="Proxy-Anchor (scripts)",
+        proof=Same(lambda merge, given: merge("RGB", given.image.split()[::-1])),
     ),
     Patch(
         names=("PIL.ImageOps.expand",),

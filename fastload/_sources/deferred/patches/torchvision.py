@@ -181,6 +181,29 @@ def _to_tensor(name: str) -> Callable[[Function], Function]:
     return make
 
 
+def _to_pil_image(original: Function) -> Function:
+    """The image that a tensor of it came from. Its ``info`` is not the file's."""
+
+    def to_pil_image(pic: Any, mode: Any = None) -> Any:
+        if pending(pic) and pic._memory.alone and mode in (None, pic._memory.mode):
+            *before, last = pic._memory.operations
+            if pic._memory.mode in PLAIN and last[0] in _comes_back():
+                return DeferredImage.of_pixels(
+                    pic._memory.recording()._replace(operations=tuple(before))
+                )
+        return original(pic, mode)
+
+    return to_pil_image
+
+
+@functools.cache
+def _comes_back() -> frozenset[str]:
+    """Operations of which ``to_pil_image`` gives every level back."""
+    levels = torch.arange(256, dtype=torch.uint8, device="cpu")
+    as_floats = levels.to(torch.float32).div(255).mul(255).byte()
+    return frozenset(("to_image", "to_tensor") if torch.equal(levels, as_floats) else ("to_image",))
+
+
 def _normalize(marked: bool) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def normalize(tensor: Any, mean: Any, std: Any, inplace: Any = False) -> Any:
@@ -535,6 +558,14 @@ PATCHES: Final = [
         kept_by=_PHOTOS,
         proof=Same(lambda to_tensor, given: to_tensor(given.image)),
         in_float32=True,
+    ),
+    Patch(
+        names=("torchvision.transforms.functional.to_pil_image",),
+        ours=_to_pil_image,
+        why="the small image of super-resolution is made of the tensor of the large one: "
+        + _PIXELS,
+        kept_by="SRGAN (scripts)",
+        proof=Same(lambda to_pil_image, given: to_pil_image(given.levels)),
     ),
     Patch(
         names=("torchvision.transforms.functional.pil_to_tensor",),
