@@ -501,6 +501,26 @@ class DeferredImage(Image):
                     return self._then(kernel)
         return self._made("filter").filter(filter)
 
+    def split(self) -> tuple[Image, ...]:
+        """As Pillow's."""
+        if self._real is None and self._mode in PLAIN:
+            self._first_load()
+            if self._real is None:
+                if self._mode == "L":
+                    return (self.copy(),)
+                return tuple(self._then(("band", band)) for band in range(3))
+        return self._made("split").split()
+
+    def getchannel(self, channel: int | str) -> Image:
+        """As Pillow's."""
+        bands = self.getbands()
+        band = bands.index(channel) if channel in bands else channel
+        if self._real is None and self._mode == "RGB" and type(band) is int and 0 <= band < 3:
+            self._first_load()
+            if self._real is None:
+                return self._then(("band", band))
+        return self._made("getchannel").getchannel(channel)
+
     def point(self, lut: Any, mode: str | None = None) -> Image:
         """As Pillow's."""
         if self._real is None and self._mode in PLAIN and mode is None:

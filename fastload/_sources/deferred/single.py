@@ -61,6 +61,10 @@ def pixels(recording: Recording) -> np.ndarray | None:
     """
     if recording.mode not in _MODES:
         return None
+    opened, operations, size, _ = recording
+    if operations and operations[-1][0] == "band":
+        colors = pixels(Recording(opened, operations[:-1], size, "RGB"))
+        return None if colors is None else np.ascontiguousarray(colors[..., operations[-1][1]])
     whole = _is_rgb(recording) and not _after_rgb(recording)
     kept = _kept(recording, whole)
     if kept is not None and whole:

@@ -30,6 +30,10 @@ def picture(size: tuple[int, int] = (150, 110)) -> Image.Image:
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
+def picture_of(path: Path) -> Image.Image:
+    return Image.open(io.BytesIO(path.read_bytes()))
+
+
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
     path = tmp_path / "photo.jpg"
@@ -261,6 +265,29 @@ def test_what_torch_writes_to_an_array_does_not_show_in_another(photo: Path) -> 
             torch.from_numpy(np.asarray(image)).zero_()
             same(np.asarray(view), expected)
             same(np.asarray(image.crop(box)), expected)
+
+
+def test_to_count_the_bands_of_an_image_takes_no_pixels(photo: Path, no_replay: None) -> None:
+    thread_state.materialised()  # by other tests
+    with switch.deferring():
+        opened = Image.open(photo)
+        bands = opened.split()
+        assert [band.mode for band in bands] == ["L"] * len(opened.getbands())
+        assert opened.convert("L").split()[0].size == opened.size
+        assert thread_state.materialised() == []
+
+
+def test_bands_are_cut_out_of_one_decoded_image(
+    photo: Path, no_replay: None, decoded: list[bool]
+) -> None:
+    real = picture_of(photo).crop((3, 4, 120, 100))
+    with switch.deferring():
+        image = Image.open(photo).crop((3, 4, 120, 100))
+        merged = Image.merge("RGB", image.split()[::-1])
+        green = np.asarray(image.getchannel("G"))
+    assert decoded.count(True) <= 2
+    assert merged.tobytes() == Image.merge("RGB", real.split()[::-1]).tobytes()
+    np.testing.assert_array_equal(green, np.asarray(real)[..., 1])
 
 
 def test_small_images_are_left_to_pillow(photo: Path, decoded: list[bool]) -> None:
