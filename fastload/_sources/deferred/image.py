@@ -538,11 +538,17 @@ class DeferredImage(Image):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         with self._asked("__array_interface__"):
+            made_now = self._array is None
             pixels = self._pixels()
             if pixels is None:
                 return self.materialise().__array_interface__
-        # A copy, as Pillow gives: ``torch.from_numpy`` writes to what is read-only for NumPy.
-        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.tobytes()}
+        # Nobody else's: ``torch.from_numpy`` writes to what is read-only for NumPy.
+        data: np.ndarray | bytes = pixels
+        if made_now and single.let_go(self._opened):
+            self._array = None
+        else:
+            data = pixels.tobytes()
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": data}
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         """As Pillow's."""
