@@ -121,7 +121,8 @@ class FastLoader(DataLoader[Sample]):
             (seed, epoch) and the augmentation a function of (seed, epoch, index); where a sampler
             repeats an index, each repetition is drawn anew. For other datasets, Python's, NumPy's
             and torch's global generators are seeded that way before each sample (for an
-            IterableDataset, before each batch).
+            IterableDataset, before each batch), and so are Albumentations' pipelines that are found
+            in the dataset's attributes.
         decode: "exact" decodes every pixel. "scaled" decodes a JPEG at 1/2, 1/4 or 1/8 of its size
             when that is still at least twice the size needed: several times faster for large
             photos, with slightly different pixels (docs/performance.md).

@@ -384,6 +384,8 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     ),
     step(lambda x, c: x.getchannel(c).resize((9, 7)), c=st.sampled_from([0, 2, -1, "G", "", "RG"])),
     step(lambda x: x.split()[-1].convert("RGB")),
+    step(lambda x: x.convert("RGB") if len(x.split()) == 1 else x),
+    step(lambda x, b: x.getchannel(b), b=st.sampled_from([0, 2, 3, -1, "G", "L", "X"])),
     step(_pixel),
     step(_written, at=st.integers(0, 50)),
     step(_marked),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._base.own_generators import kind_of_own
 from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
 from .._engine.registry import chosen, is_torch
@@ -156,12 +157,27 @@ def _workers(
         objects = object_memory(config.dataset, workers)
         if objects is not None:
             lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
+        lines += _repeated(config)
     elif not is_torch(config.engine):
         lines.append("faster: num_workers > 0 makes batches in other processes in parallel")
     if resources.cache is not None:
         defers = isinstance(route, WorkersRoute) and route.defers
         lines.append(f"cache: {resources.cache.explain(None, None, opened=defers)}")
     return lines
+
+
+def _repeated(config: LoaderConfig) -> list[str]:
+    """What workers draw again, because each has a copy of the same generator."""
+    own = None
+    if config.num_workers > 1 and config.seed is None and config.worker_init_fn is None:
+        own = kind_of_own(config.dataset)
+    if own is None:
+        return []
+    return [
+        f"random: the dataset has a generator of its own ({own}), and each worker a copy: they "
+        "draw the same numbers, as with DataLoader; an int seed= seeds Albumentations for each "
+        "sample, and a worker_init_fn can seed anything"
+    ]
 
 
 def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str:

@@ -18,6 +18,7 @@ from .. import _native
 from .._base import randomness
 from .._base.indices import repeats_within
 from .._base.keywords import names_nearest
+from .._base.own_generators import OwnSeeds
 from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
@@ -223,10 +224,11 @@ class PackedDataset(Dataset[Any]):
         transform: Any = self._called()
         if isinstance(transform, (list, tuple)):
             transform = EveryView(transform)
+        own_seeds = OwnSeeds(transform)
 
         def make(image: Image, i: int) -> Any:
             if seeds is not None:
-                randomness.seed_all(seeds[i])
+                own_seeds.seed_all(seeds[i])
             return transform(image)
 
         return self._python_samples(self.store, records, make, check=self.check_crc != "never")

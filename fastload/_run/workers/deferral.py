@@ -41,19 +41,19 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.habits import Habits
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..image_counts import Report
-from .own_generators import OwnGenerators
 
 if TYPE_CHECKING:
+    from ..._base.own_generators import Before
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Found
     from ..._sources.deferred.thread_state import BatchContext
-    from .own_generators import Before
     from .transport import Packer
 
 _Made = TypeVar("_Made")

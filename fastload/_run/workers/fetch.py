@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from ..._base import randomness
 from ..._base.machine import cpu
+from ..._base.own_generators import OwnSeeds
 from ..._base.shared_slabs import Mapped
 from ..._base.slabs import SlabRing
 from ..._base.trace import Clock
@@ -118,6 +119,7 @@ class Fetcher(Dataset[SentOutcome]):
         self._on_error = on_error
         self._refill = on_error == "refill"
         self._seed = seed
+        self._own_seeds = OwnSeeds(dataset)
         self._joined = Joined()
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
@@ -361,7 +363,7 @@ class Fetcher(Dataset[SentOutcome]):
     def _make_samples(self, indices: list[Any], seeds: list[int] | None) -> Sequence[Any]:
         """The samples ``indices``, made together."""
         if seeds:
-            randomness.seed_all(seeds[0])
+            self._own_seeds.seed_all(seeds[0])
         dataset: Any = self.dataset
         inner = indices
         while type(dataset) is Subset:
@@ -378,5 +380,5 @@ class Fetcher(Dataset[SentOutcome]):
     def _make_sample(self, i: int, index: Any, seeds: list[int] | None) -> Any:
         """The sample ``index``, at place ``i`` of a task, made alone."""
         if seeds is not None:
-            randomness.seed_all(seeds[i])
+            self._own_seeds.seed_all(seeds[i])
         return self.dataset[index]

@@ -15,6 +15,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..._base import randomness
+from ..._base.own_generators import OwnSeeds
 from ..._sources import huggingface
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
@@ -64,6 +65,7 @@ class Resumable:
         self._refill = on_error == "refill"
         self._limit = limit if isinstance(limit, int) else _MOST_BAD
         self._seed = seed
+        self._own_seeds = OwnSeeds(dataset)
         self._resume = resume  # None once an epoch has begun
         self._every = every
         self._epoch: int | None = None
@@ -122,7 +124,7 @@ class Resumable:
                 now, before = Position(), before if now.state is None else now
         self._position = now
         if self._seed is not None and self.iterable and not now.ended:
-            randomness.seed_all(randomness.batch_seed(self._seed, self._epoch or 0, worker, 0))
+            self._seed_batch(worker, 0)
         if now.ended:
             self._load_end(now)
             self._iterator = iter(())
@@ -210,14 +212,17 @@ class Resumable:
                 self._dataset.load_state_dict(None)  # otherwise all later epochs would start there
             self._resumed = False
 
+    def _seed_batch(self, worker: int, number: int) -> None:
+        assert self._seed is not None, "asked before"
+        seed = randomness.batch_seed(self._seed, self._epoch or 0, worker, number)
+        self._own_seeds.seed_all(seed)
+
     def _read_batch(self, worker: int) -> tuple[list[Any], list[BadSample]]:
         position = self._position
         if position.ended:
             return [], []
         if self._seed is not None and position.batches:
-            randomness.seed_all(
-                randomness.batch_seed(self._seed, self._epoch or 0, worker, position.batches)
-            )
+            self._seed_batch(worker, position.batches)
         if self._on_error == "raise":
             return self._read_batch_or_raise(), []
         samples: list[Any] = []

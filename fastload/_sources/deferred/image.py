@@ -510,6 +510,26 @@ class DeferredImage(Image):
                     return self._then(kernel)
         return self._made("filter").filter(filter)
 
+    def split(self) -> tuple[Image, ...]:
+        """As Pillow's."""
+        if self._real is None and self._mode in PLAIN:
+            self._first_load()
+            if self._real is None:
+                if self._mode == "L":
+                    return (self.copy(),)
+                return tuple(self._then(("band", band)) for band in range(3))
+        return self._made("split").split()
+
+    def getchannel(self, channel: int | str) -> Image:
+        """As Pillow's."""
+        bands = self.getbands()
+        band = bands.index(channel) if channel in bands else channel
+        if self._real is None and self._mode == "RGB" and type(band) is int and 0 <= band < 3:
+            self._first_load()
+            if self._real is None:
+                return self._then(("band", band))
+        return self._made("getchannel").getchannel(channel)
+
     def point(self, lut: Any, mode: str | None = None) -> Image:
         """As Pillow's."""
         if self._real is None and self._mode in PLAIN and mode is None:
@@ -527,11 +547,17 @@ class DeferredImage(Image):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         with self._asked("__array_interface__"):
+            made_now = self._array is None
             pixels = self._pixels()
             if pixels is None:
                 return self.materialise().__array_interface__
-        # A copy, as Pillow gives: ``torch.from_numpy`` writes to what is read-only for NumPy.
-        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.tobytes()}
+        # Nobody else's: ``torch.from_numpy`` writes to what is read-only for NumPy.
+        data: np.ndarray | bytes = pixels
+        if made_now and single.let_go(self._opened):
+            self._array = None
+        else:
+            data = pixels.tobytes()
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": data}
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         """As Pillow's."""

@@ -177,6 +177,9 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         by_pixel=True,
     ),
     # Geometry.
+    "band": ImageOperation(  # its number; the core makes the image, and NumPy takes the band
+        lambda image, band: image.getchannel(band), lambda size, mode, band: (size, "L")
+    ),
     "copy": ImageOperation(lambda image: image.copy(), slot=slots.copy, by_pixel=True),
     "crop": ImageOperation(  # a box inside the image: x, y, w, h
         lambda image, x, y, w, h: image.crop((x, y, x + w, y + h)),

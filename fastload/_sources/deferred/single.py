@@ -8,13 +8,14 @@ Note [Decoded once]
     The first request decodes what it needs of an image, a crop for example. If the same image is
     asked for again, it is decoded as a whole and kept: further requests begin with its pixels. So
     it is at the first request, if the image before was asked for again, as with several views.
-    One image is kept per thread, until another one is asked for or the batch ends.
+    One image is kept per thread, until another one is asked for or the batch ends. But an array
+    that is asked for is the user's to keep, and what is asked for next is decoded again.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import torch
@@ -61,11 +62,28 @@ def pixels(recording: Recording) -> np.ndarray | None:
     """
     if recording.mode not in _MODES:
         return None
+    opened, operations, size, _ = recording
+    if operations and operations[-1][0] == "band":
+        colors = pixels(Recording(opened, operations[:-1], size, "RGB"))
+        _, *arguments = operations[-1]
+        return None if colors is None else colors[..., cast(int, arguments[0])].copy()
     whole = _is_rgb(recording) and not _after_rgb(recording)
     kept = _kept(recording, whole)
     if kept is not None and whole:
         return kept
     return _made(recording, kept, whole)
+
+
+def let_go(opened: Opened) -> bool:
+    """Keep the pixels of an image no longer, since the user's code gets them; whether it does.
+
+    Not where the same image, or the one before, was asked for again: see Note [Decoded once].
+    """
+    if THREAD.times_asked > 1 or THREAD.several:
+        return False
+    if THREAD.kept is not None and THREAD.kept[0] is opened:
+        THREAD.kept = None
+    return True
 
 
 def check(opened: Opened) -> None:
@@ -206,7 +224,7 @@ def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
     if again:
         worthwhile = THREAD.times_asked == 2  # once is enough
     else:
-        worthwhile = THREAD.times_asked > 1
+        worthwhile = THREAD.several = THREAD.times_asked > 1
         THREAD.last, THREAD.times_asked = opened, 1
     if whole or not worthwhile or not THREAD.deferring:
         return None

@@ -98,6 +98,7 @@ class _Thread(threading.local):
     decoded: tuple[Opened, Image] | None = None
     last: Opened | None = None
     times_asked = 0
+    several = False
     kept: tuple[Opened, np.ndarray] | None = None
     ahead: MadeAhead | None = None
 
@@ -113,6 +114,7 @@ batch: that it makes; of no batch where it makes none.
 deferring: whether what it opens is deferred; None: nobody has said.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 last, times_asked: the image of which ``single.py`` made something last, and how often it did.
+several: whether it made something of the image before more than once.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
 """

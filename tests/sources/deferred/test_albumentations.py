@@ -215,6 +215,21 @@ def test_the_array_may_change_afterwards(photos: list[Path]) -> None:
     compared(lambda: Changing(photos, A.Compose([A.Normalize(), ToTensorV2()])), deferred=True)
 
 
+@pytest.mark.skipif(
+    not hasattr(A.Compose, "set_random_seed"), reason="this release draws from Python's generator"
+)
+def test_with_a_seed_each_sample_has_crops_of_its_own_in_any_worker(photos: list[Path]) -> None:
+    dataset = Photos(photos[:1] * 24, A.Compose([A.RandomCrop(40, 40)]))
+    epochs = []
+    for workers in (0, 2):
+        loader = FastLoader(dataset, batch_size=4, num_workers=workers, seed=3)
+        epochs.append([image for _ in range(2) for [images], _ in loader for image in images])
+    assert_same(*epochs)
+    assert len({image.numpy().tobytes() for image in epochs[0]}) > 40
+    repeated = [image for [images], _ in FastLoader(dataset, 4, num_workers=2) for image in images]
+    assert len({image.numpy().tobytes() for image in repeated}) <= 12
+
+
 def _random_pipeline(rng: random.Random) -> Any:
     steps = [
         lambda: A.RandomResizedCrop((64, 64)),

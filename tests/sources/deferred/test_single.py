@@ -30,6 +30,10 @@ def picture(size: tuple[int, int] = (150, 110)) -> Image.Image:
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
+def picture_of(path: Path) -> Image.Image:
+    return Image.open(io.BytesIO(path.read_bytes()))
+
+
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
     path = tmp_path / "photo.jpg"
@@ -157,16 +161,17 @@ def test_a_materialised_image_has_the_info_and_the_exif_that_pillow_gives(
         assert found.tobytes() == expected.tobytes()
 
 
-def test_an_image_that_is_asked_for_twice_is_decoded_once(
+def test_images_that_are_asked_for_twice_are_decoded_once_but_the_first(
     photo: Path, decoded: list[bool], no_replay: None
 ) -> None:
     with switch.deferring():
-        image = Image.open(photo)
-        array = np.asarray(image)
-        same(np.asarray(image), array)
-        assert image.getpixel((5, 6)) == tuple(array[6, 5])
-        assert image.copy().tobytes() == array.tobytes()
-    assert decoded == [True]
+        for number in range(3):
+            image = Image.open(photo)
+            array = np.asarray(image)
+            same(np.asarray(image), array)
+            assert image.getpixel((5, 6)) == tuple(array[6, 5])
+            assert image.copy().tobytes() == array.tobytes()
+            assert len(decoded) == number + 2
 
 
 def test_a_whole_photo_takes_one_call_of_the_core(
@@ -263,6 +268,44 @@ def test_what_torch_writes_to_an_array_does_not_show_in_another(photo: Path) -> 
             same(np.asarray(image.crop(box)), expected)
 
 
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")
+def test_an_array_that_is_asked_for_is_not_copied_and_belongs_to_nobody_else(photo: Path) -> None:
+    expected = np.asarray(Image.open(photo).convert("RGB"))
+    THREAD.times_asked, THREAD.several = 0, False  # by other tests
+    with switch.deferring():
+        image = Image.open(photo).convert("RGB")
+        first = np.asarray(image)
+        assert THREAD.kept is None
+        torch.from_numpy(first).zero_()
+        again, copied = np.asarray(image), np.asarray(image.copy())
+    same(again, expected)
+    same(copied, expected)
+    assert not np.shares_memory(again, copied)
+
+
+def test_to_count_the_bands_of_an_image_takes_no_pixels(photo: Path, no_replay: None) -> None:
+    thread_state.materialised()  # by other tests
+    with switch.deferring():
+        opened = Image.open(photo)
+        bands = opened.split()
+        assert [band.mode for band in bands] == ["L"] * len(opened.getbands())
+        assert opened.convert("L").split()[0].size == opened.size
+        assert thread_state.materialised() == []
+
+
+def test_bands_are_cut_out_of_one_decoded_image(
+    photo: Path, no_replay: None, decoded: list[bool]
+) -> None:
+    real = picture_of(photo).crop((3, 4, 120, 100))
+    with switch.deferring():
+        image = Image.open(photo).crop((3, 4, 120, 100))
+        merged = Image.merge("RGB", image.split()[::-1])
+        green = np.asarray(image.getchannel("G"))
+    assert decoded.count(True) <= 2
+    assert merged.tobytes() == Image.merge("RGB", real.split()[::-1]).tobytes()
+    np.testing.assert_array_equal(green, np.asarray(real)[..., 1])
+
+
 def test_small_images_are_left_to_pillow(photo: Path, decoded: list[bool]) -> None:
     picture((63, 64)).save(photo)
     with switch.deferring():
@@ -326,11 +369,11 @@ def test_what_materialised_is_reported_once_for_an_image(photo: Path) -> None:
     thread_state.materialised()
     with switch.deferring():
         image = Image.open(photo)
-        np.asarray(image)
-        np.asarray(image)
         image.tobytes()
+        np.asarray(image)
+        np.asarray(image)
     (cause,) = thread_state.materialised()
-    assert (cause.function, cause.file, cause.count) == ("Image.__array_interface__", __file__, 1)
+    assert (cause.function, cause.file, cause.count) == ("Image.tobytes", __file__, 1)
 
 
 def test_nothing_warns(photo: Path) -> None:

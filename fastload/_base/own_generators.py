@@ -1,8 +1,9 @@
 """The generators of random numbers that a Dataset and its transforms keep for themselves.
 
-A batch may be made twice (``deferral.py``), and must then draw the same numbers. The global
-generators are in ``randomness.py``. Others are found where Datasets have them: in attributes, and
-in lists, tuples and dicts there. One in a closure, or in a large container, is not found.
+A batch may be made twice (``deferral.py``), and must then draw the same numbers. With an int
+``seed``, what can be seeded is seeded before each sample, as the global generators are
+(``randomness.py``). Both are found where Datasets have them: in attributes, and in lists, tuples
+and dicts there. What is in a closure, or in a large container, is not found.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..._base import randomness
+from . import randomness
 
 # Objects that are looked at. A Dataset may refer to anything.
 _MOST: int = 400
@@ -57,7 +58,7 @@ class OwnGenerators:
         """The states of all generators now. ``owners``: a Dataset, a ``collate_fn``."""
         self._asked += 1
         if self._asked & (self._asked - 1) == 0:
-            self._found = list(_generators(owners))
+            self._found = list(_parts(owners, _is_generator))
         return Before(randomness.get(), [_restorer(found) for found in self._found])
 
 
@@ -84,7 +85,47 @@ def _restorer(generator: Any) -> Callable[[], object]:
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
-def _generators(owners: Iterable[object]) -> Iterator[object]:
+def _is_generator(part: object) -> bool:
+    return isinstance(part, _GENERATORS) and _has_state(part)
+
+
+class OwnSeeds:
+    """What a Dataset has that keeps generators, and can be seeded: Albumentations' pipelines.
+
+    It is looked for before sample 1, 2, 4, 8 ... of a process.
+
+    Args:
+        owner: a Dataset, or a transform.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+        self._found: list[Any] = []
+        self._asked = 0
+
+    def seed_all(self, seed: int) -> None:
+        """Seed them, and the global generators of this process."""
+        randomness.seed_all(seed)
+        self._asked += 1
+        if self._asked & (self._asked - 1) == 0:
+            self._found = list(_parts((self._owner,), _is_seedable))
+        for found in self._found:
+            found.set_random_seed(seed & 0xFFFFFFFF)
+
+
+def _is_seedable(part: object) -> bool:
+    method = getattr(type(part), "set_random_seed", None)
+    return getattr(method, "__module__", "").partition(".")[0] == "albumentations"
+
+
+def kind_of_own(dataset: object) -> str | None:
+    """The type of a generator of the Dataset's own, or of what keeps some; None: there is none."""
+    found = next(_parts((dataset,), lambda part: _is_seedable(part) or _is_generator(part)), None)
+    return None if found is None else f"{type(found).__module__}.{type(found).__qualname__}"
+
+
+def _parts(owners: Iterable[object], wanted: Callable[[object], bool]) -> Iterator[object]:
+    """The objects that are ``wanted``. What is in these is not looked at."""
     seen: set[int] = set()
     left = list(owners)
     while left and len(seen) < _MOST:
@@ -92,9 +133,8 @@ def _generators(owners: Iterable[object]) -> Iterator[object]:
         if isinstance(part, _DATA) or id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, _GENERATORS):
-            if _has_state(part):
-                yield part
+        if wanted(part):
+            yield part
         elif isinstance(part, (list, tuple)):
             left += part if len(part) <= _LARGEST else ()
         elif isinstance(part, dict):

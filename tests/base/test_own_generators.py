@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torchvision.transforms import functional as F
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._run.workers.own_generators import OwnGenerators
+from fastload._base.own_generators import OwnGenerators
 from sides import assert_same, outcome
 
 Draw = Callable[[Any], float]
@@ -104,3 +104,93 @@ def test_all_generators_continue_from_where_they_were(kind: str) -> None:
 def test_what_has_no_state_is_left_alone() -> None:
     owners = [random.SystemRandom(), 3, "text", lambda: None, random.Random, object()]
     assert OwnGenerators().states(owners).own == []
+
+
+def _set_random_seed(self: Any, seed: int) -> None:
+    self.generator = random.Random(seed)
+
+
+_set_random_seed.__module__ = "albumentations.core.composition"
+
+
+class Pipeline:
+    """As Albumentations': it keeps a generator, which it seeds by itself."""
+
+    set_random_seed = _set_random_seed
+
+    def __init__(self) -> None:
+        self.generator = random.Random()
+        self.transforms = [self.generator]
+
+    def __call__(self) -> float:
+        return self.generator.random()
+
+
+class Draws(Dataset[Any]):
+    def __init__(self) -> None:
+        self.transforms = {"train": [Pipeline()]}
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, self.transforms["train"][0]()
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self) -> None:
+        self.pipeline = Pipeline()
+
+    def __iter__(self) -> Any:
+        return (self.pipeline() for _ in range(24))
+
+
+def _drawn(loader: FastLoader) -> dict[int, float]:
+    numbers, values = zip(*loader, strict=True)
+    return dict(zip(torch.cat(numbers).tolist(), torch.cat(values).tolist(), strict=True))
+
+
+def _loader(**arguments: Any) -> FastLoader:
+    return FastLoader(Draws(), batch_size=4, shuffle=True, **arguments)
+
+
+def test_with_a_seed_a_pipelines_numbers_depend_on_seed_epoch_and_index() -> None:
+    loader = _loader(seed=5)
+    first, second = _drawn(loader), _drawn(loader)
+    assert len(set(first.values()) | set(second.values())) == 48
+    with_workers = _loader(seed=5, num_workers=2)
+    assert _drawn(with_workers) == first
+    assert _drawn(with_workers) == second
+    assert not set(_drawn(_loader(seed=6)).values()) & set(first.values())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pipelines_numbers_go_on_after_a_resume(workers: int) -> None:
+    whole = _loader(seed=5, num_workers=workers)
+    iterator = iter(whole)
+    begun = [next(iterator) for _ in range(2)]
+    state = whole.state_dict()
+    rest = list(iterator)
+    assert len(begun) == 2
+    resumed = _loader(seed=5, num_workers=workers)
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), rest)
+
+
+def test_with_a_seed_a_stream_draws_the_same_again() -> None:
+    def made() -> list[float]:
+        return torch.cat(list(FastLoader(Stream(), batch_size=4, seed=5, num_workers=2))).tolist()
+
+    first = made()
+    assert made() == first
+    assert len(set(first)) == 24 * 2  # two workers, which both give the whole stream
+
+
+def test_without_a_seed_workers_draw_what_torchs_do_and_explain_says_so() -> None:
+    loader = _loader(num_workers=2)
+    values = list(_drawn(loader).values())
+    assert len(set(values)) == len(values) / 2
+    assert "each worker a copy" in loader.explain()
+    for other in (_loader(num_workers=2, seed=1), _loader(), _loader(num_workers=1)):
+        assert "each worker a copy" not in other.explain()
+    assert "each worker a copy" not in _loader(num_workers=2, worker_init_fn=print).explain()
