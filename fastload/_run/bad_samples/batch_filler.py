@@ -18,7 +18,7 @@ from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
 from ...storage._decoded import decoded
 from ..drawing import Repeats
-from ..outcome import Outcome
+from ..maker import Outcome
 from . import policy
 from .refill import Refill, Refilling
 
