@@ -12,8 +12,7 @@ from fastload._run.bad_samples.policy import BadSamples
 from fastload._run.delivery.transfer import Delivery
 from fastload._run.epoch import Epoch
 from fastload._run.image_counts import ImageCounts
-from fastload._run.maker import Maker
-from fastload._run.outcome import Outcome
+from fastload._run.maker import Maker, Outcome
 from fastload._run.progress import Progress
 
 LARGE = PIN_FROM // 4 + 5  # int32 values: a batch that is staged

@@ -35,8 +35,7 @@ import numpy as np
 from .._base.trace import Stamps
 from .bad_samples.batch_filler import FilledBatch
 from .drawing import IndexBatches
-from .maker import Maker
-from .outcome import Outcome
+from .maker import Maker, Outcome
 from .point import PREFETCH
 from .producer import Pipeline, below
 

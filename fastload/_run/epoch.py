@@ -21,8 +21,7 @@ from .._base import callers
 from .._base.trace import Stamps
 from .bad_samples.policy import BadSamples
 from .image_counts import ImageCounts
-from .maker import Maker
-from .outcome import Outcome
+from .maker import Maker, Outcome
 from .progress import Progress
 
 _EACH_WHOLE = (

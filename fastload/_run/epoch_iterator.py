@@ -9,8 +9,10 @@ restored to their states before it, and the other epoch is started.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import weakref
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -26,13 +28,11 @@ from .cursor import EpochCursor, generators
 from .delivery import delivery
 from .epoch import Epoch, ReportedLength
 from .epoch_plan import EpochPlan
-from .maker import Maker, NoMaker, TorchMaker
+from .maker import Maker, NoMaker, PersistentWorkers, TorchMaker
 from .measurements import Measurements
-from .persistent_workers import PersistentWorkers
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute
 from .setup import Setup, decide
-from .skipped import skipped
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
     way = route.find(config)
     loader = context.loader()
     if not (isinstance(way, TorchRoute) or config.iterable or loader is None):
-        cursor.skip(config, number, skipped(loader))
+        cursor.skip(config, number, _skipped(loader))
     if cursor.resume is not None:
         workers.holder = None  # they are at another place in the data
     plan = epoch_plan.plan(config, cursor, way, stamps, number=number)
@@ -209,3 +209,35 @@ def _host_maker(
     from .workers import dataset_epoch
 
     return dataset_epoch.maker(config, resources, cursor, plan, workers, reported=context.reported)
+
+
+def _skipped(loader: object) -> int:
+    """How many batches another package has the next iterator of ``loader`` skip. Ask only once.
+
+    SpeechBrain resumes an epoch in that way: what it adds to the ``__init__`` of torch's iterators
+    draws as many batches from their ``_sampler_iter`` as its loader says, and tells the loader so.
+    """
+    shown = _Shown(loader)
+    _BaseDataLoaderIter(shown)  # type: ignore[arg-type]
+    return next(shown._index_sampler)
+
+
+class _Shown:
+    """``loader`` with another order, of which what was drawn is counted.
+
+    Nothing that it has instead of the loader's draws random numbers, warns, or asks the dataset.
+    """
+
+    dataset = None
+    pin_memory = False
+    _index_sampler: Iterator[int]
+
+    def __init__(self, loader: object) -> None:
+        own = torch.Generator(torch.get_default_device())  # torch draws a seed on that device
+        vars(self).update(_loader=loader, generator=own, _index_sampler=itertools.count())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._loader, name, value)

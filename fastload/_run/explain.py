@@ -12,10 +12,12 @@ from .._sources.deferred.thread_state import OF_MODE
 from .._sources.deferred.trial import left_out
 from .._sources.mix import MixDataset
 from .._sources.source import Source
+from .._transforms import sample_params
 from .._transforms.plan import Plan
-from .._transforms.sample_params import coverage
+from .._transforms.scaled import scales
+from ..errors import DataError, UsageError
 from ..hints import Engine, Stats
-from . import scaled_advice
+from ..storage.base import RAW
 from .bottleneck import verdict
 from .bucket_sampler import BucketSampler, within
 from .config import LoaderConfig
@@ -32,6 +34,9 @@ _MOST_GROUPS = 8
 
 # Lines of the user's code that ``explain`` names.
 _MOST_CAUSES = 5
+
+_LOOKED_AT = 64  # images whose headers it reads, for ``decode="scaled"``
+_WORTH_MENTIONING = 0.25  # share of the samples from which it suggests that
 
 
 def explain(config: LoaderConfig, resources: Resources) -> str:
@@ -95,7 +100,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
         lines.append(f"entry points: {entry_points}")
     if setup.pillow is not None:
         lines += setup.pillow.explain(source, workers)
-    lines += scaled_advice.explain(source)
+    lines += _scaled(source)
     lines += [f"left out: {one}" for one in source.store.left_out]
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
@@ -131,9 +136,9 @@ def _groups(sampler: BucketSampler, route: EngineRoute | WorkersRoute | TorchRou
     if isinstance(route, EngineRoute) and isinstance(route.source.plan, Plan):
         source, plan = route.source, route.source.plan
         images = source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
-        pixels = coverage(plan, images)
-        if pixels is not None:
-            resized, cut, padded = pixels
+        found = sample_params.coverage(plan, images)
+        if found is not None:
+            resized, cut, padded = found
             lines.append(
                 f"pixels: crops cut off {cut / max(resized, 1):.1%} of the resized images; "
                 f"{padded * plan.channels * plan.dtype.itemsize:,} bytes of padding"
@@ -298,3 +303,39 @@ def _engine_name(engine: Engine, resources: Resources) -> str:
     if not resources.measurements.native:
         return "torch"
     return chosen(engine).name if resources.engine is None else resources.engine[1].name
+
+
+def _scaled(source: Source) -> list[str]:
+    """Lines: how many images ``decode="scaled"`` decodes smaller, or could."""
+    share = _share(source)
+    if any(plan.scaled and not source.tensors for plan in source.plan.each):
+        known = "" if share is None else f", about {share:.0%} of the samples"
+        return [f"decode: scaled, to 1/2, 1/4 or 1/8 where a JPEG is large enough{known}"]
+    if share is None or share < _WORTH_MENTIONING:
+        return []
+    return [
+        f"faster: decode='scaled' would decode about {share:.0%} of the samples at half their size "
+        "or less; the pixels differ a little (docs/performance.md has the gain)"
+    ]
+
+
+def _share(source: Source) -> float | None:
+    """The share of samples that "scaled" decodes smaller; None if it is not known."""
+    if source.tensors:
+        return None
+    records = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64))
+    records = source.lookup(records) if len(source) else records[:0]
+    records = records[source.store.kinds(records) != RAW]
+    sizes = source.store.sizes(records)
+    known = sizes.min(axis=1, initial=1) > 0
+    if not known.any():
+        return None
+    shares = []
+    for plan in source.plan.each:
+        drawn = {"seed": 0, "epoch": 0, "indices": records[known]}
+        try:
+            geometry, _ = sample_params.draw(plan, sizes[known], **drawn)
+        except (DataError, UsageError):  # raised again in the loop
+            return None
+        shares.append((scales(geometry.box, geometry.resized, plan.filter) > 1).mean())
+    return float(np.mean(shares))

@@ -1,19 +1,57 @@
-"""Maker: makes the batches of one epoch, whoever does it.
+"""Maker: makes the batches of one epoch, whoever does it; Outcome: what it makes of one.
 
 A maker makes; it does not count. ``Epoch`` (``epoch.py``) alone counts what it gives.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .._base.trace import batch_length
 from ..errors import UsageError
-from .outcome import Outcome
+
+if TYPE_CHECKING:
+    from .._base.trace import Clock
+    from .bad_samples.policy import BadSample
+    from .image_counts import Report
+    from .positions import Position
 
 _Ticket = TypeVar("_Ticket")
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Outcome:
+    """What a maker made of an index batch: a batch, an error in its place, or nothing.
+
+    Attributes:
+        samples: number of samples in the batch.
+        empty: there is neither: all samples were skipped, or there are no more.
+        taken: how many index batches are used up: this one, and those before it that got lost in an
+            interrupted ``next``; 0 where it is of none.
+        bad: samples that could not be made.
+        missing: with ``on_error="refill"``, their places in the batch, which is then not made.
+        refilled: samples taken from the end of the order so far.
+        worker: the process that made it, of those that have positions; 0 in this process.
+        position: of a dataset that is iterable or stateful, after this batch.
+        clock: when a user's Dataset made it; None without a batch.
+        report: what became of its images; None: none were deferred.
+    """
+
+    batch: Any = None
+    samples: int = 0
+    error: BaseException | None = None
+    empty: bool = False
+    taken: int = 1
+    bad: Sequence[BadSample] = ()
+    missing: Sequence[int] = ()
+    refilled: int = 0
+    worker: int = 0
+    position: Position | None = None
+    clock: Clock | None = None
+    report: Report | None = None
 
 
 class Maker(Iterator[Outcome], Protocol):
@@ -114,3 +152,16 @@ def check_process(made_in: int) -> None:
     """
     if os.getpid() != made_in:
         raise UsageError("this iterator was made before the fork: make one in this process")
+
+
+@dataclasses.dataclass
+class PersistentWorkers:
+    """Worker processes that live on after an epoch.
+
+    They belong to one iterator, as in torch, and end when nothing refers to it any more.
+
+    ``holder`` keeps them: torch's loader of outcomes, or torch's own iterator; None: there are
+    none.
+    """
+
+    holder: object | None = None

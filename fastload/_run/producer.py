@@ -22,8 +22,7 @@ from ..errors import DataError, UsageError
 from .bad_samples.batch_filler import EngineFiller, PendingBatch
 from .fetch_ahead import FetchAhead
 from .index_batches import Batches
-from .maker import check_process
-from .outcome import Outcome
+from .maker import Outcome, check_process
 from .readahead import ReadAhead
 
 _E = TypeVar("_E", bound=BaseException)

@@ -19,7 +19,7 @@ import torch
 
 from .._sources.augmentation_checks import epoch_number
 from ..errors import UsageError
-from .outcome import Outcome
+from .maker import Outcome
 from .positions import Position, Positions
 
 _VERSION = 2

@@ -11,8 +11,7 @@ from fastload._run.bad_samples.policy import BadSample, BadSamples
 from fastload._run.bad_samples.refill import Refill, Refilled
 from fastload._run.epoch import Epoch
 from fastload._run.image_counts import ImageCounts
-from fastload._run.maker import Maker
-from fastload._run.outcome import Outcome
+from fastload._run.maker import Maker, Outcome
 from fastload._run.positions import Position, Positions
 from fastload._run.progress import Progress
 

@@ -19,8 +19,7 @@ from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
 from ...storage._decoded import decoded
 from ..drawing import Repeats
-from ..maker import Remaker
-from ..outcome import Outcome
+from ..maker import Outcome, Remaker
 from . import policy
 from .refill import Refill, Refilling
 

@@ -18,8 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ..maker import Maker, Remaker, Stage
-from ..outcome import Outcome
+from ..maker import Maker, Outcome, Remaker, Stage
 from . import policy
 from .policy import BadSample
 

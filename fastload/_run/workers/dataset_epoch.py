@@ -17,8 +17,7 @@ from ..bad_samples.refill import Refilled
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
-from ..maker import Maker
-from ..persistent_workers import PersistentWorkers
+from ..maker import Maker, PersistentWorkers
 from ..positions import Position
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute

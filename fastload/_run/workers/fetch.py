@@ -32,7 +32,7 @@ from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..image_counts import Report
-from ..outcome import Outcome
+from ..maker import Outcome
 from ..positions import Position
 from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing

@@ -24,8 +24,7 @@ from ..._base.trace import Clock
 from ..config import LoaderConfig
 from ..drawing import IndexCounter
 from ..epoch_plan import EpochPlan
-from ..maker import Maker
-from ..outcome import Outcome
+from ..maker import Maker, Outcome
 from ..positions import Position
 from ..producer import below
 from .fetch import Fetcher, Wanted

@@ -23,7 +23,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ..._base.shared_slabs import SharedRing, Slot
 from ..._base.torch_loader import DataLoader
 from ..drawing import IndexCounter
-from ..outcome import Outcome
+from ..maker import Outcome
 from .transport import Message, unpack
 
 if TYPE_CHECKING:

@@ -39,6 +39,7 @@ Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 # What is recorded, by mode. The others materialise.
 CONVERTED_FROM = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 CONVERTED_TO = frozenset({"L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
+_CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVERTED_TO}
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
 
@@ -225,30 +226,33 @@ class DeferredImage(Image):
         if asked is not None:
             asked[id(self._opened)] = self._opened
 
-    def _then(self, *operations: Operation) -> DeferredImage:
-        """A new image: this one after these operations."""
+    def _then(self, *operations: Operation, mine: bool = False) -> DeferredImage:
+        """A new image: this one after these operations; ``mine``: this one itself is changed."""
         if not self._loaded:
             self._first_load()
         if not operations and not self._operations:
             operations = COPY  # what comes of an image is no file any more
-        new = object.__new__(DeferredImage)
         size, mode, keeps_info = self._size, self._mode, True
         for operation in operations:
             what = IMAGE_OPERATIONS[operation[0]]
             if what.effect is not None:
                 size, mode = what.effect(size, mode, *operation[1:])
-            keeps_info = keeps_info and what.keeps_info
-        new._opened = self._opened
+            if not what.keeps_info:
+                keeps_info = False
+        new = self
+        if not mine:
+            new = object.__new__(DeferredImage)
+            new._opened = self._opened
+            new._loaded = True
+            if self._transparent:
+                new._transparent = True
         new._operations = self._operations + operations
         new._size = size
         new._mode = mode
-        new._loaded = True
         if self._info is not None:
             new._info = self._copy_info() if keeps_info else {}
         elif self._plain_header:
             new._plain_header = True
-        if self._transparent:
-            new._transparent = True
         return new
 
     # What Pillow keeps in attributes.
@@ -389,7 +393,7 @@ class DeferredImage(Image):
         """As Pillow's."""
         if self._real is None and not matrix:
             if mode == self._mode:
-                return self._then(("convert", mode))
+                return self._then(_CONVERSIONS.get(mode) or ("convert", mode))
             if (
                 mode in CONVERTED_TO
                 and self._mode in CONVERTED_FROM
@@ -398,7 +402,7 @@ class DeferredImage(Image):
                 and (self._info is None or "transparency" not in self._info)
                 and _converts(self._mode, mode)
             ):
-                return self._then(("convert", mode))
+                return self._then(_CONVERSIONS[mode])
         return self._made("convert").convert(mode, matrix, dither, palette, colors)
 
     def crop(self, box: Any = None) -> Image:
@@ -801,7 +805,8 @@ def merged(bands: Any) -> DeferredImage | None:
     made = bands[0]._then()
     made._operations = before or COPY
     made._mode = "RGB"
-    return made._then(("order", *(number for ((_, number),) in ends)))
+    reordered: DeferredImage = made._then(("order", *(number for ((_, number),) in ends)))
+    return reordered
 
 
 def _unread(image: DeferredImage) -> Image:

@@ -83,6 +83,14 @@ def redirected() -> list[types.FunctionType]:
     return [one for one, exchange in _EXCHANGES.items() if one.__code__ is exchange.stub]
 
 
+def holds(function: Function) -> bool:
+    """Whether what is redirected from here has proved itself, which it may do now."""
+    for redirected, exchange in _EXCHANGES.items():
+        if redirected is function:
+            return redirected.__code__ is exchange.stub and exchange.trial.is_ours()
+    return False
+
+
 def put_back() -> None:
     """Give every function its own code again, unless another program has exchanged it since."""
     # The stubs' globals stay: another thread may be in a stub, and has yet to look its global up.

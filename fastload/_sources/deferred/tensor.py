@@ -29,7 +29,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -51,6 +51,9 @@ from .recording import Opened, Operation, Recording
 from .replay import replay
 from .slots import Size
 from .thread_state import cause, note_made
+
+if TYPE_CHECKING:
+    from .image import DeferredImage
 
 Handler: TypeAlias = "Callable[..., Any]"
 Box: TypeAlias = "tuple[int, int, int, int]"
@@ -303,6 +306,7 @@ class DeferredTensor(_Deferred):
         recording: what it is, or None once it is materialised.
     """
 
+    __slots__ = ("_memory",)  # most have no dict
     _memory: _Memory
 
     @staticmethod
@@ -826,7 +830,7 @@ def _like(tensor: DeferredTensor, memory: _Memory, marked: bool = False) -> Defe
     return kind._of(memory)
 
 
-def _unmarked(tensor: DeferredTensor) -> DeferredTensor:
+def unmarked(tensor: DeferredTensor) -> DeferredTensor:
     """The tensor; of a v2 image, which most functions of torch do not give, a plain one."""
     return DeferredTensor._of(tensor._memory) if isinstance(tensor, DeferredTVImage) else tensor
 
@@ -842,7 +846,7 @@ def record_in_place(tensor: DeferredTensor, operation: Operation) -> DeferredTen
     Its memory must be ``alone``.
     """
     memory = tensor._memory
-    memory.operations = memory.then(operation).operations
+    memory.operations += (operation,)
     return tensor
 
 
@@ -851,13 +855,21 @@ def pending(value: object) -> bool:
     return _pending(value)
 
 
-def of_image(
-    opened: Opened, operations: tuple[Operation, ...], size: Size, mode: str, name: str
-) -> DeferredTensor:
-    """The tensor that "to_tensor" or "to_image" makes of an image."""
+def _ending(name: str) -> tuple[tuple[Operation], Layout]:
     after = TENSOR_OPERATIONS[name].layout
     assert after is not None
-    return DeferredTensor._of(_Memory(opened, operations + ((name,),), size, mode, after(None)))
+    return ((name,),), after(None)
+
+
+_ENDINGS = {name: _ending(name) for name in ("to_tensor", "to_image")}
+
+
+def of_image(image: DeferredImage, name: str) -> DeferredTensor:
+    """The tensor that "to_tensor" or "to_image" makes of an image."""
+    operation, layout = _ENDINGS[name]
+    return DeferredTensor._of(
+        _Memory(image._opened, image._operations + operation, image._size, image._mode, layout)
+    )
 
 
 def _size(tensor: Any, dim: Any = None) -> Any:
@@ -911,7 +923,7 @@ def _cast_to(dtype: torch.dtype) -> Handler:
         if not _pending(tensor) or args or kwargs:
             return NotImplemented
         if dtype == tensor._memory.layout.dtype:
-            return _unmarked(tensor)
+            return unmarked(tensor)
         return record(tensor, ("to_dtype", dtype_name(dtype), False))
 
     return handler
@@ -921,7 +933,7 @@ def _contiguous(tensor: Any, **kwargs: Any) -> Any:
     if not _pending(tensor) or kwargs:
         return NotImplemented
     if _contiguous_already(tensor):
-        return _unmarked(tensor)
+        return unmarked(tensor)
     return record(tensor, ("contiguous",))
 
 
@@ -947,7 +959,7 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
         if in_place:
             if not tensor._memory.alone:
                 return NotImplemented
-            return _unmarked(record_in_place(tensor, (name, other)))
+            return unmarked(record_in_place(tensor, (name, other)))
         return record(tensor, (name, other))
 
     return handler
@@ -980,7 +992,7 @@ def _masked(image: DeferredTensor, mask: torch.Tensor, in_place: bool) -> Any:
     boxes = _zeros_of(mask, (c, h, w))
     if boxes is None:
         return NotImplemented
-    made = _unmarked(image if in_place else _clone(image))
+    made = unmarked(image if in_place else _clone(image))
     for x, y, width, height in boxes:
         record_in_place(made, ("zero", y, x, height, width))
     return made
@@ -1136,7 +1148,7 @@ def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> An
     if any(channels) or tensor._shape()[0] == 1:  # whose strides ``shape_and_strides`` cannot say
         return NotImplemented
     if not any(pad):
-        return _unmarked(_clone(tensor))
+        return unmarked(_clone(tensor))
     value = 0 if value is None else value
     try:
         stored = torch.full((), value, dtype=tensor._dtype(), device="cpu").item()

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +73,7 @@ class BatchContext:
         small: how often pixels were asked for of an image that is too small for the core to gain.
         failed: whether an image could not be made for the user's code, on the batch's thread.
         hits, misses: of the cache.
+        chains: of each of torchvision's ``Compose``, its transforms and how they are recorded.
     """
 
     cache: OpenedCache | None = None
@@ -86,6 +87,7 @@ class BatchContext:
     failed: bool = False
     hits: int = 0
     misses: int = 0
+    chains: dict[Any, tuple[list[Any], list[Any]]] = dataclasses.field(default_factory=dict)
     _failed_before: int = dataclasses.field(default_factory=lambda: _FAILED_ELSEWHERE[0])
 
     def has_failed(self) -> bool:

@@ -10,14 +10,17 @@ images, take torchvision's way. That is decided before anything is drawn.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import operator
 import struct
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import PIL.Image
 import torch
 import torchvision.transforms.functional as functional
@@ -30,37 +33,35 @@ from ..._base.named import named
 from ..._base.pixel_limit import is_within
 from . import torch_resize
 from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
+from .operations import channels
 from .recording import Argument, Operation
+from .redirect import holds
 from .tensor import (
     LEAST_SIDE,
     DeferredTensor,
     DeferredTVImage,
     holds_values,
+    of_image,
     pending,
     record,
+    record_in_place,
+    unmarked,
 )
+from .thread_state import THREAD
 from .trial import Function
 
-_Border: TypeAlias = "tuple[tuple[int, int, int, int], Argument]"
-"""Left, top, right and bottom, and the colour, as the operation "expand" has them."""
+_Border: TypeAlias = "tuple[str, int, int, int, int, Argument]"
 
 functional_pil: Any = named("torchvision.transforms._functional_pil")
 
 _FLOATS: Final = struct.Struct("f")
 
 
-def _unchanged(*names: str, module: ModuleType = functional) -> Callable[[], bool]:
+def _unchanged(where: ModuleType | type, *names: str) -> Callable[[], bool]:
     """Whether torchvision's functions of these names are still its own: programs replace them."""
-    own = [(name, getattr(module, name)) for name in names]
-    found = vars(module)
-
-    def unchanged() -> bool:
-        for name, function in own:
-            if found[name] is not function:
-                return False
-        return True
-
-    return unchanged
+    get = operator.attrgetter(*names)
+    own = get(where)
+    return lambda: bool(get(where) == own)
 
 
 # Draws.
@@ -259,7 +260,7 @@ def _all_int(values: Any) -> bool:
 
 
 def _border(padding: Any, fill: Any, padding_mode: Any, mode: str) -> _Border | None:
-    """The border that ``functional.pad`` gives an image of ``mode``."""
+    """The operation "expand" that ``functional.pad`` is for an image of ``mode``."""
     if padding_mode != "constant" or mode not in PLAIN:
         return None
     if type(padding) is not int:
@@ -285,7 +286,7 @@ def _expansion(
     except ValueError:  # not one value for each channel
         return None
     color: Any = given["fill"]
-    return (sides, color) if fits(mode, color) else None
+    return ("expand", *sides, color) if fits(mode, color) else None
 
 
 # Functions of v1, which its transforms call, too, and programs by themselves.
@@ -293,8 +294,8 @@ def _expansion(
 
 def resize(original: Function) -> Function:
     """``functional.resize``, of images and of tensors."""
-    unchanged = _unchanged("get_dimensions", "_compute_resized_output_size")
-    on_images = _unchanged("resize", module=functional_pil)
+    unchanged = _unchanged(functional, "get_dimensions", "_compute_resized_output_size")
+    on_images = _unchanged(functional_pil, "resize")
 
     def resize(
         img: Any,
@@ -358,70 +359,121 @@ def _resized_to(now: tuple[int, int], size: Any, max_size: Any) -> tuple[int, in
     return None if both is None else both[::-1]
 
 
-# Transforms of v1.
+# Transforms of v1. Those in ``STEPS`` are recorded without asking torchvision.
 
 
-def random_crop(original: Function) -> Function:
-    draws = transforms.RandomCrop.get_params
-    unchanged = _unchanged("pad", "crop", "get_dimensions")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """How a transform is recorded.
 
-    def forward(self: Any, img: Any) -> Any:
-        if (
-            waiting(img)
-            and type(self) is transforms.RandomCrop
-            and self.get_params is draws
-            and unchanged()
-        ):
-            cropped = _cropped(self, img)
-            if cropped is not None:
-                return cropped
-        return original(self, img)
+    Attributes:
+        kind: its class.
+        record: ``record(transform, value, mine)``: what comes of it; None: torchvision has to say.
+            ``mine``: nobody else has ``value``, which may be changed and given back.
+        calls: torchvision's functions that it stands for.
+        methods: the same, of its class.
+        patched: gives the exchanged function, which has to have proved itself.
+    """
 
-    return forward
+    kind: type
+    record: Callable[[Any, Any, bool], Any]
+    calls: tuple[str, ...]
+    methods: tuple[str, ...]
+    patched: Callable[[], Function]
+
+    def usual(self) -> Callable[[Any], bool]:
+        """Makes a function: whether a transform's functions are still torchvision's own."""
+        functions = _unchanged(functional, *self.calls)
+        methods = _unchanged(self.kind, *self.methods)
+        return lambda transform: (
+            functions() and methods() and "get_params" not in transform.__dict__
+        )
 
 
-def _cropped(transform: Any, image: DeferredImage) -> DeferredImage | None:
-    w, h = image.size
+def forward_of(step: Step) -> Callable[[Function], Function]:
+    """The transform's ``forward``."""
+
+    def make(original: Function) -> Function:
+        usual = step.usual()
+
+        def forward(self: Any, img: Any) -> Any:
+            made = None
+            if waiting(img) and type(self) is step.kind and usual(self):
+                made = step.record(self, img, False)
+            return original(self, img) if made is None else made
+
+        return forward
+
+    return make
+
+
+def compose(original: Function) -> Function:
+    """``Compose.__call__``. What a step has made nobody else has: the next one may change it.
+
+    Whether torchvision's functions are its own is found out once in a batch for each Compose.
+    """
+    usual = {step.kind: (step, step.usual()) for step in STEPS}
+    hooks_everywhere: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
+
+    def recorder(transform: Any) -> Callable[[Any, Any, bool], Any] | None:
+        step, is_usual = usual.get(type(transform), (None, None))
+        if step is None or is_usual is None or hooks_everywhere() or not is_usual(transform):
+            return None
+        own = transform.__dict__
+        if any(own.get(f"_{name}_hooks") for name in _HOOKS):
+            return None
+        changed = "forward" in own or "_compiled_call_impl" in own
+        return step.record if not changed and holds(step.patched()) else None
+
+    def __call__(self: Any, img: Any) -> Any:
+        if type(img) is not DeferredImage or type(self) is not transforms.Compose:
+            return original(self, img)
+        chains = THREAD.batch.chains
+        known, recorders = chains.get(self, ((), ()))
+        if known != self.transforms:
+            known, recorders = list(self.transforms), list(map(recorder, self.transforms))
+            chains[self] = known, recorders
+        mine = False
+        for transform, recorded in zip(known, recorders):
+            made = recorded and recorded(transform, img, mine)
+            if made is None:
+                img, mine = transform(img), False
+            elif made is not img:
+                img, mine = made, True
+        return img
+
+    return __call__
+
+
+_HOOKS: Final = ("forward", "forward_pre", "backward", "backward_pre")
+
+
+def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+    if type(image) is not DeferredImage or image._real is not None:
+        return None
+    w, h = image._size
     operations: tuple[Operation, ...] = ()
     if transform.padding is not None:
-        border = _border(transform.padding, transform.fill, transform.padding_mode, image.mode)
+        border = _border(transform.padding, transform.fill, transform.padding_mode, image._mode)
         if border is None or not keeps_no_color(image):
             return None
-        (left, top, right, bottom), color = border
+        _, left, top, right, bottom, _ = border
         w, h = w + left + right, h + top + bottom
         if not is_within(w, h):
             return None
-        image._first_load()  # fails before anything is drawn
-        operations = (("expand", left, top, right, bottom, color),)
+        if not image._loaded:
+            image._first_load()  # fails before anything is drawn
+        operations = (border,)
     size = _height_and_width(transform.size)
     if size is None or size[0] > h or size[1] > w:
         return None
     if size != (h, w):
         y, x = _two_below(h - size[0] + 1, w - size[1] + 1)
         operations += (("crop", x, y, size[1], size[0]),)
-    return image._then(*operations)
+    return image._then(*operations, mine=mine)
 
 
-def random_resized_crop(original: Function) -> Function:
-    draws = transforms.RandomResizedCrop.get_params
-    unchanged = _unchanged("resized_crop", "crop", "resize", "get_dimensions")
-
-    def forward(self: Any, img: Any) -> Any:
-        if (
-            waiting(img)
-            and type(self) is transforms.RandomResizedCrop
-            and self.get_params is draws
-            and unchanged()
-        ):
-            cropped = _resized_crop(self, img)
-            if cropped is not None:
-                return cropped
-        return original(self, img)
-
-    return forward
-
-
-def _resized_crop(transform: Any, image: DeferredImage) -> DeferredImage | None:
+def _resized_crop(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     size, scale, ratio = (
         _height_and_width(transform.size),
         _numbers(transform.scale),
@@ -429,7 +481,8 @@ def _resized_crop(transform: Any, image: DeferredImage) -> DeferredImage | None:
     )
     interpolation = transform.interpolation
     if (
-        size is None
+        not waiting(image)
+        or size is None
         or scale is None
         or ratio is None
         or ratio[0] <= 0
@@ -447,39 +500,20 @@ def _resized_crop(transform: Any, image: DeferredImage) -> DeferredImage | None:
     if box[2:] != (size[1], size[0]):
         filter = int(functional.pil_modes_mapping[interpolation])
         operations.append(("resize", size[1], size[0], filter))
-    return image._then(*operations)
+    return image._then(*operations, mine=mine)
 
 
-def random_flip(original: Function) -> Function:
-    """``RandomHorizontalFlip.forward``."""
-    unchanged = _unchanged("hflip")
-
-    def forward(self: Any, img: Any) -> Any:
-        if waiting(img) and type(self) is transforms.RandomHorizontalFlip and unchanged():
-            return img._then(("flip", False)) if _happens(self.p) else img
-        return original(self, img)
-
-    return forward
+def _flipped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+    if not waiting(image):
+        return None
+    return image._then(("flip", False), mine=mine) if _happens(transform.p) else image
 
 
-def color_jitter(original: Function) -> Function:
-    draws = transforms.ColorJitter.get_params
-    unchanged = _unchanged(*_ADJUSTMENTS)
-
-    def forward(self: Any, img: Any) -> Any:
-        if (
-            waiting(img)
-            and type(self) is transforms.ColorJitter
-            and _keeps_mode(img)
-            and self.get_params is draws
-            and unchanged()
-        ):
-            ranges = _ranges(self)
-            if ranges is not None:
-                return _jittered(img, *_random_factors(ranges))
-        return original(self, img)
-
-    return forward
+def _of_other_colors(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+    if not waiting(image) or not _keeps_mode(image):
+        return None
+    ranges = _ranges(transform)
+    return None if ranges is None else _jittered(image, *_random_factors(ranges), mine=mine)
 
 
 _ADJUSTMENTS: Final = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
@@ -504,14 +538,128 @@ def _ranges(transform: Any) -> _Ranges | None:
 
 
 def _jittered(
-    image: DeferredImage, order: Sequence[int], factors: Sequence[float | None]
+    image: DeferredImage,
+    order: Sequence[int],
+    factors: Sequence[float | None],
+    mine: bool = False,
 ) -> DeferredImage:
     operations: list[Operation] = []
     for number in order:
         factor = factors[number]
         if factor is not None:
             operations.append((_COLORS[number], factor))
-    return image._then(*operations) if operations else image
+    return image._then(*operations, mine=mine) if operations else image
+
+
+BYTES: Final = frozenset({"L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"})
+
+
+def to_tensor(image: DeferredImage, name: str) -> DeferredTensor | None:
+    """What "to_tensor" or "to_image" makes of an image; None: it is not recorded."""
+    if image._mode not in BYTES:
+        return None
+    if name == "to_tensor" and torch.get_default_dtype() is not torch.float32:
+        return None
+    if not image._loaded:
+        image._first_load()
+    return None if image._real is not None else of_image(image, name)
+
+
+def normalized(
+    tensor: DeferredTensor, mean: Any, std: Any, inplace: bool, marked: bool
+) -> DeferredTensor | None:
+    """The tensor normalised, ``marked`` as before by v2; None: it is not recorded."""
+    memory = tensor._memory
+    operation = _normalization(mean, std, channels(memory.mode), memory.layout.dtype)
+    if operation is None or (inplace and not memory.alone):
+        return None
+    if not inplace:
+        return record(tensor, operation, marked=marked)
+    record_in_place(tensor, operation)
+    return unmarked(tensor) if not marked else tensor
+
+
+def _normalization(mean: Any, std: Any, bands: int, dtype: torch.dtype) -> Operation | None:
+    try:
+        return _valid_normalization(_sequence(mean), _sequence(std), bands, dtype)
+    except TypeError:  # numbers that are not hashable are no plain ones
+        return None
+
+
+@functools.lru_cache(256)
+def _valid_normalization(
+    means: tuple[float, ...], stds: tuple[float, ...], bands: int, dtype: torch.dtype
+) -> Operation | None:
+    if not all(type(v) in (float, int) for v in (*means, *stds)):
+        return None
+    if not dtype.is_floating_point or {len(means), len(stds)} - {1, bands}:
+        return None
+    if bool((torch.tensor(stds, dtype=dtype) == 0).any()) or not all(stds):
+        return None
+    return "normalize", means, stds
+
+
+def _sequence(values: Any) -> tuple[float, ...]:
+    """What a sequence, an array or a tensor has in it; nothing where that is not certain."""
+    if type(values) is tuple:
+        return values
+    if type(values) is list:
+        return tuple(values)
+    if type(values) is torch.Tensor:
+        plain_tensor = values.ndim == 1 and values.device.type == "cpu" and not values.requires_grad
+        return tuple(values.tolist()) if plain_tensor else ()
+    if isinstance(values, np.ndarray):
+        return tuple(values.tolist()) if values.ndim == 1 else ()
+    return (values,) if type(values) is float else ()
+
+
+CROP: Final = Step(
+    kind=transforms.RandomCrop,
+    record=_cropped,
+    calls=("pad", "crop", "get_dimensions"),
+    methods=("forward", "get_params"),
+    patched=lambda: transforms.RandomCrop.forward,
+)
+RESIZED_CROP: Final = Step(
+    kind=transforms.RandomResizedCrop,
+    record=_resized_crop,
+    calls=("resized_crop", "crop", "resize", "get_dimensions"),
+    methods=("forward", "get_params"),
+    patched=lambda: transforms.RandomResizedCrop.forward,
+)
+FLIP: Final = Step(
+    kind=transforms.RandomHorizontalFlip,
+    record=_flipped,
+    calls=("hflip",),
+    methods=("forward",),
+    patched=lambda: transforms.RandomHorizontalFlip.forward,
+)
+JITTER: Final = Step(
+    kind=transforms.ColorJitter,
+    record=_of_other_colors,
+    calls=_ADJUSTMENTS,
+    methods=("forward", "get_params"),
+    patched=lambda: transforms.ColorJitter.forward,
+)
+TENSOR: Final = Step(
+    kind=transforms.ToTensor,
+    record=lambda _, image, mine: to_tensor(image, "to_tensor") if waiting(image) else None,
+    calls=("to_tensor",),
+    methods=("__call__",),
+    patched=lambda: functional.to_tensor,
+)
+NORMALIZATION: Final = Step(
+    kind=transforms.Normalize,
+    record=lambda own, tensor, mine: (
+        normalized(tensor, own.mean, own.std, mine or own.inplace, marked=False)
+        if pending(tensor)
+        else None
+    ),
+    calls=("normalize",),
+    methods=("forward",),
+    patched=lambda: functional.normalize,
+)
+STEPS: Final = (CROP, RESIZED_CROP, FLIP, JITTER, TENSOR, NORMALIZATION)
 
 
 # v2. Its transforms take any structure. That a single image is none need not be found out.
@@ -556,7 +704,7 @@ def forward_at_random(original: Function) -> Function:
 
 
 def color_jitter_v2(original: Function) -> Function:
-    unchanged = _unchanged(*_ADJUSTMENTS, module=functional_v2)
+    unchanged = _unchanged(functional_v2, *_ADJUSTMENTS)
 
     def transform(self: Any, inpt: Any, params: Any) -> Any:
         if (

@@ -110,6 +110,10 @@ class Trial:
         """Whether ours is called from now on, in whatever state the program is."""
         return self._decided() is self._ours
 
+    def is_ours(self) -> bool:
+        """Whether ours is called now."""
+        return self.settled() is self._ours
+
     def settled(self) -> Function:
         """What is called from now on; or only now: see Note [The program's state]."""
         if self._called is not None:

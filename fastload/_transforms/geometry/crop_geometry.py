@@ -92,9 +92,8 @@ class Geometry:
     @classmethod
     def of(cls, frames: npt.NDArray[np.int32], out_w: int, out_h: int) -> Geometry:
         """That of samples of this size, and of ``Frame.rows``."""
-        box, resized, window, flip, _ = np.split(frames, (4, 6, 8, 9), axis=1)
-        box, resized, window = map(np.ascontiguousarray, (box, resized, window))
-        return cls(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), out_h, out_w)
+        box, resized, window = frames[:, :4].copy(), frames[:, 4:6].copy(), frames[:, 6:8].copy()
+        return cls(box, resized, window, frames[:, 8].astype(np.uint8), out_h, out_w)
 
 
 class Frame:
@@ -247,19 +246,14 @@ class Frame:
                     f"collate_fn for images of several sizes{type_next(FIXED_SIZE)}",
                     record=int(self.indices[at]),
                 )
-        return Geometry.of(np.broadcast_to(self.rows(), (n, 11)), size[1], size[0])
+        return Geometry.of(self.rows(), size[1], size[0])
 
     def rows(self) -> npt.NDArray[np.int32]:
-        """int32 (n, 11): box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h).
-
-        One row if all samples have the same.
-        """
+        """int32 (n, 11): box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h)."""
         columns = (
             self.x, self.y, self.box_w, self.box_h, self.resized_w, self.resized_h,
             self.left, self.top, self.flipped, self.w, self.h,
         )  # fmt: skip
-        if not any(isinstance(column, np.ndarray) for column in columns):
-            return np.array([columns], np.int32)
         made = np.empty((len(self.indices), len(columns)), np.int32)
         for k, column in enumerate(columns):
             made[:, k] = column

@@ -20,7 +20,7 @@ from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
 import releases
-from fastload._sources.deferred import switch, torchvision_transforms, trial
+from fastload._sources.deferred import switch, thread_state, torchvision_transforms, trial
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.switch import deferring
 from fastload._sources.deferred.tensor import DeferredTensor
@@ -287,16 +287,16 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     assert releases.unexpected(trial.left_out()) == []
     taken = []
     for name in (
-        "_cropped",
-        "_resized_crop",
+        "_border",
+        "_random_box",
         "_happens",
         "_takes",
         "_jittered",
     ):
         ours = getattr(torchvision_transforms, name)
 
-        def spy(*args: Any, name: str = name, ours: Any = ours) -> Any:
-            result = ours(*args)
+        def spy(*args: Any, name: str = name, ours: Any = ours, **named: Any) -> Any:
+            result = ours(*args, **named)
             taken.append((name, result is not None))
             return result
 
@@ -315,7 +315,7 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     )
     with deferring():
         chain(opened())
-    names = ["_cropped", "_resized_crop", "_happens", "_jittered"]
+    names = ["_border", "_random_box", "_happens", "_jittered"]
     names += ["_takes", "_happens", "_takes", "_jittered", "_takes"]
     assert taken == [(name, True) for name in names]
 
@@ -419,6 +419,64 @@ def test_a_hook_on_a_transform_is_called() -> None:
     with deferring():
         result = flip(opened())
     assert seen[0] is result
+
+
+USUAL = [
+    transforms.RandomCrop(32, padding=4),
+    transforms.ColorJitter(0.3, 0.3, 0.3, 0.1),
+    transforms.RandomHorizontalFlip(),
+    transforms.RandomResizedCrop(16),
+    transforms.ToTensor(),
+    transforms.Normalize([0.5, 0.4, 0.3], [0.2] * 3),
+]
+
+
+def one_by_one(image: Any) -> Any:
+    for transform in USUAL:
+        image = transform(image)
+    return image
+
+
+def test_a_chain_draws_and_records_what_its_transforms_do_by_themselves() -> None:
+    chain = transforms.Compose(USUAL)
+    with deferring():
+        image = opened()
+        for seed in range(20):
+            assert same(made(chain, image, seed), made(one_by_one, image, seed)), seed
+        assert recorded(image) == recorded(opened())
+
+
+def test_what_a_program_sees_within_a_chain_stays_as_it_was() -> None:
+    seen: list[tuple[Any, object]] = []
+
+    def look(value: Any) -> Any:
+        seen.append((value, recorded(value)))
+        return value
+
+    chain = transforms.Compose([step for one in USUAL for step in (one, look)])
+    with deferring():
+        for seed in range(10):
+            torch.manual_seed(seed)
+            chain(opened())
+        assert len(seen) == 60
+        for value, was in seen:
+            assert recorded(value) == was
+
+
+def test_a_chain_calls_what_a_program_has_changed_in_it() -> None:
+    flip, seen = transforms.RandomHorizontalFlip(1), []
+    chain = transforms.Compose([flip, transforms.ToTensor()])
+    with deferring():
+        assert recorded(chain(opened()))[1][-2:] == (("flip", False), ("to_tensor",))  # type: ignore[index]
+        chain.transforms[0] = transforms.RandomCrop((4, 5))
+        assert recorded(chain(opened()))[2] == (5, 4)  # type: ignore[index]
+        flip.p = 0.0
+        chain.transforms = [flip, transforms.ToTensor()]
+        assert ("flip", False) not in recorded(chain(opened()))[1]  # type: ignore[index]
+    flip.register_forward_hook(lambda module, given, result: seen.append(result))
+    with deferring(), thread_state.batch(thread_state.BatchContext()):
+        chain(opened())
+    assert len(seen) == 1
 
 
 def test_what_is_not_deferred_is_torchvisions() -> None:

@@ -138,7 +138,7 @@ def _to_tensor(original: Function) -> Function:
 def _deferred(levels: np.ndarray) -> torch.Tensor:
     """The tensor of what ``Normalize`` makes of these bytes."""
     image = deferred_pixels(levels.tobytes(), (levels.shape[1], levels.shape[0]))
-    tensor = of_image(image._opened, image._operations, image._size, image._mode, "to_image")
+    tensor = of_image(image, "to_image")
     return record(tensor, ("look_up", _THREAD.table))
 
 

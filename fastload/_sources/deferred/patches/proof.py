@@ -82,10 +82,7 @@ class Given:
         if self._deferred:
             from ..tensor import of_image
 
-            image = self.image
-            tensor: torch.Tensor = of_image(
-                image._opened, image._operations, image._size, image._mode, "to_image"
-            )
+            tensor: torch.Tensor = of_image(self.image, "to_image")
         else:
             tensor = torch.from_numpy(self.array).permute(2, 0, 1)
         if not self._marks:
