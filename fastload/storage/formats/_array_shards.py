@@ -81,18 +81,16 @@ class ShardedWriter(PartialWriter):
         super().__init__(path, begun, mark=sidecar_of(path), **options)
 
     def _resume(self) -> None:
-        columns, numbers = join(self._partial.chunks), sorted(self._finished())
-        assert columns.places is not None  # our journal has them
-        done = {self._inner(number) for number in numbers}
+        finished = self._finished()
+        done = set(map(self._inner, finished))
         missing = done - set(os.listdir(self._partial.folder))
         if missing:
             path = self._partial.file(min(missing))
             raise self._damaged("a finished shard is missing", path)
         self._partial.clear(done)
-        for number in numbers:
+        for number, columns in finished.items():
             self._number = number + 1
             path = self._partial.file(self._inner(number))
-            mine = columns.part(*np.searchsorted(columns.places[:, 0], [number, number + 1]))
             try:
                 with TableStore(path, self._made.read) as shard:
                     shard.check_columns()
@@ -106,7 +104,7 @@ class ShardedWriter(PartialWriter):
                 raise self._damaged(error.message, path) from error
             if damaged:
                 raise self._damaged(damaged[0].reason, path)
-            if sums is None or not np.array_equal(sums, mine.crc32c):
+            if sums is None or not np.array_equal(sums, columns.crc32c):
                 raise self._damaged("a finished shard holds other records than the journal", path)
 
     def _inner(self, number: int) -> str:
@@ -166,7 +164,7 @@ class ShardedWriter(PartialWriter):
         filled = self._finished()
         count = self._sharding.shards or max(filled, default=0) + 1
         with self._writing():
-            for number in sorted(set(range(count)) - filled):
+            for number in sorted(set(range(count)) - filled.keys()):
                 self._begin_shard(number)  # without a record
                 self._finish_shard()
             paths = [self._partial.file(self._inner(number)) for number in range(count)]
@@ -188,10 +186,14 @@ class ShardedWriter(PartialWriter):
             self._partial.publish([*renames, ("sidecar", sidecar_of(self.path))])
         self._closed = True
 
-    def _finished(self) -> set[int]:
-        """The shards that the journal lists."""
-        places = [chunk.places for chunk in self._partial.chunks]
-        return {number for place in places if place is not None for number in place[:, 0].tolist()}
+    def _finished(self) -> dict[int, Columns]:
+        """The shards that the journal lists, each as a chunk, by number."""
+        return {
+            number: chunk
+            for chunk in self._partial.chunks
+            if chunk.places is not None
+            for number in chunk.places[:1, 0].tolist()
+        }
 
     def abort(self, *, keep_partial: bool = True) -> None:
         """Finished shards are kept."""
