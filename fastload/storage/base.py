@@ -200,8 +200,8 @@ class Store(abc.ABC):
     @property
     def joint(self) -> dict[str, Any]:
         """The fields that move with the images, and their kinds, as the metadata has them."""
-        found = self.metadata.get("joint")
-        return dict(found) if isinstance(found, dict) else {}
+        kinds = self.metadata.get("joint")
+        return dict(kinds) if isinstance(kinds, dict) else {}
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
         """``files`` for the core: all encoded paths in one string, and where each ends (int64)."""

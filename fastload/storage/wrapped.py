@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -69,6 +69,10 @@ class WrappedStore(Store):
     @property
     def fields(self) -> Mapping[str, Field]:
         return self._ask(lambda inner: inner.fields)
+
+    @property
+    def joint(self) -> dict[str, Any]:
+        return self._ask(lambda inner: inner.joint)
 
     __len__ = _forwarded(Store.__len__)
     file_table = _forwarded(Store.file_table)

@@ -97,6 +97,7 @@ ANSWERS: dict[str, Callable[[Store], Any]] = {
     "hint": lambda store: [store.hint(windowed=windowed) for windowed in (False, True)],
     "keys": lambda store: store.keys(ALL),
     "kinds": lambda store: store.kinds(ALL),
+    "joint": lambda store: store.joint,
     "labels": lambda store: store.labels,
     "locate": lambda store: store.locate(ALL).sizes,
     "memory": lambda store: dict(store.memory()),
