@@ -16,8 +16,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from bench.workload import MEAN, STD
 
 
-class Photos(Dataset[Any]):
-    """JPEG files, decoded and resized by Pillow: (uint8 (3, 224, 224), label)."""
+class _Files(Dataset[Any]):
+    """Files, each of which is a sample."""
 
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
@@ -25,13 +25,17 @@ class Photos(Dataset[Any]):
     def __len__(self) -> int:
         return len(self._paths)
 
+
+class Photos(_Files):
+    """JPEG files, decoded and resized by Pillow: (uint8 (3, 224, 224), label)."""
+
     def __getitem__(self, index: int) -> Any:
         with Image.open(self._paths[index]) as file:
             image = file.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), index % 10
 
 
-class Trained(Dataset[Any]):
+class Trained(_Files):
     """JPEG files as most training code has them: open, convert, transform, return with a label.
 
     Args:
@@ -41,12 +45,9 @@ class Trained(Dataset[Any]):
     """
 
     def __init__(self, paths: list[Path], transform: Callable[[Any], Any], views: int = 1) -> None:
-        self._paths = paths
+        super().__init__(paths)
         self._transform = transform
         self._views = views
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
     def __getitem__(self, index: int) -> Any:
         image = Image.open(self._paths[index]).convert("RGB")
@@ -67,14 +68,8 @@ class Streamed(IterableDataset[Any]):
         return (self._samples[i] for i in range(first, len(self._samples), step))
 
 
-class Arrays(Dataset[Any]):
+class Arrays(_Files):
     """JPEG files as arrays: (uint8 (3, 224, 224), label), cropped and flipped by NumPy."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self._paths = paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
     def __getitem__(self, index: int) -> Any:
         image = np.asarray(Image.open(self._paths[index]).convert("RGB"))
@@ -89,7 +84,7 @@ class Arrays(Dataset[Any]):
         return torch.from_numpy(image.transpose(2, 0, 1).copy()), index % 10
 
 
-class Albumented(Dataset[Any]):
+class Albumented(_Files):
     """JPEG files through Albumentations: (float32 (3, 224, 224), label).
 
     Args:
@@ -101,7 +96,7 @@ class Albumented(Dataset[Any]):
         import albumentations
         from albumentations.pytorch import ToTensorV2
 
-        self._paths = paths
+        super().__init__(paths)
         self._cv2 = cv2
         self._transform = albumentations.Compose(
             [
@@ -111,9 +106,6 @@ class Albumented(Dataset[Any]):
                 ToTensorV2(),
             ]
         )
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
     def __getitem__(self, index: int) -> Any:
         if self._cv2:
@@ -125,7 +117,7 @@ class Albumented(Dataset[Any]):
         return self._transform(image=image)["image"], index % 10
 
 
-class Segmented(Dataset[Any]):
+class Segmented(_Files):
     """JPEG files and PNG masks with the same random crop and flip.
 
     Samples are (float32 (3, 224, 224), int64 (224, 224)).
@@ -136,11 +128,8 @@ class Segmented(Dataset[Any]):
     """
 
     def __init__(self, paths: list[Path], masks: list[Path]) -> None:
-        self._paths = paths
+        super().__init__(paths)
         self._masks = masks
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
     def __getitem__(self, index: int) -> Any:
         from torchvision.transforms import InterpolationMode, RandomResizedCrop
@@ -236,13 +225,7 @@ def train_transform() -> Any:
     """The usual training recipe, to 224 x 224, normalised."""
     from torchvision import transforms
 
-    chain = [
-        transforms.RandomResizedCrop(224),
-        transforms.RandomHorizontalFlip(),
-        transforms.ToTensor(),
-        transforms.Normalize(MEAN, STD),
-    ]
-    return transforms.Compose(chain)
+    return _recipe(transforms.RandomResizedCrop(224))
 
 
 @functools.cache
@@ -250,13 +233,14 @@ def small_transform(side: int = 32) -> Any:
     """The usual recipe for images of ``side`` x ``side``, normalised."""
     from torchvision import transforms
 
-    chain = [
-        transforms.RandomCrop(side, padding=4),
-        transforms.RandomHorizontalFlip(),
-        transforms.ToTensor(),
-        transforms.Normalize(MEAN, STD),
-    ]
-    return transforms.Compose(chain)
+    return _recipe(transforms.RandomCrop(side, padding=4))
+
+
+def _recipe(crop: Any) -> Any:
+    from torchvision import transforms
+
+    flip, tensor = transforms.RandomHorizontalFlip(), transforms.ToTensor()
+    return transforms.Compose([crop, flip, tensor, transforms.Normalize(MEAN, STD)])
 
 
 def transformed(batch: dict[str, Any]) -> dict[str, Any]:
