@@ -15,6 +15,8 @@ _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.m
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
 _SCRIPTS = ("<!-- scripts: begin; made from bench/results/scripts.json -->",
             "<!-- scripts: end -->")  # fmt: skip
+_UNTUNED = ("<!-- untuned scripts: begin; made from bench/results/untuned.json -->",
+            "<!-- untuned scripts: end -->")  # fmt: skip
 _ENCODINGS = ("<!-- figures of the encodings: begin -->", "<!-- figures of the encodings: end -->")
 
 
@@ -87,12 +89,24 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     others = [
         row for suite in sorted(suites.keys() - _EXPLAINED - {"scripts"}) for row in suites[suite]
     ]
+    of_scripts = suites.get("scripts", [])
     own = [row for row in suites.get("any-dataset", ()) if _on_a_page(row)]
     filled = []
     for name, markers, table, its_rows in (
         ("README.md", _README, chart, others),
         ("docs/benchmarks.md", _DOCUMENT, figures, others),
-        ("docs/your-dataset.md", _SCRIPTS, scripts, suites.get("scripts")),
+        (
+            "docs/your-dataset.md",
+            _SCRIPTS,
+            scripts,
+            [row for row in of_scripts if not row.get("untuned")],
+        ),
+        (
+            "docs/your-dataset.md",
+            _UNTUNED,
+            untuned,
+            [row for row in of_scripts if row.get("untuned")],
+        ),
         ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
         ("docs/performance.md", _ENCODINGS, encodings, others),
         ("docs/performance.md", _markers("entry-points"), entry_points, suites.get("entry-points")),
@@ -141,6 +155,26 @@ def scripts(rows: Sequence[Row]) -> str:
     if absent:
         names = ", ".join(row["script"]["repository"] for row in absent)
         lines += ["", f"Not measured: {names}."]
+    return "\n".join(lines)
+
+
+def untuned(rows: Sequence[Row]) -> str:
+    """Scripts that nobody tuned to, all of them: what they gain, and gained before, in CPU time."""
+    by_script: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        by_script.setdefault(row["variant"], {})[row["setting"]["processes"]] = row
+    lines = ["| script | what its Dataset does | no workers | 2 workers |", "|---|---|---:|---:|"]
+
+    def gain(found: Mapping[int, Row]) -> float:
+        return -min(float(row["median"]) for row in found.values())
+
+    for found in sorted(by_script.values(), key=gain):
+        figures = [f"{row['setting']['before']:.1f} -> {row['median']:.1f}" if row else "-"
+                   for row in map(found.get, (0, 2))]  # fmt: skip
+        row = next(iter(found.values()))
+        repository = row["script"]["repository"]
+        link = f"[{repository.split('/')[1]}](https://github.com/{repository})"
+        lines.append(f"| {link} | {row['does']} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 

@@ -25,7 +25,10 @@ from bench import data
 from bench.report import Row, missing, row
 from bench.scripts import SCRIPTS, Place, Script, imported, lay_out
 from bench.suites.base import Options, Suite, Variant
+from bench.untuned import UNTUNED, lay_out_more
 from fastload import FastLoader
+
+_ALL = {**SCRIPTS, **UNTUNED}
 
 _PHOTOS = 600
 
@@ -33,10 +36,10 @@ _PHOTOS = 600
 class Scripts(Suite):
     name = "scripts"
     summary = "public training scripts: FastLoader against DataLoader, in turn (needs --repos)"
-    variants = {name: Variant() for name in SCRIPTS}
+    variants = {name: Variant() for name in _ALL}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        script = SCRIPTS[variant]
+        script = _ALL[variant]
         facts = {
             "suite": self.name,
             "variant": variant,
@@ -45,6 +48,7 @@ class Scripts(Suite):
             "unit": "x",
             "script": {"repository": script.repository, "file": script.file},
             "does": script.does,
+            "untuned": variant in UNTUNED,
             **options.machine,
         }
         reason = _absent(script, options.repos)
@@ -79,7 +83,7 @@ def _absent(script: Script, repos: Path | None) -> str:
         other.clone(str(repos))
         for name in sorted(folders)
         if not (repos / name).is_dir()
-        for other in [next(one for one in SCRIPTS.values() if one.folder == name)]
+        for other in [next(one for one in _ALL.values() if one.folder == name)]
     ]
     return "; ".join(clones)
 
@@ -87,7 +91,8 @@ def _absent(script: Script, repos: Path | None) -> str:
 def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
     count = 24 if options.toy else _PHOTOS // (1 + script.heavy)
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
-    root = lay_out(options.cache, images, say=options.say)
+    lay = lay_out_more if facts["untuned"] else lay_out
+    root = lay(options.cache, images, say=options.say)
     made = script.make(Place(repos=options.repos or Path(), root=root, toy=options.toy))
     workers = min(options.threads, 2) if options.toy else options.threads
     batch = min(script.batch, 8) if options.toy else script.batch
@@ -164,6 +169,8 @@ def _checked(theirs: Any, ours: Any) -> str:
     for number, (one, other) in enumerate(zip_longest(*iterators)):
         for expected, found in zip(_leaves(one), _leaves(other), strict=True):
             assert type(expected) is type(found), f"batch {number}: {type(expected)}, {type(found)}"
+            if isinstance(expected, np.ndarray):
+                expected, found = map(torch.from_numpy, (expected, found))
             if not isinstance(expected, torch.Tensor):
                 assert expected == found, f"batch {number}: {found!r} instead of {expected!r}"
                 continue
@@ -182,9 +189,9 @@ def _leaves(batch: Any) -> list[Any]:
         return [leaf for part in batch.values() for leaf in _leaves(part)]
     if isinstance(batch, list | tuple):
         return [leaf for part in batch for leaf in _leaves(part)]
-    if hasattr(batch, "tensors") and hasattr(batch, "mask"):  # what detection models are given
-        return [batch.tensors, batch.mask]
-    return [batch]
+    if isinstance(batch, torch.Tensor | np.ndarray | np.generic) or not hasattr(batch, "__dict__"):
+        return [batch]
+    return [leaf for part in vars(batch).values() for leaf in _leaves(part)]
 
 
 def _rate(loader: Any, batch: int, seconds: float) -> tuple[float, float]:

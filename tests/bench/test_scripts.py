@@ -11,6 +11,7 @@ import pytest
 
 from bench import documents, report
 from bench.scripts import SCRIPTS, definitions, imported
+from bench.untuned import UNTUNED
 from bench_rows import rows_of_any, run
 
 torchvision = pytest.importorskip("torchvision")
@@ -129,6 +130,28 @@ def test_there_are_twenty_six_scripts_and_none_twice() -> None:
     for script in SCRIPTS.values():
         for folder in script.imports:
             assert any(folder.split("/")[0] == other.folder for other in SCRIPTS.values())
+
+
+def test_no_script_is_in_both_lists_and_each_can_be_cloned() -> None:
+    assert len(UNTUNED) >= 12
+    assert not UNTUNED.keys() & SCRIPTS.keys()
+    for script in UNTUNED.values():
+        assert script.repository not in {other.repository for other in SCRIPTS.values()}
+        assert {folder.split("/")[0] for folder in script.imports} <= {script.folder}
+
+
+def test_untuned_scripts_are_all_in_one_table_with_what_they_gained_before() -> None:
+    rows = []
+    for name, processes, before, values in (
+        ("bad", 0, 0.5, [1.0]), ("bad", 2, 0.6, [1.2]), ("good", 0, 2.0, [3.0, 4.0, 5.0]),
+    ):  # fmt: skip
+        row = _row(f"a/{name}", values)
+        row["setting"] = {"processes": processes, "before": before}
+        rows.append({**row, "untuned": True})
+    assert documents.untuned(rows).splitlines()[2:] == [
+        "| [good](https://github.com/a/good) | crops | 2.0 -> 4.0 | - |",
+        "| [bad](https://github.com/a/bad) | crops | 0.5 -> 1.0 | 0.6 -> 1.2 |",
+    ]
 
 
 def test_the_table_has_the_fastest_first_and_says_what_is_missing(tmp_path: Path) -> None:
