@@ -283,6 +283,9 @@ class FolderSource(Source):
         """As in ``Source``."""
         columns = self.beside.columns
         images = self.files.read(list(map(os.fsdecode, self.store.files.many(indices))))
+        if not columns:
+            yield from (one if isinstance(one, StoreError) else Sample(one) for one in images)
+            return
         others = [
             itertools.repeat(None)
             if column.paths is None
@@ -301,7 +304,7 @@ class FolderSource(Source):
         """One sample, of an image and the files beside it. Raises DataError."""
         if isinstance(image, StoreError):
             raise image
-        size = image_size(image) if found else (0, 0)
+        size = image_size(image)
         fields = {}
         for name, data in found.items():
             if isinstance(data, StoreError):

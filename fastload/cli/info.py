@@ -76,7 +76,11 @@ def _text(summary: Summary) -> str:
     ]
     if summary.labels not in (None, "int64"):
         lines.append(f"  labels      {summary.labels}")
-    lines += [f"  field       {name}: {type_}" for name, type_ in summary.fields.items()]
+    joint = summary.metadata.get("joint")
+    moves = joint if isinstance(joint, dict) else {}
+    for name, type_ in summary.fields.items():
+        kind = f", moves with the image as {moves[name]}" if name in moves else ""
+        lines.append(printable(f"  field       {name}: {type_}{kind}"))
     if 1 < summary.files < summary.records:
         lines.append(f"  files       {summary.files:,}")
     for key in ("encode", "resize", "quality", "part", "source", "fastload"):

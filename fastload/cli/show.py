@@ -37,7 +37,8 @@ Examples:
 )  # fmt: skip
 @click.option(
     "--joint", "joint", multiple=True, metavar="NAME=KIND", callback=_kinds,
-    help="Draw this field, too: mask=mask, boxes=xyxy, xywh or cxcywh, eyes=points. Repeatable.",
+    help="Draw this field, too: mask=mask, boxes=xyxy, xywh or cxcywh, eyes=points. Repeatable. "
+    "[default: the masks and boxes that pack found]",
 )  # fmt: skip
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False), default="grid.png", show_default=True,
@@ -86,10 +87,14 @@ def command(
     """
     from .._sources.packed import PackedDataset
     from .._tools.show import show
+    from ..storage import open_store
+
+    store = open_store(path)
+    moving = joint or store.joint
 
     with kept_for_json(as_json):
         shown = show(
-            PackedDataset(path, joint=joint) if joint else path,
+            PackedDataset(store, joint=moving) if moving else path,
             import_object(transform) if transform else None,
             out=out,
             samples=list(indices) or samples,

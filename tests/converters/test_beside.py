@@ -272,6 +272,19 @@ def test_the_command_line_packs_masks_and_says_what_moves(
     assert "fields: mask (mask); PackedDataset(path, joint=True) moves them" in done.stdout
 
 
+def test_info_and_show_know_what_moves(images: Path, masks: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "a.lmdb", masks=masks)
+    told = CliRunner().invoke(main, ["info", str(tmp_path / "a.lmdb")])
+    assert "mask: bytes, moves with the image as mask" in told.stdout
+    for name, more in (("all", []), ("named", ["--joint", "mask=mask"])):
+        given = ["show", str(tmp_path / "a.lmdb"), "--out", str(tmp_path / f"{name}.png"), *more]
+        done = CliRunner().invoke(main, given)
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "all.png").read_bytes() == (tmp_path / "named.png").read_bytes()
+    pack(tmp_path / "a.lmdb", tmp_path / "b.lmdb")
+    assert open_store(tmp_path / "b.lmdb").joint == {"mask": "mask"}
+
+
 # --- files beside images --------------------------------------------------------------------------
 
 
