@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import functools
 import mmap
-import os
 from typing import Final
 
 from .headers import Header
+from .stamps import Stamp
 
 # 12 MB of memory that is taken as it is written to, by all workers together.
 _PLACES: Final = 1 << 19
@@ -32,19 +32,17 @@ _WHOLE: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class HeaderTable:
-    """What headers said, by path and stat."""
+    """What headers said, by path and stamp."""
 
     def __init__(self) -> None:
         self._words = memoryview(mmap.mmap(-1, _PLACES * _WORDS * 8)).cast("Q")
 
-    def find(self, path: str, found: os.stat_result) -> Header | None:
-        """The header of the file at ``path``, if it is known.
+    def find(self, path: str, stamp: Stamp) -> Header | None:
+        """The header of the file at ``path``, which is absolute, if it is known.
 
-        Args:
-            path: absolute.
-            found: of the file now. Its change time tells of changed permissions, too.
+        The time of change in its stamp tells of changed permissions, too.
         """
-        tag, check = _key(path, found)
+        tag, check = _key(path, stamp)
         words = self._words
         for probe in range(_PROBES):
             at = (tag + probe) % _PLACES * _WORDS
@@ -59,9 +57,9 @@ class HeaderTable:
                 return None
         return None
 
-    def keep(self, path: str, found: os.stat_result, header: Header) -> None:
+    def keep(self, path: str, stamp: Stamp, header: Header) -> None:
         """Keep a header, if there is a place for it. Arguments as for ``find``."""
-        tag, check = _key(path, found)
+        tag, check = _key(path, stamp)
         words = self._words
         (width, height), mode, plain, end = header
         if width > _SIDE or height > _SIDE or end > _END:
@@ -76,10 +74,9 @@ class HeaderTable:
                 return
 
 
-def _key(path: str, found: os.stat_result) -> tuple[int, int]:
+def _key(path: str, stamp: Stamp) -> tuple[int, int]:
     """A tag of 64 bits that is not 0, and 56 further bits."""
     # ``hash`` of a str is salted, but the same in forked workers, which share the table.
-    stamp = found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns, found.st_dev
     return hash((path, stamp)) & _WHOLE | 1, hash((stamp, path)) & 0xFFFFFFFFFFFFFF
 
 

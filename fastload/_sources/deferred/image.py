@@ -39,6 +39,7 @@ Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 # What is recorded, by mode. The others materialise.
 CONVERTED_FROM = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 CONVERTED_TO = frozenset({"L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
+_EFFECTS = {name: (one.effect, one.keeps_info) for name, one in IMAGE_OPERATIONS.items()}
 _CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVERTED_TO}
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
@@ -234,11 +235,10 @@ class DeferredImage(Image):
             operations = COPY  # what comes of an image is no file any more
         size, mode, keeps_info = self._size, self._mode, True
         for operation in operations:
-            what = IMAGE_OPERATIONS[operation[0]]
-            if what.effect is not None:
-                size, mode = what.effect(size, mode, *operation[1:])
-            if not what.keeps_info:
-                keeps_info = False
+            effect, keeps = _EFFECTS[operation[0]]
+            if effect is not None:
+                size, mode = effect(size, mode, *operation[1:])
+            keeps_info = keeps_info and keeps
         new = self
         if not mine:
             new = object.__new__(DeferredImage)

@@ -82,8 +82,8 @@ def _open_path(original: Open, fp: Any) -> Any:
         return original(fp)  # which raises as it should
     if stamps.is_recent(found):
         return _open_recent(original, fp, name)
-    path = _absolute(name)
-    header = header_table().find(path, found)
+    path, stamp = _absolute(name), stamps.of(found)
+    header = header_table().find(path, stamp)
     if header is None:
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
@@ -93,12 +93,12 @@ def _open_path(original: Open, fp: Any) -> Any:
             found = os.fstat(descriptor)
             if not S_ISREG(found.st_mode):
                 return original(fp)
+            stamp = stamps.of(found)
             header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
         finally:
             os.close(descriptor)
         if header is not None:
-            header_table().keep(path, found, header)
-    stamp = stamps.of(found)
+            header_table().keep(path, stamp, header)
     if header is not None and is_within(*header.size):
         opened = Opened(path, None, stamp, header.size, header.mode, "JPEG")
         return _deferred(opened, _JPEG, name, None, header.plain)
@@ -125,11 +125,11 @@ def _open_recent(original: Open, fp: Any, name: Any) -> Any:
 
 def _open_file(original: Open, fp: Any) -> Any:
     """Of an open file, or of what behaves like one."""
-    path, data, found = None, None, None
+    path, data, stamp = None, None, None
     if type(fp) is io.BytesIO:
         data = fp.getvalue()
     elif type(fp) is io.BufferedReader and isinstance(fp.raw, io.FileIO):
-        path, found = _path_of(fp)
+        path, stamp = _path_of(fp)
     file: Any = fp
     if path is None and data is None:
         try:
@@ -142,14 +142,13 @@ def _open_file(original: Open, fp: Any) -> Any:
             data = fp.read()
         if type(data) is not bytes:
             return original(fp)
-    stamp = None if found is None else stamps.of(found)
     header = None
-    if path is not None and found is not None:
-        header = header_table().find(path, found)
+    if path is not None and stamp is not None:
+        header = header_table().find(path, stamp)
     if header is None:
         header = headers.jpeg(_reader(fp, data))
-        if header is not None and path is not None and found is not None:
-            header_table().keep(path, found, header)
+        if header is not None and path is not None and stamp is not None:
+            header_table().keep(path, stamp, header)
     if header is not None and is_within(*header.size):
         if file is not None:
             file.seek(header.end)
@@ -167,8 +166,8 @@ def _reader(fp: Any, data: bytes | None) -> Callable[[int, int], bytes]:
     return lambda count, offset: os.pread(descriptor, count, offset)
 
 
-def _path_of(fp: io.BufferedReader) -> tuple[str | None, os.stat_result | None]:
-    """The path of an open file and its stat; None if it has no name that leads to it."""
+def _path_of(fp: io.BufferedReader) -> tuple[str | None, Stamp | None]:
+    """The path of an open file and its stamp; None if it has no name that leads to it."""
     name = fp.name
     if not isinstance(name, (str, bytes)):
         return None, None
@@ -180,9 +179,10 @@ def _path_of(fp: io.BufferedReader) -> tuple[str | None, os.stat_result | None]:
         return None, None
     if not S_ISREG(found.st_mode) or found.st_dev != there.st_dev:
         return None, None
-    if stamps.of(found) != stamps.of(there) or stamps.is_recent(found):
+    stamp = stamps.of(found)
+    if stamp != stamps.of(there) or stamps.is_recent(found):
         return None, None
-    return path, found
+    return path, stamp
 
 
 def _unless_unusual(

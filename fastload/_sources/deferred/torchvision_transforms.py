@@ -429,12 +429,13 @@ def compose(original: Function) -> Function:
         if type(img) is not DeferredImage or type(self) is not transforms.Compose:
             return original(self, img)
         chains = THREAD.batch.chains
-        known, recorders = chains.get(self, ((), ()))
-        if known != self.transforms:
-            known, recorders = list(self.transforms), list(map(recorder, self.transforms))
+        now = list(self.transforms)
+        known, recorders = chains.get(self, (None, []))
+        if known != now:
+            known, recorders = now, list(map(recorder, now))
             chains[self] = known, recorders
         mine = False
-        for transform, recorded in zip(known, recorders):
+        for transform, recorded in zip(now, recorders):
             made = recorded and recorded(transform, img, mine)
             if made is None:
                 img, mine = transform(img), False

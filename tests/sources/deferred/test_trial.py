@@ -119,7 +119,7 @@ def test_a_proof_waits_for_the_default_dtype_that_it_needs(monkeypatch: pytest.M
 @pytest.mark.usefixtures("anew")
 def test_what_is_left_out_is_tried_again_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    monkeypatch.setattr(switch, "_PARTS", {"sys": lambda: tried.append(len(tried))})
+    monkeypatch.setattr(switch, "_PARTS", {("sys",): lambda: tried.append(len(tried))})
     switch.install()
     for _ in range(5):
         trial.leave_out("a.function", "it is other")
