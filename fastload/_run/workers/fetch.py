@@ -38,7 +38,7 @@ from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing
 from .resumable import Resumable
 from .tasks import SentOutcome, Task
-from .transport import Message, Packer, sweep, warm_collate
+from .transport import Message, Packer, WarmCollate, sweep
 
 
 class Wanted(NamedTuple):
@@ -122,7 +122,7 @@ class Fetcher(Dataset[SentOutcome]):
         self._own_seeds = OwnSeeds(dataset)
         self._joined = Joined()
         self._mapped: Mapped | None = None
-        self._collate_warm = collate if warm is None else warm_collate(warm)
+        self._warm = None if warm is None else WarmCollate(warm)
         self._places_rows: bool | None = None  # nobody knows before the first batch
         self.waiting = waiting
         self.deferral = deferral
@@ -263,7 +263,7 @@ class Fetcher(Dataset[SentOutcome]):
             return Outcome(empty=True, bad=bad, missing=missing, position=position)
         self.fetched_ns = time.perf_counter_ns()
         self.blocked_ns = waiting.end(begin_ns, self.fetched_ns)
-        if packer is not None and self._places_rows is None and self.batched:
+        if self._places_rows is None and self.batched:
             self._places_rows = self._collate_fn is collate and worth_placing(samples)
         batch = self.collate(samples, packer)
         if packer is not None and pack:
@@ -283,13 +283,14 @@ class Fetcher(Dataset[SentOutcome]):
                 return self._collate_fn(collated)
         if packer is not None:
             return packer.collate(collated)
-        return self._collate_warm(collated)
+        return collate(collated) if self._warm is None else self._warm(collated)
 
     def _rows_of(self, indices: Any, packer: Packer | None) -> PlacedRows | None:
         """The rows of the batch, if the samples are copied to them one by one."""
-        if not self._places_rows or packer is None or self._on_error != "raise":
+        place = packer or self._warm
+        if not self._places_rows or place is None or self._on_error != "raise":
             return None
-        return packer.rows(len(indices))
+        return place.rows(len(indices))
 
     def _samples(
         self, wanted: Any, epoch: int, repeats: list[int] | None, rows: PlacedRows | None

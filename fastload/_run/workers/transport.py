@@ -354,12 +354,37 @@ def unpack(
     return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy, fill=fill).load()
 
 
-def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
+class WarmCollate:
     """torch's default_collate for this process, with large tensors stacked in slabs of ``ring``."""
 
-    def stack(
-        samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
+    def __init__(self, ring: SlabRing) -> None:
+        self._ring = ring
+        self._columns = Columns(self._stack)
+        self._placed_rows: PlacedRows | None = None
+
+    def rows(self, count: int) -> PlacedRows:
+        """The rows of a batch of ``count`` samples. The next call knows them again."""
+        self._ring.begin_batch()
+        self._placed_rows = PlacedRows(count, self._reserve)
+        return self._placed_rows
+
+    def __call__(self, samples: Any) -> Any:
+        if self._placed_rows is None:
+            self._ring.begin_batch()
+        try:
+            return self._columns(samples)
+        finally:
+            self._placed_rows = None
+
+    def _reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return self._ring.lease(shape, dtype, _contiguous(shape))[0]
+
+    def _stack(
+        self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
     ) -> torch.Tensor:
+        placed = None if self._placed_rows is None else self._placed_rows.batch_of(samples)
+        if placed is not None:
+            return placed
         first = samples[0]
         if (
             type(first) is torch.Tensor
@@ -368,21 +393,12 @@ def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
             and set(map(type, samples)) == _PLAIN
             and set(map(_dtype, samples)) == {first.dtype}
         ):
-            shape = (len(samples), *first.shape)
-            out, _ = ring.lease(shape, first.dtype, _contiguous(shape))
+            out = self._reserve((len(samples), *first.shape), first.dtype)
             with contextlib.suppress(
                 RuntimeError
             ):  # a sample requires gradients or differs in shape
                 return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
         return torch_stack(samples, collate_fn_map=collate_fn_map)
-
-    columns = Columns(stack)
-
-    def collate(samples: Any) -> Any:
-        ring.begin_batch()
-        return columns(samples)
-
-    return collate
 
 
 class _BatchPickler(ForkingPickler):

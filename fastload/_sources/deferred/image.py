@@ -557,7 +557,7 @@ class DeferredImage(Image):
                 return self.materialise().__array_interface__
         # Nobody else's: ``torch.from_numpy`` writes to what is read-only for NumPy.
         data: np.ndarray | bytes = pixels
-        if made_now and single.let_go(self._opened):
+        if single.let_go(self._opened, made_now):
             self._array = None
         else:
             data = pixels.tobytes()

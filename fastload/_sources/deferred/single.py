@@ -74,11 +74,16 @@ def pixels(recording: Recording) -> np.ndarray | None:
     return _made(recording, kept, whole)
 
 
-def let_go(opened: Opened) -> bool:
+def let_go(opened: Opened, made_now: bool) -> bool:
     """Keep the pixels of an image no longer, since the user's code gets them; whether it does.
 
     Not where the same image, or the one before, was asked for again: see Note [Decoded once].
+
+    ``made_now``: they were made for this; else the image had them.
     """
+    if not made_now:
+        THREAD.times_asked += THREAD.last is opened
+        return False
     if THREAD.times_asked > 1 or THREAD.several:
         return False
     if THREAD.kept is not None and THREAD.kept[0] is opened:

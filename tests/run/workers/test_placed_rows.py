@@ -58,9 +58,11 @@ class Made(Dataset[Any]):
         return x.requires_grad_(index == 21), index
 
 
-def batches(kind: Any, structure: str) -> Any:
+def batches(kind: Any, structure: str, workers: int) -> Any:
     """All batches of two epochs, or the error."""
-    loader = kind(Made(structure), batch_size=6, num_workers=1, persistent_workers=True)
+    loader = kind(
+        Made(structure), batch_size=6, num_workers=workers, persistent_workers=workers > 0
+    )
     made = []
     try:
         for _ in range(2):
@@ -74,7 +76,8 @@ def batches(kind: Any, structure: str) -> Any:
 
 def _torchs_words(message: str) -> str:
     """The line that names the error, without the advice that FastLoader adds."""
-    return next(line for line in reversed(message.splitlines()) if "Error: " in line)
+    lines = message.splitlines()
+    return next((line for line in reversed(lines) if "Error: " in line), lines[0])
 
 
 @pytest.mark.parametrize(
@@ -84,8 +87,9 @@ def _torchs_words(message: str) -> str:
         "dtypes differ", "one is no tensor", "one needs gradients",
     ],
 )  # fmt: skip
-def test_batches_and_errors_are_dataloaders(structure: str) -> None:
-    assert_same(batches(FastLoader, structure), batches(DataLoader, structure))
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_and_errors_are_dataloaders(structure: str, workers: int) -> None:
+    assert_same(batches(FastLoader, structure, workers), batches(DataLoader, structure, workers))
 
 
 @pytest.fixture
@@ -132,9 +136,10 @@ def test_small_tensors_and_shared_memory_are_not_worth_it() -> None:
     assert not worth_placing([buffer, image(1), image(2), buffer])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(("structure", "placed"), [("tuple", True), ("one buffer", False)])
 def test_rows_are_placed_once_a_batch_had_its_own_memory(
-    structure: str, placed: bool, monkeypatch: pytest.MonkeyPatch
+    structure: str, placed: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added = multiprocessing.get_context("fork").Value("i", 0)
     add = PlacedRows.add
@@ -144,5 +149,5 @@ def test_rows_are_placed_once_a_batch_had_its_own_memory(
         return add(self, sample)
 
     monkeypatch.setattr(PlacedRows, "add", counted)  # in the worker as well, which is forked
-    batches(FastLoader, structure)
+    batches(FastLoader, structure, workers)
     assert bool(added.value) is placed  # the first batches, which have no slab yet, are not
