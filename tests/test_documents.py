@@ -32,6 +32,11 @@ def test_the_readme_is_short_and_its_code_narrow() -> None:
             assert len(line) <= 76, f"cut off on a phone: {line}"
 
 
+def test_a_phone_shows_the_readme_s_first_block_whole() -> None:
+    first = next(blocks(ROOT / "README.md", "python"))
+    assert max(map(len, first.splitlines())) <= 42
+
+
 def blocks(path: Path, *languages: str) -> Iterator[str]:
     for language, text in _BLOCK.findall(path.read_text(encoding="utf-8")):
         if language in languages:

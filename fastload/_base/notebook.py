@@ -12,6 +12,7 @@ from html import escape
 from typing import Protocol
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 10px"
+_HEADING = f"{_CELL};white-space:nowrap"
 _BAR = "display:inline-block;height:0.7em;background:currentColor;opacity:0.5;margin-right:6px"
 _WIDEST_EM = 12.0
 
@@ -29,7 +30,7 @@ def in_notebook() -> bool:
 def table(rows: Iterable[Row]) -> str:
     """A table with a heading at the left of each row."""
     lines = [
-        f'<tr><th style="{_CELL}">{escape(name)}</th><td style="{_CELL}">{html}</td></tr>'
+        f'<tr><th style="{_HEADING}">{escape(name)}</th><td style="{_CELL}">{html}</td></tr>'
         for name, html in rows
     ]
     return "<table>\n" + "\n".join(lines) + "\n</table>"

@@ -1,6 +1,6 @@
-"""Timelines: what each thread did and when, as a file that Perfetto and chrome://tracing open.
+"""Timelines: what each thread did and when, as a file for Perfetto, or as a picture.
 
-The format is the JSON of Chrome's trace viewer ("Trace Event Format": complete events ``X``,
+The file's format is the JSON of Chrome's trace viewer ("Trace Event Format": complete events ``X``,
 counters ``C``, metadata ``M``), which torch.profiler writes too. Times are microseconds since
 ``baseTimeNanoseconds`` of the Unix clock, as in torch.profiler's files, so that both can be merged.
 """
@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import DataError, UsageError
 from .fork_lock import ForkLock
+from .timeline_picture import Span, is_picture, picture
 from .whole_file import check_writable, whole_file
 
 _LIMIT = 2_000_000
@@ -29,7 +30,6 @@ TIMES = 7
 # First number of a track that is not a thread: Linux thread ids are below 2**22.
 _TRACKS = 1 << 30
 
-_Span = tuple[str, int, int, int, Mapping[str, object] | None]  # name, thread, begin, end, args
 _Event = dict[str, object]  # an event as a JSON object
 
 
@@ -46,7 +46,7 @@ class Timeline:
         self._lock = ForkLock()
         self._names: dict[int, str] = {}
         self._tracks: dict[str, int] = {}
-        self._spans: list[_Span] = []
+        self._spans: list[Span] = []
         self._samples: list[np.ndarray] = []
         self._counters: list[tuple[str, int, float]] = []
         self._count = self._written = 0
@@ -124,8 +124,15 @@ class Timeline:
         shift = offset - base
         with self._lock:
             self._written = self._count
-            events += self._rendered(shift)
+            if is_picture(self.path):
+                drawn = picture(self._in_order(), self._name_of)
+            else:
+                events += self._rendered(shift)
             dropped = self.dropped
+        if is_picture(self.path):
+            with whole_file(self.path) as file:
+                file.write(drawn.encode())
+            return
         content = {
             "traceEvents": events,
             "displayTimeUnit": "ms",
@@ -135,19 +142,26 @@ class Timeline:
         with whole_file(self.path) as file:
             file.write(json.dumps(content, separators=(",", ":")).encode())
 
-    def _rendered(self, shift: int) -> list[_Event]:
-        """All events as JSON objects, an enclosing one before those it encloses."""
+    def _in_order(self) -> list[Span]:
+        """All spans by thread and time, an enclosing one before those it encloses."""
         spans = list(self._spans)
         for times in self._samples:
             spans += _of_samples(times)
         # The viewers nest events by order: of two that begin at the same time, the longer is first.
-        spans.sort(key=lambda span: (span[1], span[2], -span[3]))
+        return sorted(spans, key=lambda span: (span[1], span[2], -span[3]))
+
+    def _name_of(self, thread: int) -> str:
+        return self._names.get(thread, "fastload decoder")
+
+    def _rendered(self, shift: int) -> list[_Event]:
+        """All events as JSON objects."""
+        spans = self._in_order()
         threads = dict.fromkeys(span[1] for span in spans)
         rendered: list[_Event] = [
             {"ph": "M", "name": "process_name", "pid": self._pid, "args": {"name": "fastload"}}
         ]
         for thread in threads:
-            name = self._names.get(thread, "fastload decoder")
+            name = self._name_of(thread)
             rendered.append(
                 {
                     "ph": "M",
@@ -183,9 +197,9 @@ class Timeline:
         return rendered
 
 
-def _of_samples(times: np.ndarray) -> list[_Span]:
+def _of_samples(times: np.ndarray) -> list[Span]:
     """The stages of each sample, as spans of the thread that ran them."""
-    spans: list[_Span] = []
+    spans: list[Span] = []
     for thread, begin, read, checked, resized, decoded, end in times.tolist():
         if not begin:  # cancelled before it started
             continue
@@ -231,10 +245,10 @@ def gauge(name: str, value: float) -> None:
 def trace(
     path: str | os.PathLike[str], *, profiler: str | os.PathLike[str] | None = None
 ) -> Iterator[Timeline]:
-    """Record what every loader does within the ``with`` block, as a file for Perfetto.
+    """Record what every loader does within the ``with`` block, as a file for Perfetto or a picture.
 
     Example:
-        >>> with fastload.trace("run.json"):
+        >>> with fastload.trace("run.json"):  # or run.svg
         ...     for images, labels in loader: ...
 
     The file has a track for each thread, with ``order``, ``prepare``, ``read``, ``check``,
@@ -243,21 +257,26 @@ def trace(
     ``step`` (the training step between two batches). For a remote store there are ``network`` (the
     producer waits for bytes), requests in flight and bytes fetched. Other counters show batches
     ready, batches being filled, and slabs in use. Open the file at https://ui.perfetto.dev or
-    chrome://tracing.
+    chrome://tracing. A picture, SVG, has the same tracks, without the counters.
 
     Args:
-        path: of the JSON file. It is written when the block ends, also if it ends by an error.
+        path: of the JSON file, or of the picture if it ends in .svg. It is written when the block
+            ends, also if it ends by an error.
         profiler: a file that torch.profiler's ``export_chrome_trace`` has written before the block
             ends; its events are added, on the same clock.
 
     Raises:
-        UsageError: another ``trace`` is active.
+        UsageError: another ``trace`` is active; ``profiler`` is given for a picture.
         OSError: no file can be written there.
         DataError: ``profiler`` is not a trace of torch.profiler.
     """
     global _active
     if _active is not None:
         raise UsageError(f"a trace to {_active.path!r} is already active: end it first")
+    if profiler is not None and is_picture(os.fspath(path)):
+        raise UsageError(
+            f"profiler: a picture does not show it; expected a .json file, got {path!r}"
+        )
     check_writable(path)  # before a long run, not after it
     timeline = _active = Timeline(path)
     try:

@@ -61,7 +61,7 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
 
 def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[str]:
     setup, workers = decide(config, resources, source), config.num_workers
-    threads = f"{workers or 'the calling'} thread{'s' * (workers != 1)}"
+    threads = f"{workers or 'the calling'} thread{'s' * (workers > 1)}"
     if resources.governor is not None:
         threads += ", adjusted while the loop runs"
     rows = f"{'one' if workers else 'the calling'} thread copies rows"

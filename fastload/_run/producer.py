@@ -300,6 +300,7 @@ class _Thread(Protocol):
     """
 
     queue: queue.Queue[Any]
+    name: str
 
     def join(self, timeout: float | None = None) -> None: ...
 
@@ -309,6 +310,7 @@ def _started(generator: Iterator[object]) -> _Thread:
     from prefetch_generator import BackgroundGenerator
 
     thread: _Thread = BackgroundGenerator(generator, max_prefetch=0)
+    thread.name = "fastload producer"
     _threads.add(thread)
     return thread
 

@@ -520,7 +520,12 @@ def _instead(dataset: object, name: str) -> str:
         inner = inner.dataset
     kind = type(inner).__name__
     if hasattr(inner, name):
-        return f"{kind} applies its own: {kind}(..., {name}=...)"
+        own = f"{kind} applies its own: {kind}(..., {name}=...)"
+        root = getattr(inner, "root", None)
+        if kind != "ImageFolder" or not isinstance(root, (str, os.PathLike)):
+            return own
+        folder = f"PackedDataset({os.fspath(root)!r})"
+        return f"{own}, or pass {folder}, which takes the loader's, in a Subset too"
     return f"{kind} is none of them: do it in its own code"
 
 
@@ -537,7 +542,8 @@ def _given_to(dataset: PackedDataset, given: _Given) -> PackedDataset:
             missing[name] = value
         elif present is not value:
             raise UsageError(
-                f"the PackedDataset already has another {name}: set it in one place only"
+                f"the PackedDataset already has another {name}: leave it out there, and give each "
+                "loader its own"
             )
     # A trainer that rebuilds the loader passes values that the dataset already has.
     return copy_with(dataset, **missing) if missing else dataset

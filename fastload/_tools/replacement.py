@@ -66,6 +66,9 @@ def install() -> None:
     Lightning, transformers, accelerate, timm, and your own modules. Classes that are derived from
     now on are derived from FastLoader. Loaders and classes that exist already do not change.
 
+    Code that passes ``num_workers=0``, as trainers do by default, gets what it asks for: no thread
+    works beside the loop. ``explain()`` says so.
+
     Example:
         >>> fastload.install()
         >>> from their_project import train

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -171,6 +172,46 @@ def test_one_trace_at_a_time(tmp_path: Path) -> None:
                 pass
     with fastload.trace(tmp_path / "run.json"):
         pass
+
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.native
+def test_a_path_that_ends_in_svg_becomes_a_picture_with_a_row_for_each_thread_and_a_legend(
+    store: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.svg"
+    with fastload.trace(path):
+        for _ in FastLoader(store, batch_size=8, transform=CHAIN, num_workers=2):
+            time.sleep(0.01)
+    root = ElementTree.parse(path).getroot()
+    words = [one.text for one in root.iter(f"{_SVG}text")]
+    assert words[0] == "the loop" and {"producer", "decoder"} <= set(words)
+    assert {"wait", "step", "decode"} <= set(words)
+    style = root.findtext(f"{_SVG}style") or ""
+    assert "prefers-color-scheme: dark" in style  # text and background, so both pages show it
+    width = float(root.get("width", 0))
+    blocks = [one for one in root.iter(f"{_SVG}rect") if one.get("fill")]
+    assert len({one.get("fill") for one in blocks}) >= 3
+    for one in blocks:
+        assert 0 <= float(one.get("x", -1)) <= float(one.get("x", 0)) + float(one.get("width", 0))
+        assert float(one.get("x", 0)) + float(one.get("width", 0)) <= width
+    with pytest.raises(UsageError, match=r"profiler: .* expected a .json file"):
+        with fastload.trace(path, profiler=tmp_path / "profile.json"):
+            pytest.fail("the run began")
+
+
+def test_a_picture_of_a_long_run_has_few_blocks(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "run.svg")
+    for number in range(20_000):
+        timeline.worker(1, "fetch" if number % 2 else "collate", number * 10, number * 10 + 10)
+    timeline.worker(1, "fetch", 200_000, 300_000)
+    timeline.write()
+    root = ElementTree.parse(tmp_path / "run.svg").getroot()
+    blocks = [one for one in root.iter(f"{_SVG}rect") if one.get("fill")]
+    assert len(blocks) < 1500
+    assert max(float(one.get("width", 0)) for one in blocks) > 150
 
 
 def test_events_beyond_the_limit_are_counted(tmp_path: Path) -> None:

@@ -564,12 +564,13 @@ def test_misuse_is_told_at_once(photos, store):
         FastLoader(store, memory_format=torch.preserve_format)
     with pytest.raises(UsageError, match="cannot read this dataset"):
         FastLoader(Own(torch.arange(3)), engine="native")
-    with pytest.raises(UsageError, match="already has another transform"):
+    with pytest.raises(UsageError, match="already has another transform: leave it out"):
         FastLoader(PackedDataset(store, EVAL), transform=TRAIN)
     with pytest.raises(UsageError, match=r"applies its own: ImageFolder\(..., transform=...\)"):
         FastLoader(ImageFolder(photos, EVAL), transform=EVAL)
-    with pytest.raises(UsageError, match=r"applies its own: ImageFolder\(..., transform=...\)"):
-        FastLoader(Subset(ImageFolder(photos, EVAL), [1]), transform=EVAL)
+    with pytest.raises(UsageError, match=rf"or pass PackedDataset\('{photos}'\), which takes"):
+        FastLoader(Subset(ImageFolder(photos), [1]), transform=EVAL)
+    FastLoader(Subset(PackedDataset(photos), [1]), transform=EVAL)  # as it says
     with pytest.raises(UsageError, match="Own is none of them: do it in its own code"):
         FastLoader(Own(torch.arange(3)), transform=EVAL)
     with pytest.raises(UsageError, match="already has another transform"):

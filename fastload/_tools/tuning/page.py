@@ -12,7 +12,7 @@ from .result import TIED, Tried, Tuning
 EPOCH = "in a later epoch, when the data has been read before"
 """The kind of epoch for which all figures hold."""
 
-_STYLE = """
+STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
        color: #222 }
 table { border-collapse: collapse; margin: 1em 0 }
@@ -114,7 +114,7 @@ def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
     body += [
         "</table>",
         f"<h2>images/s, {EPOCH}</h2>",
-        *_heat_map(tuning),
+        *heat_map(tuning),
         "<h2>every setting</h2>",
     ]
     body += ["<table>", "<tr><th>setting</th><th>images/s</th><th>&plusmn;</th></tr>"]
@@ -128,12 +128,13 @@ def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
     body += ["</table>", f"<p>{html.escape(_machine(tuning.machine))}</p>"]
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
+        f"<style>{STYLE}</style></head><body>{''.join(body)}</body></html>"
     )
     Path(path).write_text(page, encoding="utf-8")
 
 
-def _heat_map(tuning: Tuning) -> list[str]:
+def heat_map(tuning: Tuning) -> list[str]:
+    """The lines of a table in HTML: images/s by num_workers and batch size."""
     found = cells(tuning)
     workers = sorted({place[0] for place in found})
     sizes = sorted({place[1] for place in found})

@@ -1,0 +1,198 @@
+"""What fastload shows, as pictures for the documents: made from its own output, on photos.
+
+``python -m bench pictures`` makes them anew. Each is an SVG that light and dark pages can show.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torchvision import transforms as T
+
+import fastload
+from bench import synthetic
+from fastload import FastLoader
+from fastload._base import svg
+from fastload._tools.tuning import page
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+_LETTER, _LINE, _EDGE = 7.83, 18, 14  # pixels
+_IMAGES = 800
+
+SCRIPT = """\
+import torch
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+train_tf = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor()])
+model = torch.nn.Conv2d(3, 2, kernel_size=3, stride=4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+for images, labels in DataLoader(ImageFolder("imgs", train_tf), batch_size=32, shuffle=True):
+    loss = torch.nn.functional.cross_entropy(model(images).mean((2, 3)), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+WATCHED = """\
+import fastload
+from train import *
+
+loader = fastload.FastLoader("imgs", batch_size=32, shuffle=True, transform=train_tf)
+for images, labels in fastload.watch(loader, every_s=0.05): model(images)
+"""
+
+
+def make(folder: Path, images: int = _IMAGES, budget_s: float = 60.0) -> list[Path]:
+    """Draw every picture into ``folder``, from ``images`` photos that it makes; the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        work = Path(made)
+        synthetic.make_images(work / "imgs", images, classes=2)
+        (work / "train.py").write_text(SCRIPT)
+        (work / "watched.py").write_text(WATCHED.replace("import *", "import model, train_tf"))
+        drawn: dict[str, Callable[[Path], str]] = {
+            "doctor": _doctor, "watch": _watch, "notebook": _notebook,
+            "heatmap": lambda work: _heatmap(work, budget_s),
+        }  # fmt: skip
+        for name, draw in drawn.items():
+            (folder / f"{name}.svg").write_text(draw(work), encoding="utf-8")
+        _timeline(work, folder / "timeline.svg")
+    (folder / "batch.svg").write_text(path_of_a_batch(), encoding="utf-8")
+    return [folder / f"{name}.svg" for name in (*drawn, "timeline", "batch")]
+
+
+def _doctor(work: Path) -> str:
+    shown = _terminal([sys.executable, "-m", "fastload", "doctor", "train.py"], work, 62)
+    return _screen("$ fastload doctor train.py", shown, 62)
+
+
+def _watch(work: Path) -> str:
+    (work / "train.py").write_text(SCRIPT.partition("\nfor ")[0])
+    shown = _terminal([sys.executable, "watched.py"], work, 76)
+    (work / "train.py").write_text(SCRIPT)
+    return _screen("for images, labels in fastload.watch(loader): ...", shown[-1:], 76)
+
+
+def _notebook(work: Path) -> str:
+    loader, _ = _loader(work)
+    for _ in loader:
+        pass
+    return _html(loader._repr_html_(), "color: var(--text)", 680, 25)
+
+
+def _heatmap(work: Path, budget_s: float) -> str:
+    tuning = fastload.autotune(str(work / "imgs"), budget_s=budget_s)
+    table = f"<style>{page.STYLE} table {{ margin: 0 }}</style>{''.join(page.heat_map(tuning))}"
+    return _html(table, "color: #222", 380, 29)
+
+
+def _timeline(work: Path, path: Path) -> None:
+    loader, step = _loader(work)
+    for batch in loader:
+        step(batch[0])
+    with fastload.trace(path):
+        for batch in itertools.islice(iter(loader), 4):
+            step(batch[0])
+
+
+def _loader(work: Path) -> tuple[FastLoader[list[torch.Tensor]], torch.nn.Module]:
+    chain = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor()])
+    loader = FastLoader(
+        work / "imgs", batch_size=32, shuffle=True, seed=1, transform=chain, num_workers=2
+    )
+    return loader, torch.nn.Conv2d(3, 16, 3, stride=4)
+
+
+def _terminal(command: list[str], folder: Path, columns: int) -> list[str]:
+    """What a terminal shows at the end, its lines without colours."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    root = str(Path(__file__).resolve().parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root}
+    environment.pop("COLUMNS", None)
+    with subprocess.Popen(command, cwd=folder, stdout=child, stderr=child, env=environment):
+        os.close(child)
+        got = b""
+        while True:
+            try:
+                part = os.read(parent, 1 << 16)
+            except OSError:  # the command has ended
+                break
+            got += part
+    os.close(parent)
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", got.decode()).replace("\r\n", "\n")
+    return [line.rpartition("\r")[2].rstrip() for line in text.rstrip().split("\n")]
+
+
+def _screen(typed: str, lines: list[str], columns: int) -> str:
+    """What was typed, and what came, in letters of one width."""
+    parts = [svg.text(_EDGE, _EDGE + 12, typed, "mono code")]
+    for place, line in enumerate(lines, 1):
+        if line:
+            parts.append(svg.text(_EDGE, _EDGE + 16 + place * _LINE, line, "mono"))
+    width = round(2 * _EDGE + columns * _LETTER)
+    return svg.card(width, 2 * _EDGE + 10 + len(lines) * _LINE, parts)
+
+
+def _html(html: str, style: str, width: int, row: int) -> str:
+    """A table as a browser shows it, with rows of so many pixels."""
+    height = row * html.count("<tr>") + 2 * _EDGE
+    body = f'<div xmlns="http://www.w3.org/1999/xhtml" style="font: 13px system-ui; {style}">'
+    inside = f'x="{_EDGE}" y="{_EDGE}" width="{width - 2 * _EDGE}" height="{height - _EDGE}"'
+    return svg.card(width, height, [f"<foreignObject {inside}>{body}{html}</div></foreignObject>"])
+
+
+# A batch's journey: what happens, of what it is a function, where, and who does it.
+_PYTHON, _CORE, _DEVICE, _LOOP = "#8b949e", "#4c8de0", "#986ee2", "#46954a"
+_WHO = {
+    _PYTHON: "Python, once per batch", _CORE: "C++ threads, without the GIL",
+    _DEVICE: "a side stream", _LOOP: "your loop",
+}  # fmt: skip
+STEPS = (
+    ("order", "which samples batch b has", "seed, epoch", "_run/order.py, _run/shard.py", _PYTHON),
+    ("parameters", "crop, flip and colour of each: drawn, or recorded", "seed, epoch, index",
+     "_transforms/sample_params.py", _PYTHON),
+    ("span", "file, offset and length of each; nothing is copied", "store", "storage/", _PYTHON),
+    ("slab", "memory, used again when nothing refers to it", "", "_base/slabs.py", _PYTHON),
+    ("fill", "decode, crop, resize, flip, normalise into the slab", "span, parameters",
+     "_engine/, _native/", _CORE),
+    ("transfer", "to the device, where table, cast and erasing happen", "seed, epoch, batch",
+     "_run/delivery/, _engine/device_stage.py", _DEVICE),
+    ("batch", "for images, labels in loader", "", "_run/epoch.py", _LOOP),
+)  # fmt: skip
+
+
+def path_of_a_batch() -> str:
+    """From order to loop, a row for each step."""
+    parts, y, width, left = [], _EDGE, 560, _EDGE + 110
+    for place, (name, what, of, where, colour) in enumerate(STEPS):
+        if place:
+            arrow = f"M {_EDGE + 55} {y - 14} v 12 m -4 -5 l 4 5 l 4 -5"
+            parts.append(f'<path class="line" d="{arrow}"/>')
+        size = f'width="{width - 2 * _EDGE}" height="44"'
+        parts.append(f'<rect class="box" x="{_EDGE}" y="{y}" {size}/>')
+        parts.append(svg.block(_EDGE, y, 6, 44, colour))
+        parts.append(svg.text(_EDGE + 14, y + 18, name, "bold"))
+        parts.append(svg.text(left, y + 18, what))
+        parts.append(svg.text(left, y + 36, where + f" = f({of})" * bool(of), "soft"))
+        y += 58
+    for place, (colour, who) in enumerate(_WHO.items()):
+        x = _EDGE + place % 2 * 250
+        parts += [svg.block(x, y, 12, 12, colour), svg.text(x + 17, y + 11, who)]
+        y += 20 * (place % 2)
+    return svg.card(width, y + _EDGE - 6, parts)
