@@ -165,6 +165,9 @@ class Stats(TypedDict):
     """What was fetched, if the dataset is at a URL; else None."""
     entry_points_nbytes: int
     """Size of the entry points kept to decode crops of JPEGs faster (docs/performance.md)."""
+    samples_eager: int
+    """Samples that a user's Dataset made without deferring their images, to measure what that
+    takes, or because it takes less."""
     images_opened: int
     """Images that a user's Dataset opened and that were deferred."""
     images_from_arrays: int

@@ -50,6 +50,9 @@ LONGEST = [
     "converters/test_pack_ray.py",
     "run/test_on_ray.py",
 ]
+# Images are always deferred, whatever takes less time on this machine; test_choice.py measures.
+os.environ["FASTLOAD_DEFER"] = "1"
+
 MOST_PROCESSES = 4  # each holds torch, and many tests start processes and threads of their own
 
 # No deadline, no check of speed: on a busy machine they would measure the neighbours.

@@ -163,6 +163,9 @@ class Job:
     @property
     def done(self) -> bool: ...
     @property
+    def cpu_ns(self) -> int:
+        """CPU time that the pool's threads spent on it; complete once it is done."""
+    @property
     def nanoseconds(self) -> dict[str, int]:
         """Time per stage (read, check, decode, resize, augment), summed over threads."""
 

@@ -7,6 +7,7 @@ at the start of every epoch, because trainers and users change attributes of exi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import BaseContext
@@ -285,7 +286,7 @@ class LoaderConfig(TorchArguments):
         index = torch.cuda.current_device() if device.index is None else device.index
         return torch.device("cuda", index)
 
-    @property
+    @functools.cached_property
     def epoch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:
         """The sampler that is told the epoch; it may be nested in batch samplers."""
         batches: object = self.batch_sampler
@@ -307,7 +308,7 @@ class LoaderConfig(TorchArguments):
         asked = self.batch_sampler is None or self.batch_size is not None
         return order_of(self.sampler) if asked and not batches.batched else batches
 
-    @property
+    @functools.cached_property
     def epochs(self) -> Order:
         """The order that is told the epoch; others may divide it among ranks or into batches."""
         return order_of(self.epoch_sampler)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 
 from .._base.own_generators import kind_of_own
@@ -23,10 +26,10 @@ from .bucket_sampler import BucketSampler, within
 from .config import LoaderConfig
 from .delivery import delivery
 from .image_counts import ImageCounts
-from .measurements import Measurements
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .setup import decide
+from .workers.choice import Choice
 from .workers.copy_on_write import REMEDY, object_memory
 
 # Groups of ``batch_by`` that ``explain`` names.
@@ -155,8 +158,7 @@ def _workers(
         f"engine: torch (torch's DataLoader machinery, {where})",
         f"because: {route.reason}",
     ]
-    if isinstance(route, WorkersRoute):
-        lines += _images(route, resources.measurements)
+    lines += _images(route, resources)
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))
         objects = object_memory(config.dataset, workers)
@@ -199,26 +201,31 @@ def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str
     return "slabs of shared memory, which workers collate into and which are reused"
 
 
-def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
-    """What becomes of the images that the dataset opens."""
-    if route.eager:
-        return [f"images: made where the dataset asks for them, because {route.eager}"]
+def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]:
+    """What becomes of the images that the dataset opens, in words."""
+    if isinstance(route, TorchRoute) or route.eager:
+        why = "torch's own iterator runs" if isinstance(route, TorchRoute) else route.eager
+        return [f"images: made where the dataset asks for them, because {why}"]
+    measured, choice = resources.measurements, resources.choice
     images = measured.images
-    slower = [f"slower: {line}" for line in left_out()]
-    if not images.opened and not images.given and images.read:
-        return [f"images: {images.read} read by OpenCV's functions, and decoded in C++", *slower]
-    if not images.opened and not images.given:
-        deferred = "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
-        return [deferred, *slower]
+    lines = _choice(choice, images)
     counts = [(images.opened, "opened"), (images.given, "made of arrays")]
-    sources = " and ".join(f"{count} {how}" for count, how in counts if count)
-    lines = [
-        f"images: {sources} in the last epoch; {images.deferred} tensors stayed "
-        "deferred until their batch was made in C++",
-        *slower,
-    ]
-    elapsed_ns = max(1.0, measured.stamps.snapshot().elapsed_s * 1e9)
-    for (function, file, line), (count, ns) in _by_time(images)[:_MOST_CAUSES]:
+    found = " and ".join(f"{count} {how}" for count, how in counts if count)
+    if found:
+        lines.append(
+            f"images: {found} in the last epoch; {images.deferred} tensors stayed "
+            "deferred until their batch was made in C++"
+        )
+    elif images.read:
+        lines.append(f"images: {images.read} read by OpenCV's functions, and decoded in C++")
+    elif not choice.opened:
+        lines.append(
+            "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
+        )
+    lines += [f"slower: {line}" for line in left_out()]
+    all_images = max(1, images.opened + images.given)
+    work = _work_in_samples(measured.stamps.snapshot().stages_s)
+    for (function, file, line), (count, _) in _by_time(images)[:_MOST_CAUSES]:
         if OF_MODE in function:
             mode = function.partition(OF_MODE)[2]
             lines.append(
@@ -226,13 +233,11 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
                 "decodes what has more than 8 bits per channel, or 1"
             )
             continue
-        instead = "the tensor that the transform gives"
-        if not function.startswith("Image."):  # it is a tensor already
-            instead = "the PIL image, before it becomes a tensor"
+        share = min(1.0, count / all_images) * work
         lines.append(
-            f"slower: {function} at {file}:{line} asked for the pixels of {count} images "
-            f"({ns / elapsed_ns:.0%} of the time); do it to {instead}, or to the whole batch "
-            "(docs/your-dataset.md)"
+            f"slower: {function} at {file}:{line} asked for the pixels of {count} images, and what "
+            f"follows is done to one after the other ({share:.0%} of the work went to their "
+            f"samples); {_instead(function)} (docs/your-dataset.md)"
         )
     for reason, count in sorted(images.replayed().items(), key=lambda item: -item[1]):
         lines.append(f"slower: {count} were left to Pillow and torch: {reason}")
@@ -242,6 +247,43 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
             "was raised while they were made, or an image in them is damaged"
         )
     return lines
+
+
+def _choice(choice: Choice, images: ImageCounts) -> list[str]:
+    """What was measured of the dataset's two ways, and which one is taken."""
+    if not choice.measures:
+        return ["images: deferred whatever it costs, because FASTLOAD_DEFER is 1"]
+    deferred, eager = choice.deferred.samples, choice.eagerly.samples
+    if not (choice.opened and deferred and eager):
+        return []
+    taken = "opened by Pillow as ever" if choice.eager else "deferred"
+    return [
+        f"images: {taken}: a sample takes {choice.deferred_ns / 1e6:.3g} ms of CPU time deferred, "
+        f"and {choice.eagerly.ns / 1e6:.3g} ms otherwise (of the last {deferred} and {eager} that "
+        f"were measured; {images.eager} of the last epoch were not deferred)"
+    ]
+
+
+_GRAY: Final = ("split", "getchannel", "getcolors")
+
+
+def _instead(function: str) -> str:
+    """What to do so that images stay deferred, for a user's code that called ``function``."""
+    if not function.startswith("Image."):  # it is a tensor already
+        return "do it to the PIL image, before it becomes a tensor, or to the whole batch"
+    if function.removeprefix("Image.") in _GRAY:
+        return "ask image.mode or image.getbands() whether it is gray"
+    advice = "do it to the tensor that the transform gives, or to the whole batch"
+    if function == "Image.__array_interface__":
+        advice += "; image.size and image.mode say the array's shape"
+    return advice
+
+
+def _work_in_samples(stages_s: Mapping[str, float]) -> float:
+    """The share of a loader's work that the samples' own code is."""
+    own_s = stages_s.get("fetch", 0.0) - stages_s.get("blocked", 0.0)
+    all_s = own_s + stages_s.get("collate", 0.0) + stages_s.get("fill", 0.0)
+    return own_s / all_s if own_s > 0 else 0.0
 
 
 def _by_time(images: ImageCounts) -> list[tuple[tuple[str, str, int], tuple[int, int]]]:
@@ -284,6 +326,7 @@ def figures(engine: Engine, resources: Resources) -> Stats:
         "entry_points_nbytes": 0
         if resources.engine is None
         else huffman_index.nbytes(resources.engine[0].parts),
+        "samples_eager": measured.images.eager,
         "images_opened": measured.images.opened,
         "images_from_arrays": measured.images.given,
         "images_deferred": measured.images.deferred,

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from .._sources.deferred.batch import Counts
     from .._sources.deferred.thread_state import Cause
+
+
+class Spent(NamedTuple):
+    """What the samples of one batch took, by the way in which they were made.
+
+    Attributes:
+        deferred, eager: how many samples; those that were not measured are left out.
+        deferred_ns, eager_ns: CPU time in the process that made them.
+        own_ns: of ``deferred_ns``, what the samples' own code took, if that is known.
+    """
+
+    deferred: int = 0
+    deferred_ns: int = 0
+    eager: int = 0
+    eager_ns: int = 0
+    own_ns: int = 0
+
+
+NOTHING: Final = Spent()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +34,7 @@ class Report:
     """What became of the images of one batch.
 
     Attributes:
+        run: whether its dataset was run over deferred images.
         opened: how many were opened.
         given: how many were given to ``Image.fromarray`` instead.
         deferred: how many of its tensors were recorded to the end.
@@ -24,8 +44,10 @@ class Report:
         again: how often the batch was made again without deferring.
         replayed: why tensors that the batch's worker filled were left to Pillow and torch, in
             words, and how many.
+        spent: what was measured.
     """
 
+    run: bool = False
     opened: int = 0
     given: int = 0
     deferred: int = 0
@@ -35,6 +57,12 @@ class Report:
     hits: int = 0
     misses: int = 0
     replayed: tuple[tuple[str, int], ...] = ()
+    spent: Spent = NOTHING
+
+    @property
+    def images(self) -> int:
+        """How many images there were that may be deferred, or that the core has read."""
+        return self.opened + self.given + self.read
 
 
 class ImageCounts:
@@ -42,11 +70,13 @@ class ImageCounts:
 
     Attributes:
         again: batches that were made again without deferring, because an image is damaged.
+        eager: samples that were made without deferring, to compare or because it is cheaper.
         causes: what materialised others: function, file and line -> how many, and nanoseconds.
     """
 
     def __init__(self) -> None:
         self.opened = self.given = self.deferred = self.read = self.again = 0
+        self.eager = 0
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._hits = self._misses = 0
         self._made: Counts | None = None
@@ -67,6 +97,7 @@ class ImageCounts:
         self.deferred += report.deferred
         self.read += report.read
         self.again += report.again
+        self.eager += report.spent.eager
         self._hits += report.hits
         self._misses += report.misses
         for reason, count in report.replayed:

@@ -17,6 +17,7 @@ from .._engine.registry import EngineKind
 from ..storage.base import Store
 from .config import LoaderConfig
 from .measurements import Measurements
+from .workers.choice import Choice
 
 if TYPE_CHECKING:  # not every loader needs these
     from .._base.devices.mover import Mover
@@ -60,7 +61,8 @@ class Resources:
         looked_at: stores, the sample of their records that was examined, and those of the sample
             that Pillow decodes.
         ring: slabs of shared memory for batches from worker processes.
-        decoder: makes the images that a user's Dataset opened.
+        choice: whether it is cheaper to defer the images of a user's Dataset.
+        decoder: makes the images that it opened.
         ahead: makes pixels before its code asks for them.
         warm: slabs for large batches that are collated in this process.
         device: the device as it was given, and with its index.
@@ -78,6 +80,7 @@ class Resources:
     ring: SharedRing | None = None
     warm: SlabRing | None = None
     device: PerProcess[tuple[object, torch.device]] = dataclasses.field(default_factory=PerProcess)
+    choice: Choice = dataclasses.field(default_factory=Choice)
     decoder: BatchDecoder | None = None
     ahead: Ahead | None = None
     mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)

@@ -39,10 +39,12 @@ class WorkersRoute:
     Attributes:
         reason: why, for ``explain()``.
         eager: why the dataset runs over images as Pillow opens them; empty: over deferred ones.
+        measures: whether it does so only where that is measured to be cheaper.
     """
 
     reason: str
     eager: str = ""
+    measures: bool = True
 
     @property
     def defers(self) -> bool:
@@ -87,7 +89,7 @@ def find(config: LoaderConfig) -> Route:
     unordered = not config.in_order and config.num_workers > 0
     if unordered or isinstance(config.dataset, (IterDataPipe, MapDataPipe)):
         return TorchRoute(reason)
-    return WorkersRoute(reason, _eager(config))
+    return WorkersRoute(reason, _eager(config), os.environ.get("FASTLOAD_DEFER") != "1")
 
 
 def _readable(config: LoaderConfig) -> Source:

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+
 namespace fastload {
 
 // Never start more threads than this, whatever a job asks for.
@@ -96,7 +98,9 @@ struct PoolState {
       }
       job->active_threads_++;
       lock.unlock();
+      const int64_t begin_ns = thread_cpu_ns();
       drain(*job);
+      job->cpu_ns_.fetch_add(thread_cpu_ns() - begin_ns, std::memory_order_relaxed);
       lock.lock();
       leave(*job);
       if (exhausted(*job)) {

@@ -35,12 +35,16 @@ class Job {
   // True once no thread works on it and none will.
   bool done() const { return done_.load(std::memory_order_acquire); }
 
+  // CPU time that the pool's threads spent on it. Complete once it is done.
+  int64_t cpu_ns() const { return cpu_ns_.load(std::memory_order_relaxed); }
+
  private:
   friend struct PoolState;
   const int64_t count_;
   int threads_;
   std::atomic<int64_t> next_{0};  // the first unstarted item
   std::atomic<bool> done_{false};
+  std::atomic<int64_t> cpu_ns_{0};
   int active_threads_ = 0;   // threads that work on it; guarded by the pool's mutex
   uint64_t generation_ = 0;  // number of forks between the first process and the one that submitted it
 };

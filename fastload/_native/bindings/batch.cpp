@@ -53,6 +53,7 @@ class PyJob {
     pool::cancel(*batch_);
   }
   bool done() const { return batch_->done(); }
+  int64_t cpu_ns() const { return batch_->cpu_ns(); }
   const std::shared_ptr<BatchJob>& batch() const { return batch_; }
   bool started() const { return started_; }
   void mark_started() { started_ = true; }
@@ -354,6 +355,7 @@ void bind_batches(py::module_& m) {
       .def("wait", &PyJob::wait, "Return when every sample has its status; releases the GIL.")
       .def("cancel", &PyJob::cancel, "Drop unstarted samples (status -1) and wait for running ones.")
       .def_property_readonly("done", &PyJob::done, "Whether every sample is finished.")
+      .def_property_readonly("cpu_ns", &PyJob::cpu_ns, "CPU time of the pool's threads.")
       .def_property_readonly("nanoseconds", &PyJob::nanoseconds, "Time per stage, summed over threads.");
 
   using Field = py::object BatchSpec::*;

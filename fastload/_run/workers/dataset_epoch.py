@@ -125,6 +125,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
         repeats=plan.repeats,
         workers=count,
         decoder=_decoder(config, resources, plan),
+        choice=resources.choice,
     )
     with warnings.catch_warnings():
         # torch has given this warning for the loader itself.
@@ -190,10 +191,12 @@ def _deferral(
     assert isinstance(plan.route, WorkersRoute)
     if not (plan.route.defers and loaded()):
         return None
+    resources.choice.measures = plan.route.measures
     count = config.num_workers
     if not count:
         decoder = _decoder(config, resources, plan)
         return Deferral(
+            resources.choice,
             decoder,
             cache=_cache(config, resources),
             ahead=_ahead(resources, decoder),
@@ -203,7 +206,7 @@ def _deferral(
     keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
     cache = _cache(config, resources)
     few = _few(config) if cache is None else None
-    return Deferral(None, keep=keep, cache=cache, few=few, once=once)
+    return Deferral(resources.choice, None, keep=keep, cache=cache, few=few, once=once)
 
 
 def _few(config: LoaderConfig) -> BatchDecoder | None:

@@ -14,10 +14,8 @@ How it ends
               Python's, NumPy's and torch's generators had before it, and those of the user's
               objects (``own_generators.py``). So the user's own ``except`` sees what it would have
               seen, and what is raised is what torch's DataLoader raises.
-    small     a dataset that asks for the pixels of small images, which Pillow decodes as fast, is
-              left alone, too, but what it kept of earlier batches is completed.
-    quiet     a dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice
-              that, four times that ... of an epoch are run this way.
+    eager     where that is cheaper (``choice.py``), the batch is made without deferring; what the
+              dataset kept of earlier batches is completed.
 
 Note [Few images]
     To send what was recorded of a batch and to begin it on other threads takes about a millisecond
@@ -36,14 +34,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
-from ..._sources.deferred.habits import Habits
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..image_counts import Report
 
@@ -54,17 +50,14 @@ if TYPE_CHECKING:
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Found
     from ..._sources.deferred.thread_state import BatchContext
+    from ..maker import Outcome
+    from .choice import Choice
     from .transport import Packer
 
 _Made = TypeVar("_Made")
 
-# Batches without an image before deferring pauses, and how many later it looks again.
-_PATIENCE = 3
-
 # Images of a batch that a worker fills itself.
 _FEW = 4
-
-_FIRST_LOOK = 64
 
 
 def install() -> None:
@@ -86,6 +79,7 @@ class Deferral:
     """Runs batches over deferred images. Each process that makes batches has its own.
 
     Args:
+        choice: of the dataset's way. A worker that is not forked continues with a copy of it.
         decoder: completes batches in this process; None: another process completes them.
         cache: of what is opened, or None. Not for another process that is not forked from this one.
         keep: of how many of the last batches to keep the states of the generators.
@@ -97,6 +91,7 @@ class Deferral:
 
     def __init__(
         self,
+        choice: Choice,
         decoder: BatchDecoder | None,
         keep: int = 0,
         *,
@@ -111,15 +106,12 @@ class Deferral:
         self._few = few
         self._keep = keep
         self._made = decoder
-        self._habits = Habits() if decoder is None else decoder.habits
-        self._passed = 0
-        # Whether it pays to defer images that are made of arrays: not if their pixels are asked
-        # for anyway, since there is nothing to decode.
-        self._arrays = True
+        self.choice = choice
         self._own = OwnGenerators()
         self._states: collections.OrderedDict[int, Before] = collections.OrderedDict()
-        self.report = Report()
-        """Of the last batch."""
+        # Of the last batch: tensors that stayed deferred, and what its worker left to Pillow.
+        self._deferred = 0
+        self._replayed: tuple[tuple[str, int], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
@@ -131,10 +123,15 @@ class Deferral:
     ) -> contextlib.AbstractContextManager[Sequence[Any] | Iterator[Any]]:
         """A context that gives ``indices``, of which samples are made in this order.
 
-        The core may decode meanwhile what following samples will ask for.
+        Some may be made without deferring, to compare; or the core decodes meanwhile what following
+        samples will ask for.
         """
         # A batch sampler of the user's may give anything that can be iterated over, once.
-        if self._ahead is None or type(indices) not in (list, tuple):
+        if type(indices) not in (list, tuple, range):
+            return contextlib.nullcontext(indices)
+        if self.choice.takes_turns(len(indices)):
+            return self.choice.turns(indices)
+        if self._ahead is None or type(indices) is range:  # of which nothing is known
             return contextlib.nullcontext(indices)
         return self._ahead.watching(indices)
 
@@ -148,34 +145,28 @@ class Deferral:
             self._made.cache = self._cache
         return self._made
 
-    def due(self) -> bool:
-        """Whether to defer the images of the next batch."""
-        if not loaded():
-            return False
+    def passes(self) -> bool:
+        """Whether the next batch is made as if there were no deferring."""
+        if not loaded() or self.choice.passes():
+            return True
         install()  # again, since the user's code may have imported another library
-        known = self._habits
-        return known.batches < _PATIENCE or known.opened or known.read or self._looks_again()
+        return False
 
-    def idle(self) -> bool:
-        """Whether the next batch gains nothing: so far, the pixels of small images are asked for.
-
-        What the dataset kept of earlier batches has to be completed all the same.
-        """
-        return self._habits.small and not self._looks_again()
-
-    def _looks_again(self) -> bool:
-        """Whether to defer the next one of the batches that are passed over."""
-        self._passed += 1
-        passed = self._passed
-        return passed >= _FIRST_LOOK and passed & (passed - 1) == 0
+    def run_eagerly(self, make: Callable[[], Outcome]) -> Outcome:
+        """``make()``, which makes a batch without deferring; the choice learns what it takes."""
+        begin_ns = self.choice.begin()
+        made = make()
+        made.report = Report(spent=self.choice.spent_eagerly(made.samples, begin_ns))
+        self.choice.learn(made.report)
+        return made
 
     def run(
         self,
         number: int | None,
         owners: Sequence[object],
-        make: Callable[[], _Made],
-        complete: Callable[[_Made], _Made],
-    ) -> _Made | None:
+        make: Callable[[], Outcome],
+        complete: Callable[[Outcome], Outcome],
+    ) -> Outcome | None:
         """``complete(make())``, where ``make`` runs over deferred images.
 
         Args:
@@ -188,42 +179,83 @@ class Deferral:
             The result; None: the generators have their states from before, and the caller makes
             the batch without deferring.
         """
-        from ..._sources.deferred.attempt import attempt
         from ..._sources.deferred.thread_state import BatchContext
 
-        if self._once:
-            return self._run_once(make, complete)
+        begin_ns = self.choice.begin()
+        self._deferred, self._replayed = 0, ()
+        context = BatchContext(self._cache, asked=None if self._once else {}, checks=self._once)
+        made = None
+        try:
+            if self._once:
+                made = self._run_once(context, make, complete)
+            else:
+                made = self._attempted(context, number, owners, make, complete)
+        finally:
+            self._note(context, begin_ns, made)
+        return made
+
+    def _attempted(
+        self,
+        context: BatchContext,
+        number: int | None,
+        owners: Sequence[object],
+        make: Callable[[], Outcome],
+        complete: Callable[[Outcome], Outcome],
+    ) -> Outcome | None:
+        from ..._sources.deferred.attempt import attempt
+
         state = self._own.states(*owners)
         if number is not None and self._keep:
             self._states[number] = state
             while len(self._states) > self._keep:
                 self._states.popitem(last=False)
-        self.report = Report()
-        context = BatchContext(self._cache, self._arrays, asked={})
-        made = attempt(
-            context,
-            functools.partial(self._filling, make),
-            complete,
-            state.restore,
-            kept=self._habits.opened,
-        )
-        self._note(context)
-        return made
+        filling = functools.partial(self._filling, make)
+        return attempt(context, filling, complete, state.restore, kept=self.choice.opened)
 
-    def _run_once(self, make: Callable[[], _Made], complete: Callable[[_Made], _Made]) -> _Made:
+    def _run_once(
+        self,
+        context: BatchContext,
+        make: Callable[[], Outcome],
+        complete: Callable[[Outcome], Outcome],
+    ) -> Outcome:
         """The same for a batch that cannot be made again: what is raised is the caller's."""
         from ..._sources.deferred import switch, thread_state
         from ..._sources.deferred.batch import damage_raised
 
-        self.report = Report()
-        context = thread_state.BatchContext(self._cache, self._arrays, checks=True)
-        try:
-            with damage_raised(), thread_state.batch(context):
-                with switch.deferring():
-                    made = self._filling(make)
-                return complete(made)
-        finally:
-            self._note(context)
+        with damage_raised(), thread_state.batch(context):
+            with switch.deferring():
+                made = self._filling(make)
+            return complete(made)
+
+    def _note(self, batch: BatchContext, begin_ns: int, made: Outcome | None) -> None:
+        """Note what became of a batch that began at ``begin_ns``; None: it was not made."""
+        from ..._sources.deferred import thread_state
+
+        images = batch.inner
+        images.add(
+            thread_state.Images(
+                batch.opened - batch.given,
+                batch.given,
+                self._deferred,
+                batch.read,
+                tuple(thread_state.materialised()),
+            )
+        )
+        if thread_state.THREAD.deferring:  # the dataset of another loader iterates over this one
+            thread_state.THREAD.batch.inner.add(images)
+        report = Report(
+            run=True,
+            **vars(images),
+            hits=batch.hits,
+            misses=batch.misses,
+            replayed=self._replayed,
+            spent=self.choice.spent(0 if made is None else made.samples, begin_ns),
+        )
+        self.choice.learn(report)
+        if batch.opened:
+            thread_state.note_opened()
+        if made is not None:
+            made.report = report
 
     def state_before(self, number: int) -> Before | None:
         """The states of the generators before a task of this process; None: no longer known."""
@@ -237,15 +269,8 @@ class Deferral:
         """
         found = self._find(batch)
         found.check_others()
-        self._count(found)
+        self._deferred = found.rows()
         return found.completed(batch, self.decoder) if found else batch
-
-    def complete_or_raise(self, batch: Any) -> Any:
-        """The same; where an image cannot be made, it raises what Pillow raises."""
-        from ..._sources.deferred.batch import damage_raised
-
-        with damage_raised():
-            return self.complete(batch)
 
     def complete_to_send(self, batch: Any, packer: Packer) -> Any:
         """``batch`` with plain PIL images; its tensors are in the slab, or stay deferred.
@@ -262,7 +287,7 @@ class Deferral:
             if sizes is not None and found.rows() <= _FEW and packer.has_room(sizes):
                 return self._filled(batch, found, self._few, packer)
         found.materialise_shared()
-        self._count(found)
+        self._deferred = found.rows()
         if not found.images:
             return batch
         results = {key: image.materialise() for key, image in found.images.items()}
@@ -273,9 +298,8 @@ class Deferral:
         decoder.memory = packer
         decoder.counts.reasons.clear()
         completed = found.completed(batch, decoder)
-        self._count(found)
-        replayed = tuple(decoder.counts.reasons.items())
-        self.report = dataclasses.replace(self.report, replayed=replayed)
+        self._deferred = found.rows()
+        self._replayed = tuple(decoder.counts.reasons.items())
         return completed
 
     def _find(self, batch: Any) -> Found:
@@ -286,34 +310,6 @@ class Deferral:
         if THREAD.batch.opened or may_be_kept():
             replaced(batch, found.add)
         return found
-
-    def _count(self, found: Found) -> None:
-        self.report = Report(deferred=found.rows())
-
-    def _note(self, batch: BatchContext) -> None:
-        """Note what became of a batch."""
-        from ..._sources.deferred import thread_state
-
-        causes = tuple(thread_state.materialised())
-        opened = batch.opened
-        self.report = dataclasses.replace(
-            self.report,
-            opened=opened - batch.given,
-            given=batch.given,
-            read=batch.read,
-            causes=causes,
-            hits=batch.hits,
-            misses=batch.misses,
-        )
-        known = self._habits
-        known.batches += 1
-        known.read = known.read or batch.read > 0
-        known.small = bool(opened) and not self.report.deferred and batch.small >= opened
-        if opened and not self.report.deferred:
-            self._arrays = False
-        if opened:
-            known.opened = True
-            thread_state.note_opened()
 
     def _filling(self, make: Callable[[], _Made]) -> _Made:
         """``make()``, in which batches that the user's code looks into are filled by the core."""

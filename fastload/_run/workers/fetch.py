@@ -161,6 +161,8 @@ class Fetcher(Dataset[SentOutcome]):
 
     def _sent(self, task: Task, worker: int, packer: Packer) -> SentOutcome:
         begin_ns = time.perf_counter_ns()
+        if self.deferral is not None:
+            self.deferral.choice.elsewhere_ns = task.elsewhere_ns
         made = self.make(
             Wanted(task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number)
         )
@@ -203,11 +205,12 @@ class Fetcher(Dataset[SentOutcome]):
             with thread_state.eagerly():
                 outcome = self._make(wanted)
             return _without_kept(outcome)
-        if deferral is None or not (self._eagerly or deferral.due()):
+        if self._eagerly and deferral is not None:
+            return self._made_again(wanted)
+        if deferral is None or deferral.passes():
             return _without_kept(self._make(wanted))
-        if self._eagerly or deferral.idle():
-            report = Report(again=int(self._eagerly))
-            return self._made_eagerly(deferral, report, wanted)
+        if not deferral.choice.defers(self._count(wanted.indices)):
+            return deferral.run_eagerly(lambda: self._made_eagerly(wanted))
         done: Outcome | None = deferral.run(
             wanted.number,
             (self.dataset, self._collate_fn),
@@ -217,18 +220,29 @@ class Fetcher(Dataset[SentOutcome]):
         if done is None:
             if packer is not None:
                 wanted = wanted._replace(packer=packer.another())
-            return self._made_eagerly(deferral, Report(again=1), wanted)
-        done.report = deferral.report
+            return self._made_again(wanted)
         return done
 
-    def _made_eagerly(self, deferral: Deferral, report: Report, wanted: Wanted) -> Outcome:
+    def _count(self, indices: Any) -> int:
+        """About how many samples the batch of these indices has."""
+        if self.resumable is not None and self.resumable.iterable:
+            return self.resumable.size or 1
+        try:
+            return len(indices) if self.batched else 1
+        except TypeError:
+            return 1  # a batch sampler of the user's may give an iterator
+
+    def _made_again(self, wanted: Wanted) -> Outcome:
+        outcome = self._made_eagerly(wanted)
+        outcome.report = Report(again=1)
+        return outcome
+
+    def _made_eagerly(self, wanted: Wanted) -> Outcome:
         """The batch made without deferring. What the dataset kept deferred is made here."""
         with thread_state.eagerly():
-            outcome = self._make(wanted, pack=False)
-        outcome.report = report
-        if not outcome.empty:
-            batch, packer = deferral.complete_or_raise(outcome.batch), wanted.packer
-            outcome.batch = batch if packer is None else packer.pack(batch)
+            outcome = _without_kept(self._make(wanted, pack=False))
+        if not outcome.empty and wanted.packer is not None:
+            outcome.batch = wanted.packer.pack(outcome.batch)
         return outcome
 
     @staticmethod
@@ -251,7 +265,8 @@ class Fetcher(Dataset[SentOutcome]):
         samples: Sequence[Any]
         resumable = self.resumable
         if resumable is not None and resumable.iterable:
-            samples, bad, position = resumable.next_samples(epoch, worker)
+            announced = None if self.deferral is None else self.deferral.announced
+            samples, bad, position = resumable.next_samples(epoch, worker, announced)
         else:
             if resumable is not None:
                 resumable.reach(epoch, worker)

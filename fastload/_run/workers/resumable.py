@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from torch.utils.data import IterableDataset
 
@@ -26,6 +26,8 @@ from ..stateful import is_stateful
 # If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
 # samples: the stream may be endless, with every sample bad.
 _MOST_BAD = 10_000
+
+Announced: TypeAlias = "Callable[[Sequence[Any]], contextlib.AbstractContextManager[Iterable[Any]]]"
 
 _ENDED = object()  # what ``next`` gives of an iterator that has ended
 
@@ -59,7 +61,7 @@ class Resumable:
     ) -> None:
         self.iterable = isinstance(dataset, IterableDataset)
         self._dataset = dataset
-        self._size = size
+        self.size = size
         self._drop_last = drop_last
         self._on_error = on_error
         self._refill = on_error == "refill"
@@ -77,6 +79,7 @@ class Resumable:
         self._replayed_early: list[tuple[list[Any], list[BadSample]]] = []
         self._replaying = False  # reading batches that an earlier run consumed
         self._resumed = False  # a state was loaded, and no batch read since
+        self._announced: Announced | None = None
 
     def position(self) -> Position | None:
         """Where the dataset is; None if the epoch could not begin."""
@@ -106,12 +109,21 @@ class Resumable:
         self._position = Position(state=self._state())
         return self._position
 
-    def next_samples(self, epoch: int, worker: int) -> tuple[list[Any], list[BadSample], Position]:
-        """The next samples of an iterable one (none at its end), bad ones, and the position."""
+    def next_samples(
+        self, epoch: int, worker: int, announced: Announced | None
+    ) -> tuple[list[Any], list[BadSample], Position]:
+        """The next samples of an iterable one (none at its end), bad ones, and the position.
+
+        ``announced`` is given their places in the batch, and gives them one by one.
+        """
         self.reach(epoch, worker)
-        samples, bad = (
-            self._replayed_early.pop() if self._replayed_early else self._next_batch(worker)
-        )
+        self._announced = announced
+        try:
+            samples, bad = (
+                self._replayed_early.pop() if self._replayed_early else self._next_batch(worker)
+            )
+        finally:
+            self._announced = None
         return samples, bad, self._position
 
     def _bring_to_start(self, worker: int) -> None:
@@ -229,7 +241,7 @@ class Resumable:
         bad: list[BadSample] = []
         actions: dict[int, OnErrorName] = {}
         good: list[int] = []
-        ended, wanted = False, 1 if self._size is None else self._size
+        ended, wanted = False, 1 if self.size is None else self.size
         for i in itertools.count():
             done = len(good) if self._refill and len(bad) <= self._limit else i
             if done >= wanted:
@@ -244,7 +256,7 @@ class Resumable:
                 samples.append(sample)
         count = len(good) + len(actions)
         full = len(good) if self._refill else count
-        if self._drop_last and self._size is not None and full < wanted:
+        if self._drop_last and self.size is not None and full < wanted:
             samples, good = [], []
         if actions and samples:
             place = {i: n for n, i in enumerate(good)}
@@ -254,11 +266,12 @@ class Resumable:
 
     def _read_batch_or_raise(self) -> list[Any]:
         """The samples of the next batch; any bad sample raises."""
-        size = self._size
+        size = self.size
         samples: list[Any] = []
         iterator = self._iterator  # not islice, which calls iter(iterator)
-        with contextlib.suppress(StopIteration):
-            for _ in range(1 if size is None else size):
+        announced = self._announced or contextlib.nullcontext
+        with contextlib.suppress(StopIteration), announced(range(size or 1)) as places:
+            for _ in places:
                 samples.append(next(iterator))
         count = len(samples)
         ended = count < (1 if size is None else size)

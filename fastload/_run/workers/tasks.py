@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import operator
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from ..._base.shared_slabs import SharedRing, Slot
 from ..._base.torch_loader import DataLoader
 from ..drawing import IndexCounter
 from ..maker import Outcome
+from .choice import Choice
 from .transport import Message, unpack
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Task:
         idle: there is nothing to do; the task only passes the turn to the next worker.
         again: batches of this worker to make again, one after the other: the first one without
             deferring, from the generators' states before it, the others from where it ends.
+        elsewhere_ns: as in ``Choice``.
     """
 
     number: int
@@ -62,6 +65,7 @@ class Task:
     slot: Slot | None = None
     idle: bool = False
     again: tuple[Task, ...] = ()
+    elsewhere_ns: float = 0.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -111,6 +115,7 @@ class Tasks:
         repeats: whether to count how often each index occurs in an epoch.
         workers: that torch gives tasks to, in turn.
         decoder: fills tensors that workers recorded; None: they record nothing.
+        choice: learns what workers report.
     """
 
     def __init__(
@@ -121,12 +126,14 @@ class Tasks:
         repeats: bool,
         workers: int,
         decoder: BatchDecoder | None,
+        choice: Choice,
     ) -> None:
         self._sized = sized
         self._ring = ring
         self._repeats = repeats
         self._workers = workers
         self._decoder = decoder
+        self._choice = choice
         self._order: Callable[[], Iterable[Any]] = tuple
         self._epoch = self._skip = self._idle = 0
         self._times: np.ndarray | None = None
@@ -163,6 +170,7 @@ class Tasks:
             repeats=IndexCounter(self._times) if self._repeats else None,
             workers=self._workers,
             decoder=self._decoder,
+            choice=self._choice,
         )
         return self.current
 
@@ -181,11 +189,17 @@ class OutcomeLoader:
 
 @dataclasses.dataclass(frozen=True)
 class _Begun:
-    """A batch that arrived. Complete when all of ``fillers`` are."""
+    """A batch that arrived. Complete when all of ``fillers`` are.
+
+    Attributes:
+        message, batch, fillers: of the batch.
+        begun_ns: CPU time of this thread to begin it.
+    """
 
     message: Message
     batch: Any
     fillers: list[Filler]
+    begun_ns: int
 
 
 class TaskIterator(Iterator[Task]):
@@ -202,6 +216,7 @@ class TaskIterator(Iterator[Task]):
         repeats: IndexCounter | None,
         workers: int,
         decoder: BatchDecoder | None,
+        choice: Choice,
     ) -> None:
         self._order = order
         self._epoch = epoch
@@ -214,6 +229,8 @@ class TaskIterator(Iterator[Task]):
         self._stopped = False
         self._inserted: collections.deque[Task] = collections.deque()
         self._decoder = decoder
+        self.choice = choice
+        """Learns what workers report."""
         self._begun: dict[int, _Begun] = {}
         self.given: dict[int, tuple[int, Task]] = {}
         """(worker, task) by the task's number, until its batch is taken; only with a decoder."""
@@ -266,7 +283,7 @@ class TaskIterator(Iterator[Task]):
     @property
     def recorded(self) -> bool:
         """Whether workers have recorded an image, in this epoch or one before."""
-        return self._decoder is not None and self._decoder.habits.opened
+        return self._decoder is not None and self.choice.opened
 
     def insert_again(self, number: int) -> int:
         """Have the worker of task ``number`` make it again, and its later ones.
@@ -306,7 +323,8 @@ class TaskIterator(Iterator[Task]):
         if lease is not None:
             slot, self._reserved[number] = lease
         _open_tasks[number] = self
-        return Task(number, indices, self._epoch, repeats, slot)
+        elsewhere_ns = self.choice.elsewhere_ns
+        return Task(number, indices, self._epoch, repeats, slot, elsewhere_ns=elsewhere_ns)
 
     def open(self, outcome: SentOutcome) -> Any:
         """The batch of ``outcome``. Its slab is free when nothing refers to the batch any more.
@@ -328,6 +346,10 @@ class TaskIterator(Iterator[Task]):
                         filler.result()
             except Exception as error:  # noqa: BLE001 - raised at this batch
                 outcome.error = error.with_traceback(None)
+        if outcome.report is not None and outcome.report.run:
+            filled_ns = sum(filler.cpu_ns for filler in begun.fillers)
+            begun_ns = begun.begun_ns if begun.fillers else 0
+            self.choice.filled(outcome.report.spent.deferred, begun_ns + filled_ns)
         return begun.batch
 
     def begin(self, outcome: SentOutcome) -> None:
@@ -337,6 +359,7 @@ class TaskIterator(Iterator[Task]):
         known = self._begun.get(outcome.task)
         if known is not None and known.message is outcome.message:
             return
+        begin_ns = time.thread_time_ns()
         memory = self._reserved.pop(outcome.task, None)
         self._ring.wanted(outcome.message.nbytes)
         self._ring.left |= outcome.message.unplaced > 0
@@ -352,13 +375,14 @@ class TaskIterator(Iterator[Task]):
 
         together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._decoder is not None and outcome.message.recorded:
-            self._decoder.habits.opened = True
+            self.choice.opened = True
             self._decoder.memory.begin_batch()
             if outcome.message.recorded > 1:
                 together = self._decoder.together()
         with together:
             batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
-        self._begun[outcome.task] = _Begun(outcome.message, batch, fillers)
+        begun_ns = time.thread_time_ns() - begin_ns
+        self._begun[outcome.task] = _Begun(outcome.message, batch, fillers, begun_ns)
 
     def complete(self, outcome: SentOutcome) -> bool:
         """Wait for what is being filled; False: an image is damaged."""

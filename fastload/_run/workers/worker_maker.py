@@ -138,6 +138,8 @@ class WorkerMaker(Maker):
     def _open(self, outcome: SentOutcome) -> None:
         """Put the batch into ``outcome``. RuntimeError, as from torch, if its tensors got lost."""
         self._tasks.given.pop(outcome.task, None)
+        if outcome.report is not None:
+            self._tasks.choice.learn(outcome.report)
         if outcome.raised is not None:
             outcome.error = _raised(outcome.raised)
         try:

@@ -42,7 +42,6 @@ from ...hints import CheckCrc
 from ...storage.base import RAW
 from . import lowering, torch_resize
 from .composed import Erased
-from .habits import Habits
 from .lowering import Call
 from .operations import TENSOR_OPERATIONS
 from .reading import Reader, Reading
@@ -230,7 +229,6 @@ class BatchDecoder:
         memory: as above.
         counts: how images were made.
         stamps: of the epoch, for the time that ``Filling.result`` takes; None: it is not measured.
-        habits: of the dataset that it decodes for.
         cache: of the images, or None.
     """
 
@@ -239,7 +237,6 @@ class BatchDecoder:
         self.memory = memory
         self.counts = Counts()
         self.stamps: Stamps | None = None
-        self.habits = Habits()
         self.cache: OpenedCache | None = None
         self.reader = Reader(check_crc)
         self._waiting: list[_CallJob] | None = None
@@ -291,6 +288,7 @@ class Filling:
 
     Attributes:
         tensor: (n, channels, h, w). Complete after ``result``.
+        cpu_ns: what the core's threads and ``result`` took of CPU time.
     """
 
     def __init__(self, decoder: BatchDecoder, images: torch.Tensor, memory: np.ndarray) -> None:
@@ -302,6 +300,7 @@ class Filling:
         self._left: list[tuple[int, Recording, str]] = []
         self._done = False
         self._damaged: Damaged | None = None
+        self.cpu_ns = 0
 
     def add(self, first: int, recordings: Sequence[Recording]) -> None:
         """Start to fill the rows from ``first`` on."""
@@ -347,11 +346,12 @@ class Filling:
         if self._done:
             return self.tensor
         if self._damaged is None:
-            begin_ns = time.perf_counter_ns()
+            begin_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             try:
                 self._finish()
             except Damaged as damaged:
                 self._damaged = damaged
+            self.cpu_ns += time.thread_time_ns() - cpu_ns
             if self._decoder.stamps is not None:
                 self._decoder.stamps.stage("fill", begin_ns)
         if self._damaged is not None:
@@ -366,6 +366,7 @@ class Filling:
         while self._jobs:
             job = self._jobs.pop()
             declined = job.finish()
+            self.cpu_ns += job.cpu_ns
             counts.native += len(job.recordings) - len(declined)
             if job.reading.cache is not None:
                 counts.hits += job.reading.hits
@@ -378,14 +379,16 @@ class Filling:
     def _replay(self) -> None:
         left, self._left = self._left, []
 
-        def one(part: tuple[int, Recording, str]) -> None:
+        def one(part: tuple[int, Recording, str]) -> int:
             row, recording, _ = part
+            begin_ns = time.thread_time_ns()
             try:
                 made = replay(recording)
             except Exception as error:  # whatever the library raises for a damaged image
                 raise Damaged(f"{type(error).__name__}: {error}", row) from error
             assert isinstance(made, torch.Tensor), "a row is a tensor"
             _copy(self.tensor[row], made)
+            return time.thread_time_ns() - begin_ns
 
         threads = min(self._decoder.threads, len(left))
         if len(left) < _MANY or threads < 2:
@@ -393,7 +396,7 @@ class Filling:
                 one(part)
         else:
             with concurrent.futures.ThreadPoolExecutor(threads, "fastload-helper") as pool:
-                list(pool.map(one, left))
+                self.cpu_ns += sum(pool.map(one, left))
         for _, _, why in left:
             self._decoder.counts.replay(why)
 
@@ -483,6 +486,7 @@ class _CallJob:
     Attributes:
         recordings, rows: the samples, and their rows in the batch.
         reading: where their images are read from.
+        cpu_ns: of the core's threads, once it is finished; 0 where another job has it.
         images: identifies the images, in order.
     """
 
@@ -515,6 +519,7 @@ class _CallJob:
         self.images = tuple(map(id, opened))
         self._call = Submission(kernel, call, self.reading, opened, images, into)
         self._job: _core.Job
+        self._leads = False
         self._end: Callable[[], object] = self.reading.close
 
     def start(self, threads: int, followers: Sequence[_CallJob] = ()) -> None:
@@ -528,6 +533,7 @@ class _CallJob:
             jobs = [follower._call.start(threads, begin=False) for follower in followers]
             views = jobs, shared_regions(batches)
         self._job = self._call.start(threads, views=views)
+        self._leads = True
         for one in (self, *followers):
             one._job = self._job
             one._end = weakref.finalize(one, _end, self._job, one.reading)
@@ -538,6 +544,10 @@ class _CallJob:
 
     def wait(self) -> None:
         self._job.wait()
+
+    @property
+    def cpu_ns(self) -> int:
+        return self._job.cpu_ns if self._leads else 0
 
     def finish(self) -> list[int]:
         """Copy what is not in its place yet; return the samples that the core did not make."""

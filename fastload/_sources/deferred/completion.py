@@ -148,9 +148,13 @@ class Filler(Protocol):
 
     Attributes:
         tensor: complete after ``result``.
+        cpu_ns: as in ``Filling``.
     """
 
     tensor: torch.Tensor
+
+    @property
+    def cpu_ns(self) -> int: ...
 
     def result(self) -> torch.Tensor:
         """The tensor, when it is complete. Raises ``Damaged`` where an image cannot be made."""
@@ -158,6 +162,8 @@ class Filler(Protocol):
 
 class Ready:
     """A tensor that is complete already."""
+
+    cpu_ns = 0
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -183,6 +189,11 @@ class FillingTensor:
         )
         if kind is not torch.Tensor:
             self.tensor = self.tensor.as_subclass(kind)
+
+    @property
+    def cpu_ns(self) -> int:
+        """As in ``Filling``."""
+        return self._filling.cpu_ns
 
     def result(self) -> torch.Tensor:
         """Wait, and return it. Raises as ``Filling.result``."""

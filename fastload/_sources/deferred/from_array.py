@@ -43,7 +43,6 @@ def may_defer(array: np.ndarray) -> bool:
     # Only colours, of which Pillow makes a copy: a gray image would share the array's memory.
     return (
         bool(THREAD.deferring)
-        and THREAD.batch.arrays
         and array.dtype == np.uint8
         and array.ndim == 3
         and array.shape[2] == 3

@@ -269,7 +269,6 @@ def _begun(
 ) -> Begun | None:
     width, height = recording.opened.size
     if width * height < (LEAST_PIXELS if least_pixels is None else least_pixels):
-        THREAD.batch.small += 1
         return None
     calls = lowering.lower([recording], recording.size)
     if not calls:

@@ -52,6 +52,25 @@ class MadeAhead(Protocol):
         """Note that they were asked for."""
 
 
+@dataclasses.dataclass
+class Images:
+    """What became of images, as in ``Report`` (``_run/image_counts.py``)."""
+
+    opened: int = 0
+    given: int = 0
+    deferred: int = 0
+    read: int = 0
+    causes: tuple[Cause, ...] = ()
+
+    def add(self, more: Images) -> None:
+        """Add others."""
+        self.opened += more.opened
+        self.given += more.given
+        self.deferred += more.deferred
+        self.read += more.read
+        self.causes += more.causes
+
+
 _FAILED_ELSEWHERE = [0]  # on threads that do not defer
 
 
@@ -61,7 +80,6 @@ class BatchContext:
 
     Attributes:
         cache: of the images that ``single.py`` decodes; None: there is none.
-        arrays: whether images made of arrays are deferred, too.
         checks: whether images are checked where their pixels are needed first, because the batch
             cannot be made again.
         asked: images whose pixels somebody asked for and nobody has made, by ``id``. What is not in
@@ -70,24 +88,23 @@ class BatchContext:
         opened: how many images were deferred.
         given: how many of them were given as arrays.
         read: how many images the core decoded for another library.
-        small: how often pixels were asked for of an image that is too small for the core to gain.
         failed: whether an image could not be made for the user's code, on the batch's thread.
         hits, misses: of the cache.
         chains: of each of torchvision's ``Compose``, its transforms and how they are recorded.
+        inner: images of loaders over which its dataset iterates.
     """
 
     cache: OpenedCache | None = None
-    arrays: bool = True
     checks: bool = False
     asked: dict[int, Opened] | None = None
     opened: int = 0
     given: int = 0
     read: int = 0
-    small: int = 0
     failed: bool = False
     hits: int = 0
     misses: int = 0
     chains: dict[Any, tuple[list[Any], list[Any]]] = dataclasses.field(default_factory=dict)
+    inner: Images = dataclasses.field(default_factory=Images)
     _failed_before: int = dataclasses.field(default_factory=lambda: _FAILED_ELSEWHERE[0])
 
     def has_failed(self) -> bool:
@@ -180,14 +197,14 @@ OF_MODE = " of mode "
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 
 
-@contextlib.contextmanager
-def eagerly() -> Iterator[None]:
-    """In here this thread opens images as without fastload."""
-    before, THREAD.deferring = THREAD.deferring, False
-    try:
-        yield
-    finally:
-        THREAD.deferring = before
+class eagerly:
+    """A context in which this thread opens images as without fastload."""
+
+    def __enter__(self) -> None:
+        self._before, THREAD.deferring = THREAD.deferring, False
+
+    def __exit__(self, *error: object) -> None:
+        THREAD.deferring = self._before
 
 
 @contextlib.contextmanager

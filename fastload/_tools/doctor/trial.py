@@ -72,14 +72,16 @@ def _opens_images(loader: FastLoader[Any]) -> bool:
 def _materialised(loader: FastLoader[Any]) -> list[MaterialisedSeen]:
     """What asked for pixels in the last epoch."""
     stats = loader.stats()
-    # As much time as there are processes in which the dataset's code runs.
-    total_s = stats["elapsed_s"] * max(1, loader.num_workers)
+    # As much time as there are processes in which the dataset's code runs, without the samples that
+    # were not deferred.
+    deferred = 1 - stats["samples_eager"] / max(1, stats["images"])
+    total_s = stats["elapsed_s"] * max(1, loader.num_workers) * deferred
     return [
         MaterialisedSeen(
             function=one["function"],
             where=one["where"],
             images=one["count"] / max(1, stats["images_opened"] + stats["images_from_arrays"]),
-            share=min(1.0, one["seconds"] / total_s) if total_s else 0.0,
+            share=min(1.0, one["seconds"] / total_s) if total_s > 0 else 0.0,
         )
         for one in stats["materialised"]
     ]

@@ -20,7 +20,7 @@ import deferred_datasets as shapes
 import releases
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
-from fastload._sources.deferred import single, switch
+from fastload._sources.deferred import switch
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.image import DeferredImage
@@ -398,24 +398,3 @@ def test_leaving_early_leaves_nothing_behind(photos: list[Path], no_leaks: None)
     batches = iter(loader)
     next(batches)
     del batches, loader
-
-
-def test_a_dataset_that_asks_for_the_pixels_of_small_images_opens_them_as_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(tmp_path / "small.jpg")
-    opened: list[int] = []
-    dataset = shapes.AsArray([tmp_path / "small.jpg"] * 40)
-    loader = FastLoader(dataset, 2)
-    for _ in range(2):
-        for _ in loader:
-            pass
-        opened.append(loader.stats()["images_opened"])
-    assert opened == [2, 0]  # of one batch; all 20 of an epoch are less than it waits to look again
-    side_by_side(dataset, batch_size=2, shuffle=True)
-
-    monkeypatch.setattr(single, "LEAST_PIXELS", 0)
-    loader = FastLoader(dataset, 2)
-    for _ in loader:
-        pass
-    assert loader.stats()["images_opened"] == 40

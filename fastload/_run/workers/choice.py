@@ -1,0 +1,340 @@
+"""Choice: whether it is cheaper to defer the images of a user's Dataset, measured on its own code.
+
+Deferred and eager give the same batches. So each process that makes batches makes some samples in
+either way, and then keeps the way that takes less CPU time.
+
+What is compared
+    deferred  what a sample's own code takes, its share of what its batch takes besides (states of
+              generators, collating, completing), and what the training process takes to fill it.
+    eager     what a sample's own code takes, or its share of a batch that was made eagerly.
+
+When both ways are tried
+    Within a batch samples take turns, deferred and eager: as soon as a deferred one has asked for
+    pixels; otherwise deferring is mostly far ahead, and a few samples of a later batch are eager. A
+    batch of few samples, or one that its dataset makes as a whole, is made in the other way as a
+    whole. The turns end when one way is ahead by more than chance. They come again so seldom that
+    they take ``_SHARE`` of the time, sooner while little is known. Where the way that is kept comes
+    to cost something else, the user's code does something else, and all is measured anew.
+
+quiet
+    A dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice that,
+    four times that ... are made over deferred images.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from ..._sources.deferred.thread_state import THREAD
+from ..image_counts import Report, Spent
+
+clock: Callable[[], int] = time.process_time_ns
+"""CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""
+
+_SHARE: Final = 0.005
+
+# Measurements of a way, and the share of them that is left out.
+_REMEMBERED: Final = 64
+_LEFT_OUT: Final = 8
+
+# In batches of fewer samples none take turns.
+_FEW: Final = 4
+
+_MOST_TURNS: Final = 16
+
+# Samples of both ways that are needed to say that one is ahead.
+_LEAST: Final = 2
+
+# Samples until both ways are tried again: while neither is ahead; at most.
+_SOON: Final = 32
+_LATE: Final = 1 << 14
+
+# Batches until a dataset that asks for no pixels has its first eager samples.
+_WARM: Final = 4
+
+# How much samples differ in what they cost, since images have many sizes: that far one way may be
+# ahead of the other by chance, of one sample each. Averages of ``_KNOWN`` are taken as they are.
+_SPREAD: Final = 0.6
+_KNOWN: Final = 16
+_EQUAL: Final = 0.03
+
+# Where the last samples cost so many times as much as when they were compared, or as little, all
+# is measured anew. A measurement counts as at most so many times the others.
+_LAST: Final = 32
+_CHANGED: Final = 1.5
+_OUTLIER: Final = 4
+
+_PATIENCE: Final = 3  # batches without an image
+_FIRST_LOOK: Final = 64
+
+
+class Cost:
+    """What a sample costs: measurements of one or more samples each, the last ones."""
+
+    def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
+        self._known = collections.deque(known, _REMEMBERED)
+
+    def __copy__(self) -> Cost:
+        return Cost(self._known)
+
+    def add(self, samples: int, ns: float) -> None:
+        """Note what some more took together."""
+        self._known.append((samples, ns / samples))
+
+    @property
+    def samples(self) -> int:
+        """How many it is known of."""
+        return sum(samples for samples, _ in self._known)
+
+    @property
+    def ns(self) -> float:
+        """CPU time of one: the average without the highest eighth, at least one where it can be.
+
+        Those were first calls, or had a neighbour on their CPU.
+        """
+        ordered = sorted(self._known, key=lambda one: one[1])
+        left_out = max(1, len(ordered) // _LEFT_OUT) if len(ordered) > 1 else 0
+        kept = ordered[: len(ordered) - left_out]
+        return sum(samples * ns for samples, ns in kept) / max(1, sum(n for n, _ in kept))
+
+
+class Choice:
+    """What is known of one dataset's two ways, from epoch to epoch.
+
+    Args:
+        measures: whether they are compared; if not, images are deferred.
+
+    Attributes:
+        measures: as above.
+        opened: whether the dataset has opened an image, which it may have kept for a later batch.
+        eager: whether its images are not deferred any more, because that is cheaper.
+        deferred, eagerly: what a sample costs that is made in this way, where it is made.
+        elsewhere_ns: what the training process spends on a deferred sample that a worker recorded.
+    """
+
+    def __init__(self, measures: bool = True) -> None:
+        self.measures = measures
+        self.opened = False
+        self.eager = False
+        self.deferred, self.eagerly = Cost(), Cost()
+        self.elsewhere_ns = 0.0
+        self._elsewhere = Cost()
+        self._own = Cost()  # a deferred sample's own code
+        self._batches = 0  # over deferred images
+        self._asked = False  # for pixels, in the last of them
+        self._whole = False  # no samples can take turns
+        self._left = 0.0  # samples until both ways are tried again
+        self._then = 0.0  # what a sample cost when they were
+        self._lately = 0.0  # what the last ones cost
+        self._quiet = 0  # batches without an image, one after the other
+        self._passed = 0  # batches after those
+        self._warm = 0  # the process that has made a batch over deferred images
+        self._filled = False
+        self._turns: _Turns | None = None
+
+    @property
+    def deferred_ns(self) -> float:
+        """CPU time of a deferred sample, in all processes."""
+        return self.deferred.ns + self.elsewhere_ns
+
+    # --- what is done -----------------------------------------------------------------------------
+
+    def passes(self) -> bool:
+        """Whether the next batch is left alone, because the last ones opened no images."""
+        if self._quiet < _PATIENCE:
+            return False
+        self._passed += 1
+        return self._passed < _FIRST_LOOK or self._passed & (self._passed - 1) != 0
+
+    def defers(self, samples: int) -> bool:
+        """Whether to run the next batch, of about so many samples, over deferred images."""
+        if not self._due():
+            return not self.eager
+        if not (self._whole or samples < _FEW):
+            return True
+        kept = self.eagerly if self.eager else self.deferred
+        return self.eager == (kept.samples >= _LEAST)
+
+    def _due(self) -> bool:
+        if not self.measures or self._left > 0:
+            return False
+        return self._asked or self.eager or (self._batches >= _WARM and not self._whole)
+
+    def takes_turns(self, samples: int) -> bool:
+        """Whether samples of this batch, which is run over deferred images, take turns."""
+        wanted = self._due() or (self.measures and not self.eagerly.samples)
+        return wanted and samples >= _FEW and THREAD.deferring is True
+
+    @contextlib.contextmanager
+    def turns(self, indices: Sequence[Any]) -> Iterator[Iterator[Any]]:
+        """A context that gives ``indices``, of which samples are made in turns, in this order."""
+        self._turns = _Turns(self, at_once=self._due(), cold=self._warm != os.getpid())
+        try:
+            yield self._turns.over(indices)
+        finally:
+            THREAD.deferring = True
+
+    # --- what was measured ------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        """A batch begins; returns what to give when it has ended."""
+        self._turns = None
+        return clock() if self.measures else 0
+
+    def spent_eagerly(self, samples: int, begin_ns: int) -> Spent:
+        """What so many samples took in this process that were made without deferring."""
+        if not self.measures or not samples:
+            return Spent()
+        return Spent(eager=samples, eager_ns=clock() - begin_ns)
+
+    def spent(self, samples: int, begin_ns: int) -> Spent:
+        """The same of a batch that was run over deferred images."""
+        if not self.measures or not samples:
+            return Spent()
+        turns, ns = self._turns, clock() - begin_ns
+        cold, self._warm = self._warm != os.getpid(), os.getpid()
+        if turns is None:
+            self._whole = self._whole or (self._due() and samples >= _FEW)
+            return Spent() if cold else Spent(samples, ns)
+        spent = turns.spent
+        if cold:
+            return spent
+        share = (ns - turns.all_ns) * spent.deferred // samples
+        return spent._replace(deferred_ns=spent.own_ns + share)
+
+    def learn(self, report: Report) -> None:
+        """Note what became of a batch, which this process or a worker has made."""
+        spent = report.spent
+        if report.run:
+            self._batches += 1
+            self._asked = bool(report.causes or report.read)
+            self._quiet = 0 if report.images else self._quiet + 1
+            self.opened = self.opened or report.opened + report.given > 0
+        if spent.own_ns:
+            self._own.add(spent.deferred, spent.own_ns)
+        if spent.deferred:
+            self.deferred.add(spent.deferred, spent.deferred_ns)
+        if spent.eager:
+            self.eagerly.add(spent.eager, spent.eager_ns)
+        self._left -= spent.deferred + spent.eager
+        tried = spent.deferred if self.eager else spent.eager
+        if tried:
+            self._compare(tried)
+        elif spent.eager or spent.deferred:
+            self._look(spent)
+
+    def filled(self, samples: int, ns: int) -> None:
+        """Note what this process spent on deferred samples that a worker has recorded."""
+        if samples and self._filled:  # the first ones wait for what is made once
+            self._elsewhere.add(samples, ns)
+            self.elsewhere_ns = self._elsewhere.ns
+        self._filled = True
+
+    def _compare(self, tried: int) -> None:
+        """Keep the way that is ahead, now that ``tried`` samples were made in the other one."""
+        known = min(self.deferred.samples, self.eagerly.samples)
+        less, more = sorted((self.deferred_ns, self.eagerly.ns))
+        if known < 1 or not less:
+            return
+        ahead = more / less - 1
+        if ahead > (_EQUAL if known >= _KNOWN else _chance(known)):
+            eager = self.eagerly.ns == less
+            if eager and known < _LEAST:
+                return  # they are tried again at once
+            self.eager = eager
+        self._left = _SOON
+        if ahead > _EQUAL + _chance(known):
+            seldom = tried * ahead / _SHARE * min(1.0, known / _KNOWN)
+            self._left = min(max(seldom, _SOON), _LATE)
+        self._then = self._lately = (self.eagerly if self.eager else self.deferred).ns
+
+    def _look(self, spent: Spent) -> None:
+        """See whether the way that is kept costs what it did."""
+        if not self._then:
+            return
+        samples = spent.deferred + spent.eager
+        ns = min((spent.deferred_ns + spent.eager_ns) / samples, _OUTLIER * self._lately)
+        self._lately += (ns - self._lately) * min(1.0, samples / _LAST)
+        if not 1 / _CHANGED < self._lately / self._then < _CHANGED:
+            self.deferred, self.eagerly, self._own = Cost(), Cost(), Cost()
+            self._left = self._then = 0.0
+
+
+class _Turns:
+    """Samples of one batch that are made in turn: deferred, eager, deferred, eager ...
+
+    Args:
+        choice: what is known before.
+        at_once: whether they begin with the first sample, and not when one has asked for pixels.
+        cold: whether this process has made no batch yet: what is done once is no sample's cost.
+
+    Attributes:
+        all_ns: what the samples so far took.
+        eager, eager_ns: the eager ones of them.
+        deferred: how many of the others count.
+    """
+
+    def __init__(self, choice: Choice, *, at_once: bool, cold: bool) -> None:
+        self._own = copy.copy(choice._own)
+        self._eagerly = copy.copy(choice.eagerly)
+        self._left = _MOST_TURNS
+        self._begun, self._cold = at_once, cold
+        self._rest = choice.eager  # how the samples after the turns are made
+        self._next = False  # whether the next turn is an eager one's
+        self.all_ns = self.deferred = self.eager = self.eager_ns = 0
+
+    @property
+    def spent(self) -> Spent:
+        """On the samples, without what their batch takes besides."""
+        own_ns = round(self.deferred * self._own.ns)
+        return Spent(self.deferred, own_ns, self.eager, self.eager_ns, own_ns)
+
+    def over(self, indices: Sequence[Any]) -> Iterator[Any]:
+        """``indices``; the sample of each is made before the next one is asked for."""
+        for index in indices:
+            eager = (self._next if self._begun else False) if self._left else self._rest
+            THREAD.deferring = not eager
+            begin_ns = clock()
+            yield index
+            self._note(eager, clock() - begin_ns)
+
+    def _note(self, eager: bool, ns: int) -> None:
+        self.all_ns += ns
+        if eager:
+            self.eager += 1
+            self.eager_ns += ns
+            self._eagerly.add(1, ns)
+        elif self._cold:
+            self._cold = False
+        else:
+            self.deferred += 1
+            self._own.add(1, ns)
+        if self._left:
+            self._begun = self._begun or bool(THREAD.causes) or THREAD.batch.read > 0
+            if self._begun:
+                self._turn()
+
+    def _turn(self) -> None:
+        """Who has the next turn, if anybody."""
+        self._next = not self._next
+        self._left -= 1
+        known = min(self._own.samples, self._eagerly.samples)
+        if known < 1:
+            return
+        own_ns, eager_ns = self._own.ns, self._eagerly.ns
+        if own_ns * (1 + _chance(known)) < eager_ns:
+            self._left, self._rest = 0, False
+        elif known >= _LEAST and own_ns > eager_ns * (1 + _chance(known)):
+            self._left, self._rest = 0, True
+
+
+def _chance(samples: float) -> float:
+    """How far ahead of the other a way may be by chance, if so many samples of it are known."""
+    return _SPREAD / math.sqrt(samples)
