@@ -49,7 +49,7 @@ MAKE_PARAMS, TRANSFORM = (
 HAS_POINTS = at_least(_TORCHVISION, 0, 23)
 """Whether torchvision moves points with their images."""
 
-SANITISES_BESIDE_MASKS = at_least(_TORCHVISION, 0, 20)
+SANITISES_BESIDE_MASKS = at_least(_TORCHVISION, 0, 25)
 """Whether ``SanitizeBoundingBoxes`` lets a mask of the whole image through."""
 
 HAS_TWO_RADII = at_least(PIL.__version__, 10)

@@ -23,6 +23,8 @@ from sides import assert_same
 pytestmark = pytest.mark.native
 
 COUNT = 18
+# But gray of 16 bits, which no store of bytes can hold.
+PNGS = [kind for kind in png_files.KINDS if kind != (png_files.GRAY, 16)]
 TRAIN = v1.Compose([v1.RandomResizedCrop(16), v1.RandomHorizontalFlip(), v1.ToTensor()])
 
 
@@ -36,7 +38,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         path.parent.mkdir(exist_ok=True)
         width, height = 20 + i, 24
         if request.param == "png":
-            colour, depth = png_files.KINDS[i % len(png_files.KINDS)]
+            colour, depth = PNGS[i % len(PNGS)]
             path.write_bytes(
                 png_files.image(rng, width, height, colour, depth, interlaced=i % 3 == 0)
             )

@@ -176,7 +176,7 @@ CHAINS = {
 
 
 def sanitises(steps: list[Any]) -> bool:
-    """Whether torchvision refuses them beside a mask for each image, as 0.19 did."""
+    """Whether torchvision refuses them beside a mask for each image, as 0.24 did."""
     sanitised = any(isinstance(step, v2.SanitizeBoundingBoxes) for step in steps)
     return sanitised and not releases.SANITISES_BESIDE_MASKS
 
