@@ -216,9 +216,9 @@ def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]
             f"images: {found} in the last epoch; {images.deferred} tensors stayed "
             "deferred until their batch was made in C++"
         )
-    elif images.read:
+    if images.read:
         lines.append(f"images: {images.read} read by OpenCV's functions, and decoded in C++")
-    elif not choice.opened:
+    elif not found and not choice.opened:
         lines.append(
             "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
         )
