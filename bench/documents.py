@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,22 +159,28 @@ def scripts(rows: Sequence[Row]) -> str:
 
 
 def untuned(rows: Sequence[Row]) -> str:
-    """Scripts that nobody tuned to, all of them: what they gain, and gained before, in CPU time."""
+    """Scripts that nobody tuned to, all of them: what they gain, and gained before, in CPU time.
+
+    Each figure is that without workers, and that with two.
+    """
     by_script: dict[str, dict[int, Row]] = {}
     for row in rows:
         by_script.setdefault(row["variant"], {})[row["setting"]["processes"]] = row
-    lines = ["| script | what its Dataset does | no workers | 2 workers |", "|---|---|---:|---:|"]
+    lines = ["| script | before | now |", "|---|---:|---:|"]
 
-    def gain(found: Mapping[int, Row]) -> float:
-        return -min(float(row["median"]) for row in found.values())
+    def both(found: Mapping[int, Row], figure: Callable[[Row], float]) -> str:
+        return "/".join(
+            f"{figure(found[count]):.1f}" if count in found else "-" for count in (0, 2)
+        )
 
-    for found in sorted(by_script.values(), key=gain):
-        figures = [f"{row['setting']['before']:.1f} -> {row['median']:.1f}" if row else "-"
-                   for row in map(found.get, (0, 2))]  # fmt: skip
+    for found in sorted(
+        by_script.values(), key=lambda one: -min(float(row["median"]) for row in one.values())
+    ):
         row = next(iter(found.values()))
-        repository = row["script"]["repository"]
-        link = f"[{repository.split('/')[1]}](https://github.com/{repository})"
-        lines.append(f"| {link} | {row['does']} | {' | '.join(figures)} |")
+        repository, kind = row["script"]["repository"], row["does"].split(":")[0]
+        link = f"[{repository.split('/')[1]}](https://github.com/{repository}), {kind}"
+        before = both(found, lambda row: float(row["setting"]["before"]))
+        lines.append(f"| {link} | {before} | {both(found, lambda row: float(row['median']))} |")
     return "\n".join(lines)
 
 

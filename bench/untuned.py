@@ -793,7 +793,7 @@ UNTUNED: dict[str, Script] = {
         repository="webdataset/webdataset",
         commit="e0953f9bba",
         file="README.md",
-        does="a stream of tar archives: decode('pil'), random crop, flip",
+        does="stream: tar archives, decode('pil'), random crop, flip",
         make=_webdataset,
         needs=("webdataset",),
     ),

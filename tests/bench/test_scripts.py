@@ -149,8 +149,8 @@ def test_untuned_scripts_are_all_in_one_table_with_what_they_gained_before() -> 
         row["setting"] = {"processes": processes, "before": before}
         rows.append({**row, "untuned": True})
     assert documents.untuned(rows).splitlines()[2:] == [
-        "| [good](https://github.com/a/good) | crops | 2.0 -> 4.0 | - |",
-        "| [bad](https://github.com/a/bad) | crops | 0.5 -> 1.0 | 0.6 -> 1.2 |",
+        "| [good](https://github.com/a/good), crops | 2.0/- | 4.0/- |",
+        "| [bad](https://github.com/a/bad), crops | 0.5/0.6 | 1.0/1.2 |",
     ]
 
 
