@@ -244,7 +244,7 @@ class Deferral:
         if thread_state.THREAD.deferring:  # the dataset of another loader iterates over this one
             thread_state.THREAD.batch.inner.add(images)
         report = Report(
-            run=True,
+            run=made is None or not made.empty,  # at the end of a stream nothing is run
             **vars(images),
             hits=batch.hits,
             misses=batch.misses,

@@ -284,3 +284,14 @@ def test_what_is_sound_is_decoded_by_pillow(
             sound += 1
             Image.open(io.BytesIO(data)).load()  # or it raises
     assert sound or suffix == "PNG"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_later_epochs_defer_too(photos: list[Path], workers: int) -> None:
+    """Workers that have reached the end of a stream make batches of nothing, which say nothing."""
+    loader = FastLoader(
+        Stream(photos), 2, num_workers=workers, prefetch_factor=workers and 4 or None
+    )
+    for _ in range(3):
+        list(loader)
+        assert loader.stats()["images_deferred"] == len(photos)
