@@ -70,7 +70,7 @@ def _parameters(code: types.CodeType) -> tuple[object, ...]:
 
 def test_all_functions_of_these_releases_are_redirected() -> None:
     fastload.uninstall()
-    assert 25 < len(_exchanged()) < 40
+    assert 25 < len(_exchanged()) < 45  # Albumentations' too, if it is imported
     assert releases.unexpected(trial.left_out()) == []
 
 
