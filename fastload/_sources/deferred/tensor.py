@@ -1286,6 +1286,9 @@ def _alike_in_channels(operation: Operation) -> bool:
     name, *values = operation
     if name == "normalize":
         return all(len(set(one)) == 1 for one in cast("list[tuple[float, ...]]", values))
+    if name == "look_up":
+        table = cast(bytes, values[0])
+        return table == table[: len(table) // 3] * 3
     return name not in ("erase", "zero", "fill")
 
 

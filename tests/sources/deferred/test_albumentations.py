@@ -157,6 +157,60 @@ def test_settings_that_change_between_batches_are_heeded(photos: list[Path]) -> 
 
 
 @pytest.mark.native
+def test_settings_that_change_within_a_batch_are_heeded(photos: list[Path]) -> None:
+    class Changed(Photos):
+        def __getitem__(self, index: int) -> Any:
+            settings = vars(A.Normalize((index / 20,) * 3)).items()
+            vars(self.transform.transforms[-2]).update(
+                (name, value) for name, value in settings if not name.startswith("_")
+            )
+            return super().__getitem__(index)
+
+    compared(
+        lambda: Changed(photos, A.Compose([A.Resize(70, 80), A.Normalize(), ToTensorV2()])),
+        deferred=True,
+    )
+
+
+@pytest.mark.native
+def test_a_pipeline_that_another_calls_leaves_its_values_alone(photos: list[Path]) -> None:
+    class Both(Photos):
+        def __getitem__(self, index: int) -> Any:
+            seen: list[torch.Tensor] = []
+
+            def note(image: np.ndarray, **others: Any) -> np.ndarray:
+                seen.append(inner(image=image)["image"])
+                return image
+
+            normalize = A.Normalize()
+            for mine in (A.Normalize(*STATISTICS), normalize):
+                inner = A.Compose([mine, ToTensorV2()])
+                steps = [A.Resize(70, 80), A.Lambda(image=note), normalize, ToTensorV2()]
+                self.transform = A.Compose(steps)
+                seen.append(super().__getitem__(index)[0][0])
+            return seen
+
+    compared(lambda: Both(photos, None), deferred=True)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("statistics", "deferred"), [(STATISTICS, False), (((0.5,) * 3, (0.2,) * 3), True)]
+)
+def test_channels_in_another_order_keep_their_values(
+    photos: list[Path], statistics: Any, deferred: bool
+) -> None:
+    class Ordered(Photos):
+        def __getitem__(self, index: int) -> Any:
+            [tensor], _ = super().__getitem__(index)
+            flipped = tensor.flip(2).contiguous()
+            return tensor.contiguous()[[2, 1, 0]], flipped[[1, 2, 0]]
+
+    steps = [A.Resize(70, 80), A.Normalize(*statistics), ToTensorV2()]
+    compared(lambda: Ordered(photos, A.Compose(steps)), deferred)
+
+
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("transform", "mode"),
     [

@@ -12,6 +12,7 @@ Note [From Normalize to ToTensorV2]
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,6 +24,7 @@ from albumentations.pytorch import ToTensorV2
 
 from ...._base import randomness
 from ..from_array import deferred_pixels, may_defer, note_given
+from ..redirect import holds
 from ..tensor import of_image, record
 from ..thread_state import THREAD
 from ..trial import Function
@@ -40,16 +42,11 @@ class _Thread(threading.local):
 
     Attributes:
         ending: the ``Normalize`` of the ``Compose`` that runs, if ``ToTensorV2`` follows.
-        levels: what it was given and has given back.
-        normalize, table: the last one of which there is a table; None: there can be none.
-        batch: for which the table was made.
+        levels: what it was given and has given back, each with the table of its values.
     """
 
     ending: Any = None
-    levels: tuple[np.ndarray, ...] = ()
-    normalize: Any = None
-    table: bytes | None = None
-    batch: Any = None
+    levels: tuple[tuple[np.ndarray, bytes], ...] = ()
 
 
 _THREAD: Final = _Thread()
@@ -86,60 +83,56 @@ def _ending(compose: Any, data: dict[str, Any]) -> Any:
         return None
     if not _SEVERAL.isdisjoint(getattr(normalize, "_additional_targets", {}).values()):
         return None
-    batch = THREAD.batch
-    if _THREAD.normalize is not normalize or _THREAD.batch is not batch:
-        _THREAD.normalize, _THREAD.batch = normalize, batch
-        _THREAD.table = _table(normalize) if _is_exchanged(last) else None
-    return None if _THREAD.table is None else normalize
-
-
-def _table(normalize: Any) -> bytes | None:
-    """What it makes of each level: float32 (3, 256); None: not such a table."""
-    if getattr(normalize, "normalization", "standard") != "standard":
-        return None
-    made = normalize.apply(_RAMP.copy())
-    if made.dtype != np.float32 or made.shape != _RAMP.shape:
-        return None
-    return bytes(made.transpose(2, 1, 0).tobytes())
-
-
-def _is_exchanged(last: Any) -> bool:
-    """Whether ``ToTensorV2`` takes bytes for what ``Normalize`` makes of them."""
-    before, _THREAD.levels, _THREAD.table = _THREAD.levels, (_RAMP,), bytes(3 * 256 * 4)
-    try:
-        return bool(last.apply(_RAMP).dtype == torch.float32)
-    finally:
-        _THREAD.levels = before
+    return normalize if holds(ToTensorV2.apply) else None
 
 
 def _normalize(original: Function) -> Function:
     def apply(self: Any, img: Any, **params: Any) -> Any:
         if self is not _THREAD.ending or not img.flags.c_contiguous or not may_defer(img):
             return original(self, img, **params)
+        table = _table(original, self)  # each time, since its settings may change
+        if table is None:
+            return original(self, img, **params)
         note_given()
         levels = img.view()
-        _THREAD.levels += (levels,)
+        _THREAD.levels += ((levels, table),)
         return levels
 
     return apply
 
 
+def _table(original: Function, normalize: Any) -> bytes | None:
+    """What it makes of each level: float32 (3, 256); None: not such a table."""
+    if getattr(normalize, "normalization", "standard") != "standard":
+        return None
+    made = original(normalize, _RAMP.copy())
+    if made.dtype != np.float32 or made.shape != _RAMP.shape:
+        return None
+    return _once(made.transpose(2, 1, 0).tobytes())
+
+
+@functools.lru_cache(8)
+def _once(table: bytes) -> bytes:
+    """An equal one that was made before, of which another process gets one for a whole batch."""
+    return table
+
+
 def _to_tensor(original: Function) -> Function:
     def apply(self: Any, img: Any, **params: Any) -> Any:
-        for levels in _THREAD.levels:
+        for levels, table in _THREAD.levels:
             if levels is img:
-                _THREAD.levels = tuple(one for one in _THREAD.levels if one is not img)
-                return _deferred(img)
+                _THREAD.levels = tuple(one for one in _THREAD.levels if one[0] is not img)
+                return _deferred(levels, table)
         return original(self, img, **params)
 
     return apply
 
 
-def _deferred(levels: np.ndarray) -> torch.Tensor:
+def _deferred(levels: np.ndarray, table: bytes) -> torch.Tensor:
     """The tensor of what ``Normalize`` makes of these bytes."""
     image = deferred_pixels(levels.tobytes(), (levels.shape[1], levels.shape[0]))
     tensor = of_image(image, "to_image")
-    return record(tensor, ("look_up", _THREAD.table))
+    return record(tensor, ("look_up", table))
 
 
 # Proofs.
@@ -167,16 +160,18 @@ def _tried(call: Callable[[Function], Any]) -> Proof:
 def _tried_normalize(apply: Function) -> list[Any]:
     normalize = albumentations.Normalize()
     if THREAD.deferring:
-        _THREAD.ending, _THREAD.table = normalize, _table(normalize)
+        _THREAD.ending = normalize
     made = apply(normalize, Given(deferred=False).array)
-    return [_deferred(made) if THREAD.deferring else torch.from_numpy(made.transpose(2, 0, 1))]
+    if not THREAD.deferring:
+        return [torch.from_numpy(made.transpose(2, 0, 1))]
+    return [_deferred(*levels) for levels in _THREAD.levels]
 
 
 def _tried_to_tensor(apply: Function) -> list[Any]:
     table = np.random.default_rng(0).random((3, 256), np.float32)
     image = Given(deferred=False).array
     if THREAD.deferring:
-        _THREAD.levels, _THREAD.table = (image,), table.tobytes()
+        _THREAD.levels = ((image, table.tobytes()),)
     else:
         image = np.stack([table[c][image[..., c]] for c in range(3)], axis=2)
     return [apply(ToTensorV2(), image)]
