@@ -66,7 +66,11 @@ def pixels(recording: Recording) -> np.ndarray | None:
     if operations and operations[-1][0] == "band":
         colors = pixels(Recording(opened, operations[:-1], size, "RGB"))
         _, *arguments = operations[-1]
-        return None if colors is None else colors[..., cast(int, arguments[0])].copy()
+        if colors is None:
+            return None
+        gray: np.ndarray = colors[..., cast(int, arguments[0])].copy()
+        gray.flags.writeable = False
+        return gray
     whole = _is_rgb(recording) and not _after_rgb(recording)
     kept = _kept(recording, whole)
     if kept is not None and whole:
@@ -171,10 +175,10 @@ def _whole(opened: Opened) -> np.ndarray | None:
     if core is None or width * height < LEAST_PIXELS:
         return None
     data = _data(opened)
-    pixels = np.empty((height, width, 3), np.uint8)
-    if data is None or not core.decode(data, pixels):
+    memory = np.empty(height * width * 3, np.uint8)
+    if data is None or not core.decode(data, memory.reshape(height, width, 3)):
         return None
-    return pixels.reshape(-1)
+    return memory
 
 
 def _read(path: str, stamp: Stamp | None) -> bytes | None:

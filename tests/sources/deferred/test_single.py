@@ -82,6 +82,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "gray": lambda image: np.asarray(image.convert("L")),
     "crop": lambda image: np.asarray(image.crop((3, 5, 70, 61))),
     "beyond": lambda image: np.asarray(image.crop((-3, 5, 90, 130))),
+    "band": lambda image: np.asarray(image.split()[-1]),
     "resize": lambda image: np.asarray(image.resize((64, 48), Image.Resampling.LANCZOS)),
     "rotate": lambda image: np.asarray(image.rotate(90, expand=True)),
     "colour": lambda image: np.asarray(F.adjust_brightness(image, 1.3).crop((0, 0, 50, 40))),
@@ -95,6 +96,14 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def may_be_made_writeable(array: np.ndarray) -> bool:
+    try:
+        array.setflags(write=True)
+    except ValueError:
+        return False
+    return True
+
+
 def same(found: Any, expected: Any) -> None:
     if isinstance(expected, torch.Tensor):
         assert torch.equal(found, expected)
@@ -103,6 +112,7 @@ def same(found: Any, expected: Any) -> None:
         assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
         np.testing.assert_array_equal(found, expected)
         assert found.flags.writeable == expected.flags.writeable
+        assert may_be_made_writeable(found) == may_be_made_writeable(expected)
     else:
         assert found == expected
 
