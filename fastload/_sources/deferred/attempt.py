@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from ...errors import InternalError
 from .switch import deferring
 from .thread_state import BatchContext, batch
 
@@ -37,6 +38,7 @@ def attempt(
         gave None. The generators are restored.
 
     Raises:
+        InternalError: a bug in fastload.
         What ``make`` raises if it has nothing to do with images.
     """
     with batch(context):
@@ -45,6 +47,8 @@ def attempt(
                 made = make()
             if made is not None and not context.has_failed():
                 return complete(made)
+        except InternalError:
+            raise
         except Exception:
             if not (context.opened or kept or context.has_failed()):
                 raise

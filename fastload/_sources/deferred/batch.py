@@ -26,7 +26,7 @@ import mmap
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from ..._engine.image_engine import BatchRequest
 from ..._engine.native import Kernel, ValueChanges, shared_regions
 from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
+from ...errors import InternalError
 from ...hints import CheckCrc
 from ...storage.base import RAW
 from . import lowering, torch_resize
@@ -410,6 +411,26 @@ class Filling:
             job.cancel()
 
 
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
+
+def _of_ours(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+    """``function``, which runs no code of a library or of the user: what fails in it is our bug.
+
+    Else ``attempt`` would take that for damage, and nobody would hear of it.
+    """
+
+    @functools.wraps(function)
+    def checked(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        try:
+            return function(*args, **kwargs)
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InternalError(f"the core was not called rightly: {error!r}") from error
+
+    return checked
+
+
 class Submission:
     """One call of the core: images that are read from where they were opened.
 
@@ -424,6 +445,7 @@ class Submission:
         status: int32 (n,), written by the core.
     """
 
+    @_of_ours
     def __init__(
         self,
         kernel: Kernel,
@@ -453,6 +475,7 @@ class Submission:
             most_pixels=UNLIMITED,  # looked at when they were opened
         )
 
+    @_of_ours
     def start(
         self,
         threads: int,
@@ -474,6 +497,7 @@ class Submission:
             views=views,
         )
 
+    @_of_ours
     def outcome(self) -> np.ndarray:
         """``status``, when the job is done; what was read rightly is noted."""
         self._points.checked(self._places, self.batch, self.status)
@@ -490,6 +514,7 @@ class _CallJob:
         images: identifies the images, in order.
     """
 
+    @_of_ours
     def __init__(
         self,
         kernel: Kernel,
@@ -522,6 +547,7 @@ class _CallJob:
         self._leads = False
         self._end: Callable[[], object] = self.reading.close
 
+    @_of_ours
     def start(self, threads: int, followers: Sequence[_CallJob] = ()) -> None:
         """Start to fill these samples, and those of ``followers``: other views of the same images.
 
@@ -542,13 +568,16 @@ class _CallJob:
     def done(self) -> bool:
         return self._job.done
 
+    @_of_ours
     def wait(self) -> None:
         self._job.wait()
 
     @property
+    @_of_ours
     def cpu_ns(self) -> int:
         return self._job.cpu_ns if self._leads else 0
 
+    @_of_ours
     def finish(self) -> list[int]:
         """Copy what is not in its place yet; return the samples that the core did not make."""
         self._end()

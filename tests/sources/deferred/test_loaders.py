@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import deferred_datasets as shapes
 import releases
-from fastload import FastLoader
+from fastload import FastLoader, InternalError
 from fastload._base.slabs import SlabRing
-from fastload._sources.deferred import switch
+from fastload._engine.native import Kernel
+from fastload._sources.deferred import single, switch
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.image import DeferredImage
@@ -202,6 +203,45 @@ def test_rows_are_copied_to_their_batch_without_torchs_threads(
     assert torch.equal(found, expected)
     assert decoder.counts.native == 4
     assert not [name for name in operations.names if name.startswith(("copy_.", "index_put"))]
+
+
+class Gray(shapes.Photos):
+    """Asks for pixels."""
+
+    def __getitem__(self, i: int) -> Any:
+        return np.array(Image.open(self.paths[i]).convert("L").resize((20, 20)))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", [shapes.Photos, Gray])
+def test_a_bug_where_the_core_is_called_is_not_taken_for_a_damaged_image(
+    photos: list[Path], kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(*args: Any, **kwargs: Any) -> None:
+        raise AttributeError("this core has no BatchSpec")
+
+    list(FastLoader(kind(photos), batch_size=4))  # what is exchanged has proved itself
+    monkeypatch.setattr(Kernel, "submit", submit)
+    monkeypatch.setattr(single, "LEAST_PIXELS", 0)
+    with pytest.raises(InternalError, match="this core has no BatchSpec"):
+        list(FastLoader(kind(photos), batch_size=4))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_core_of_another_version_is_noticed(
+    photos: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stale:
+        """A job without the CPU time that it took."""
+
+        def __init__(self, job: Any) -> None:
+            self.wait, self.cancel, self.done = job.wait, job.cancel, False
+
+    submit = Kernel.submit
+    monkeypatch.setattr(Kernel, "submit", lambda *args, **given: Stale(submit(*args, **given)))
+    with pytest.raises(InternalError, match="cpu_ns"):
+        list(FastLoader(shapes.Photos(photos), batch_size=4, num_workers=workers))
 
 
 def test_persistent_workers_give_the_same_in_every_epoch(photos: list[Path]) -> None:
