@@ -90,7 +90,8 @@ class BatchContext:
         read: how many images the core decoded for another library.
         failed: whether an image could not be made for the user's code, on the batch's thread.
         hits, misses: of the cache.
-        chains: of each of torchvision's ``Compose``, its transforms and how they are recorded.
+        chains: of each of torchvision's ``Compose``, its transforms, how they are recorded, and
+            what would have the hooks of those that are.
         inner: images of loaders over which its dataset iterates.
     """
 
@@ -103,7 +104,9 @@ class BatchContext:
     failed: bool = False
     hits: int = 0
     misses: int = 0
-    chains: dict[Any, tuple[list[Any], list[Any]]] = dataclasses.field(default_factory=dict)
+    chains: dict[Any, tuple[list[Any], list[Any], list[Any]]] = dataclasses.field(
+        default_factory=dict
+    )
     inner: Images = dataclasses.field(default_factory=Images)
     _failed_before: int = dataclasses.field(default_factory=lambda: _FAILED_ELSEWHERE[0])
 

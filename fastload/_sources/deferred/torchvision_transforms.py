@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import operator
 import struct
@@ -410,7 +411,8 @@ def forward_of(step: Step) -> Callable[[Function], Function]:
 def compose(original: Function) -> Function:
     """``Compose.__call__``. What a step has made nobody else has: the next one may change it.
 
-    Whether torchvision's functions are its own is found out once in a batch for each Compose.
+    Whether torchvision's functions are its own is found out once in a batch for each Compose,
+    and again where a hook is registered.
     """
     usual = {step.kind: (step, step.usual()) for step in STEPS}
     hooks_everywhere: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
@@ -420,7 +422,7 @@ def compose(original: Function) -> Function:
         if step is None or is_usual is None or hooks_everywhere() or not is_usual(transform):
             return None
         own = transform.__dict__
-        if any(own.get(f"_{name}_hooks") for name in _HOOKS):
+        if any(_hooks(transform)):
             return None
         changed = "forward" in own or "_compiled_call_impl" in own
         return step.record if not changed and holds(step.patched()) else None
@@ -430,10 +432,12 @@ def compose(original: Function) -> Function:
             return original(self, img)
         chains = THREAD.batch.chains
         now = list(self.transforms)
-        known, recorders = chains.get(self, (None, []))
-        if known != now:
+        known, recorders, hooks = chains.get(self, (None, [], []))
+        if known != now or any(hooks):
             known, recorders = now, list(map(recorder, now))
-            chains[self] = known, recorders
+            recorded_ones = itertools.compress(now, recorders)
+            hooks = list(itertools.chain.from_iterable(map(_hooks, recorded_ones)))
+            chains[self] = known, recorders, hooks
         mine = False
         for transform, recorded in zip(now, recorders):
             made = recorded and recorded(transform, img, mine)
@@ -446,7 +450,13 @@ def compose(original: Function) -> Function:
     return __call__
 
 
-_HOOKS: Final = ("forward", "forward_pre", "backward", "backward_pre")
+def _hooks(transform: Any) -> list[Any]:
+    """What has the hooks of a module, those too that are registered later."""
+    own = transform.__dict__
+    return [own[name] for name in _HOOKS if name in own]
+
+
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:

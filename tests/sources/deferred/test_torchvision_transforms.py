@@ -473,8 +473,11 @@ def test_a_chain_calls_what_a_program_has_changed_in_it() -> None:
         flip.p = 0.0
         chain.transforms = [flip, transforms.ToTensor()]
         assert ("flip", False) not in recorded(chain(opened()))[1]  # type: ignore[index]
-    flip.register_forward_hook(lambda module, given, result: seen.append(result))
     with deferring(), thread_state.batch(thread_state.BatchContext()):
+        chain(opened())
+        handle = flip.register_forward_hook(lambda module, given, result: seen.append(result))
+        chain(opened())
+        handle.remove()
         chain(opened())
     assert len(seen) == 1
 
