@@ -375,7 +375,10 @@ def _coco(folder: str, path: str) -> _Annotated:
     if len(index) != len(images):
         raise StoreError("expected an id of its own for each of the images", path=path)
     if not any(os.path.lexists(os.path.join(folder, name)) for name in names):
-        names = list(map(os.path.basename, names))  # written with the folders above
+        # They may be written with the folders above, which are the same for all. Names without
+        # their folders would not do: two folders may have images of one name.
+        above = os.path.commonpath([os.path.dirname(f"/{name}") for name in names] or ["/"])
+        names = [os.path.relpath(f"/{name}", above) for name in names]
     objects = [
         _Objects("annotation", path, _size_in(one.get("width"), one.get("height")))
         for one in images

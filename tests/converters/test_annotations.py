@@ -297,6 +297,56 @@ def test_names_with_the_folders_above_are_found(scene: Scene, tmp_path: Path) ->
     check(scene, open_store(tmp_path / "a.lmdb"))
 
 
+def test_boxes_of_one_folder_are_not_taken_for_images_of_another(
+    scene: Scene, tmp_path: Path
+) -> None:
+    for folder in ("cam1", "cam2"):
+        shutil.copytree(scene.images, scene.root / folder)
+
+    def of_two_folders(given: dict[str, Any]) -> None:
+        for at, one in enumerate(given["images"]):
+            one["file_name"] = f"set/cam{1 + at % 2}/{one['file_name']}"
+
+    scene.change(of_two_folders)
+    path = scene.root / "coco.json"
+    with pytest.raises(
+        StoreError, match=r"such as 'cam1/6\.jpg', found none of 7: give the folder"
+    ):
+        pack(scene.root / "cam1", tmp_path / "a.lmdb", annotations=path)
+    report = pack(scene.root, tmp_path / "b.lmdb", annotations=path)
+    assert report.records == COUNT  # "set" is above it
+
+
+def test_copies_and_appends_keep_the_ids_of_the_categories(scene: Scene, tmp_path: Path) -> None:
+    path = scene.root / "coco.json"
+    for folder in ("more", "other"):
+        shutil.copytree(scene.images, scene.root / folder)
+        for image in (scene.root / folder).iterdir():
+            image.rename(image.with_name(f"{folder}{image.name}"))
+    pack(scene.images, tmp_path / "a.lmdb", annotations=path)
+    given = json.loads(path.read_text())
+
+    def renamed(folder: str, ids: dict[int, int]) -> Path:
+        changed = json.loads(json.dumps(given))
+        for one in changed["images"]:
+            one["file_name"] = f"{folder}{one['file_name']}"
+        for one in changed["categories"]:
+            one["id"] = ids.get(one["id"], one["id"])
+        for one in changed["annotations"]:
+            one["category_id"] = ids.get(one["category_id"], one["category_id"])
+        made = scene.root / f"{folder}.json"
+        made.write_text(json.dumps(changed))
+        return made
+
+    append(tmp_path / "a.lmdb", scene.root / "more", annotations=renamed("more", {}))
+    pack(tmp_path / "a.lmdb", tmp_path / "b.tar")
+    for name in ("a.lmdb", "b.tar"):
+        assert open_store(tmp_path / name).metadata["category_ids"] == sorted(IDS)
+    # others: neither are those of all records
+    append(tmp_path / "a.lmdb", scene.root / "other", annotations=renamed("other", {90: 91}))
+    assert "category_ids" not in open_store(tmp_path / "a.lmdb").metadata
+
+
 def annotation(given: dict[str, Any], **changes: object) -> None:
     given["annotations"][0] |= changes
 
