@@ -504,6 +504,21 @@ def test_bad_xml_is_named(scene: Scene, tmp_path: Path) -> None:
         pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "Annotations")
 
 
+def test_the_filename_in_voc_chooses_between_images_of_one_name(
+    scene: Scene, tmp_path: Path
+) -> None:
+    Image.new("RGB", side(1)).save(scene.images / "1.png")
+    path = scene.root / "Annotations"
+    pack(scene.images, tmp_path / "a.lmdb", annotations=path)
+    assert "1.jpg" in open_store(tmp_path / "a.lmdb").keys(np.arange(COUNT))
+    file = path / "1.xml"
+    file.write_text(file.read_text().replace("1.jpg", "01.jpg"))
+    with pytest.raises(StoreError, match=r"1\.xml' may be about '1\.jpg' or '1\.png', .*'01\.jpg'"):
+        pack(scene.images, tmp_path / "b.lmdb", annotations=path)
+    report = pack(scene.images, tmp_path / "b.lmdb", annotations=path, on_error="skip")
+    assert report.records == COUNT - 1
+
+
 # --- YOLO -----------------------------------------------------------------------------------------
 
 
@@ -570,3 +585,37 @@ def test_a_line_of_yolo_that_is_wrong_is_named_or_skipped(
         scene.images, tmp_path / "b.lmdb", annotations=scene.root / "labels", on_error="skip"
     )
     assert report.records == COUNT - 1
+
+
+def test_an_empty_line_among_class_names_is_named(scene: Scene, tmp_path: Path) -> None:
+    path = scene.root / "labels" / "classes.txt"
+    path.write_text("cat\n\ndog\nowl\n")
+    with pytest.raises(StoreError, match=r"classes\.txt': line 2 is empty"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
+    path.write_text("cat\ndog\nowl\n\n")
+    pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
+    assert list(open_store(tmp_path / "a.lmdb").classes) == NAMES
+
+
+def test_keypoints_are_no_outlines(scene: Scene, tmp_path: Path) -> None:
+    (scene.root / "data.yaml").write_text(f"kpt_shape: [2, 2]\nnames: {NAMES}\n")
+    with pytest.raises(StoreError, match=r"data\.yaml': it has kpt_shape: .* are not read"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
+
+
+@pytest.mark.parametrize("number", [254, 300])
+def test_a_class_without_a_value_in_the_mask_is_named(
+    scene: Scene, tmp_path: Path, number: int
+) -> None:
+    pytest.importorskip("pycocotools", reason="pycocotools is not installed")
+    (scene.root / "data.yaml").unlink()
+    labels = scene.root / "labels"
+    (labels / "0.txt").write_text("253 0.1 0.1 0.9 0.1 0.9 0.9\n")
+    (labels / "1.txt").write_text(f"{number} 0.1 0.1 0.9 0.1 0.9 0.9\n")
+    with pytest.raises(DecodeError, match=rf"line 1 of '.*1\.txt': class {number} has no value"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=labels, masks=labels)
+    (labels / "classes.txt").write_text("\n".join(map(str, range(number + 1))))
+    pack(scene.images, tmp_path / "a.lmdb", annotations=labels, masks=labels)
+    store = open_store(tmp_path / "a.lmdb")
+    levels = np.asarray(Image.open(io.BytesIO(fields(store, "mask")[1])))
+    assert set(np.unique(levels)) == {0, number + 1}
