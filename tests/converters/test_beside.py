@@ -502,6 +502,13 @@ def test_a_list_called_metadata_without_file_names_is_left_out(
     assert report.records == COUNT and list(open_store(tmp_path / "a.lmdb").classes) == ["a", "b"]
 
 
+def test_two_lists_of_metadata_are_named(images: Path, masks: Path, tmp_path: Path) -> None:
+    for suffix in ("jsonl", "csv"):
+        metadata(images, suffix)
+    with pytest.raises(StoreError, match=r"metadata\.jsonl' and '.*metadata\.csv': move one away"):
+        pack(images, tmp_path / "a.lmdb")
+
+
 # --- labels ---------------------------------------------------------------------------------------
 
 
