@@ -138,6 +138,14 @@ def test_text_that_a_number_would_change_is_a_class_name(
     assert list(store.classes) == sorted(name.strip('"') for name in names)
 
 
+def test_numbers_that_no_label_holds_are_refused(images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    rows = [{"path": "imgs/c0/00.jpg", "label": label} for label in (1, 12345678901234567890)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(StoreError, match=r"column 'label': expected labels below 2\*\*63"):
+        packed(path, tmp_path)
+
+
 def test_columns_are_named(images: Path, tmp_path: Path) -> None:
     path = table(tmp_path / "list.csv", "where,what")
     with pytest.raises(StoreError, match=r"expected a column called path.*image_column='where'"):
