@@ -231,7 +231,7 @@ class _Drawn(Column):
 
         found = self._objects[index]
         found.check_size(size)
-        levels = np.zeros(size[::-1], self._type)
+        levels, overlap = np.zeros(size[::-1], self._type), np.iinfo(self._type).max
         count = np.zeros(size[::-1], np.int32)
         for shape, number, place in zip(found.shapes, found.classes, found.places):
             if shape is None:
@@ -242,9 +242,14 @@ class _Drawn(Column):
                 raise DecodeError(
                     f"{found.place(place)}: its shape cannot be drawn: {error}"
                 ) from error
+            if number + 1 >= overlap:
+                raise DecodeError(
+                    f"{found.place(place)}: class {number} has no value below {overlap}, which is "
+                    "for overlaps: write the names of all classes into classes.txt"
+                )
             levels[inside] = number + 1
             count += inside
-        levels[count > 1] = np.iinfo(self._type).max
+        levels[count > 1] = overlap
         buffer = io.BytesIO()
         Image.fromarray(levels).save(buffer, "PNG")
         return buffer.getvalue()
@@ -375,7 +380,10 @@ def _coco(folder: str, path: str) -> _Annotated:
     if len(index) != len(images):
         raise StoreError("expected an id of its own for each of the images", path=path)
     if not any(os.path.lexists(os.path.join(folder, name)) for name in names):
-        names = list(map(os.path.basename, names))  # written with the folders above
+        # They may be written with the folders above, which are the same for all. Names without
+        # their folders would not do: two folders may have images of one name.
+        above = os.path.commonpath([os.path.dirname(f"/{name}") for name in names] or ["/"])
+        names = [os.path.relpath(f"/{name}", above) for name in names]
     objects = [
         _Objects("annotation", path, _size_in(one.get("width"), one.get("height")))
         for one in images
@@ -460,8 +468,20 @@ def _voc(folder: str, path: str, lines: Sequence[Sequence[str]] | None) -> _Anno
             except _Wrong as wrong:
                 beside.fault(index, f"{found.place(number)}: {wrong}")
         objects.append(found)
-    images = {stem_of(name): name for name in images_below(folder)}
-    names = [images.get(stem, f"{stem}.jpg") for stem in stems]
+    images: dict[str, list[str]] = {}
+    for name in images_below(folder):
+        images.setdefault(stem_of(name), []).append(name)
+    names = []
+    for index, stem in enumerate(stems):
+        some, said = images.get(stem, [f"{stem}.jpg"]), _text(trees[stem], "filename")
+        named = [name for name in some if os.path.basename(name) == said]
+        if len(some) > 1 and not named:
+            beside.fault(
+                index,
+                f"{files[stem]!r} may be about {' or '.join(map(repr, some))}, and its filename is "
+                f"{said!r}: write there which",
+            )
+        names.append((named or some)[0])
     reason = f"{path!r} has no .xml for it" if lines is None else "the list does not name it"
     return _present(_Annotated(names, objects, classes, beside, reason), folder, path)
 
@@ -547,8 +567,15 @@ def _yolo_classes(path: str) -> Iterator[list[str]]:
         for name in sorted(os.listdir(folder)):
             file = os.path.join(folder, name)
             if name in _NAMES:
-                lines = _contents(file).decode("utf-8", "replace").splitlines()
-                yield [line.strip() for line in lines if line.strip()]
+                lines = _contents(file).decode("utf-8", "replace").rstrip().splitlines()
+                names = [line.strip() for line in lines]
+                if "" in names:
+                    raise StoreError(
+                        f"line {names.index('') + 1} is empty, and each line names a class: "
+                        "write a name there, or remove the line",
+                        path=file,
+                    )
+                yield names
             elif name.endswith((".yaml", ".yml")) and _YAML_NAMES.search(data := _contents(file)):
                 yield _yaml_names(data, file)
 
@@ -563,11 +590,20 @@ def _yaml_names(data: bytes, path: str) -> list[str]:
             "into classes.txt, one on each line"
         ) from error
     try:
-        names = yaml.safe_load(data)["names"]
+        given = yaml.safe_load(data)
+        names = given["names"]
         if isinstance(names, dict):
             names = [names[number] for number in range(len(names))]
-        return list(map(str, names))
+        names = list(map(str, names))
     except (yaml.YAMLError, TypeError, KeyError) as error:
         raise StoreError(
             f"expected names: a list, or numbers from 0 with a name each, found {error}", path=path
         ) from error
+    if "kpt_shape" in given:
+        raise StoreError(
+            "it has kpt_shape: its labels have keypoints, which are not read; if these labels are "
+            "boxes or outlines, remove the entry, else write their boxes alone, class x y width "
+            "height",
+            path=path,
+        )
+    return names

@@ -135,7 +135,7 @@ def _append(
         both = _together(store, open_store(more), source)
         _check_keys(store, both.stores[1].keys(np.arange(len(both.stores[1]))))
         records = StoreSource(both)
-        records.noted = _noted(both.stores)
+        records.noted = {**records.noted, **_noted(both.stores)}
         report = pack(records, staged, progress=progress)
         both.close()
     except BaseException as error:

@@ -84,7 +84,9 @@ class FileColumn(Column):
                 data.decode()
         except (ValueError, RecursionError) as error:
             what = "JSON" if self.kind == "json" else "text in UTF-8"
-            raise DecodeError(f"beside it, {path!r} is no {what}: {error}") from error
+            raise DecodeError(
+                f"beside it, {path!r} is no {what}: {error}: save it as {what}"
+            ) from error
         if self.joint is not None:
             _check_mask(data, path, size)
         return data
@@ -322,13 +324,15 @@ def _label_beside(beside: Beside, chosen: Chosen) -> None:
     """Take the labels from ``a.cls``, or from an entry of ``a.json``."""
     if "cls" in beside.columns and chosen.label in (None, "cls"):
         paths = beside.columns["cls"].paths or ()
-        texts = [data.decode("utf-8", "replace") for data in _contents(paths)]
+        texts = [data.decode("utf-8", "replace").rstrip("\r\n") for data in _contents(paths)]
         beside.label(labels_in_text(texts), lambda index: repr(paths[index]))
     elif "json" in beside.columns:
         paths = beside.columns["json"].paths or ()
-        entry = chosen.label_of(list(_object(_contents(paths[:1])[0])))
+        contents = _contents(paths)
+        names = dict.fromkeys(name for data in contents for name in _object(data))
+        entry = chosen.label_of(list(names))
         if entry is not None:
-            values = [_object(data).get(entry) for data in _contents(paths)]
+            values = [_object(data).get(entry) for data in contents]
             beside.label(values, lambda index: f"{entry!r} of {paths[index]!r}")
 
 

@@ -104,7 +104,9 @@ def _decompressing(path: str, tool: str) -> Any:
     for module in ("compression.zstd", "pyarrow"):  # Python 3.14 has the first
         with contextlib.suppress(ImportError):
             found = importlib.import_module(module)
-            return found.input_stream(path) if module == "pyarrow" else found.open(path)
+            if module == "pyarrow":
+                return found.input_stream(path, compression="zstd")  # whatever the file is called
+            return found.open(path)
     raise MissingDependencyError(
         f"{path!r}: decompressing zstd needs pyarrow: {install('parquet')}"
     )

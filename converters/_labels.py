@@ -25,7 +25,8 @@ _LABELS = ("label", "class", "target", "category", "labels", "label_name", "clas
 _OTHERS = ("split", "subset", "fold", "set", "usage", "source")  # few values, but not labels
 _LIKE = re.compile(r"(^|_)(label|class|cls|target|category|categories)s?(_|$)")
 _MOST_CHARACTERS = 64  # of a possible class name
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")  # one number, not several
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,16 +143,25 @@ def called_like_images() -> str:
 def numbered(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
     """Class names (none for numbers), and labels as a store holds them.
 
-    Text that holds equally many numbers in all of ``values``, such as "1 0 1", is a vector.
+    If all of ``values`` hold numbers alone, and some several, such as "1 0 1", they are vectors.
 
     Raises:
         UsageError: neither text nor numbers, or lists of different lengths.
     """
     if not all(isinstance(value, str) for value in values):
         return [], label_column(values)
-    vectors = [re.split(r"[\s,;|]+", value.strip(" []()")) for value in values]
-    several = len({len(one) for one in vectors}) == 1 and len(vectors[0]) > 1
+    vectors = [
+        [value] if _THOUSANDS.fullmatch(value) else re.split(r"[\s,;|]+", value.strip(" []()"))
+        for value in values
+    ]
+    several = any(len(one) > 1 for one in vectors)
     if several and all(_NUMBER.fullmatch(part) for one in vectors for part in one):
+        other = next((at for at, one in enumerate(vectors) if len(one) != len(vectors[0])), None)
+        if other is not None:
+            raise UsageError(
+                f"expected equally long lists of numbers, found {values[0]!r} and "
+                f"{values[other]!r}: put lists of different lengths into a field"
+            )
         return [], label_column([as_numbers(one) for one in vectors])
     classes = sorted(set(values), key=encode_text)
     number = {name: index for index, name in enumerate(classes)}
@@ -159,15 +169,24 @@ def numbered(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
 
 
 def as_numbers(values: Sequence[str]) -> Sequence[str | int | float]:
-    """``values`` as ints or floats if every one is such a number."""
-    if any("_" in value for value in values):  # a name such as 1_000, which Python takes as 1000
-        return values
+    """``values`` as ints or floats if every one is such a number, and can be told from others."""
     for convert in (int, float):
         try:
-            return [convert(value) for value in values]
+            numbers = [convert(value) for value in values]
         except ValueError:
             continue
+        return numbers if all(map(_is_exact, values, numbers)) else values
     return values
+
+
+def _is_exact(text: str, number: float) -> bool:
+    """Whether ``number`` says what ``text`` does: not for names (1_000, 007) and many digits."""
+    text = text.strip()
+    if "_" in text or re.match(r"[-+]?0\d", text):
+        return False
+    if isinstance(number, int):
+        return abs(number) < 1 << 63
+    return not text.lstrip("+-").isdigit() or f"{number:.0f}" == text.lstrip("+")
 
 
 def labels_in_text(values: Sequence[str]) -> Sequence[str | int | float]:

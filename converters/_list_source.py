@@ -82,13 +82,19 @@ def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
 
 def metadata_of(folder: str) -> str | None:
     """The list of Hugging Face's imagefolder in ``folder``: one with a column of file names."""
-    for name in METADATA:
-        path = os.path.join(folder, name)
+    found = []
+    for path in (os.path.join(folder, name) for name in METADATA):
         if os.path.isfile(path):
             table = _columns(path)[0]
             if any(f"_{column}".endswith(_FILE_NAME) for column in table):
-                return path
-    return None
+                found.append(path)
+    if len(found) > 1:
+        raise StoreError(
+            f"expected one list of its images, found {' and '.join(map(repr, found))}: move one "
+            "away",
+            path=folder,
+        )
+    return found[0] if found else None
 
 
 def add_unlisted(beside: Beside, folder: str, listed: Sequence[str], reason: str) -> None:
@@ -218,9 +224,13 @@ def _read_csv(path: str) -> list[tuple[int, dict[str, Any]]]:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             separator = "\t" if path.endswith(".tsv") else ","
             reader = csv.DictReader(file, delimiter=separator, strict=True)
+            names = reader.fieldnames or ()
             rows = [(reader.line_num, row) for row in reader]
     except (csv.Error, OSError) as error:
         raise StoreError(f"the list cannot be read: {error}", path=path) from error
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise StoreError(f"line 1 has two columns called {twice!r}: rename one", path=path)
     for line, row in rows:
         if None in row or None in row.values():
             raise StoreError(f"line {line} has not as many values as the first", path=path)

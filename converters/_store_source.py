@@ -46,6 +46,8 @@ class StoreSource(Source):
         self.path = store.path
         self.classes, self.left_out = store.classes, store.left_out
         self.joint = store.joint
+        if label is None and "category_ids" in store.metadata:  # they are those of its classes
+            self.noted = {"category_ids": store.metadata["category_ids"]}
         self._everything = np.arange(len(store), dtype=np.int64)
         self._labels, self._field = store.labels, label
         self.keys = unique(store.keys(self._everything))

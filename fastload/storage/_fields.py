@@ -288,9 +288,12 @@ def label_column(labels: object) -> np.ndarray:
             "expected labels that are numbers or equally long lists of numbers, got "
             f"{array.dtype} of shape {array.shape}"
         )
+    large = array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max
+    if array.dtype.kind == "f" and isinstance(labels, list):  # NumPy makes floats of large ints
+        large = any(isinstance(one, int) and abs(one) >= 1 << 63 for one in labels)
+    if large:
+        raise UsageError("expected labels below 2**63")
     if array.dtype.kind != "f":
-        if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
-            raise UsageError("expected labels below 2**63")
         return np.ascontiguousarray(array, "<i8")
     return np.ascontiguousarray(array, "<f4" if array.dtype.itemsize <= 4 else "<f8")
 

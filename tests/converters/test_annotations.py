@@ -297,6 +297,56 @@ def test_names_with_the_folders_above_are_found(scene: Scene, tmp_path: Path) ->
     check(scene, open_store(tmp_path / "a.lmdb"))
 
 
+def test_boxes_of_one_folder_are_not_taken_for_images_of_another(
+    scene: Scene, tmp_path: Path
+) -> None:
+    for folder in ("cam1", "cam2"):
+        shutil.copytree(scene.images, scene.root / folder)
+
+    def of_two_folders(given: dict[str, Any]) -> None:
+        for at, one in enumerate(given["images"]):
+            one["file_name"] = f"set/cam{1 + at % 2}/{one['file_name']}"
+
+    scene.change(of_two_folders)
+    path = scene.root / "coco.json"
+    with pytest.raises(
+        StoreError, match=r"such as 'cam1/6\.jpg', found none of 7: give the folder"
+    ):
+        pack(scene.root / "cam1", tmp_path / "a.lmdb", annotations=path)
+    report = pack(scene.root, tmp_path / "b.lmdb", annotations=path)
+    assert report.records == COUNT  # "set" is above it
+
+
+def test_copies_and_appends_keep_the_ids_of_the_categories(scene: Scene, tmp_path: Path) -> None:
+    path = scene.root / "coco.json"
+    for folder in ("more", "other"):
+        shutil.copytree(scene.images, scene.root / folder)
+        for image in (scene.root / folder).iterdir():
+            image.rename(image.with_name(f"{folder}{image.name}"))
+    pack(scene.images, tmp_path / "a.lmdb", annotations=path)
+    given = json.loads(path.read_text())
+
+    def renamed(folder: str, ids: dict[int, int]) -> Path:
+        changed = json.loads(json.dumps(given))
+        for one in changed["images"]:
+            one["file_name"] = f"{folder}{one['file_name']}"
+        for one in changed["categories"]:
+            one["id"] = ids.get(one["id"], one["id"])
+        for one in changed["annotations"]:
+            one["category_id"] = ids.get(one["category_id"], one["category_id"])
+        made = scene.root / f"{folder}.json"
+        made.write_text(json.dumps(changed))
+        return made
+
+    append(tmp_path / "a.lmdb", scene.root / "more", annotations=renamed("more", {}))
+    pack(tmp_path / "a.lmdb", tmp_path / "b.tar")
+    for name in ("a.lmdb", "b.tar"):
+        assert open_store(tmp_path / name).metadata["category_ids"] == sorted(IDS)
+    # others: neither are those of all records
+    append(tmp_path / "a.lmdb", scene.root / "other", annotations=renamed("other", {90: 91}))
+    assert "category_ids" not in open_store(tmp_path / "a.lmdb").metadata
+
+
 def annotation(given: dict[str, Any], **changes: object) -> None:
     given["annotations"][0] |= changes
 
@@ -454,6 +504,21 @@ def test_bad_xml_is_named(scene: Scene, tmp_path: Path) -> None:
         pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "Annotations")
 
 
+def test_the_filename_in_voc_chooses_between_images_of_one_name(
+    scene: Scene, tmp_path: Path
+) -> None:
+    Image.new("RGB", side(1)).save(scene.images / "1.png")
+    path = scene.root / "Annotations"
+    pack(scene.images, tmp_path / "a.lmdb", annotations=path)
+    assert "1.jpg" in open_store(tmp_path / "a.lmdb").keys(np.arange(COUNT))
+    file = path / "1.xml"
+    file.write_text(file.read_text().replace("1.jpg", "01.jpg"))
+    with pytest.raises(StoreError, match=r"1\.xml' may be about '1\.jpg' or '1\.png', .*'01\.jpg'"):
+        pack(scene.images, tmp_path / "b.lmdb", annotations=path)
+    report = pack(scene.images, tmp_path / "b.lmdb", annotations=path, on_error="skip")
+    assert report.records == COUNT - 1
+
+
 # --- YOLO -----------------------------------------------------------------------------------------
 
 
@@ -520,3 +585,37 @@ def test_a_line_of_yolo_that_is_wrong_is_named_or_skipped(
         scene.images, tmp_path / "b.lmdb", annotations=scene.root / "labels", on_error="skip"
     )
     assert report.records == COUNT - 1
+
+
+def test_an_empty_line_among_class_names_is_named(scene: Scene, tmp_path: Path) -> None:
+    path = scene.root / "labels" / "classes.txt"
+    path.write_text("cat\n\ndog\nowl\n")
+    with pytest.raises(StoreError, match=r"classes\.txt': line 2 is empty"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
+    path.write_text("cat\ndog\nowl\n\n")
+    pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
+    assert list(open_store(tmp_path / "a.lmdb").classes) == NAMES
+
+
+def test_keypoints_are_no_outlines(scene: Scene, tmp_path: Path) -> None:
+    (scene.root / "data.yaml").write_text(f"kpt_shape: [2, 2]\nnames: {NAMES}\n")
+    with pytest.raises(StoreError, match=r"data\.yaml': it has kpt_shape: .* are not read"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "labels")
+
+
+@pytest.mark.parametrize("number", [254, 300])
+def test_a_class_without_a_value_in_the_mask_is_named(
+    scene: Scene, tmp_path: Path, number: int
+) -> None:
+    pytest.importorskip("pycocotools", reason="pycocotools is not installed")
+    (scene.root / "data.yaml").unlink()
+    labels = scene.root / "labels"
+    (labels / "0.txt").write_text("253 0.1 0.1 0.9 0.1 0.9 0.9\n")
+    (labels / "1.txt").write_text(f"{number} 0.1 0.1 0.9 0.1 0.9 0.9\n")
+    with pytest.raises(DecodeError, match=rf"line 1 of '.*1\.txt': class {number} has no value"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=labels, masks=labels)
+    (labels / "classes.txt").write_text("\n".join(map(str, range(number + 1))))
+    pack(scene.images, tmp_path / "a.lmdb", annotations=labels, masks=labels)
+    store = open_store(tmp_path / "a.lmdb")
+    levels = np.asarray(Image.open(io.BytesIO(fields(store, "mask")[1])))
+    assert set(np.unique(levels)) == {0, number + 1}

@@ -336,14 +336,41 @@ def test_bad_json_beside_an_image_is_named(images: Path, tmp_path: Path) -> None
         pack(images, tmp_path / "a.lmdb")
 
 
-def test_one_json_without_a_label_is_named_or_skipped(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("without", [0, 2])  # the first, and another one
+def test_one_json_without_a_label_is_named_or_skipped(
+    images: Path, tmp_path: Path, without: int
+) -> None:
     flat = images / "a"
-    beside(flat, ".json", lambda index: json.dumps({} if index == 2 else {"label": index}))
-    with pytest.raises(StoreError, match=r"'label' of '.*2\.json' has no label, as others have"):
+    beside(flat, ".json", lambda index: json.dumps({} if index == without else {"label": index}))
+    with pytest.raises(StoreError, match=rf"'label' of '.*{without}\.json' has no label, as other"):
         pack(flat, tmp_path / "a.lmdb")
     pack(flat, tmp_path / "a.lmdb", on_error="skip")
     labels = open_store(tmp_path / "a.lmdb").labels
-    assert labels is not None and labels.tolist() == [0, 4, 6]
+    assert labels is not None
+    assert labels.tolist() == [index for index in (0, 2, 4, 6) if index != without]
+
+
+def test_the_end_of_the_line_is_no_part_of_a_class_name(images: Path, tmp_path: Path) -> None:
+    flat = images / "a"
+    for index in (0, 2, 4, 6):
+        text = {0: b"cat\n", 2: b"cat", 4: b"dog\r\n", 6: b"dog"}[index]
+        (flat / f"{index}.cls").write_bytes(text)
+    pack(flat, tmp_path / "a.lmdb")
+    store = open_store(tmp_path / "a.lmdb")
+    assert list(store.classes) == ["cat", "dog"]
+    assert store.labels is not None and store.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_text_that_is_no_utf_8_is_named_or_skipped(images: Path, tmp_path: Path) -> None:
+    beside(images, ".txt", lambda index: f"caption {index}")
+    (images / "b" / "3.txt").write_bytes("naïve".encode("latin-1"))
+    with pytest.raises(
+        DecodeError, match=r"'.*3\.txt' is no text in UTF-8.*save it as text in UTF"
+    ):
+        pack(images, tmp_path / "a.lmdb")
+    report = pack(images, tmp_path / "a.lmdb", on_error="skip")
+    assert [one.path for one in report.skipped] == [str(images / "b" / "3.jpg")]
+    assert report.records == COUNT - 1
 
 
 # --- columns of files -----------------------------------------------------------------------------
@@ -473,6 +500,13 @@ def test_a_list_called_metadata_without_file_names_is_left_out(
     assert report.records == COUNT // 2
     report = pack(images, tmp_path / "a.lmdb")
     assert report.records == COUNT and list(open_store(tmp_path / "a.lmdb").classes) == ["a", "b"]
+
+
+def test_two_lists_of_metadata_are_named(images: Path, masks: Path, tmp_path: Path) -> None:
+    for suffix in ("jsonl", "csv"):
+        metadata(images, suffix)
+    with pytest.raises(StoreError, match=r"metadata\.jsonl' and '.*metadata\.csv': move one away"):
+        pack(images, tmp_path / "a.lmdb")
 
 
 # --- labels ---------------------------------------------------------------------------------------

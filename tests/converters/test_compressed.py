@@ -36,6 +36,8 @@ TOOLS: dict[str, Callable[[bytes], bytes]] = {
     "x.tar.bz2": bz2.compress,
     "x.tar.xz": lzma.compress,
     "x.tar.zst": zstd,
+    "x.tar.zstd": zstd,
+    "x.tzst": zstd,
     "x": gzip.compress,
 }
 

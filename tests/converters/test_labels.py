@@ -113,6 +113,39 @@ def test_columns_of_captions_numbers_and_splits_do_not_look_like_labels(
     pack(path, tmp_path / "c.lmdb")
 
 
+def test_two_columns_of_one_name_are_named(images: Path, tmp_path: Path) -> None:
+    path = table(tmp_path / "list.csv", "path,label,label", lambda index: f"a{index},b")
+    with pytest.raises(StoreError, match=r"line 1 has two columns called 'label': rename one"):
+        packed(path, tmp_path)
+
+
+def test_lists_of_numbers_of_different_lengths_are_no_classes(images: Path, tmp_path: Path) -> None:
+    path = table(tmp_path / "list.csv", "path,label", lambda index: "1 0" + " 1" * (index == 5))
+    with pytest.raises(StoreError, match=r"'label': expected equally long .*'1 0' and '1 0 1'"):
+        packed(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [['"1,000"', '"2,345"'], ["2020 01", "2021 02"], ["01", "1"], ["007", "010"],
+     ["12345678901234567890", "12345678901234567891"], ["9007199254740993", "1.5"]],
+)  # fmt: skip
+def test_text_that_a_number_would_change_is_a_class_name(
+    images: Path, tmp_path: Path, names: list[str]
+) -> None:
+    path = table(tmp_path / "list.csv", "path,label", lambda index: names[index % 2])
+    store = packed(path, tmp_path)
+    assert list(store.classes) == sorted(name.strip('"') for name in names)
+
+
+def test_numbers_that_no_label_holds_are_refused(images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    rows = [{"path": "imgs/c0/00.jpg", "label": label} for label in (1, 12345678901234567890)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(StoreError, match=r"column 'label': expected labels below 2\*\*63"):
+        packed(path, tmp_path)
+
+
 def test_columns_are_named(images: Path, tmp_path: Path) -> None:
     path = table(tmp_path / "list.csv", "where,what")
     with pytest.raises(StoreError, match=r"expected a column called path.*image_column='where'"):
