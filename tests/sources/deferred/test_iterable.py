@@ -290,7 +290,7 @@ def test_what_is_sound_is_decoded_by_pillow(
 def test_later_epochs_defer_too(photos: list[Path], workers: int) -> None:
     """Workers that have reached the end of a stream make batches of nothing, which say nothing."""
     loader = FastLoader(
-        Stream(photos), 2, num_workers=workers, prefetch_factor=workers and 4 or None
+        Stream(photos), 2, num_workers=workers, prefetch_factor=4 if workers else None
     )
     for _ in range(3):
         list(loader)
