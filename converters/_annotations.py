@@ -196,7 +196,7 @@ class _Boxes(Column):
 
 
 class _Drawn(Column):
-    """A mask (PNG) of the objects' shapes, drawn by pycocotools.
+    """A mask (PNG) of the objects' shapes; pycocotools draws polygons.
 
     As in torchvision's reference for segmentation: 0 where there is no object, else 1 + its class,
     and 255 where objects overlap. With more than 253 classes it has 16 bits, and 65535 is 255's.
@@ -211,16 +211,18 @@ class _Drawn(Column):
     joint = "mask"
 
     def __init__(self, objects: Sequence[_Objects], relative: bool, classes: int) -> None:
-        if not any(shape is not None for one in objects for shape in one.shapes):
+        kinds = {type(shape) for one in objects for shape in one.shapes}
+        if kinds <= {type(None)}:
             raise UsageError(
                 "masks: expected polygons or run lengths in the annotations, found boxes only: "
                 "give a folder of masks"
             )
         try:
-            import pycocotools.mask  # noqa: F401 - a missing one is told before any image is read
+            if list in kinds:  # a missing one is told before any image is read
+                import pycocotools.mask  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError(
-                f"drawing masks of annotations needs pycocotools: {install('coco')}"
+                f"drawing polygons needs pycocotools: {install('coco')}"
             ) from error
         self._objects, self._relative = objects, relative
         self._type = np.uint8 if classes <= 253 else np.uint16
