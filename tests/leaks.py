@@ -135,6 +135,11 @@ def _maker(name: str) -> set[str]:
     return set(name.split("_")[1:2]) if name.startswith("torch_") else set()
 
 
+def descriptors_in(folder: Path) -> list[str]:
+    """This process's descriptors of files in ``folder``: those of other tests may close meanwhile."""
+    return [line for line in _descriptors() if f"-> {folder.resolve()}/" in line]
+
+
 def _descriptors() -> list[str]:
     found = []
     for entry in Path("/proc/self/fd").iterdir():

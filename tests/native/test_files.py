@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import leaks
 import native_core
 from fastload import _native
 
@@ -140,12 +141,11 @@ def test_no_descriptor_stays_open(tmp_path: Path, mapped: bool) -> None:
     paths = [tmp_path / f"{i}" for i in range(50)]
     for path in paths:
         path.write_bytes(bytes(NBYTES))
-    before = len(os.listdir("/proc/self/fd"))
     files = native_core.open_files(paths, mapped=mapped)
     boxes = [[0, 0, WIDTH, HEIGHT]] * 50
     result = native_core.submit(files, boxes, kind=_native.RAW, size=[WIDTH, HEIGHT]).wait()
     assert (result.status == _native.OK).all()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not leaks.descriptors_in(tmp_path)
 
 
 def test_close_unmaps_once_no_job_reads(raw: Path) -> None:
