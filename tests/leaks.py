@@ -136,7 +136,7 @@ def _maker(name: str) -> set[str]:
 
 
 def descriptors_in(folder: Path) -> list[str]:
-    """This process's descriptors of files in ``folder``: those of other tests may close meanwhile."""
+    """This process's descriptors of files in ``folder``; other tests' may close meanwhile."""
     return [line for line in _descriptors() if f"-> {folder.resolve()}/" in line]
 
 
