@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
+
 from bench.synthetic import LARGE, PHOTO, SMALL, make_images
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
@@ -40,7 +42,7 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
             say(f"making {count} {'32x32 images' if small else 'photo-like images'}")
             make_images(folder, count, kind=SMALL if small else PHOTO)
 
-        return _cached(cache / "images" / name, make)
+        return made(cache, name, make)
     source = Path(data).resolve()
     if not source.exists():
         raise NoImages(f"--data {data}: no such file or folder")
@@ -61,7 +63,7 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
                     # the number first: in file order no image is followed by its copy
                     shutil.copyfile(path, folder / label / f"{number}-{path.name}")
 
-    return _cached(cache / "images" / f"{_fingerprint(groups)}-{copies}x", copy)
+    return made(cache, f"{_fingerprint(groups)}-{copies}x", copy)
 
 
 def files(folder: Path) -> list[Path]:
@@ -79,8 +81,8 @@ def large(cache: Path, *, toy: bool, say: Say) -> Path:
         # one picture at a time: each takes 600 MB
         make_images(folder, count, kind=kind, classes=4, threads=1)
 
-    made = _cached(cache / "images" / f"large-{count}", make)
-    return jpegs(cache, data=str(made), count=wanted, small=False, say=say)
+    pictures = made(cache, f"large-{count}", make)
+    return jpegs(cache, data=str(pictures), count=wanted, small=False, say=say)
 
 
 def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: bool = False) -> Path:
@@ -88,41 +90,26 @@ def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: boo
 
     ``square`` cuts out their middle, so that all are of one size.
     """
-    from PIL import Image
 
-    def convert(folder: Path) -> None:
-        say("writing the images as uncompressed pixels")
-        for label, group in _classes(images).items():
-            (folder / label).mkdir(parents=True)
-            for path in group:
-                picture = Image.open(path).convert("RGB")
-                if shorter is not None:
-                    scale = shorter / min(picture.size)
-                    size = [max(shorter, int(side * scale)) for side in picture.size]
-                    picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
-                if square:
-                    side = min(picture.size)
-                    left, top = ((whole - side) // 2 for whole in picture.size)
-                    picture = picture.crop((left, top, left + side, top + side))
-                picture.save(folder / label / f"{path.stem}.bmp")
+    def changed(picture: Image.Image) -> Image.Image:
+        picture = picture.convert("RGB")
+        if shorter is not None:
+            scale = shorter / min(picture.size)
+            size = [max(shorter, int(side * scale)) for side in picture.size]
+            picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
+        if square:
+            side = min(picture.size)
+            left, top = ((whole - side) // 2 for whole in picture.size)
+            picture = picture.crop((left, top, left + side, top + side))
+        return picture
 
-    name = f"{images.name}-raw{shorter or ''}{'-square' if square else ''}"
-    return _cached(cache / "images" / name, convert)
+    name = f"raw{shorter or ''}{'-square' if square else ''}"
+    return _each(cache, images, name, ".bmp", changed, say)
 
 
 def converted(cache: Path, images: Path, *, suffix: str, say: Say) -> Path:
     """The same images as Pillow writes them by default: ``suffix`` is "png" or "webp"."""
-    from PIL import Image
-
-    def convert(folder: Path) -> None:
-        say(f"writing the images as {suffix}")
-        for label, group in _classes(images).items():
-            (folder / label).mkdir(parents=True)
-            for path in group:
-                with Image.open(path) as picture:
-                    picture.convert("RGB").save(folder / label / f"{path.stem}.{suffix}")
-
-    return _cached(cache / "images" / f"{images.name}-{suffix}", convert)
+    return _each(cache, images, suffix, f".{suffix}", lambda picture: picture.convert("RGB"), say)
 
 
 def masks(cache: Path, images: Path, *, say: Say) -> Path:
@@ -131,25 +118,40 @@ def masks(cache: Path, images: Path, *, say: Say) -> Path:
     The classes are levels of brightness of the blurred image, so that it can be seen whether a mask
     still belongs to its image.
     """
-    from PIL import Image
 
-    def draw(folder: Path) -> None:
-        say("drawing a mask for each image")
+    def drawn(picture: Image.Image) -> Image.Image:
+        gray = picture.convert("L")
+        small = gray.resize(
+            (max(1, gray.width // 24), max(1, gray.height // 24)), Image.Resampling.BOX
+        )
+        patches = small.resize(gray.size, Image.Resampling.BILINEAR).point(
+            [v // 43 for v in range(256)]
+        )
+        patches.info.clear()  # masks have no colour profile
+        return patches
+
+    return _each(cache, images, "masks", ".png", drawn, say)
+
+
+def _each(
+    cache: Path,
+    images: Path,
+    name: str,
+    suffix: str,
+    change: Callable[[Image.Image], Image.Image],
+    say: Say,
+) -> Path:
+    """A folder of what ``change`` makes of each image, at its place."""
+
+    def fill(folder: Path) -> None:
+        say(f"writing the images once more: {name}")
         for label, group in _classes(images).items():
             (folder / label).mkdir(parents=True)
             for path in group:
                 with Image.open(path) as picture:
-                    gray = picture.convert("L")
-                small = gray.resize(
-                    (max(1, gray.width // 24), max(1, gray.height // 24)), Image.Resampling.BOX
-                )
-                patches = small.resize(gray.size, Image.Resampling.BILINEAR).point(
-                    [v // 43 for v in range(256)]
-                )
-                patches.info.clear()  # masks have no colour profile
-                patches.save(folder / label / f"{path.stem}.png")
+                    change(picture).save(folder / label / f"{path.stem}{suffix}")
 
-    return _cached(cache / "images" / f"{images.name}-masks", draw)
+    return made(cache, f"{images.name}-{name}", fill)
 
 
 def made(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:

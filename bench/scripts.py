@@ -12,7 +12,6 @@ import ast
 import contextlib
 import dataclasses
 import importlib
-import io
 import itertools
 import json
 import math
@@ -26,12 +25,13 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
-from torchvision import datasets, transforms
+from torchvision import datasets
+from torchvision import transforms as T
 from torchvision.transforms import InterpolationMode
 
 from bench import data
+from bench import datasets as own
 from bench.data import Say
-from bench.datasets import cifar
 from bench.workload import MEAN, STD
 
 
@@ -55,15 +55,14 @@ class Place:
         return str(self.root / "train")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
     """A script's Dataset, and the arguments of its DataLoader but for batch size and workers."""
 
-    dataset: Any
-    arguments: dict[str, Any]
+    def __init__(self, dataset: Any, **arguments: Any) -> None:
+        self.dataset, self.arguments = dataset, arguments
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Script:
     """A public training script.
 
@@ -71,29 +70,41 @@ class Script:
         repository: owner and name on GitHub. Its checkout is the folder of that name in REPOS.
         commit: one with which ``make`` works.
         file: the script, in its repository.
-        does: what its Dataset does, for a table.
-        make: does what the script does before its loop.
+        make: does what the script does before its loop. Its docstring says what the Dataset does,
+            for a table.
         batch: samples in a batch. Where a script has more than 64 it is 64, so that an epoch of
             some hundred photos is several batches.
         heavy: it makes many views of each image, or large ones. Half the photos are enough.
-        imports: folders in REPOS that it imports from; none if nothing of it is imported.
-        needs: libraries that these import, beside torch and torchvision.
+        imports: folders in REPOS that it imports from; None: its checkout.
+        timm: it imports from a checkout of timm, too.
+        needs: libraries that these import, beside torch, torchvision and timm's.
     """
 
     repository: str
     commit: str
     file: str
-    does: str
     make: Callable[[Place], Made]
     batch: int = 64
     heavy: bool = False
-    imports: tuple[str, ...] = ()
+    imports: tuple[str, ...] | None = None
+    timm: bool = False
     needs: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
         """The name of its checkout."""
         return self.repository.split("/")[1]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """All folders in REPOS that it imports from."""
+        own = (self.folder,) if self.imports is None else self.imports
+        return (*own, *["pytorch-image-models"] * self.timm)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What has to be installed."""
+        return (*self.needs, *("huggingface_hub", "safetensors", "yaml") * self.timm)
 
     def clone(self, repos: str) -> str:
         """The command that makes its checkout."""
@@ -102,6 +113,24 @@ class Script:
             f"git clone -q --filter=blob:none https://github.com/{self.repository} {target} && "
             f"git -C {target} checkout -q {self.commit}"
         )
+
+
+SCRIPTS: dict[str, Script] = {}
+"""By variant of the suite."""
+
+_Make = Callable[[Place], Made]
+
+
+def script(
+    *source: str, known: dict[str, Script] = SCRIPTS, **more: Any
+) -> Callable[[_Make], _Make]:
+    """Put the ``make`` below it among ``known`` scripts, under its name; the rest is Script's."""
+
+    def add(make: _Make) -> _Make:
+        known[make.__name__.replace("_", "-")] = Script(*source, make, **more)
+        return make
+
+    return add
 
 
 # --- importing from checkouts ---------------------------------------------------------------------
@@ -223,83 +252,104 @@ def _box(number: int, image: int, part: int, width: int, height: int) -> dict[st
 
 def _distributed(dataset: Any, *, drop_last: bool) -> Made:
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0)
-    return Made(
-        dataset=dataset,
-        arguments={"sampler": sampler, "pin_memory": True, "drop_last": drop_last},
-    )
+    return Made(dataset, sampler=sampler, pin_memory=True, drop_last=drop_last)
 
 
 def _folder(place: Place, transform: Callable[[Any], Any]) -> Any:
     return datasets.ImageFolder(place.train, transform)
 
 
-def _normalize() -> Any:
-    return transforms.Normalize(MEAN, STD)
+def chain(*steps: Any) -> Any:
+    """``steps`` on a PIL image, then to a tensor, normalised as for ImageNet."""
+    return T.Compose([*steps, T.ToTensor(), T.Normalize(MEAN, STD)])
 
 
 def _usual() -> Any:
     """What most scripts for ImageNet begin with."""
-    return transforms.Compose(
-        [
-            transforms.RandomResizedCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            _normalize(),
-        ]
-    )
+    return chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
 
 
 def _jitter(*strength: float) -> Any:
-    return transforms.RandomApply([transforms.ColorJitter(*strength)], p=0.8)
+    return T.RandomApply([T.ColorJitter(*strength)], p=0.8)
 
 
-def _examples(place: Place) -> Made:
+def _two_crops(place: Place, loader: Any) -> Made:
+    """Two views, with MoCo's classes in the module ``loader``."""
+    view = chain(
+        T.RandomResizedCrop(224, scale=(0.2, 1.0)),
+        _jitter(0.4, 0.4, 0.4, 0.1),
+        T.RandomGrayscale(p=0.2),
+        T.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=0.5),
+        T.RandomHorizontalFlip(),
+    )
+    return _distributed(_folder(place, loader.TwoCropsTransform(view)), drop_last=True)
+
+
+@script("pytorch/examples", "77f55b9121", "imagenet/main.py", imports=())
+def imagenet(place: Place) -> Made:
+    """ImageFolder; random crop, flip"""
     dataset = _folder(place, _usual())
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True})
+    return Made(dataset, shuffle=True, pin_memory=True)
 
 
-def _classification(place: Place) -> Made:
+@script(
+    "pytorch/vision",
+    "v0.21.0",
+    "references/classification/train.py",
+    batch=32,
+    imports=("vision/references/classification",),
+)
+def classification(place: Place) -> Made:
+    """ImageFolder; its own class around random crop and flip"""
     presets = importlib.import_module("presets")
     dataset = _folder(place, presets.ClassificationPresetTrain(crop_size=224))
-    arguments = {"sampler": RandomSampler(dataset), "pin_memory": True}
-    return Made(dataset=dataset, arguments=arguments)
+    return Made(dataset, sampler=RandomSampler(dataset), pin_memory=True)
 
 
-def _segmentation(place: Place) -> Made:
+@script(
+    "pytorch/vision",
+    "v0.21.0",
+    "references/segmentation/train.py",
+    batch=8,
+    heavy=True,
+    imports=("vision/references/segmentation",),
+)
+def segmentation(place: Place) -> Made:
+    """VOC: image and mask, resized, flipped and cropped to 480 alike; its own collate_fn"""
     presets, utils = map(importlib.import_module, ("presets", "utils"))
     transform = presets.SegmentationPresetTrain(base_size=520, crop_size=480)
     dataset = datasets.VOCSegmentation(place.root, image_set="train", transforms=transform)
-    arguments = {
-        "sampler": RandomSampler(dataset),
-        "collate_fn": utils.collate_fn,
-        "drop_last": True,
-    }
-    return Made(dataset=dataset, arguments=arguments)
+    return Made(
+        dataset, sampler=RandomSampler(dataset), collate_fn=utils.collate_fn, drop_last=True
+    )
 
 
-def _cifar(place: Place) -> Made:
-    dataset = cifar(256 if place.toy else 20_000)
-    dataset.transform = transforms.Compose(
+@script("kuangliu/pytorch-cifar", "49b7aa97b0", "main.py", batch=128, imports=())
+def cifar(place: Place) -> Made:
+    """CIFAR10 in memory; padded crop, flip"""
+    dataset = own.cifar(256 if place.toy else 20_000)
+    dataset.transform = T.Compose(
         [
-            transforms.RandomCrop(32, padding=4),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+            T.RandomCrop(32, padding=4),
+            T.RandomHorizontalFlip(),
+            T.ToTensor(),
+            T.Normalize((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
         ]
     )
     dataset.transforms = datasets.vision.StandardTransform(dataset.transform)
-    return Made(dataset=dataset, arguments={"shuffle": True})
+    return Made(dataset, shuffle=True)
 
 
-def _timm(place: Place) -> Made:
+@script("huggingface/pytorch-image-models", "aa4b5850c1", "train.py", imports=(), timm=True)
+def timm(place: Place) -> Made:
+    """its own Dataset; crop with random interpolation, jitter; its own collate_fn (uint8)"""
     timm = importlib.import_module("timm.data")
     collate = importlib.import_module("timm.data.loader").fast_collate
     dataset = timm.create_dataset("", root=place.train, split="train", is_training=True)
     dataset.transform = timm.create_transform(
         224, is_training=True, use_prefetcher=True, color_jitter=0.4, interpolation="random"
     )
-    arguments = {"shuffle": True, "collate_fn": collate, "pin_memory": False, "drop_last": True}
-    return Made(dataset=dataset, arguments=arguments)
+    return Made(dataset, shuffle=True, collate_fn=collate, pin_memory=False, drop_last=True)
 
 
 def _keep_a_bit() -> None:
@@ -317,46 +367,43 @@ def _keep_a_bit() -> None:
     ops.LEVEL_TO_ARG["PosterizeIncreasing"] = at_least_one
 
 
-def _deit(place: Place) -> Made:
+def _timm_options(place: Place, **more: Any) -> Any:
+    """Arguments of the command line, as scripts built on timm have them."""
+    return types.SimpleNamespace(
+        data_set="IMNET",
+        data_path=str(place.root),
+        input_size=224,
+        aa="rand-m9-mstd0.5-inc1",
+        train_interpolation="bicubic",
+        reprob=0.25,
+        remode="pixel",
+        recount=1,
+        **more,
+    )
+
+
+@script("facebookresearch/deit", "7e160fe43f", "main.py", timm=True)
+def deit(place: Place) -> Made:
+    """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
     module = definitions(place.repos / "deit" / "datasets.py")
-    options = types.SimpleNamespace(
-        data_set="IMNET",
-        data_path=str(place.root),
-        input_size=224,
-        color_jitter=0.3,
-        aa="rand-m9-mstd0.5-inc1",
-        train_interpolation="bicubic",
-        reprob=0.25,
-        remode="pixel",
-        recount=1,
-    )
-    dataset, _ = module.build_dataset(True, options)
-    arguments = {"sampler": RandomSampler(dataset), "pin_memory": True, "drop_last": True}
-    return Made(dataset=dataset, arguments=arguments)
+    dataset, _ = module.build_dataset(True, _timm_options(place, color_jitter=0.3))
+    return Made(dataset, sampler=RandomSampler(dataset), pin_memory=True, drop_last=True)
 
 
-def _convnext(place: Place) -> Made:
+@script("facebookresearch/ConvNeXt", "048efcea89", "main.py", timm=True)
+def convnext(place: Place) -> Made:
+    """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
     module = definitions(place.repos / "ConvNeXt" / "datasets.py")
-    options = types.SimpleNamespace(
-        data_set="IMNET",
-        data_path=str(place.root),
-        input_size=224,
-        imagenet_default_mean_and_std=True,
-        color_jitter=0.4,
-        aa="rand-m9-mstd0.5-inc1",
-        train_interpolation="bicubic",
-        reprob=0.25,
-        remode="pixel",
-        recount=1,
-    )
-    with contextlib.redirect_stdout(io.StringIO()):
-        dataset, _ = module.build_dataset(True, options)
+    options = _timm_options(place, imagenet_default_mean_and_std=True, color_jitter=0.4)
+    dataset, _ = module.build_dataset(True, options)
     return _distributed(dataset, drop_last=True)
 
 
-def _swin(place: Place) -> Made:
+@script("microsoft/Swin-Transformer", "f82860bfb5", "main.py", timm=True)
+def swin(place: Place) -> Made:
+    """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
     module = definitions(place.repos / "Swin-Transformer" / "data" / "build.py")
     given = types.SimpleNamespace
@@ -380,21 +427,25 @@ def _swin(place: Place) -> Made:
     return _distributed(dataset, drop_last=True)
 
 
-def _mae(place: Place) -> Made:
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(
-                224, scale=(0.2, 1.0), interpolation=InterpolationMode.BICUBIC
-            ),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            _normalize(),
-        ]
+@script("facebookresearch/mae", "efb2a8062c", "main_pretrain.py", imports=())
+def mae(place: Place) -> Made:
+    """ImageFolder; random crop (bicubic), flip"""
+    transform = chain(
+        T.RandomResizedCrop(224, scale=(0.2, 1.0), interpolation=InterpolationMode.BICUBIC),
+        T.RandomHorizontalFlip(),
     )
     return _distributed(_folder(place, transform), drop_last=True)
 
 
-def _beit(place: Place) -> Made:
+@script(
+    "microsoft/unilm",
+    "768a3c873f",
+    "beit/run_beit_pretraining.py",
+    imports=("unilm/beit",),
+    timm=True,
+)
+def beit(place: Place) -> Made:
+    """jitter of the whole photo, then one crop in two sizes; masks of patches"""
     root = place.repos / "unilm" / "beit"
     # It says np.int, which NumPy has called int since 1.24.
     masking = definitions(
@@ -414,18 +465,21 @@ def _beit(place: Place) -> Made:
         max_mask_patches_per_block=None,
         min_mask_patches_per_block=16,
     )
-    with contextlib.redirect_stdout(io.StringIO()):
-        dataset = module.build_beit_pretraining_dataset(options)
+    dataset = module.build_beit_pretraining_dataset(options)
     return _distributed(dataset, drop_last=True)
 
 
-def _dino(place: Place) -> Made:
+@script("facebookresearch/dino", "7c446df5b9", "main_dino.py", heavy=True)
+def dino(place: Place) -> Made:
+    """two crops of 224, eight of 96; jitter, blur, solarize"""
     module = definitions(place.repos / "dino" / "main_dino.py")
     transform = module.DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8)
     return _distributed(_folder(place, transform), drop_last=True)
 
 
-def _ibot(place: Place) -> Made:
+@script("bytedance/ibot", "da316d8263", "main_ibot.py", heavy=True)
+def ibot(place: Place) -> Made:
+    """two crops of 224, ten of 96; jitter, blur, solarize; masks drawn in Python"""
     module = definitions(place.repos / "ibot" / "main_ibot.py")
     dataset = importlib.import_module("loader").ImageFolderMask(
         place.train,
@@ -439,93 +493,77 @@ def _ibot(place: Place) -> Made:
     return _distributed(dataset, drop_last=True)
 
 
-def _simclr(place: Place) -> Made:
+@script("sthalles/SimCLR", "1848fc934a", "run.py")
+def simclr(place: Place) -> Made:
+    """two views of 96; jitter, blurred by a convolution of torch's"""
     views = importlib.import_module("data_aug.view_generator").ContrastiveLearningViewGenerator
     module = importlib.import_module("data_aug.contrastive_learning_dataset")
     transform = module.ContrastiveLearningDataset.get_simclr_pipeline_transform(96)
     dataset = _folder(place, views(transform, 2))
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True, "drop_last": True})
+    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
-def _supcontrast(place: Place) -> Made:
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(size=32, scale=(0.2, 1.0)),
-            transforms.RandomHorizontalFlip(),
-            _jitter(0.4, 0.4, 0.4, 0.1),
-            transforms.RandomGrayscale(p=0.2),
-            transforms.ToTensor(),
-            _normalize(),
-        ]
+@script("HobbitLong/SupContrast", "66a8fe5388", "main_supcon.py")
+def supcontrast(place: Place) -> Made:
+    """two views of 32; jitter, grayscale"""
+    transform = chain(
+        T.RandomResizedCrop(size=32, scale=(0.2, 1.0)),
+        T.RandomHorizontalFlip(),
+        _jitter(0.4, 0.4, 0.4, 0.1),
+        T.RandomGrayscale(p=0.2),
     )
     dataset = _folder(place, importlib.import_module("util").TwoCropTransform(transform))
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True})
+    return Made(dataset, shuffle=True, pin_memory=True)
 
 
-def _moco(place: Place) -> Made:
-    loader = importlib.import_module("moco.loader")
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(224, scale=(0.2, 1.0)),
-            _jitter(0.4, 0.4, 0.4, 0.1),
-            transforms.RandomGrayscale(p=0.2),
-            transforms.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=0.5),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            _normalize(),
-        ]
-    )
-    return _distributed(_folder(place, loader.TwoCropsTransform(transform)), drop_last=True)
+@script("facebookresearch/moco", "78b69cafae", "main_moco.py")
+def moco(place: Place) -> Made:
+    """two views; jitter, grayscale, blur"""
+    return _two_crops(place, importlib.import_module("moco.loader"))
 
 
-def _moco_v3(place: Place) -> Made:
+@script("facebookresearch/moco-v3", "c349e6e24f", "main_moco.py")
+def moco_v3(place: Place) -> Made:
+    """two views; jitter, grayscale, blur, solarize"""
     loader = importlib.import_module("moco.loader")
 
     def view(blur: float, solarize: float) -> Any:
-        return transforms.Compose(
-            [
-                transforms.RandomResizedCrop(224, scale=(0.08, 1.0)),
-                _jitter(0.4, 0.4, 0.2, 0.1),
-                transforms.RandomGrayscale(p=0.2),
-                transforms.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=blur),
-                *[transforms.RandomApply([loader.Solarize()], p=solarize)] * (solarize > 0),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                _normalize(),
-            ]
+        return chain(
+            T.RandomResizedCrop(224, scale=(0.08, 1.0)),
+            _jitter(0.4, 0.4, 0.2, 0.1),
+            T.RandomGrayscale(p=0.2),
+            T.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=blur),
+            *[T.RandomApply([loader.Solarize()], p=solarize)] * (solarize > 0),
+            T.RandomHorizontalFlip(),
         )
 
     views = loader.TwoCropsTransform(view(1.0, 0.0), view(0.1, 0.2))
     return _distributed(_folder(place, views), drop_last=True)
 
 
-def _simsiam(place: Place) -> Made:
-    loader = importlib.import_module("simsiam.loader")
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(224, scale=(0.2, 1.0)),
-            _jitter(0.4, 0.4, 0.4, 0.1),
-            transforms.RandomGrayscale(p=0.2),
-            transforms.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=0.5),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            _normalize(),
-        ]
-    )
-    return _distributed(_folder(place, loader.TwoCropsTransform(transform)), drop_last=True)
+@script("facebookresearch/simsiam", "a7bc177289", "main_simsiam.py")
+def simsiam(place: Place) -> Made:
+    """two views; jitter, grayscale, blur"""
+    return _two_crops(place, importlib.import_module("simsiam.loader"))
 
 
-def _barlowtwins(place: Place) -> Made:
+@script("facebookresearch/barlowtwins", "8e8d284ca0", "main.py")
+def barlowtwins(place: Place) -> Made:
+    """two views, bicubic; jitter, grayscale, blur, solarize"""
     module = definitions(place.repos / "barlowtwins" / "main.py")
     return _distributed(_folder(place, module.Transform()), drop_last=False)
 
 
-def _vicreg(place: Place) -> Made:
+@script("facebookresearch/vicreg", "4e12602fd4", "main_vicreg.py")
+def vicreg(place: Place) -> Made:
+    """two views, bicubic; jitter, grayscale, blur, solarize, drawn by NumPy"""
     transform = importlib.import_module("augmentations").TrainTransform()
     return _distributed(_folder(place, transform), drop_last=False)
 
 
-def _swav(place: Place) -> Made:
+@script("facebookresearch/swav", "06b1b7cbaf", "main_swav.py", heavy=True)
+def swav(place: Place) -> Made:
+    """a subclass of ImageFolder; two crops of 224, six of 96; jitter, blur"""
     module = definitions(
         place.repos / "swav" / "src" / "multicropdataset.py", logger=types.SimpleNamespace()
     )
@@ -533,15 +571,25 @@ def _swav(place: Place) -> Made:
     return _distributed(dataset, drop_last=True)
 
 
-def _byol(place: Place) -> Made:
+@script("lucidrains/byol-pytorch", "299312613c", "examples/lightning/train.py", batch=32)
+def byol(place: Place) -> Made:
+    """its own Dataset; resize, centre crop to 256, a Lambda"""
     path = place.repos / "byol-pytorch" / "examples" / "lightning" / "train.py"
     module = definitions(path, IMAGE_EXTS=[".jpg", ".png", ".jpeg"])
-    with contextlib.redirect_stdout(io.StringIO()):
-        dataset = module.ImagesDataset(place.train, 256)
-    return Made(dataset=dataset, arguments={"shuffle": True})
+    dataset = module.ImagesDataset(place.train, 256)
+    return Made(dataset, shuffle=True)
 
 
-def _open_clip(place: Place) -> Made:
+@script(
+    "mlfoundations/open_clip",
+    "89fb801f1e",
+    "src/open_clip_train/main.py",
+    imports=("open_clip/src",),
+    timm=True,
+    needs=("ftfy", "regex", "pandas"),
+)
+def open_clip(place: Place) -> Made:
+    """photos listed in a CSV file; bicubic crop, text as tokens"""
     module = importlib.import_module("open_clip.transform")
     tokenizer = importlib.import_module("open_clip.tokenizer").SimpleTokenizer()
     csv = definitions(
@@ -555,18 +603,20 @@ def _open_clip(place: Place) -> Made:
         caption_key="title",
         tokenizer=tokenizer,
     )
-    arguments = {"shuffle": True, "pin_memory": True, "drop_last": True}
-    return Made(dataset=dataset, arguments=arguments)
+    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
-def _unet(place: Place) -> Made:
+@script("milesial/Pytorch-UNet", "21d7850f2a", "train.py", batch=1, heavy=True, needs=("tqdm",))
+def unet(place: Place) -> Made:
+    """image and mask at half size, as arrays"""
     path = place.repos / "Pytorch-UNet" / "utils" / "data_loading.py"
-    with contextlib.redirect_stderr(io.StringIO()):
-        dataset = definitions(path).BasicDataset(place.root / "imgs", place.root / "masks", 0.5)
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True})
+    dataset = definitions(path).BasicDataset(place.root / "imgs", place.root / "masks", 0.5)
+    return Made(dataset, shuffle=True, pin_memory=True)
 
 
-def _cyclegan(place: Place) -> Made:
+@script("junyanz/pytorch-CycleGAN-and-pix2pix", "master", "train.py", batch=1)
+def cyclegan(place: Place) -> Made:
+    """two photos, resized to 286 (bicubic), cropped to 256; batches of one"""
     options = types.SimpleNamespace(
         dataroot=str(place.root),
         phase="train",
@@ -581,28 +631,38 @@ def _cyclegan(place: Place) -> Made:
         serial_batches=False,
     )
     dataset = importlib.import_module("data.unaligned_dataset").UnalignedDataset(options)
-    return Made(dataset=dataset, arguments={"shuffle": True})
+    return Made(dataset, shuffle=True)
 
 
-def _detr(place: Place) -> Made:
+@script(
+    "facebookresearch/detr", "29901c51d7", "main.py", batch=2, heavy=True, needs=("pycocotools",)
+)
+def detr(place: Place) -> Made:
+    """COCO: image and boxes, resized up to 800 x 1333; batches of two, padded"""
     root = place.repos / "detr"
     misc = definitions(root / "util" / "misc.py")
     joint = definitions(root / "datasets" / "transforms.py", interpolate=misc.interpolate)
     module = definitions(root / "datasets" / "coco.py", T=joint)
-    with contextlib.redirect_stdout(io.StringIO()):
-        dataset = module.CocoDetection(
-            place.root / "imgs",
-            place.root / "coco.json",
-            transforms=module.make_coco_transforms("train"),
-            return_masks=False,
-        )
-    sampler = BatchSampler(RandomSampler(dataset), 2, drop_last=True)
-    return Made(
-        dataset=dataset, arguments={"batch_sampler": sampler, "collate_fn": misc.collate_fn}
+    dataset = module.CocoDetection(
+        place.root / "imgs",
+        place.root / "coco.json",
+        transforms=module.make_coco_transforms("train"),
+        return_masks=False,
     )
+    sampler = BatchSampler(RandomSampler(dataset), 2, drop_last=True)
+    return Made(dataset, batch_sampler=sampler, collate_fn=misc.collate_fn)
 
 
-def _hugging_face(place: Place) -> Made:
+@script(
+    "huggingface/transformers",
+    "main",
+    "examples/pytorch/image-classification/run_image_classification.py",
+    batch=8,
+    imports=(),
+    needs=("datasets",),
+)
+def hugging_face(place: Place) -> Made:
+    """a Hugging Face dataset with set_transform; random crop, flip"""
     import datasets as hugging_face
 
     train = datasets.ImageFolder(place.train)
@@ -616,7 +676,7 @@ def _hugging_face(place: Place) -> Made:
         return batch
 
     dataset.set_transform(transformed)
-    return Made(dataset=dataset, arguments={"shuffle": True, "collate_fn": _stacked})
+    return Made(dataset, shuffle=True, collate_fn=_stacked)
 
 
 def _stacked(samples: list[Any]) -> Any:
@@ -625,237 +685,3 @@ def _stacked(samples: list[Any]) -> Any:
         "pixel_values": images,
         "labels": torch.tensor([sample["labels"] for sample in samples]),
     }
-
-
-_TIMM = "pytorch-image-models"
-
-SCRIPTS: dict[str, Script] = {
-    "imagenet": Script(
-        repository="pytorch/examples",
-        commit="77f55b9121",
-        file="imagenet/main.py",
-        does="ImageFolder; random crop, flip",
-        make=_examples,
-    ),
-    "classification": Script(
-        repository="pytorch/vision",
-        commit="v0.21.0",
-        file="references/classification/train.py",
-        does="ImageFolder; its own class around random crop and flip",
-        make=_classification,
-        batch=32,
-        imports=("vision/references/classification",),
-    ),
-    "segmentation": Script(
-        repository="pytorch/vision",
-        commit="v0.21.0",
-        file="references/segmentation/train.py",
-        does="VOC: image and mask, resized, flipped and cropped to 480 alike; its own collate_fn",
-        make=_segmentation,
-        batch=8,
-        heavy=True,
-        imports=("vision/references/segmentation",),
-    ),
-    "timm": Script(
-        repository="huggingface/pytorch-image-models",
-        commit="aa4b5850c1",
-        file="train.py",
-        does="its own Dataset; crop with random interpolation, jitter; its own collate_fn (uint8)",
-        make=_timm,
-        imports=(_TIMM,),
-        needs=("huggingface_hub", "safetensors", "yaml"),
-    ),
-    "dino": Script(
-        repository="facebookresearch/dino",
-        commit="7c446df5b9",
-        file="main_dino.py",
-        does="two crops of 224, eight of 96; jitter, blur, solarize",
-        make=_dino,
-        heavy=True,
-        imports=("dino",),
-    ),
-    "ibot": Script(
-        repository="bytedance/ibot",
-        commit="da316d8263",
-        file="main_ibot.py",
-        does="two crops of 224, ten of 96; jitter, blur, solarize; masks drawn in Python",
-        make=_ibot,
-        heavy=True,
-        imports=("ibot",),
-    ),
-    "simclr": Script(
-        repository="sthalles/SimCLR",
-        commit="1848fc934a",
-        file="run.py",
-        does="two views of 96; jitter, blurred by a convolution of torch's",
-        make=_simclr,
-        imports=("SimCLR",),
-    ),
-    "supcontrast": Script(
-        repository="HobbitLong/SupContrast",
-        commit="66a8fe5388",
-        file="main_supcon.py",
-        does="two views of 32; jitter, grayscale",
-        make=_supcontrast,
-        imports=("SupContrast",),
-    ),
-    "moco": Script(
-        repository="facebookresearch/moco",
-        commit="78b69cafae",
-        file="main_moco.py",
-        does="two views; jitter, grayscale, blur",
-        make=_moco,
-        imports=("moco",),
-    ),
-    "moco-v3": Script(
-        repository="facebookresearch/moco-v3",
-        commit="c349e6e24f",
-        file="main_moco.py",
-        does="two views; jitter, grayscale, blur, solarize",
-        make=_moco_v3,
-        imports=("moco-v3",),
-    ),
-    "barlowtwins": Script(
-        repository="facebookresearch/barlowtwins",
-        commit="8e8d284ca0",
-        file="main.py",
-        does="two views, bicubic; jitter, grayscale, blur, solarize",
-        make=_barlowtwins,
-        imports=("barlowtwins",),
-    ),
-    "vicreg": Script(
-        repository="facebookresearch/vicreg",
-        commit="4e12602fd4",
-        file="main_vicreg.py",
-        does="two views, bicubic; jitter, grayscale, blur, solarize, drawn by NumPy",
-        make=_vicreg,
-        imports=("vicreg",),
-    ),
-    "swav": Script(
-        repository="facebookresearch/swav",
-        commit="06b1b7cbaf",
-        file="main_swav.py",
-        does="a subclass of ImageFolder; two crops of 224, six of 96; jitter, blur",
-        make=_swav,
-        heavy=True,
-        imports=("swav",),
-    ),
-    "byol": Script(
-        repository="lucidrains/byol-pytorch",
-        commit="299312613c",
-        file="examples/lightning/train.py",
-        does="its own Dataset; resize, centre crop to 256, a Lambda",
-        make=_byol,
-        batch=32,
-        imports=("byol-pytorch",),
-    ),
-    "simsiam": Script(
-        repository="facebookresearch/simsiam",
-        commit="a7bc177289",
-        file="main_simsiam.py",
-        does="two views; jitter, grayscale, blur",
-        make=_simsiam,
-        imports=("simsiam",),
-    ),
-    "mae": Script(
-        repository="facebookresearch/mae",
-        commit="efb2a8062c",
-        file="main_pretrain.py",
-        does="ImageFolder; random crop (bicubic), flip",
-        make=_mae,
-    ),
-    "deit": Script(
-        repository="facebookresearch/deit",
-        commit="7e160fe43f",
-        file="main.py",
-        does="timm's crop, flip, RandAugment, erasing",
-        make=_deit,
-        imports=("deit", _TIMM),
-        needs=("huggingface_hub", "safetensors", "yaml"),
-    ),
-    "convnext": Script(
-        repository="facebookresearch/ConvNeXt",
-        commit="048efcea89",
-        file="main.py",
-        does="timm's crop, flip, RandAugment, erasing",
-        make=_convnext,
-        imports=("ConvNeXt", _TIMM),
-        needs=("huggingface_hub", "safetensors", "yaml"),
-    ),
-    "swin": Script(
-        repository="microsoft/Swin-Transformer",
-        commit="f82860bfb5",
-        file="main.py",
-        does="timm's crop, flip, RandAugment, erasing",
-        make=_swin,
-        imports=("Swin-Transformer", _TIMM),
-        needs=("huggingface_hub", "safetensors", "yaml"),
-    ),
-    "beit": Script(
-        repository="microsoft/unilm",
-        commit="768a3c873f",
-        file="beit/run_beit_pretraining.py",
-        does="jitter of the whole photo, then one crop in two sizes; masks of patches",
-        make=_beit,
-        imports=("unilm/beit", _TIMM),
-        needs=("huggingface_hub", "safetensors", "yaml"),
-    ),
-    "unet": Script(
-        repository="milesial/Pytorch-UNet",
-        commit="21d7850f2a",
-        file="train.py",
-        does="image and mask at half size, as arrays",
-        make=_unet,
-        batch=1,
-        heavy=True,
-        imports=("Pytorch-UNet",),
-        needs=("tqdm",),
-    ),
-    "cifar": Script(
-        repository="kuangliu/pytorch-cifar",
-        commit="49b7aa97b0",
-        file="main.py",
-        does="CIFAR10 in memory; padded crop, flip",
-        make=_cifar,
-        batch=128,
-    ),
-    "cyclegan": Script(
-        repository="junyanz/pytorch-CycleGAN-and-pix2pix",
-        commit="master",
-        file="train.py",
-        does="two photos, resized to 286 (bicubic), cropped to 256; batches of one",
-        make=_cyclegan,
-        batch=1,
-        imports=("pytorch-CycleGAN-and-pix2pix",),
-    ),
-    "detr": Script(
-        repository="facebookresearch/detr",
-        commit="29901c51d7",
-        file="main.py",
-        does="COCO: image and boxes, resized up to 800 x 1333; batches of two, padded",
-        make=_detr,
-        batch=2,
-        heavy=True,
-        imports=("detr",),
-        needs=("pycocotools",),
-    ),
-    "open-clip": Script(
-        repository="mlfoundations/open_clip",
-        commit="89fb801f1e",
-        file="src/open_clip_train/main.py",
-        does="photos listed in a CSV file; bicubic crop, text as tokens",
-        make=_open_clip,
-        imports=("open_clip/src", _TIMM),
-        needs=("ftfy", "regex", "pandas", "huggingface_hub", "safetensors", "yaml"),
-    ),
-    "hugging-face": Script(
-        repository="huggingface/transformers",
-        commit="main",
-        file="examples/pytorch/image-classification/run_image_classification.py",
-        does="a Hugging Face dataset with set_transform; random crop, flip",
-        make=_hugging_face,
-        batch=8,
-        needs=("datasets",),
-    ),
-}
-"""By variant of the suite."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import importlib
 import io
 import json
@@ -24,13 +25,18 @@ import numpy as np
 import torch
 from PIL import Image, ImageFilter
 from torch.utils.data import RandomSampler, SubsetRandomSampler
-from torchvision import transforms
+from torchvision import transforms as T
 from torchvision.transforms import functional
 
-from bench import data
+from bench import data, scripts
 from bench.data import Say
-from bench.scripts import Made, Place, Script, definitions, lay_out
+from bench.scripts import Made, Place, Script, chain, definitions, lay_out
 from bench.workload import MEAN, STD
+
+UNTUNED: dict[str, Script] = {}
+"""By variant of the suite."""
+
+script = functools.partial(scripts.script, known=UNTUNED)
 
 # --- photos, laid out as these scripts want them --------------------------------------------------
 
@@ -65,6 +71,19 @@ def _mask(folder: Path, number: int) -> Image.Image:
         return mask.convert("L").point([255 * (level > 2) for level in range(256)])
 
 
+def _saved(
+    files: list[Path],
+    folder: Path,
+    change: Callable[[Image.Image], Image.Image] = lambda picture: picture,
+    name: str = "{:06}.jpg",
+    **how: Any,
+) -> None:
+    """Save the photos in the new ``folder``, changed, under the name that has their number."""
+    folder.mkdir(parents=True)
+    for number, path in enumerate(files):
+        change(_rgb(path)).save(folder / name.format(number), **how)
+
+
 def _boxes(folder: Path, files: list[Path]) -> None:
     """Boxes as YOLO's text files, beside photos."""
     images, labels = folder / "yolo" / "images", folder / "yolo" / "labels"
@@ -78,13 +97,9 @@ def _boxes(folder: Path, files: list[Path]) -> None:
 
 def _png(folder: Path, files: list[Path]) -> None:
     """Sharp and blurred photos as PNG: datasets for super-resolution and deblurring are."""
-    sharp, blurred = folder / "pairs" / "target", folder / "pairs" / "input"
-    sharp.mkdir(parents=True)
-    blurred.mkdir()
-    for number, path in enumerate(files):
-        picture = _rgb(path)
-        picture.save(sharp / f"{number:06}.png")
-        picture.filter(ImageFilter.GaussianBlur(2)).save(blurred / f"{number:06}.png")
+    blur = ImageFilter.GaussianBlur(2)
+    _saved(files, folder / "pairs" / "target", name="{:06}.png")
+    _saved(files, folder / "pairs" / "input", lambda photo: photo.filter(blur), "{:06}.png")
 
 
 def _words(folder: Path, files: list[Path]) -> None:
@@ -127,39 +142,37 @@ def _frames(folder: Path, files: list[Path]) -> None:
 def _drives(folder: Path, files: list[Path]) -> None:
     """A drive of 1242 x 375, as KITTI's."""
     frames = folder / "kitti" / "drive" / "image_02" / "data"
-    frames.mkdir(parents=True)
-    for number, path in enumerate(files):
-        picture = _rgb(path).resize((1242, 375), Image.Resampling.BICUBIC)
-        picture.save(frames / f"{number:010}.jpg", quality=92)
+    size, bicubic = (1242, 375), Image.Resampling.BICUBIC
+    _saved(files, frames, lambda photo: photo.resize(size, bicubic), "{:010}.jpg", quality=92)
 
 
 def _skin(folder: Path, files: list[Path]) -> None:
     """Photos with a mask each, named as ISIC names them."""
-    images, masks = folder / "isic" / "train", folder / "isic" / "train_GT"
-    images.mkdir(parents=True)
+    _saved(files, folder / "isic" / "train", name="ISIC_{:07}.jpg", quality=90)
+    masks = folder / "isic" / "train_GT"
     masks.mkdir()
-    for number, path in enumerate(files):
-        _rgb(path).save(images / f"ISIC_{number:07}.jpg", quality=90)
+    for number in range(len(files)):
         _mask(folder, number).save(masks / f"ISIC_{number:07}_segmentation.png")
 
 
 def _cells(folder: Path, files: list[Path]) -> None:
     """PNGs of 96 x 96 with a mask each."""
-    images, masks = folder / "cells" / "images", folder / "cells" / "masks" / "0"
-    images.mkdir(parents=True)
+    _saved(files, folder / "cells" / "images", lambda photo: photo.resize((96, 96)), "{:06}.png")
+    masks = folder / "cells" / "masks" / "0"
     masks.mkdir(parents=True)
-    for number, path in enumerate(files):
-        _rgb(path).resize((96, 96)).save(images / f"{number:06}.png")
+    for number in range(len(files)):
         _mask(folder, number).resize((96, 96)).save(masks / f"{number:06}.png")
 
 
 def _chests(folder: Path, files: list[Path]) -> None:
     """Gray PNGs of 1024 x 1024, as ChestX-ray14's."""
-    (folder / "chests").mkdir()
+
+    def gray(photo: Image.Image) -> Image.Image:
+        return photo.convert("L").resize((1024, 1024), Image.Resampling.BICUBIC)
+
+    _saved(files, folder / "chests", gray, "{:06}.png")
     lines = []
-    for number, path in enumerate(files):
-        picture = _rgb(path).convert("L").resize((1024, 1024), Image.Resampling.BICUBIC)
-        picture.save(folder / "chests" / f"{number:06}.png")
+    for number in range(len(files)):
         labels = " ".join(str(int((number + part) % 5 == 0)) for part in range(14))
         lines.append(f"{number:06}.png {labels}")
     (folder / "chests.txt").write_text("\n".join(lines) + "\n")
@@ -182,14 +195,13 @@ def _shards(folder: Path, files: list[Path]) -> None:
 
 def _landmarks(folder: Path, files: list[Path]) -> None:
     """Photos of 1024 pixels on the longer side."""
-    (folder / "landmarks").mkdir()
-    for number, path in enumerate(files):
-        picture = _rgb(path)
-        scale = 1024 / max(picture.size)
-        size = (round(picture.width * scale), round(picture.height * scale))
-        picture.resize(size, Image.Resampling.BICUBIC).save(
-            folder / "landmarks" / f"{number:06}.jpg", quality=90
-        )
+
+    def scaled(photo: Image.Image) -> Image.Image:
+        scale = 1024 / max(photo.size)
+        size = (round(photo.width * scale), round(photo.height * scale))
+        return photo.resize(size, Image.Resampling.BICUBIC)
+
+    _saved(files, folder / "landmarks", scaled, quality=90)
 
 
 def _faces(folder: Path, files: list[Path]) -> None:
@@ -234,14 +246,11 @@ def _people(folder: Path, files: list[Path]) -> None:
 
 def _captions(folder: Path, files: list[Path]) -> None:
     """Photos resized to 256 x 256 by the script that comes with it, and a caption each."""
-    (folder / "resized").mkdir()
+    size, lanczos = (256, 256), Image.Resampling.LANCZOS
+    _saved(files, folder / "resized", lambda photo: photo.resize(size, lanczos))
     found, said = [], []
-    for number, path in enumerate(files):
-        name = f"{number:06}.jpg"
-        _rgb(path).resize((256, 256), Image.Resampling.LANCZOS).save(
-            folder / "resized" / name, "JPEG"
-        )
-        found.append({"id": number, "file_name": name})
+    for number in range(len(files)):
+        found.append({"id": number, "file_name": f"{number:06}.jpg"})
         words = " ".join(f"word{(number * part) % 50}" for part in range(1, 4 + number % 9))
         said.append({"id": number, "image_id": number, "caption": words})
     (folder / "said.json").write_text(json.dumps({"images": found, "annotations": said}))
@@ -259,8 +268,6 @@ def _tiles(folder: Path, files: list[Path]) -> None:
 
 # --- the scripts ----------------------------------------------------------------------------------
 
-_quiet = contextlib.redirect_stdout
-
 
 def _antialias() -> None:
     """Pillow 10 took ``Image.ANTIALIAS`` away."""
@@ -277,7 +284,7 @@ class _FormerJitter:
 
     @staticmethod
     def get_params(*ranges: tuple[float, float]) -> Callable[[Any], Any]:
-        order, *strengths = transforms.ColorJitter.get_params(*map(list, ranges))
+        order, *strengths = T.ColorJitter.get_params(*map(list, ranges))
         adjust = [
             functional.adjust_brightness,
             functional.adjust_contrast,
@@ -293,7 +300,16 @@ class _FormerJitter:
         return changed
 
 
-def _maskrcnn(place: Place) -> Made:
+@script(
+    "facebookresearch/maskrcnn-benchmark",
+    "57eec25b75",
+    "tools/train_net.py",
+    batch=2,
+    heavy=True,
+    needs=("pycocotools", "yaml"),
+)
+def maskrcnn(place: Place) -> Made:
+    """detection: COCO, resized up to 800 x 1333, BGR; grouped by shape, padded"""
     root = place.repos / "maskrcnn-benchmark" / "maskrcnn_benchmark"
     boxes = definitions(
         root / "structures" / "bounding_box.py", FLIP_LEFT_RIGHT=0, FLIP_TOP_BOTTOM=1
@@ -313,20 +329,25 @@ def _maskrcnn(place: Place) -> Made:
             joint.Normalize([102.9801, 115.9465, 122.7717], [1.0, 1.0, 1.0], to_bgr255=True),
         ]
     )
-    with _quiet(io.StringIO()):
-        dataset = module.COCODataset(
-            str(place.root / "coco.json"), str(place.root / "imgs"), True, transform
-        )
+    dataset = module.COCODataset(
+        str(place.root / "coco.json"), str(place.root / "imgs"), True, transform
+    )
     shapes = [dataset.get_img_info(number) for number in range(len(dataset))]
     upright = [int(shape["height"] >= shape["width"]) for shape in shapes]
     batches = sampler.GroupedBatchSampler(RandomSampler(dataset), upright, 2, drop_uneven=False)
-    return Made(
-        dataset=dataset,
-        arguments={"batch_sampler": batches, "collate_fn": collate.BatchCollator(32)},
-    )
+    return Made(dataset, batch_sampler=batches, collate_fn=collate.BatchCollator(32))
 
 
-def _yolov7(place: Place) -> Made:
+@script(
+    "WongKinYiu/yolov7",
+    "a207844b1c",
+    "train.py",
+    batch=16,
+    heavy=True,
+    needs=("cv2", "yaml", "pandas", "tqdm", "requests", "matplotlib", "scipy"),
+)
+def yolov7(place: Place) -> Made:
+    """detection: OpenCV, mosaics of four and nine photos, warped, jittered in HSV"""
     import yaml
 
     module = importlib.import_module("utils.datasets")
@@ -337,51 +358,70 @@ def _yolov7(place: Place) -> Made:
         str(folder.parent / "labels" / f"{Path(path).stem}.txt") for path in paths
     ]
     settings = (place.repos / "yolov7" / "data" / "hyp.scratch.p5.yaml").read_text()
-    with contextlib.redirect_stderr(io.StringIO()):
-        dataset = module.LoadImagesAndLabels(
-            str(folder),
-            640,
-            16,
-            augment=True,
-            hyp=yaml.safe_load(settings),
-            stride=32,
-        )
+    dataset = module.LoadImagesAndLabels(
+        str(folder),
+        640,
+        16,
+        augment=True,
+        hyp=yaml.safe_load(settings),
+        stride=32,
+    )
     collate = module.LoadImagesAndLabels.collate_fn
-    return Made(dataset=dataset, arguments={"pin_memory": True, "collate_fn": collate})
+    return Made(dataset, pin_memory=True, collate_fn=collate)
 
 
-def _deeplab(place: Place) -> Made:
+@script("jfzhang95/pytorch-deeplab-xception", "9135e104a7", "train.py", batch=4, heavy=True)
+def deeplab(place: Place) -> Made:
+    """segmentation: VOC, scaled by 0.5 to 2, cropped to 513, blurred; arrays of float32"""
     root = place.repos / "pytorch-deeplab-xception" / "dataloaders"
     joint = definitions(root / "custom_transforms.py")
     module = definitions(root / "datasets" / "pascal.py", tr=joint)
     sizes = types.SimpleNamespace(base_size=513, crop_size=513)
-    with _quiet(io.StringIO()):
-        dataset = module.VOCSegmentation(sizes, str(place.root / "VOCdevkit" / "VOC2012"))
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True})
+    dataset = module.VOCSegmentation(sizes, str(place.root / "VOCdevkit" / "VOC2012"))
+    return Made(dataset, shuffle=True, pin_memory=True)
 
 
-def _srgan(place: Place) -> Made:
+@script("leftthomas/SRGAN", "5e9da9395c", "train.py")
+def srgan(place: Place) -> Made:
+    """super-resolution: PNG, a crop of 88, and that resized to 22 by way of a tensor"""
     module = importlib.import_module("data_utils")
     folder = str(place.root / "pairs" / "target")
     dataset = module.TrainDatasetFromFolder(folder, crop_size=88, upscale_factor=4)
-    return Made(dataset=dataset, arguments={"shuffle": True})
+    return Made(dataset, shuffle=True)
 
 
-def _mprnet(place: Place) -> Made:
+@script(
+    "swz30/MPRNet",
+    "43feb2aed4",
+    "Deblurring/train.py",
+    batch=16,
+    heavy=True,
+    imports=("MPRNet/Deblurring",),
+)
+def mprnet(place: Place) -> Made:
+    """deblurring: two PNGs, saturation, then crops, flips and turns of tensors"""
     module = importlib.import_module("dataset_RGB")
     dataset = module.DataLoaderTrain(str(place.root / "pairs"), {"patch_size": 256})
-    arguments = {"shuffle": True, "drop_last": False, "pin_memory": True}
-    return Made(dataset=dataset, arguments=arguments)
+    return Made(dataset, shuffle=True, drop_last=False, pin_memory=True)
 
 
-def _crnn(place: Place) -> Made:
+@script("Holmeyoung/crnn-pytorch", "dc2f21afc1", "train.py", needs=("lmdb", "six"))
+def crnn(place: Place) -> Made:
+    """OCR: words from LMDB in gray, resized to 100 x 32 in its collate_fn"""
     module = importlib.import_module("dataset")
     dataset = module.lmdbDataset(root=str(place.root / "words"))
     collate = module.alignCollate(imgH=32, imgW=100, keep_ratio=False)
-    return Made(dataset=dataset, arguments={"shuffle": True, "collate_fn": collate})
+    return Made(dataset, shuffle=True, collate_fn=collate)
 
 
-def _proxy_anchor(place: Place) -> Made:
+@script(
+    "tjddus9597/Proxy-Anchor-CVPR2020",
+    "51db57031e",
+    "code/train.py",
+    imports=("Proxy-Anchor-CVPR2020/code",),
+)
+def proxy_anchor(place: Place) -> Made:
+    """metric learning: channels exchanged, random crop, flip, arithmetic"""
     module = importlib.import_module("dataset")
     birds = place.root / "CUB_200_2011"
     birds.mkdir(exist_ok=True)
@@ -389,31 +429,35 @@ def _proxy_anchor(place: Place) -> Made:
         (birds / "images").symlink_to((place.root / "train").resolve())
     transform = module.utils.make_transform(is_train=True, is_inception=True)
     dataset = module.load(name="cub", root=str(place.root), mode="train", transform=transform)
-    return Made(dataset=dataset, arguments={"shuffle": True, "drop_last": True, "pin_memory": True})
+    return Made(dataset, shuffle=True, drop_last=True, pin_memory=True)
 
 
-def _few_shot(place: Place) -> Made:
+@script("yinboc/few-shot-meta-baseline", "779fae39da", "train_meta.py", batch=80)
+def few_shot(place: Place) -> Made:
+    """few-shot: episodes of 5 classes and 16 photos, resize, centre crop"""
     module = importlib.import_module("datasets")
     samplers = importlib.import_module("datasets.samplers")
     dataset = module.make("image-folder", root_path=place.train)
     smallest = min(np.bincount(dataset.label))
     batches = samplers.CategoriesSampler(dataset.label, 4, 5, min(16, int(smallest)))
-    return Made(dataset=dataset, arguments={"batch_sampler": batches, "pin_memory": True})
+    return Made(dataset, batch_sampler=batches, pin_memory=True)
 
 
-def _guided_diffusion(place: Place) -> Made:
+@script("openai/guided-diffusion", "22e0df8183", "scripts/image_train.py", needs=("blobfile",))
+def guided_diffusion(place: Place) -> Made:
+    """diffusion: halved (box) while it can be, bicubic, then cropped as an array"""
     path = place.repos / "guided-diffusion" / "guided_diffusion" / "image_datasets.py"
     module = definitions(path)
     dataset = module.ImageDataset(64, module._list_image_files_recursively(place.train))
-    return Made(dataset=dataset, arguments={"shuffle": True, "drop_last": True})
+    return Made(dataset, shuffle=True, drop_last=True)
 
 
-def _monodepth(place: Place) -> Made:
+@script("nianticlabs/monodepth2", "b676244e5a", "train.py", batch=12, heavy=True)
+def monodepth2(place: Place) -> Made:
+    """depth: three frames of 1242 x 375, four sizes of each, jittered alike"""
     _antialias()
     root = place.repos / "monodepth2" / "datasets"
-    former = types.SimpleNamespace(
-        ToTensor=transforms.ToTensor, Resize=transforms.Resize, ColorJitter=_FormerJitter
-    )
+    former = types.SimpleNamespace(ToTensor=T.ToTensor, Resize=T.Resize, ColorJitter=_FormerJitter)
     base = definitions(root / "mono_dataset.py", transforms=former)
     module = definitions(root / "kitti_dataset.py", MonoDataset=base.MonoDataset)
     frames = len(list((place.root / "kitti" / "drive" / "image_02" / "data").iterdir()))
@@ -427,12 +471,14 @@ def _monodepth(place: Place) -> Made:
         is_train=True,
         img_ext=".jpg",
     )
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True, "drop_last": True})
+    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
-def _tsm(place: Place) -> Made:
+@script("mit-han-lab/temporal-shift-module", "1f6a834b02", "main.py", batch=8)
+def tsm(place: Place) -> Made:
+    """video: clips of 8 frames, one crop and flip, put together as an array"""
     group = importlib.import_module("ops.transforms")
-    transform = transforms.Compose(
+    transform = T.Compose(
         [
             group.GroupMultiScaleCrop(224, [1, 0.875, 0.75, 0.66]),
             group.GroupRandomHorizontalFlip(is_flow=False),
@@ -441,24 +487,32 @@ def _tsm(place: Place) -> Made:
             group.GroupNormalize(list(MEAN), list(STD)),
         ]
     )
-    with _quiet(io.StringIO()):
-        dataset = importlib.import_module("ops.dataset").TSNDataSet(
-            str(place.root / "frames"),
-            str(place.root / "videos.txt"),
-            num_segments=8,
-            transform=transform,
-        )
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True, "drop_last": True})
+    dataset = importlib.import_module("ops.dataset").TSNDataSet(
+        str(place.root / "frames"),
+        str(place.root / "videos.txt"),
+        num_segments=8,
+        transform=transform,
+    )
+    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
-def _image_segmentation(place: Place) -> Made:
+@script("LeeJunHyun/Image_Segmentation", "bc69043e28", "main.py", batch=1, heavy=True)
+def image_segmentation(place: Place) -> Made:
+    """medical: photo and mask, resized twice, turned, cropped, jittered; batches of one"""
     module = importlib.import_module("data_loader")
-    with _quiet(io.StringIO()):
-        dataset = module.ImageFolder(root=str(place.root / "isic" / "train") + "/")
-    return Made(dataset=dataset, arguments={"shuffle": True})
+    dataset = module.ImageFolder(root=str(place.root / "isic" / "train") + "/")
+    return Made(dataset, shuffle=True)
 
 
-def _nested_unet(place: Place) -> Made:
+@script(
+    "4uiiurz1/pytorch-nested-unet",
+    "557ea02f0b",
+    "train.py",
+    batch=16,
+    needs=("cv2", "albumentations"),
+)
+def nested_unet(place: Place) -> Made:
+    """medical: OpenCV and Albumentations, PNGs of 96 x 96 with masks, resized to 256"""
     import albumentations as A
 
     module = definitions(place.repos / "pytorch-nested-unet" / "dataset.py")
@@ -490,39 +544,34 @@ def _nested_unet(place: Place) -> Made:
         1,
         transform,
     )
-    return Made(dataset=dataset, arguments={"shuffle": True, "drop_last": True})
+    return Made(dataset, shuffle=True, drop_last=True)
 
 
-def _chexnet(place: Place) -> Made:
+@script("arnoweng/CheXNet", "3d45ee77e2", "model.py", batch=16, heavy=True)
+def chexnet(place: Place) -> Made:
+    """medical: gray PNGs of 1024 x 1024, ten crops of each"""
     module = importlib.import_module("read_data")
-    normalize = transforms.Normalize(list(MEAN), list(STD))
-    transform = transforms.Compose(
+    normalize = T.Normalize(list(MEAN), list(STD))
+    transform = T.Compose(
         [
-            transforms.Resize(256),
-            transforms.TenCrop(224),
-            transforms.Lambda(
-                lambda crops: torch.stack([transforms.ToTensor()(crop) for crop in crops])
-            ),
-            transforms.Lambda(lambda crops: torch.stack([normalize(crop) for crop in crops])),
+            T.Resize(256),
+            T.TenCrop(224),
+            T.Lambda(lambda crops: torch.stack([T.ToTensor()(crop) for crop in crops])),
+            T.Lambda(lambda crops: torch.stack([normalize(crop) for crop in crops])),
         ]
     )
     dataset = module.ChestXrayDataSet(
         str(place.root / "chests"), str(place.root / "chests.txt"), transform
     )
-    return Made(dataset=dataset, arguments={"shuffle": False, "pin_memory": True})
+    return Made(dataset, shuffle=False, pin_memory=True)
 
 
-def _webdataset(place: Place) -> Made:
+@script("webdataset/webdataset", "e0953f9bba", "README.md", imports=(), needs=("webdataset",))
+def webdataset(place: Place) -> Made:
+    """stream: tar archives, decode('pil'), random crop, flip"""
     import webdataset as wds
 
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )
+    transform = chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
     photos = str(place.root / "shards" / "photos-{000000..000003}.tar")
     dataset = (
         wds.WebDataset(photos, shardshuffle=False, seed=1)
@@ -531,10 +580,14 @@ def _webdataset(place: Place) -> Made:
         .to_tuple("jpg", "cls")
         .map_tuple(transform, lambda label: label)
     )
-    return Made(dataset=dataset, arguments={})
+    return Made(dataset)
 
 
-def _retrieval(place: Place) -> Made:
+@script(
+    "filipradenovic/cnnimageretrieval-pytorch", "1e66a417af", "cirtorch/examples/train.py", batch=5
+)
+def retrieval(place: Place) -> Made:
+    """image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362"""
     _antialias()
     root = place.repos / "cnnimageretrieval-pytorch" / "cirtorch" / "datasets"
     helpers = definitions(root / "datahelpers.py")
@@ -544,9 +597,7 @@ def _retrieval(place: Place) -> Made:
         imresize=helpers.imresize,
     )
     images = sorted(map(str, (place.root / "landmarks").iterdir()))
-    transform = transforms.Compose(
-        [transforms.ToTensor(), transforms.Normalize(mean=list(MEAN), std=list(STD))]
-    )
+    transform = chain()
     # What __init__ reads from a file, and what create_epoch_tuples searches with the network.
     dataset = module.TuplesDataset.__new__(module.TuplesDataset)
     drawn = random.Random(1)
@@ -562,28 +613,33 @@ def _retrieval(place: Place) -> Made:
         transform=transform,
         loader=helpers.default_loader,
     )
-    arguments = {
-        "shuffle": True,
-        "pin_memory": True,
-        "drop_last": True,
-        "collate_fn": helpers.collate_tuples,
-    }
-    return Made(dataset=dataset, arguments=arguments)
+    return Made(
+        dataset, shuffle=True, pin_memory=True, drop_last=True, collate_fn=helpers.collate_tuples
+    )
 
 
-def _facenet(place: Place) -> Made:
+@script("timesler/facenet-pytorch", "787da06156", "examples/finetune.ipynb", batch=32)
+def facenet(place: Place) -> Made:
+    """faces: JPEGs of 160 x 160 as float32 arrays, arithmetic"""
     from torchvision import datasets
 
     module = definitions(place.repos / "facenet-pytorch" / "models" / "mtcnn.py")
-    transform = transforms.Compose(
-        [np.float32, transforms.ToTensor(), module.fixed_image_standardization]
-    )
+    transform = T.Compose([np.float32, T.ToTensor(), module.fixed_image_standardization])
     dataset = datasets.ImageFolder(str(place.root / "faces"), transform=transform)
     sampler = SubsetRandomSampler(range(len(dataset)))
-    return Made(dataset=dataset, arguments={"sampler": sampler})
+    return Made(dataset, sampler=sampler)
 
 
-def _hrnet(place: Place) -> Made:
+@script(
+    "leoxiaobin/deep-high-resolution-net.pytorch",
+    "6f69e4676a",
+    "tools/train.py",
+    batch=32,
+    imports=("deep-high-resolution-net.pytorch/lib",),
+    needs=("cv2", "pycocotools"),
+)
+def hrnet(place: Place) -> Made:
+    """keypoints: OpenCV, one affine warp; heatmaps drawn by NumPy"""
     root = place.repos / "deep-high-resolution-net.pytorch" / "lib" / "dataset"
     base = definitions(root / "JointsDataset.py")
     module = definitions(
@@ -617,231 +673,34 @@ def _hrnet(place: Place) -> Made:
             USE_GT_BBOX=True,
         ),
     )
-    transform = transforms.Compose(
-        [transforms.ToTensor(), transforms.Normalize(mean=list(MEAN), std=list(STD))]
-    )
-    with _quiet(io.StringIO()):
-        dataset = module.COCODataset(
-            config, str(place.root / "people"), "train2017", True, transform
-        )
-    return Made(dataset=dataset, arguments={"shuffle": True, "pin_memory": True})
+    transform = chain()
+    dataset = module.COCODataset(config, str(place.root / "people"), "train2017", True, transform)
+    return Made(dataset, shuffle=True, pin_memory=True)
 
 
-def _captioning(place: Place) -> Made:
+@script(
+    "yunjey/pytorch-tutorial",
+    "0500d3df5a",
+    "tutorials/03-advanced/image_captioning/train.py",
+    needs=("pycocotools",),
+)
+def captioning(place: Place) -> Made:
+    """captions: JPEGs of 256 x 256, crop, flip; sorted and padded in its collate_fn"""
     words = types.SimpleNamespace(tokenize=types.SimpleNamespace(word_tokenize=str.split))
     folder = place.repos / "pytorch-tutorial" / "tutorials" / "03-advanced" / "image_captioning"
     vocabulary = definitions(folder / "build_vocab.py", nltk=words)
     module = definitions(folder / "data_loader.py", nltk=words, Vocabulary=vocabulary.Vocabulary)
-    transform = transforms.Compose(
-        [
-            transforms.RandomCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ]
-    )
+    transform = chain(T.RandomCrop(224), T.RandomHorizontalFlip())
     said = str(place.root / "said.json")
-    with _quiet(io.StringIO()):
-        vocab = vocabulary.build_vocab(said, 1)
-        dataset = module.CocoDataset(str(place.root / "resized"), said, vocab, transform)
-    return Made(dataset=dataset, arguments={"shuffle": True, "collate_fn": module.collate_fn})
+    vocab = vocabulary.build_vocab(said, 1)
+    dataset = module.CocoDataset(str(place.root / "resized"), said, vocab, transform)
+    return Made(dataset, shuffle=True, collate_fn=module.collate_fn)
 
 
-def _jigsaw(place: Place) -> Made:
+@script("bbrattoli/JigsawPuzzlePytorch", "ec85994b9f", "JigsawTrain.py", heavy=True)
+def jigsaw(place: Place) -> Made:
+    """self-supervision: nine tiles, each jittered by NumPy and normalized by itself"""
     module = definitions(place.repos / "JigsawPuzzlePytorch" / "Dataset" / "JigsawImageLoader.py")
     with contextlib.chdir(place.root):
         dataset = module.DataLoader(str(place.root / "imgs"), "listed.txt", classes=1000)
-    return Made(dataset=dataset, arguments={"shuffle": True})
-
-
-UNTUNED: dict[str, Script] = {
-    "maskrcnn": Script(
-        repository="facebookresearch/maskrcnn-benchmark",
-        commit="57eec25b75",
-        file="tools/train_net.py",
-        does="detection: COCO, resized up to 800 x 1333, BGR; grouped by shape, padded",
-        make=_maskrcnn,
-        batch=2,
-        heavy=True,
-        imports=("maskrcnn-benchmark",),
-        needs=("pycocotools", "yaml"),
-    ),
-    "yolov7": Script(
-        repository="WongKinYiu/yolov7",
-        commit="a207844b1c",
-        file="train.py",
-        does="detection: OpenCV, mosaics of four and nine photos, warped, jittered in HSV",
-        make=_yolov7,
-        batch=16,
-        heavy=True,
-        imports=("yolov7",),
-        needs=("cv2", "yaml", "pandas", "tqdm", "requests", "matplotlib", "scipy"),
-    ),
-    "deeplab": Script(
-        repository="jfzhang95/pytorch-deeplab-xception",
-        commit="9135e104a7",
-        file="train.py",
-        does="segmentation: VOC, scaled by 0.5 to 2, cropped to 513, blurred; arrays of float32",
-        make=_deeplab,
-        batch=4,
-        heavy=True,
-        imports=("pytorch-deeplab-xception",),
-    ),
-    "srgan": Script(
-        repository="leftthomas/SRGAN",
-        commit="5e9da9395c",
-        file="train.py",
-        does="super-resolution: PNG, a crop of 88, and that resized to 22 by way of a tensor",
-        make=_srgan,
-        imports=("SRGAN",),
-    ),
-    "mprnet": Script(
-        repository="swz30/MPRNet",
-        commit="43feb2aed4",
-        file="Deblurring/train.py",
-        does="deblurring: two PNGs, saturation, then crops, flips and turns of tensors",
-        make=_mprnet,
-        batch=16,
-        heavy=True,
-        imports=("MPRNet/Deblurring",),
-    ),
-    "crnn": Script(
-        repository="Holmeyoung/crnn-pytorch",
-        commit="dc2f21afc1",
-        file="train.py",
-        does="OCR: words from LMDB in gray, resized to 100 x 32 in its collate_fn",
-        make=_crnn,
-        imports=("crnn-pytorch",),
-        needs=("lmdb", "six"),
-    ),
-    "proxy-anchor": Script(
-        repository="tjddus9597/Proxy-Anchor-CVPR2020",
-        commit="51db57031e",
-        file="code/train.py",
-        does="metric learning: channels exchanged, random crop, flip, arithmetic",
-        make=_proxy_anchor,
-        imports=("Proxy-Anchor-CVPR2020/code",),
-    ),
-    "few-shot": Script(
-        repository="yinboc/few-shot-meta-baseline",
-        commit="779fae39da",
-        file="train_meta.py",
-        does="few-shot: episodes of 5 classes and 16 photos, resize, centre crop",
-        make=_few_shot,
-        batch=80,
-        imports=("few-shot-meta-baseline",),
-    ),
-    "guided-diffusion": Script(
-        repository="openai/guided-diffusion",
-        commit="22e0df8183",
-        file="scripts/image_train.py",
-        does="diffusion: halved (box) while it can be, bicubic, then cropped as an array",
-        make=_guided_diffusion,
-        imports=("guided-diffusion",),
-        needs=("blobfile",),
-    ),
-    "monodepth2": Script(
-        repository="nianticlabs/monodepth2",
-        commit="b676244e5a",
-        file="train.py",
-        does="depth: three frames of 1242 x 375, four sizes of each, jittered alike",
-        make=_monodepth,
-        batch=12,
-        heavy=True,
-        imports=("monodepth2",),
-    ),
-    "tsm": Script(
-        repository="mit-han-lab/temporal-shift-module",
-        commit="1f6a834b02",
-        file="main.py",
-        does="video: clips of 8 frames, one crop and flip, put together as an array",
-        make=_tsm,
-        batch=8,
-        imports=("temporal-shift-module",),
-    ),
-    "image-segmentation": Script(
-        repository="LeeJunHyun/Image_Segmentation",
-        commit="bc69043e28",
-        file="main.py",
-        does="medical: photo and mask, resized twice, turned, cropped, jittered; batches of one",
-        make=_image_segmentation,
-        batch=1,
-        heavy=True,
-        imports=("Image_Segmentation",),
-    ),
-    "nested-unet": Script(
-        repository="4uiiurz1/pytorch-nested-unet",
-        commit="557ea02f0b",
-        file="train.py",
-        does="medical: OpenCV and Albumentations, PNGs of 96 x 96 with masks, resized to 256",
-        make=_nested_unet,
-        batch=16,
-        imports=("pytorch-nested-unet",),
-        needs=("cv2", "albumentations"),
-    ),
-    "chexnet": Script(
-        repository="arnoweng/CheXNet",
-        commit="3d45ee77e2",
-        file="model.py",
-        does="medical: gray PNGs of 1024 x 1024, ten crops of each",
-        make=_chexnet,
-        batch=16,
-        heavy=True,
-        imports=("CheXNet",),
-    ),
-    "webdataset": Script(
-        repository="webdataset/webdataset",
-        commit="e0953f9bba",
-        file="README.md",
-        does="stream: tar archives, decode('pil'), random crop, flip",
-        make=_webdataset,
-        needs=("webdataset",),
-    ),
-    "retrieval": Script(
-        repository="filipradenovic/cnnimageretrieval-pytorch",
-        commit="1e66a417af",
-        file="cirtorch/examples/train.py",
-        does="image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362",
-        make=_retrieval,
-        batch=5,
-        imports=("cnnimageretrieval-pytorch",),
-    ),
-    "facenet": Script(
-        repository="timesler/facenet-pytorch",
-        commit="787da06156",
-        file="examples/finetune.ipynb",
-        does="faces: JPEGs of 160 x 160 as float32 arrays, arithmetic",
-        make=_facenet,
-        batch=32,
-        imports=("facenet-pytorch",),
-    ),
-    "hrnet": Script(
-        repository="leoxiaobin/deep-high-resolution-net.pytorch",
-        commit="6f69e4676a",
-        file="tools/train.py",
-        does="keypoints: OpenCV, one affine warp; heatmaps drawn by NumPy",
-        make=_hrnet,
-        batch=32,
-        imports=("deep-high-resolution-net.pytorch/lib",),
-        needs=("cv2", "pycocotools"),
-    ),
-    "captioning": Script(
-        repository="yunjey/pytorch-tutorial",
-        commit="0500d3df5a",
-        file="tutorials/03-advanced/image_captioning/train.py",
-        does="captions: JPEGs of 256 x 256, crop, flip; sorted and padded in its collate_fn",
-        make=_captioning,
-        needs=("pycocotools",),
-        imports=("pytorch-tutorial",),
-    ),
-    "jigsaw": Script(
-        repository="bbrattoli/JigsawPuzzlePytorch",
-        commit="ec85994b9f",
-        file="JigsawTrain.py",
-        does="self-supervision: nine tiles, each jittered by NumPy and normalized by itself",
-        make=_jigsaw,
-        heavy=True,
-        imports=("JigsawPuzzlePytorch",),
-    ),
-}
-"""By variant of the suite."""
+    return Made(dataset, shuffle=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import multiprocessing
 import os
 import random
@@ -47,7 +49,7 @@ class Scripts(Suite):
             "metric": "times DataLoader",
             "unit": "x",
             "script": {"repository": script.repository, "file": script.file},
-            "does": script.does,
+            "does": script.make.__doc__,
             "untuned": variant in UNTUNED,
             **options.machine,
         }
@@ -57,7 +59,7 @@ class Scripts(Suite):
             return [missing(reason=reason, **facts)]
         assert options.repos is not None
         try:
-            with imported([options.repos / folder for folder in script.imports]):
+            with imported([options.repos / folder for folder in script.folders]):
                 found = _measured(script, options, facts)
         except Exception as error:  # someone else's code: the other scripts are measured
             options.say(f"{variant} failed:\n{traceback.format_exc()}")
@@ -75,10 +77,10 @@ def _absent(script: Script, repos: Path | None) -> str:
     """What to install or clone for ``script``; empty if it is all there."""
     if repos is None:
         return "--repos is not given: the folder of checkouts"
-    absent = [name for name in script.needs if find_spec(name) is None]
+    absent = [name for name in script.libraries if find_spec(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"
-    folders = {folder.split("/")[0] for folder in script.imports}
+    folders = {folder.split("/")[0] for folder in script.folders}
     clones = [
         other.clone(str(repos))
         for name in sorted(folders)
@@ -93,7 +95,9 @@ def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
     lay = lay_out_more if facts["untuned"] else lay_out
     root = lay(options.cache, images, say=options.say)
-    made = script.make(Place(repos=options.repos or Path(), root=root, toy=options.toy))
+    said = io.StringIO()  # most say what they do while they make a dataset
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        made = script.make(Place(repos=options.repos or Path(), root=root, toy=options.toy))
     workers = min(options.threads, 2) if options.toy else options.threads
     batch = min(script.batch, 8) if options.toy else script.batch
     arguments: dict[str, Any] = {

@@ -128,7 +128,7 @@ def test_there_are_twenty_six_scripts_and_none_twice() -> None:
     files = {(script.repository, script.file) for script in SCRIPTS.values()}
     assert len(files) == len(SCRIPTS) == 26
     for script in SCRIPTS.values():
-        for folder in script.imports:
+        for folder in script.folders:
             assert any(folder.split("/")[0] == other.folder for other in SCRIPTS.values())
 
 
@@ -137,7 +137,7 @@ def test_no_script_is_in_both_lists_and_each_can_be_cloned() -> None:
     assert not UNTUNED.keys() & SCRIPTS.keys()
     for script in UNTUNED.values():
         assert script.repository not in {other.repository for other in SCRIPTS.values()}
-        assert {folder.split("/")[0] for folder in script.imports} <= {script.folder}
+        assert {folder.split("/")[0] for folder in script.folders} <= {script.folder}
 
 
 def test_untuned_scripts_are_all_in_one_table_with_what_they_gained_before() -> None:
