@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,63 +63,52 @@ _CHOICES = {
     "LMDB, `--encode dct`": "fastload-lmdb-dct",
     "LMDB, raw pixels (photos with `--resize 256`)": "fastload-lmdb-raw",
 }
-# Suites whose tables are in docs/performance.md, docs/buckets.md or docs/remote.md only.
-_EXPLAINED = {"cache", "entry-points", "buckets", "remote"}
+# Suites whose tables are on the pages of their subjects only.
+_EXPLAINED = {"cache", "entry-points", "buckets", "remote", "scripts"}
 # Suites whose figures are in the summary and a chart, and those that a page tells in a sentence;
 # bench/results has their rows.
 _DRAWN = {suite for suite, _ in _SHORT}
 _TOLD = {"formats", "never-slower", "auto"}
-_HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
-    """Put ``rows`` into the documents below ``root``, suites by name, and return their paths.
+    """Put ``rows`` into the documents below ``root`` and return the paths of those that they fill.
 
-    Rows of the suite scripts go to docs/your-dataset.md, those of buckets to docs/buckets.md, those
-    of remote to docs/remote.md, those of cache and entry-points to docs/performance.md, all
-    others to docs/benchmarks.md. README.md has a chart of few of them. Of any-dataset, own Datasets
-    have their tables in docs/your-dataset.md; the encodings have one in docs/performance.md, too.
     A table for which there are no rows stays as it is.
 
     Raises ValueError if a document has no markers.
     """
-    suites: dict[str, list[Row]] = {}
-    for row in rows:
-        suites.setdefault(row["suite"], []).append(row)
-    others = [
-        row for suite in sorted(suites.keys() - _EXPLAINED - {"scripts"}) for row in suites[suite]
-    ]
-    of_scripts = suites.get("scripts", [])
-    own = [row for row in suites.get("any-dataset", ()) if _on_a_page(row)]
-    filled = []
-    for name, markers, table, its_rows in (
-        ("README.md", _README, chart, others),
-        ("docs/benchmarks.md", _DOCUMENT, figures, others),
-        (
-            "docs/your-dataset.md",
-            _SCRIPTS,
-            scripts,
-            [row for row in of_scripts if not row.get("untuned")],
-        ),
-        (
-            "docs/your-dataset.md",
-            _UNTUNED,
-            untuned,
-            [row for row in of_scripts if row.get("untuned")],
-        ),
-        ("docs/remote.md", _markers("remote"), remote, suites.get("remote")),
-        ("docs/performance.md", _ENCODINGS, encodings, others),
-        ("docs/performance.md", _markers("entry-points"), entry_points, suites.get("entry-points")),
-        ("docs/performance.md", _markers("cache"), caches, suites.get("cache")),
-        ("docs/buckets.md", _markers("buckets"), buckets, suites.get("buckets")),
-        ("docs/your-dataset.md", _markers("any-dataset, deferred"), deferred, own),
-        ("docs/your-dataset.md", _markers("any-dataset, arrays"), arrays, own),
-    ):
-        if its_rows and (made := table(its_rows)):
-            _between(root / name, *markers, made)
-            if root / name not in filled:
-                filled.append(root / name)
-    return filled
+    filled = {}
+    for name, markers, table in _TABLES:
+        if text := table(rows):
+            _between(root / name, *markers, text)
+            filled[root / name] = None
+    return list(filled)
+
+
+def _of(rows: Sequence[Row], suite: str) -> list[Row]:
+    return [row for row in rows if row["suite"] == suite]
+
+
+def _others(rows: Sequence[Row]) -> list[Row]:
+    """Those of suites that no page of their own explains, suites by name."""
+    return sorted(
+        (row for row in rows if row["suite"] not in _EXPLAINED), key=lambda row: str(row["suite"])
+    )
+
+
+def _table(headings: Sequence[str], lines: Iterable[Sequence[str]], text: int = 1) -> list[str]:
+    """A table in Markdown, whose first ``text`` columns are text and all others figures."""
+    head = "".join(f" {heading} |" if heading else " |" for heading in headings)
+    aligned = "---|" * text + "---:|" * (len(headings) - text)
+    return [f"|{head}", f"|{aligned}", *(f"| {' | '.join(cells)} |" for cells in lines)]
+
+
+def _measured(
+    rows: Sequence[Row], headings: Sequence[str], lines: Sequence[Sequence[str]], text: int = 1
+) -> str:
+    """Where ``rows`` were measured, and a table of them; "" without lines."""
+    return "\n".join([_conditions(rows), "", *_table(headings, lines, text)]) if lines else ""
 
 
 _SCRIPTS_SHOWN = 8
@@ -130,14 +119,15 @@ def scripts(rows: Sequence[Row]) -> str:
 
     Below it stands what all others gained; bench/results has their rows.
     """
+    rows = [row for row in _of(rows, "scripts") if not row.get("untuned")]
+    if not rows:
+        return ""
     measured = sorted(
         (row for row in rows if row["median"] is not None), key=lambda row: -float(row["median"])
     )
     few = min(_SCRIPTS_SHOWN, len(measured))
     shown = {round(place * (len(measured) - 1) / max(few - 1, 1)) for place in range(few)}
-    lines = [_conditions(measured), ""] if measured else []
-    lines += ["| script | what its Dataset does | times DataLoader |", "|---|---|---:|"]
-    others = []
+    cells, others = [], []
     for place, row in enumerate(measured):
         name = row["script"]
         if place in shown:
@@ -145,9 +135,11 @@ def scripts(rows: Sequence[Row]) -> str:
             between = f"{row['min']:.1f} to {row['max']:.1f}"
             figure = f"{row['median']:.1f}"
             figure = f"**{figure}**" if row["median"] > 1 else figure
-            lines.append(f"| {link}, `{name['file']}` | {row['does']} | {figure} ({between}) |")
+            cells.append([f"{link}, `{name['file']}`", row["does"], f"{figure} ({between})"])
         else:
             others.append(float(row["median"]))
+    lines = [_conditions(measured), ""] if measured else []
+    lines += _table(("script", "what its Dataset does", "times DataLoader"), cells, text=2)
     if others:
         text = f"The other {len(others)} gained {others[-1]:.1f} to {others[0]:.1f} times"
         lines += ["", f"{text}: `python -m bench table bench/results/scripts.json`."]
@@ -164,9 +156,12 @@ def untuned(rows: Sequence[Row]) -> str:
     Each figure is that without workers, and that with two.
     """
     by_script: dict[str, dict[int, Row]] = {}
-    for row in rows:
-        by_script.setdefault(row["variant"], {})[row["setting"]["processes"]] = row
-    lines = ["| script | before | now |", "|---|---:|---:|"]
+    for row in _of(rows, "scripts"):
+        if row.get("untuned"):
+            by_script.setdefault(row["variant"], {})[row["setting"]["processes"]] = row
+    if not by_script:
+        return ""
+    cells = []
 
     def both(found: Mapping[int, Row], figure: Callable[[Row], float]) -> str:
         return "/".join(
@@ -180,28 +175,30 @@ def untuned(rows: Sequence[Row]) -> str:
         repository, kind = row["script"]["repository"], row["does"].split(":")[0]
         link = f"[{repository.split('/')[1]}](https://github.com/{repository}), {kind}"
         before = both(found, lambda row: float(row["setting"]["before"]))
-        lines.append(f"| {link} | {before} | {both(found, lambda row: float(row['median']))} |")
-    return "\n".join(lines)
+        cells.append([link, before, both(found, lambda row: float(row["median"]))])
+    return "\n".join(_table(("script", "before", "now"), cells))
 
 
 def remote(rows: Sequence[Row]) -> str:
     """One line per loader of the suite remote: nothing cached, all, or half."""
-    headings = ("loader", *(heading for _, _, heading in _REMOTE_COLUMNS))
-    lines = [_conditions(rows), "", f"| {' | '.join(headings)} |"]
-    lines.append("|---|" + "---:|" * len(_REMOTE_COLUMNS))
+    rows = _of(rows, "remote")
     row_of = {
         (row["loader"], row["variant"], row["metric"]): row
         for row in rows
         if row["median"] is not None
     }
-    columns = {column[:2] for column in _REMOTE_COLUMNS}
-    for loader in dict.fromkeys(loader for loader, *column in row_of if tuple(column) in columns):
-        cells = [
-            report.shown(row_of[key]["median"]) if (key := (loader, *column[:2])) in row_of else ""
-            for column in _REMOTE_COLUMNS
-        ]
-        lines.append(f"| {loader} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    columns = [column[:2] for column in _REMOTE_COLUMNS]
+    loaders = dict.fromkeys(loader for loader, *column in row_of if tuple(column) in columns)
+    lines = [
+        [loader, *(_shown(row_of.get((loader, *column))) for column in columns)]
+        for loader in loaders
+    ]
+    headings = ["loader", *(heading for _, _, heading in _REMOTE_COLUMNS)]
+    return _measured(rows, headings, lines)
+
+
+def _shown(row: Row | None) -> str:
+    return "" if row is None else report.shown(row["median"])
 
 
 def encodings(rows: Sequence[Row]) -> str:
@@ -212,7 +209,7 @@ def encodings(rows: Sequence[Row]) -> str:
     row_of = {
         (row["suite"], row["variant"], row["loader"], row["metric"]): row
         for row in rows
-        if row["median"] is not None
+        if row["median"] is not None and row["suite"] not in _EXPLAINED
     }
     shown: list[Row] = []
 
@@ -223,7 +220,7 @@ def encodings(rows: Sequence[Row]) -> str:
         shown.append(row)
         return f"{row['median']:.2f}" if metric == "size" else report.shown(row["median"])
 
-    lines = []
+    lines: list[list[str]] = []
     for store, loader in _CHOICES.items():
         raw = loader == "fastload-lmdb-raw"
         photos, small = (
@@ -241,17 +238,15 @@ def encodings(rows: Sequence[Row]) -> str:
         ]
         if not (cells[1] and cells[2]):
             return ""
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(
-        [
-            _conditions(shown),
-            "",
-            "| images/s in later epochs | photos, 224x224 crops | 32x32 images "
-            "| size, times the JPEGs: photos, 32x32 | packed, photos/s |",
-            "|---|---:|---:|---:|---:|",
-            *lines,
-        ]
+        lines.append(cells)
+    headings = (
+        "images/s in later epochs",
+        "photos, 224x224 crops",
+        "32x32 images",
+        "size, times the JPEGs: photos, 32x32",
+        "packed, photos/s",
     )
+    return _measured(shown, headings, lines)
 
 
 _ENTRY_POINTS = {
@@ -265,47 +260,39 @@ _ENTRY_POINTS = {
 
 def entry_points(rows: Sequence[Row]) -> str:
     """One line per workload: CPU time with and without entry points."""
-    lines = [
-        _conditions(rows),
-        "",
-        "| CPU time per image | without, us | with entry points, us | times faster "
-        "| first epoch, CPU time | bytes per image |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    rows = _of(rows, "entry-points")
+    lines = []
     for variant, images in _ENTRY_POINTS.items():
         of = {row["metric"]: row for row in rows if row["variant"] == variant}
-        if not of:
-            continue
-        gain = of["gain of entry points"]
-        without, remembering = (
-            report.shown(of[f"CPU time, {name} entry points"]["median"])
-            for name in ("without", "with")
-        )
-        lines.append(
-            f"| {images} | {without} | {remembering} | {gain['median']:.2f} "
-            f"| {gain['setting']['first_epoch']:.2f} x | {gain['setting']['bytes_an_image']:,} |"
-        )
-    return "\n".join(lines)
+        if of:
+            gain = of["gain of entry points"]
+            times = [_shown(of[f"CPU time, {name} entry points"]) for name in ("without", "with")]
+            first, nbytes = (gain["setting"][key] for key in ("first_epoch", "bytes_an_image"))
+            lines.append([images, *times, f"{gain['median']:.2f}", f"{first:.2f} x", f"{nbytes:,}"])
+    headings = (
+        "CPU time per image",
+        "without, us",
+        "with entry points, us",
+        "times faster",
+        "first epoch, CPU time",
+        "bytes per image",
+    )
+    return _measured(rows, headings, lines)
 
 
 def caches(rows: Sequence[Row]) -> str:
     """One line per workload and cache: the speed of its epochs relative to no cache."""
-    lines = [
-        _conditions(rows),
-        "",
-        "| images | `cache` | first epoch | later epochs | bytes per image |",
-        "|---|---|---:|---:|---:|",
-    ]
+    rows = _of(rows, "cache")
     row_of = {
         (row["variant"], row["setting"]["cache"], row["metric"].split()[0]): row for row in rows
     }
+    lines = []
     for variant, kind in dict.fromkeys(key[:2] for key in row_of):
         first, later = (row_of[variant, kind, epoch] for epoch in ("first", "later"))
-        lines.append(
-            f'| {variant} | `"{kind}"` | {first["median"]:.2f} | {later["median"]:.2f} '
-            f"| {later['setting']['bytes_an_image']:,} |"
-        )
-    return "\n".join(lines)
+        speeds = [f"{row['median']:.2f}" for row in (first, later)]
+        lines.append([variant, f'`"{kind}"`', *speeds, f"{later['setting']['bytes_an_image']:,}"])
+    headings = ("images", "`cache`", "first epoch", "later epochs", "bytes per image")
+    return _measured(rows, headings, lines, text=2)
 
 
 _DEFERRED = {
@@ -339,22 +326,16 @@ def arrays(rows: Sequence[Row]) -> str:
 def _own(rows: Sequence[Row], variants: dict[str, str]) -> str:
     measured = {
         (row["variant"], bool(row["setting"]["workers"])): row
-        for row in rows
+        for row in _of(rows, "any-dataset")
         if row["variant"] in variants and row["metric"] == _TIMES and row["median"]
     }
-    if not measured:
-        return ""
-    lines = [
-        _conditions(list(measured.values())),
-        "",
-        "| times DataLoader (95 % interval) | 0 workers | workers |",
-        "|---|---:|---:|",
-    ]
+    lines = []
     for variant, described in variants.items():
         cells = [_mean(measured.get((variant, workers))) for workers in (False, True)]
         if any(cells):
-            lines.append(f"| {described} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append([described, *cells])
+    headings = ("times DataLoader (95 % interval)", "0 workers", "workers")
+    return _measured(list(measured.values()), headings, lines)
 
 
 def _mean(row: Row | None) -> str:
@@ -373,24 +354,19 @@ _BUCKETS = {
 
 def buckets(rows: Sequence[Row]) -> str:
     """One line per way to make batches of images of several sizes."""
-    lines = [
-        _conditions(rows),
-        "",
-        "| | padding, % of the pixels | images/s |",
-        "|---|---:|---:|",
-    ]
-    row_of = {(row["loader"], row["metric"]): row for row in rows}
+    row_of = {(row["loader"], row["metric"]): row for row in _of(rows, "buckets")}
+    lines = []
     for loader, described in _BUCKETS.items():
         if (loader, "padding") in row_of:
             padding, rate = (row_of[loader, metric] for metric in ("padding", "throughput"))
-            lines.append(
-                f"| {described} | {padding['median']:.1f} | {report.shown(rate['median'])} |"
-            )
-    return "\n".join(lines)
+            lines.append([described, f"{padding['median']:.1f}", _shown(rate)])
+    headings = ("", "padding, % of the pixels", "images/s")
+    return _measured([*row_of.values()], headings, lines)
 
 
 def chart(rows: Sequence[Row]) -> str:
     """The README's chart and what its bars are; nothing if one of them was not measured."""
+    rows = _others(rows)
     few = plot.overview(rows)
     peer = report.best_peer(few.values())
     if peer is None:
@@ -411,30 +387,35 @@ def chart(rows: Sequence[Row]) -> str:
     return f"{picture}\n\n{textwrap.fill(text, 100)}"
 
 
-def summary(rows: Sequence[Row]) -> list[str]:
-    """One line per workload: the forms of fastload, and the best other loader."""
-    lines = [f"| {' | '.join(_HEADINGS)} |", "|---|---:|---:|---:|---:|---:|---:|"]
-    groups = report.groups(rows)
-    for wanted in _SHORT:
-        for (suite, variant, metric, unit), group in groups.items():
-            if (suite, metric) == wanted:
-                lines += _line(f"{suite}, {variant}: {unit}", group)
-    return [*lines, ""] if len(lines) > 2 else []
-
-
 def figures(rows: Sequence[Row]) -> str:
     """The summary, charts, and tables of the suites that these do not tell."""
-    lines = [_conditions(rows), "", *summary(rows), *_slowest(rows), *_charts(rows)]
+    rows = _others(rows)
+    if not rows:
+        return ""
+    lines = [_conditions(rows), "", *_summary(rows), *_slowest(rows), *_charts(rows)]
     untold = [row for row in rows if row["suite"] not in _TOLD | _DRAWN and not _on_a_page(row)]
     for suite in dict.fromkeys(row["suite"] for row in untold):
-        lines += _table([row for row in untold if row["suite"] == suite])
+        lines += _medians(_of(untold, suite))
     return "\n".join(lines).rstrip()
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    """One line per workload: the forms of fastload, and the best other loader."""
+    groups = report.groups(rows).items()
+    lines = [
+        line
+        for wanted in _SHORT
+        for (suite, variant, metric, unit), group in groups
+        if (suite, metric) == wanted and (line := _line(f"{suite}, {variant}: {unit}", group))
+    ]
+    headings = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
+    return [*_table(headings, lines), ""] if lines else []
 
 
 _TIMES = "times DataLoader"
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def _medians(rows: Sequence[Row]) -> list[str]:
     """The medians of one suite: a line for each loader, a column for each variant and metric.
 
     Where there are one or two loaders, or where a variant has its own, a line is a variant's
@@ -467,11 +448,8 @@ def _table(rows: Sequence[Row]) -> list[str]:
             figure = report.shown(row["median"])
             cells.setdefault(line, {})[heading] = f"**{figure}**" if wins else figure
             headings[heading] = None
-    lines = [f"**{rows[0]['suite']}**", "", f"| | {' | '.join(headings)} |"]
-    lines.append("|---|" + "---:|" * len(headings))
-    for line, of in cells.items():
-        lines.append(f"| {line} | {' | '.join(of.get(heading, '') for heading in headings)} |")
-    return [*lines, ""]
+    lines = [[line, *(of.get(heading, "") for heading in headings)] for line, of in cells.items()]
+    return [f"**{rows[0]['suite']}**", "", *_table(["", *headings], lines), ""]
 
 
 def _charts(rows: Sequence[Row]) -> list[str]:
@@ -515,12 +493,12 @@ def _line(workload: str, group: Sequence[Row]) -> list[str]:
     for form in _FORMS.values():
         fastest = next((row for row in ours if row["loader"] in form), None)
         cells.append("" if fastest is None else _figure(fastest, best=wins and fastest is ours[0]))
-    cells += [
+    return [
+        *cells,
         "" if peer is None else f"{peer['loader']} {_figure(peer)}",
         "" if times is None else f"{times:.2f}",
         "" if baseline is None else _figure(baseline),
     ]
-    return [f"| {' | '.join(cells)} |"]
 
 
 def _figure(found: Row, *, best: bool = False) -> str:
@@ -557,3 +535,19 @@ def _between(path: Path, begin: str, end: str, text: str) -> None:
     head, rest = whole.split(begin)
     tail = rest.split(end)[1]
     path.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
+
+
+# Page, markers around the table in it, and what makes it of all rows; "" where it has none.
+_TABLES: tuple[tuple[str, tuple[str, str], Callable[[Sequence[Row]], str]], ...] = (
+    ("README.md", _README, chart),
+    ("docs/benchmarks.md", _DOCUMENT, figures),
+    ("docs/your-dataset.md", _SCRIPTS, scripts),
+    ("docs/your-dataset.md", _UNTUNED, untuned),
+    ("docs/remote.md", _markers("remote"), remote),
+    ("docs/performance.md", _ENCODINGS, encodings),
+    ("docs/performance.md", _markers("entry-points"), entry_points),
+    ("docs/performance.md", _markers("cache"), caches),
+    ("docs/buckets.md", _markers("buckets"), buckets),
+    ("docs/your-dataset.md", _markers("any-dataset, deferred"), deferred),
+    ("docs/your-dataset.md", _markers("any-dataset, arrays"), arrays),
+)
