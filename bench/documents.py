@@ -68,7 +68,7 @@ _EXPLAINED = {"cache", "entry-points", "buckets", "remote", "scripts"}
 # Suites whose figures are in the summary and a chart, and those that a page tells in a sentence;
 # bench/results has their rows.
 _DRAWN = {suite for suite, _ in _SHORT}
-_TOLD = {"formats", "never-slower", "auto"}
+_TOLD = {"formats", "never-slower"}
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.suites.any_dataset import AnyDataset
 from bench.suites.augment import Augment
+from bench.suites.autotune import Autotune
 from bench.suites.base import Suite
 from bench.suites.cold import Cold
 from bench.suites.formats import Formats
@@ -16,7 +17,6 @@ from bench.suites.pack import Pack
 from bench.suites.remote import Remote
 from bench.suites.scripts import Scripts
 from bench.suites.startup import Startup
-from bench.suites.tuning import Auto, Autotune
 
 SUITES: dict[str, Suite] = {
     suite.name: suite
@@ -36,7 +36,6 @@ SUITES: dict[str, Suite] = {
         Remote(),
         Formats(),
         Autotune(),
-        Auto(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),
