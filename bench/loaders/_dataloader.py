@@ -16,8 +16,6 @@ from bench.workload import Workload
 class DataLoaderBase(Loader):
     """torch's DataLoader around ``dataset(work)``, one worker process per thread."""
 
-    _loader: DataLoader[Any] | None = None
-
     def settings(self, work: Workload) -> list[Setting]:
         return [
             {"num_workers": work.threads, "prefetch_factor": prefetch, "persistent_workers": True}
@@ -39,14 +37,10 @@ class DataLoaderBase(Loader):
         self._loader = DataLoader(self.dataset(work), **options, **setting)
 
     def epoch(self) -> Iterator[Batch]:
-        assert self._loader is not None, "open() comes first"
         for images, labels in self._loader:
             if self._channels_last:
                 images = images.contiguous(memory_format=torch.channels_last)
             yield images, labels
-
-    def close(self) -> None:
-        self._loader = None  # its workers end with it
 
 
 class _Mixed:

@@ -88,6 +88,20 @@ def sample(data: bytes | np.ndarray, work: Workload) -> torch.Tensor:
     return torch.from_numpy(out)
 
 
+class Finish:
+    """Makes a finished image and its label of a peer's sample, in the process where it is called.
+
+    ``image`` and ``label`` are where the sample has its bytes and its label.
+    """
+
+    def __init__(self, work: Workload, image: Any = "image", label: Any = "label") -> None:
+        self._work, self._image, self._label = work, image, label
+
+    def __call__(self, from_peer: Any) -> tuple[torch.Tensor, int]:
+        setup()
+        return sample(from_peer[self._image], self._work), int(from_peer[self._label])
+
+
 def empty(work: Workload, count: int) -> torch.Tensor:
     """Memory for so many finished samples: (count, 3, size, size) of the workload's layout."""
     channels_last = work.memory_format == "channels_last"

@@ -20,6 +20,17 @@ import torch
 
 from bench.workload import Workload
 
+# What to install for a module, where the package has another name.
+_PACKAGES = {
+    "cv2": "opencv-python-headless",
+    "nvidia.dali": "nvidia-dali-cuda120 or nvidia-dali-cuda130",
+    "PIL": "pillow",
+    "spdl.io": "spdl and FFmpeg's libraries",
+    "spdl.pipeline": "spdl and FFmpeg's libraries",
+    "streaming": "mosaicml-streaming",
+    "tensorflow": "tensorflow-cpu",
+}
+
 Setting = dict[str, Any]
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -37,7 +48,6 @@ class Loader(abc.ABC):
         needs: modules without which it cannot run.
         user_imports: those of them that a training script imports anyway, for its transforms; not
             counted as the loader's import time.
-        install: what to install for them, if the packages have other names than the modules.
         store: name of its packed form, shared by loaders that read the same one; None if it reads
             the loose files.
         reopens: whether it can be closed and opened again as fast as an index is read. If not
@@ -48,10 +58,10 @@ class Loader(abc.ABC):
     summary: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
     user_imports: ClassVar[tuple[str, ...]] = ()
-    install: ClassVar[str | None] = None
     store: ClassVar[str | None] = None
     reopens: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
+    _loader: Any = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -59,9 +69,8 @@ class Loader(abc.ABC):
     def absent(self) -> str | None:
         """Why it is not installed, or None."""
         missing = [module for module in self.needs if not _is_installed(module)]
-        if not missing:
-            return None
-        return f"not installed: {self.install or ', '.join(missing)}"
+        packages = dict.fromkeys(_PACKAGES.get(module, module) for module in missing)
+        return f"not installed: {', '.join(packages)}" if missing else None
 
     def load(self) -> None:
         """Import all that it needs."""
@@ -116,16 +125,16 @@ class Loader(abc.ABC):
     def open(self, work: Workload, setting: Setting) -> None:
         """Make the loader, so that ``epoch`` can be called again and again."""
 
-    @abc.abstractmethod
     def epoch(self) -> Iterator[Batch]:
         """The batches of one epoch: images as ``work`` says, labels int64, full batches only.
 
         Where ``work`` has masks, they take the place of the labels.
         """
+        yield from self._loader
 
-    @abc.abstractmethod
     def close(self) -> None:
-        """Release everything that ``open`` made."""
+        """Release everything that ``open`` made; processes and threads end with ``_loader``."""
+        self._loader = None
 
 
 def _is_installed(module: str) -> bool:

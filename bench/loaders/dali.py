@@ -20,7 +20,6 @@ class Dali(Loader):
 
     summary = "NVIDIA DALI, CPU pipeline over the files"
     needs = ("nvidia.dali",)
-    install = "nvidia-dali-cuda120 or nvidia-dali-cuda130"
 
     def settings(self, work: Workload) -> list[Setting]:
         return [

@@ -20,7 +20,6 @@ class _Fastload(Loader):
     needs = ("fastload", "torchvision")
     user_imports = ("torchvision.datasets", "torchvision.transforms")
     decode: ClassVar[str] = "exact"
-    _loader: Any = None
 
     def load(self) -> None:
         import fastload
@@ -61,9 +60,6 @@ class _Fastload(Loader):
     def epoch(self) -> Iterator[Batch]:
         for batch in self._loader:
             yield (batch["image"], batch["mask"]) if isinstance(batch, dict) else batch
-
-    def close(self) -> None:
-        self._loader = None
 
 
 class Folder(_Fastload):

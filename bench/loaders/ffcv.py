@@ -7,13 +7,12 @@ layouts are measured. Batches are in its own buffers and are overwritten later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.loaders.base import Batch, Loader, Setting
+from bench.loaders.base import Loader, Setting
 from bench.workload import MEAN, STD, Workload
 
 
@@ -24,7 +23,6 @@ class Ffcv(Loader):
     needs = ("ffcv",)
     store = "ffcv"
     reopens = False  # seconds of compiling
-    _loader: Any = None
 
     def pack(self, work: Workload, folder: Path) -> None:
         _write(work, folder / "images.beton")
@@ -59,12 +57,6 @@ class Ffcv(Loader):
             custom_fields={"image": RGBImageField} if work.pixels == "jpeg" else {},
             **setting,
         )
-
-    def epoch(self) -> Iterator[Batch]:
-        yield from self._loader
-
-    def close(self) -> None:
-        self._loader = None
 
 
 class FfcvChannelsLast(Ffcv):

@@ -40,7 +40,6 @@ class _Fastload(Lmdb):
 class FastloadDali(_Fastload):
     summary = "FastLoader on LMDB, decoded by DALI on the GPU"
     needs = ("fastload", "torchvision", "nvidia.dali")
-    install = "torch-fastload[dali] or torch-fastload[dali-cuda13]"
     decodes = {"engine": "dali"}
 
     def settings(self, work: Workload) -> list[Setting]:

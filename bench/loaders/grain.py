@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from bench.workload import Workload
 class Grain(Loader):
     summary = "Grain MapDataset over the files, simplejpeg and OpenCV"
     needs = ("grain", "simplejpeg", "cv2")
-    install = "grain, simplejpeg, opencv-python-headless"
 
     def settings(self, work: Workload) -> list[Setting]:
         return [
@@ -34,36 +34,32 @@ class Grain(Loader):
         options = grain.ReadOptions(
             num_threads=setting["read_threads"], prefetch_buffer_size=setting["prefetch"]
         )
-        dataset = dataset.map(_Decode(work)).to_iter_dataset(options)
+        dataset = dataset.map(_Read(work)).to_iter_dataset(options)
         dataset = dataset.batch(work.batch, drop_remainder=True, batch_fn=_stack)
         if setting["workers"]:
             workers = grain.MultiprocessingOptions(num_workers=setting["workers"])
             dataset = dataset.mp_prefetch(workers)
-        self._dataset = dataset
+        self._loader = dataset
         self._channels_last = work.memory_format == "channels_last"
 
     def epoch(self) -> Iterator[Batch]:
-        for pixels, labels in self._dataset:
+        for pixels, labels in self._loader:
             images = torch.from_numpy(pixels)
             if self._channels_last:
                 images = images.contiguous(memory_format=torch.channels_last)
             yield images, torch.from_numpy(labels)
 
-    def close(self) -> None:
-        self._dataset = None
 
-
-class _Decode:
+class _Read:
     def __init__(self, work: Workload) -> None:
-        self._work = work
+        from bench.loaders._opencv import Finish
+
+        self._finish = Finish(work)
 
     def __call__(self, sample: tuple[str, int]) -> tuple[np.ndarray, int]:
-        from bench.loaders import _opencv
-
-        _opencv.setup()
         path, label = sample
-        with open(path, "rb") as file:
-            return _opencv.sample(file.read(), self._work).numpy(), label
+        image, _ = self._finish({"image": Path(path).read_bytes(), "label": label})
+        return image.numpy(), label
 
 
 def _stack(samples: Any) -> tuple[np.ndarray, np.ndarray]:

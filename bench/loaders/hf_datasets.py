@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from torch.utils.data import default_collate
 
 from bench.loaders._dataloader import DataLoaderBase
 from bench.workload import Workload
@@ -14,7 +17,6 @@ from bench.workload import Workload
 class HfDatasets(DataLoaderBase):
     summary = "Hugging Face datasets on Arrow, simplejpeg and OpenCV in set_transform"
     needs = ("datasets", "simplejpeg", "cv2")
-    install = "datasets, simplejpeg, opencv-python-headless"
     store = "arrow"
 
     def pack(self, work: Workload, folder: Path) -> None:
@@ -36,26 +38,19 @@ class HfDatasets(DataLoaderBase):
     def dataset(self, work: Workload) -> Any:
         import datasets
 
+        from bench.loaders._opencv import Finish
+
         table = datasets.load_from_disk(str(self.store_folder(work) / "table"))
-        return table.with_transform(_Decode(work))
+        return table.with_transform(functools.partial(_finished, Finish(work)))
 
     def options(self, work: Workload) -> dict[str, Any]:
         return {**super().options(work), "collate_fn": _collate}
 
 
-class _Decode:
-    def __init__(self, work: Workload) -> None:
-        self._work = work
-
-    def __call__(self, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        from bench.loaders import _opencv
-
-        _opencv.setup()
-        images = [_opencv.sample(data, self._work) for data in rows["image"]]
-        return {"image": images, "label": rows["label"]}
+def _finished(finish: Any, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    samples = zip(rows["image"], rows["label"])
+    return {"sample": [finish({"image": image, "label": label}) for image, label in samples]}
 
 
 def _collate(rows: list[dict[str, Any]]) -> Any:
-    from torch.utils.data import default_collate
-
-    return default_collate([(row["image"], row["label"]) for row in rows])
+    return default_collate([row["sample"] for row in rows])

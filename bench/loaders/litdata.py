@@ -17,7 +17,6 @@ os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")
 class Litdata(DataLoaderBase):
     summary = "LitData StreamingDataset of the files' bytes, simplejpeg and OpenCV"
     needs = ("litdata", "simplejpeg", "cv2")
-    install = "litdata, simplejpeg, opencv-python-headless"
     store = "litdata"
     ordered = False  # each worker gets chunks of its own
 
@@ -38,9 +37,11 @@ class Litdata(DataLoaderBase):
     def open(self, work: Workload, setting: Setting) -> None:
         import litdata
 
+        from bench.loaders._opencv import Finish
+
         self._channels_last = work.memory_format == "channels_last"
         dataset = litdata.StreamingDataset(
-            **self.place(work), shuffle=work.shuffled, drop_last=True, transform=_Decode(work)
+            **self.place(work), shuffle=work.shuffled, drop_last=True, transform=Finish(work)
         )
         self._loader = litdata.StreamingDataLoader(
             dataset, batch_size=work.batch, drop_last=True, **setting
@@ -49,17 +50,6 @@ class Litdata(DataLoaderBase):
     def place(self, work: Workload) -> dict[str, Any]:
         """Where the chunks are, as arguments of the dataset."""
         return {"input_dir": str(self.store_folder(work))}
-
-
-class _Decode:
-    def __init__(self, work: Workload) -> None:
-        self._work = work
-
-    def __call__(self, sample: dict[str, Any]) -> tuple[Any, int]:
-        from bench.loaders import _opencv
-
-        _opencv.setup()
-        return _opencv.sample(sample["image"], self._work), sample["label"]
 
 
 def _read(sample: tuple[str, int]) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class Remote(Loader):
 class FastloadRemote(Remote, Lmdb):
     summary = "FastLoader on an LMDB store in S3, all records shuffled"
     needs = (*Lmdb.needs, "obstore")
-    install = "obstore"
     window: ClassVar[int | None] = None
 
     def stated(self, work: Workload) -> Setting:

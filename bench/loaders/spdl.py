@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +17,6 @@ Source = list[tuple[str, int]]
 class Spdl(Loader):
     summary = "SPDL pipeline of threads: spdl.io (FFmpeg) or simplejpeg and OpenCV"
     needs = ("spdl.io", "spdl.pipeline", "simplejpeg", "cv2")
-    install = "spdl, simplejpeg, opencv-python-headless, and FFmpeg's libraries"
-    _pipeline: Any = None
 
     def settings(self, work: Workload) -> list[Setting]:
         own = ["spdl.io"] if work.recipe == "train" and work.pixels != "raw" else []
@@ -83,6 +80,3 @@ class Spdl(Loader):
         for image, out in zip(pixels, images.numpy(), strict=True):
             self._opencv.write(np.ascontiguousarray(image), out)
         return images, torch.tensor([label for _, label in source])
-
-    def close(self) -> None:
-        self._pipeline = None

@@ -12,7 +12,6 @@ from bench.workload import Workload
 class Streaming(DataLoaderBase):
     summary = "MosaicML Streaming, MDS shards of the files' bytes, simplejpeg and OpenCV"
     needs = ("streaming", "simplejpeg", "cv2")
-    install = "mosaicml-streaming, simplejpeg, opencv-python-headless"
     store = "mds"
     ordered = False  # each worker gets blocks of its own
     shard_nbytes: ClassVar[int] = 1 << 26  # its default
@@ -28,14 +27,14 @@ class Streaming(DataLoaderBase):
     def dataset(self, work: Workload) -> Any:
         import streaming
 
+        from bench.loaders._opencv import Finish
+
+        finish = Finish(work)
         streaming.base.util.clean_stale_shared_memory()
 
         class Images(streaming.StreamingDataset):
             def __getitem__(self, index: Any) -> Any:
-                from bench.loaders import _opencv
-
-                sample = super().__getitem__(index)
-                return _opencv.sample(sample["image"], work), sample["label"]
+                return finish(super().__getitem__(index))
 
         return Images(shuffle=work.shuffled, batch_size=work.batch, **self.place(work))
 

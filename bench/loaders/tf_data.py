@@ -20,7 +20,6 @@ class TfData(Loader):
 
     summary = "tf.data over the files, TensorFlow on the CPU"
     needs = ("tensorflow",)
-    install = "tensorflow-cpu"
 
     def settings(self, work: Workload) -> list[Setting]:
         return [
@@ -49,19 +48,16 @@ class TfData(Loader):
         dataset = dataset.batch(work.batch, drop_remainder=True).prefetch(setting["prefetch"])
         options = tf.data.Options()
         options.threading.private_threadpool_size = setting["private_threads"]
-        self._dataset = dataset.with_options(options)
+        self._loader = dataset.with_options(options)
         self._channels_last = work.memory_format == "channels_last"
 
     def epoch(self) -> Iterator[Batch]:
-        for images, labels in self._dataset:
+        for images, labels in self._loader:
             # DLPack shares the memory; TensorFlow's arrays are read-only as NumPy.
             pixels = torch.from_dlpack(images)
             if self._channels_last:
                 pixels = pixels.permute(0, 3, 1, 2)
             yield pixels, torch.from_dlpack(labels)
-
-    def close(self) -> None:
-        self._dataset = None
 
 
 def _decoder(tf: Any, work: Workload) -> Any:

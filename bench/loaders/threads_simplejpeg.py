@@ -22,7 +22,6 @@ from bench.workload import Workload
 class ThreadsSimplejpeg(Loader):
     summary = "a thread pool, files decoded by simplejpeg, resized by OpenCV"
     needs = ("simplejpeg", "cv2")
-    install = "simplejpeg, opencv-python-headless"
 
     def settings(self, work: Workload) -> list[Setting]:
         return [

@@ -15,7 +15,6 @@ from bench.workload import Workload
 class TorchLmdb(DataLoaderBase):
     summary = "torch DataLoader over a plain LMDB of the files, simplejpeg and OpenCV"
     needs = ("lmdb", "simplejpeg", "cv2")
-    install = "lmdb, simplejpeg, opencv-python-headless"
     store = "torch-lmdb"
 
     def refusal(self, work: Workload) -> str | None:

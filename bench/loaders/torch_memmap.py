@@ -16,7 +16,6 @@ from bench.workload import Workload
 class TorchMemmap(DataLoaderBase):
     summary = "torch DataLoader over a memory-mapped file of pixels, OpenCV"
     needs = ("cv2", "simplejpeg")
-    install = "simplejpeg, opencv-python-headless"
     store = "memmap"
 
     def refusal(self, work: Workload) -> str | None:

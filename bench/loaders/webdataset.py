@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.loaders.base import Batch, Loader, Setting
+from bench.loaders.base import Loader, Setting
 from bench.workload import Workload
 
 
@@ -15,11 +14,9 @@ class Webdataset(Loader):
 
     summary = "WebDataset tar shards, simplejpeg and OpenCV"
     needs = ("webdataset", "simplejpeg", "cv2")
-    install = "webdataset, simplejpeg, opencv-python-headless"
     store = "webdataset"
     ordered = False  # each worker gets shards of its own
     shards: ClassVar[int] = 8
-    _loader: Any = None
 
     def pack(self, work: Workload, folder: Path) -> None:
         import webdataset
@@ -51,23 +48,9 @@ class Webdataset(Loader):
             dataset, batch_size=None, persistent_workers=True, **setting
         )
 
-    def epoch(self) -> Iterator[Batch]:
-        yield from self._loader
-
-    def close(self) -> None:
-        self._loader = None
-
 
 def decoded(dataset: Any, work: Workload) -> Any:
     """The batches of a WebDataset."""
-    return dataset.map(_Decode(work)).batched(work.batch, partial=False)
+    from bench.loaders._opencv import Finish
 
-
-class _Decode:
-    def __init__(self, work: Workload) -> None:
-        self._work = work
-
-    def __call__(self, sample: dict[str, Any]) -> tuple[Any, int]:
-        from bench.loaders import _opencv
-
-        return _opencv.sample(sample["image"], self._work), int(sample["cls"])
+    return dataset.map(Finish(work, label="cls")).batched(work.batch, partial=False)

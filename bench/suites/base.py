@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -214,6 +215,21 @@ class Figures:
                 **common,
             )
         )
+
+    @contextlib.contextmanager
+    def process(
+        self, name: str, work: Workload, metric: str = "throughput", unit: str = "images/s"
+    ) -> Iterator[Process]:
+        """A process that has imported the loader; it ends with the block.
+
+        If it refuses or fails, the block ends there, and its row says why.
+        """
+        with Process(name) as process:
+            try:
+                process.call("make", work=work.to_json())
+                yield process
+            except (Refused, Failed) as error:
+                self.none(process, error, metric, unit)
 
     def none(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench import coldness
-from bench.process import Failed, Process, Refused
+from bench.process import Process, Refused
 from bench.report import SEQUENTIAL, Row
 from bench.suites.base import Figures, Options, Suite, Variant
 
@@ -36,14 +36,10 @@ class Cold(Suite):
         for name in self.loaders(variant, options):
             disk.append(coldness.sequential_rate(plain))
             # One process at a time: pages that another process maps cannot be dropped.
-            with Process(name) as process:
-                try:
-                    process.call("make", work=work.to_json())
-                    process.call("prepare", fresh=options.fresh)
-                    options.say(f"{name}: reading")
-                    measured[name] = _epochs(process, options)
-                except (Refused, Failed) as error:
-                    figures.none(process, error)
+            with figures.process(name, work) as process:
+                process.call("prepare", fresh=options.fresh)
+                options.say(f"{name}: reading")
+                measured[name] = _epochs(process, options)
         for metric, unit, key in _METRICS:
             for name, epochs in measured.items():
                 figures.add(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 
 from bench import memory
-from bench.process import Failed, Process, Refused
+from bench.process import Process
 from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
-from bench.workload import Workload
 
 _METRICS = (
     ("anonymous and shared memory", "anon_shmem"),
@@ -29,20 +28,14 @@ class Memory(Suite):
         for name in self.loaders(variant, options):
             options.say(f"{name}: reading")
             peaks: list[dict[str, int]] = []
-            with Process(name) as process:
-                try:
-                    process.call("make", work=work.to_json())
-                    process.call("prepare", fresh=options.fresh)
-                except (Refused, Failed) as error:
-                    figures.none(process, error, _METRICS[0][0], "MB")
+            for number in range(options.rounds + 1):  # round 0 packs
+                with figures.process(name, work, _METRICS[0][0], "MB") as process:
+                    if number:
+                        peaks.append(_peak(process, options))
+                    else:
+                        process.call("prepare", fresh=options.fresh)
                     continue
-            for _ in range(options.rounds):
-                with Process(name) as process:
-                    try:
-                        peaks.append(_peak(process, work, options))
-                    except (Refused, Failed) as error:
-                        figures.none(process, error, _METRICS[0][0], "MB")
-                        break
+                break  # it refused or failed
             else:
                 measured[name] = peaks
         for metric, key in _METRICS:
@@ -51,8 +44,7 @@ class Memory(Suite):
         return figures.rows
 
 
-def _peak(process: Process, work: Workload, options: Options) -> dict[str, int]:
-    process.call("make", work=work.to_json())
+def _peak(process: Process, options: Options) -> dict[str, int]:
     process.call("train")  # the same for all loaders: some import what others do not
     imported = memory.tree(process.pid)["anon_shmem"]
     process.call("open", setting=0)

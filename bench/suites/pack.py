@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench import loaders
-from bench.process import Failed, Process, Refused
 from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
@@ -61,17 +59,12 @@ def _rounds(
     packed: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(options.rounds):
         for name in list(packed):
-            stores = tempfile.mkdtemp(prefix="pack-", dir=options.cache)
-            here = dataclasses.replace(work, stores=stores)
             os.sync()
-            with Process(name) as process:
-                try:
-                    process.call("make", work=here.to_json())
+            with tempfile.TemporaryDirectory(prefix="pack-", dir=options.cache) as stores:
+                here = dataclasses.replace(work, stores=stores)
+                with figures.process(name, here, "pack") as process:
                     packed[name].append(process.call("prepare", fresh=True))
-                except (Refused, Failed) as error:
-                    figures.none(process, error, "pack")
-                    del packed[name]
-                finally:
-                    shutil.rmtree(stores, ignore_errors=True)
+            if len(packed[name]) == number:  # it refused or failed
+                del packed[name]
         options.say(f"round {number + 1} of {options.rounds} done")
     return packed

@@ -53,13 +53,11 @@ class Remote(Suite):
         measured: dict[str, list[dict[str, float]]] = {}
         stated: dict[str, dict[str, Any]] = {}
         for name in self.loaders(variant, options):
-            with Process(name) as process:
-                try:
-                    process.call("make", work=work.to_json())
-                    nbytes = process.call("prepare", fresh=options.fresh)["nbytes"]
-                except (Refused, Failed) as error:
-                    figures.none(process, error)
-                    continue
+            nbytes = 0
+            with figures.process(name, work) as process:
+                nbytes = process.call("prepare", fresh=options.fresh)["nbytes"]
+            if not nbytes:
+                continue
             options.say(f"{name}: reading")
             loader = make(name)
             assert isinstance(loader, RemoteLoader)

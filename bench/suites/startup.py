@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bench.process import Failed, Process, Refused
 from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
 
@@ -27,20 +26,14 @@ class Startup(Suite):
             for name in self.loaders(variant, options):
                 if number and name not in values:
                     continue
-                with Process(name) as process:
-                    try:
-                        made = process.call("make", work=work.to_json())
-                        if number == 0:
-                            process.call("prepare", fresh=options.fresh)
-                        made |= process.call("first_batch")
-                    except (Refused, Failed) as error:
-                        figures.none(process, error, "first batch", "s")
-                        values.pop(name, None)
-                        continue
-                here = values.setdefault(name, {})
-                if number:
-                    for _, _, key, factor in _METRICS:
-                        here.setdefault(key, []).append(factor * made[key])
+                here = values.pop(name, {})  # gone if it refuses or fails
+                with figures.process(name, work, "first batch", "s") as process:
+                    if number == 0:
+                        process.call("prepare", fresh=options.fresh)
+                    took = process.call("first_batch")
+                    for _, _, key, factor in _METRICS if number else ():
+                        here.setdefault(key, []).append(factor * took[key])
+                    values[name] = here
             options.say(f"round {number} of {options.rounds} done")
         for metric, unit, key, _ in _METRICS:
             for name, measured in values.items():
