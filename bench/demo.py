@@ -6,7 +6,6 @@ python -m bench.demo [--images DIR]
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -24,11 +23,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
+from bench.datasets import train_transform
 from bench.synthetic import make_images
-from bench.workload import MEAN, STD
 from fastload import FastLoader, _native, pack
 from fastload.errors import DataError
 from fastload.storage.folder import IMAGE_SUFFIXES
@@ -36,7 +34,6 @@ from fastload.storage.folder import IMAGE_SUFFIXES
 _MADE = 1_500  # pictures: an epoch long enough to measure, 165 MB
 _MOST = 6_000  # images of a user's folder; more would only take longer
 _BATCH = 64
-_SIDE = 224  # of the network's input, in pixels
 _MOST_S = 60.0  # of one training, so that the demo ends in minutes on any machine
 _CPUS = len(os.sched_getaffinity(0))
 
@@ -44,39 +41,6 @@ _Setting = dict[str, Any]  # arguments of a loader
 # What is read, the loader, its settings, makes the loader. Rows of the same data are compared.
 _Contestant = tuple[str, str, _Setting, Callable[[], DataLoader[Any]]]
 _Row = dict[str, Any]  # figures of a training, for JSON
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
-    """The measurements of one training.
-
-    Attributes:
-        images: number of images trained on.
-        seconds: time from requesting the first batch to the end of the last step.
-        wait_s: part of ``seconds`` spent waiting for the loader.
-        first_batch_s: time from a loader that has not started to its first batch.
-        losses: loss of each step, in order.
-    """
-
-    images: int
-    seconds: float
-    wait_s: float
-    first_batch_s: float
-    losses: list[float]
-
-    @property
-    def images_per_s(self) -> float:
-        return self.images / self.seconds
-
-    @property
-    def wait_share(self) -> float:
-        return self.wait_s / self.seconds
-
-    def loss(self, *, last: bool) -> float:
-        """Mean loss of the first or the last quarter of the steps."""
-        steps = max(1, len(self.losses) // 4)
-        part = self.losses[-steps:] if last else self.losses[:steps]
-        return sum(part) / len(part)
 
 
 def network(classes: int) -> nn.Module:
@@ -101,8 +65,13 @@ def network(classes: int) -> nn.Module:
 
 def train(
     loader: Iterable[Sequence[torch.Tensor]], *, classes: int, epochs: int, device: torch.device
-) -> Training:
-    """Train a new network from ``loader`` for at most ``_MOST_S`` seconds."""
+) -> _Row:
+    """Train a new network from ``loader`` for at most ``_MOST_S`` seconds.
+
+    The share of waiting is of the time from requesting the first batch to the end of the last step,
+    losses are means of the first and the last quarter of the steps, and the first batch is that of
+    a loader that has not started.
+    """
     start = time.perf_counter()
     next(iter(loader))
     waited_first = time.perf_counter() - start
@@ -127,14 +96,20 @@ def train(
             losses.append(loss.detach())
             images += len(labels)
         del batches
-    values = torch.stack(losses).tolist()  # waits for the device
-    return Training(
-        images=images,
-        seconds=time.perf_counter() - start,
-        wait_s=wait_s,
-        first_batch_s=waited_first,
-        losses=values,
+    quarter = max(1, len(losses) // 4)
+    first, last = (
+        float(torch.stack(part).mean()) for part in (losses[:quarter], losses[-quarter:])
     )
+    seconds = time.perf_counter() - start  # the losses waited for the device
+    return {
+        "images_per_s": round(images / seconds, 1),
+        "wait_share": round(wait_s / seconds, 3),
+        "first_batch_s": round(waited_first, 3),
+        "images": images,
+        "seconds": round(seconds, 2),
+        "loss_first": round(first, 3),
+        "loss_last": round(last, 3),
+    }
 
 
 class Photos(Dataset[tuple[torch.Tensor, int]]):
@@ -281,9 +256,10 @@ def _contest(folder: Path, stores: Mapping[str, Path], number: int) -> list[_Row
         loader = make()
         done = train(loader, classes=classes, epochs=epochs, device=device)
         del loader  # ends its processes or threads before the next one is measured
-        ratio = done.images_per_s / base.setdefault(data, done.images_per_s)
-        rows.append({**_row(name, setting, done), "data": data, "ratio": round(ratio, 2)})
-        _say(f"{name}: {_words(setting)}: {done.images_per_s:,.0f} images/s")
+        ratio = done["images_per_s"] / base.setdefault(data, done["images_per_s"])
+        about = {"loader": name, "setting": setting, "data": data, "ratio": round(ratio, 2)}
+        rows.append({**about, **done})
+        _say(f"{name}: {_words(setting)}: {done['images_per_s']:,.0f} images/s")
     return rows
 
 
@@ -292,14 +268,7 @@ def _loaders(
 ) -> Iterator[_Contestant]:
     """The loaders to compare; each is created when its turn comes. A DataLoader is the first of
     each kind of data."""
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(_SIDE),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )
+    transform = train_transform()
     dataset = ImageFolder(str(folder), transform=transform)
     shared: dict[str, Any] = {"batch_size": batch, "shuffle": True, "drop_last": True}
     if device.type == "cuda":
@@ -352,20 +321,6 @@ def _best(make: Callable[[_Setting], DataLoader[Any]]) -> _Setting:
     best = candidates[rates.index(max(rates))]
     _say(f"torch DataLoader is fastest here with {_words(best)} (of {len(candidates)} tried)")
     return best
-
-
-def _row(name: str, setting: _Setting, done: Training) -> _Row:
-    return {
-        "loader": name,
-        "images_per_s": round(done.images_per_s, 1),
-        "wait_share": round(done.wait_share, 3),
-        "first_batch_s": round(done.first_batch_s, 3),
-        "images": done.images,
-        "seconds": round(done.seconds, 2),
-        "loss_first": round(done.loss(last=False), 3),
-        "loss_last": round(done.loss(last=True), 3),
-        "setting": setting,
-    }
 
 
 def _table(rows: list[_Row]) -> None:

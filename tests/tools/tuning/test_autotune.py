@@ -572,10 +572,9 @@ def test_the_command_writes_everything_and_names_modules(store: Path, tmp_path: 
         "transform = T.Compose([T.Resize((16, 16)), T.ToTensor()])\n"
         "def step(batch): batch[0].sum()\n"
     )
-    script = Path(__file__).resolve().parents[3] / "bench" / "autotune.py"
     done = warm.run(
         [
-            *(script, store, "--budget", "1", "--json"),
+            *("-m", "fastload", "autotune", store, "--budget", "1", "--json"),
             *("--memory", "1GB", "--transform", "mine:transform", "--step", "mine:step"),
             *("--fix-batch-size", "4", "--force"),
             *("--html", "t.html", "-o", "t.json"),
