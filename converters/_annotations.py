@@ -177,7 +177,6 @@ class _Boxes(Column):
         self._objects, self._relative = objects, relative
 
     def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
-        """As in ``Column``."""
         found = self._objects[index]
         found.check_size(size)
         sides = (*size, *size)
@@ -228,7 +227,6 @@ class _Drawn(Column):
         self._type = np.uint8 if classes <= 253 else np.uint16
 
     def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
-        """As in ``Column``."""
         from PIL import Image
 
         found = self._objects[index]
@@ -317,10 +315,7 @@ def _read(folder: str, path: str) -> _Annotated:
 
 
 def _contents(path: str) -> bytes:
-    (data,) = Files().read([path])
-    if not isinstance(data, bytes):
-        raise data
-    return data
+    return next(Files().contents([path]))
 
 
 def _below(folder: str, suffix: str) -> list[str]:

@@ -46,13 +46,11 @@ class ArraySource(Source):
         self.keys = [f"{index:06d}" for index in range(len(pixels))]
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """As in ``Source``."""
         for index in indices.tolist():
             pixels = self._pixels[index]
             yield raw_sample(pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=2))
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``."""
         fields = {name: column[indices] for name, column in self._fields.items()}
         return Annotations(self._labels[indices], fields)
 

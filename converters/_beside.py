@@ -25,7 +25,7 @@ from ..storage.folder import FolderStore, images_below
 from ._gather import Files
 from ._headers import opened
 from ._labels import Chosen, labelled, labels_in_text
-from ._source import Annotations, Sample
+from ._source import Annotations, Sample, update_digest
 
 MASK = "mask"  # the field of masks, whose files are compared with their images
 _KINDS = {".json": "json", ".txt": "text", ".cls": "text"}  # of files; bytes for all others
@@ -74,7 +74,6 @@ class FileColumn(Column):
         self.joint = "mask" if name == MASK and self.kind == "bytes" else None
 
     def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
-        """As in ``Column``."""
         assert data is not None and self.paths is not None  # it has files
         path = self.paths[index]
         try:
@@ -190,7 +189,6 @@ class Beside:
         self._read = digest.digest()
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``."""
         fields: dict[str, np.ndarray | Sequence[bytes]] = {
             name: values[indices]
             if isinstance(values, np.ndarray)
@@ -204,9 +202,7 @@ class Beside:
 
     def update(self, digest: hashlib.blake2b) -> None:
         """Add labels and all that was read to ``digest``."""
-        if self.labels is not None:
-            digest.update(self.labels.tobytes())
-        digest.update("\0".join(self.classes).encode("utf-8", "surrogateescape"))
+        update_digest(digest, self.labels, self.classes)
         if self._kinds:
             digest.update(self._read)
 
@@ -324,25 +320,16 @@ def _label_beside(beside: Beside, chosen: Chosen) -> None:
     """Take the labels from ``a.cls``, or from an entry of ``a.json``."""
     if "cls" in beside.columns and chosen.label in (None, "cls"):
         paths = beside.columns["cls"].paths or ()
-        texts = [data.decode("utf-8", "replace").rstrip("\r\n") for data in _contents(paths)]
+        texts = [data.decode("utf-8", "replace").rstrip("\r\n") for data in Files().contents(paths)]
         beside.label(labels_in_text(texts), lambda index: repr(paths[index]))
     elif "json" in beside.columns:
         paths = beside.columns["json"].paths or ()
-        contents = _contents(paths)
-        names = dict.fromkeys(name for data in contents for name in _object(data))
+        objects = list(map(_object, Files().contents(paths)))
+        names = dict.fromkeys(name for one in objects for name in one)
         entry = chosen.label_of(list(names))
         if entry is not None:
-            values = [_object(data).get(entry) for data in contents]
+            values = [one.get(entry) for one in objects]
             beside.label(values, lambda index: f"{entry!r} of {paths[index]!r}")
-
-
-def _contents(paths: Sequence[str]) -> Sequence[bytes]:
-    found = []
-    for data in Files().read(paths):
-        if not isinstance(data, bytes):
-            raise data
-        found.append(data)
-    return found
 
 
 def _object(data: bytes) -> Mapping[str, Any]:

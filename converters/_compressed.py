@@ -48,7 +48,6 @@ class CompressedSource(StoreSource):
         self.identity = repr(known)
 
     def paths(self) -> list[str]:
-        """As in ``Source``."""
         return [self.path]
 
     def where(self, index: int) -> str:

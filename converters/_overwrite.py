@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..errors import StoreError, UsageError
 from ..storage import open_store
-from ..storage._durable import sync
+from ..storage._durable import sync, write_json
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import next_sidecar_of
 from ..storage._writer import write_failed
@@ -164,16 +164,10 @@ def _note(folder: str, new: Iterable[str], old: Iterable[str]) -> None:
 
     With their inodes, to tell them from later files of the same names.
     """
-    journal = os.path.join(folder, _RENAMES)
     known = [
         [(os.path.basename(path), os.lstat(path).st_ino) for path in paths] for paths in (new, old)
     ]
-    with open(journal + ".new", "w", encoding="utf-8") as file:
-        json.dump(known, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(journal + ".new", journal)
-    sync(folder)
+    write_json(os.path.join(folder, _RENAMES), known)
 
 
 def _take_back(folder: str, parent: str) -> list[str]:

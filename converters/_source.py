@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -52,6 +53,19 @@ class Annotations:
     labels: np.ndarray | None = None
     fields: Mapping[str, np.ndarray | Sequence[bytes]] = dataclasses.field(default_factory=dict)
     field_kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def update_digest(
+    digest: hashlib.blake2b,
+    labels: np.ndarray | None,
+    classes: Sequence[str],
+    keys: Sequence[str] | None = None,
+) -> None:
+    """Add what samples are called and labelled to ``digest``."""
+    if labels is not None:
+        digest.update(labels.tobytes())
+    for names in (classes,) if keys is None else (classes, keys):
+        digest.update("\0".join(names).encode("utf-8", "surrogateescape"))
 
 
 class Source(abc.ABC):

@@ -23,7 +23,7 @@ from ._beside import Beside
 from ._gather import Files, Gatherer
 from ._headers import image_size
 from ._labels import Chosen, is_missing, labelled, warn_of_others
-from ._source import Annotations, Sample, Source
+from ._source import Annotations, Sample, Source, update_digest
 
 
 class StoreSource(Source):
@@ -60,11 +60,9 @@ class StoreSource(Source):
             warn_of_others(self.path, None, fields, self._without, shown if self._marks else ())
 
     def paths(self) -> list[str]:
-        """As in ``Source``."""
         return _paths(self.store)
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """As in ``Source``."""
         store = self.store
         kinds = store.kinds(indices).tolist()
         sizes = store.sizes(indices).tolist()
@@ -105,11 +103,9 @@ class StoreSource(Source):
         return errors
 
     def ahead(self, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """As in ``Source``."""
         return fetched_ahead(self.store, parts)
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``."""
         store, fields = self.store, self.store.fields
         return Annotations(
             None if self._labels is None else self._labels[indices],
@@ -161,11 +157,10 @@ class StoreSource(Source):
             known = [status.st_size, status.st_mtime_ns]
             if checksums is None:  # a new file may have the size and mtime of the old one
                 known.append(status.st_ctime_ns)
-            digest.update(f"{path}\0{known}\0".encode(*_UTF8))
+            digest.update(f"{path}\0{known}\0".encode("utf-8", "surrogateescape"))
         if checksums is not None:
             digest.update(np.ascontiguousarray(checksums).tobytes())
-        _update(digest, self._labels, self.classes)
-        digest.update("\0".join(self.keys).encode(*_UTF8))
+        update_digest(digest, self._labels, self.classes, self.keys)
         return digest.hexdigest()
 
     def where(self, index: int) -> str:
@@ -200,7 +195,6 @@ class TableSource(StoreSource):
         self.path = name
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """As in ``Source``."""
         for index in indices.tolist():
             one = np.array([index], np.int64)
             try:
@@ -222,8 +216,7 @@ class TableSource(StoreSource):
         if not self.store.identity:  # Parquet files
             return super().digest()
         digest = hashlib.blake2b(self.store.identity.encode(), digest_size=16)
-        _update(digest, self._labels, self.classes)
-        digest.update("\0".join(self.keys).encode(*_UTF8))
+        update_digest(digest, self._labels, self.classes, self.keys)
         return digest.hexdigest()
 
     def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray | None]:
@@ -232,9 +225,6 @@ class TableSource(StoreSource):
         if isinstance(self.store, ColumnStore):
             classes = self.store.class_names(name) or classes
         return classes, labels
-
-
-_UTF8 = ("utf-8", "surrogateescape")
 
 
 def unique(keys: list[str]) -> list[str]:
@@ -252,12 +242,6 @@ def unique(keys: list[str]) -> list[str]:
         seen.add(name)
         names.append(name)
     return names
-
-
-def _update(digest: hashlib.blake2b, labels: np.ndarray | None, classes: Sequence[str]) -> None:
-    if labels is not None:
-        digest.update(labels.tobytes())
-    digest.update("\0".join(classes).encode(*_UTF8))
 
 
 class FolderSource(Source):
@@ -282,7 +266,6 @@ class FolderSource(Source):
         self.keys = unique(store.keys(np.arange(len(store))) if keys is None else keys)
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """As in ``Source``."""
         columns = self.beside.columns
         images = self.files.read(list(map(os.fsdecode, self.store.files.many(indices))))
         if not columns:
@@ -322,7 +305,6 @@ class FolderSource(Source):
         return None if core is None else Gatherer(core, *self.store.file_table())
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``."""
         return self.beside.annotate(indices, samples)
 
     def digest(self) -> str:

@@ -67,7 +67,6 @@ class UrlShardPlace(ShardPlace):
     system: fsspec.AbstractFileSystem
 
     def found(self) -> Made | None:
-        """As in ``ShardPlace``."""
         about = _content(self.system, f"{self.finished}/{REPORT}")
         if about is None:
             return None
@@ -85,7 +84,6 @@ class UrlShardPlace(ShardPlace):
         classes: Sequence[str],
         metadata: Mapping[str, Any],
     ) -> Made:
-        """As in ``ShardPlace``."""
         with scratch(self.store) as folder:
             self.write_into(folder, write, classes=classes, metadata=metadata)
             path = os.path.join(folder, self.name)
@@ -157,7 +155,6 @@ class UrlShardSet:
         refuse_others(self._folder, first, now)
 
     def place(self, number: int, count: int, shard: ShardStart) -> ShardPlace:
-        """As in ``ShardSet``."""
         return UrlShardPlace(
             store=self.path,
             folder=f"{self._folder}/made",
@@ -231,7 +228,6 @@ class UrlShardSet:
         return _inside(self._system, url)
 
     def close(self, *, keep: bool = True) -> None:
-        """As in ``ShardSet``."""
         if not self._open:
             return
         self._open = False

@@ -53,9 +53,7 @@ class ConcatStore(Store):
         """``stores`` as one, if their labels mean the same, or ``labels`` replace them."""
         if not stores:
             raise UsageError("expected at least one store, got an empty list")
-        if labels is None:
-            _check_same(stores, "classes", lambda store: list(store.classes))
-        _check_same(stores, "type of labels", lambda store: label_type(store.labels))
+        check_labels(stores, classes=labels is None)
         _check_same(stores, "fields", lambda store: dict(store.fields))
         _check_same(stores, "names of image and label", lambda store: store.names)
         return cls(stores, labels)
@@ -319,9 +317,10 @@ class NumberedConcatStore(ConcatStore):
         return np.searchsorted(self._ends, indices, side="right").astype(np.int64)
 
 
-def check_labels(stores: Sequence[Store]) -> None:
-    """Raise UsageError unless labels mean the same in all ``stores``."""
-    _check_same(stores, "classes", lambda store: list(store.classes))
+def check_labels(stores: Sequence[Store], *, classes: bool = True) -> None:
+    """Raise UsageError unless labels have the same type, and ``classes``, in all ``stores``."""
+    if classes:
+        _check_same(stores, "classes", lambda store: list(store.classes))
     _check_same(stores, "type of labels", lambda store: label_type(store.labels))
 
 

@@ -590,7 +590,7 @@ def test_pipe_among_the_files_is_skipped(tmp_path: Path) -> None:
     (root / "a.jpg").write_bytes(picture(1, 8, 8))
     os.mkfifo(root / "b.jpg")
     with pytest.raises(OSError, match="not a regular file"):
-        _gather.read_file(os.fsencode(root / "b.jpg"))
+        _gather.read_file(os.fspath(root / "b.jpg"))
     report = pack(root.parent, tmp_path / "x.lmdb", on_error="skip")
     assert report.records == 1
     assert [Path(one.path).name for one in report.skipped] == ["b.jpg"]

@@ -177,7 +177,7 @@ class ZarrArray:
     Attributes:
         rows: of a chunk file, along the first axis.
         inner: rows of an inner chunk of a shard; None if chunks are not shards.
-        index_crc, index_first: a shard's index has a _CRC32C; it lies at the start of the file.
+        index_crc, index_first: a shard's index has a CRC32C; it lies at the start of the file.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class ZarrArray:
                     path=path,
                 )
             if len(data) == self.rows * nbytes + 4 and crc32c(data[:-4]) != _number(data[-4:]):
-                raise StoreError("the _CRC32C of the chunk does not match: copy or pack it again",
+                raise StoreError("the CRC32C of the chunk does not match: copy or pack it again",
                                  path=path)  # fmt: skip
             chunk = np.frombuffer(data, self.dtype, rows * nbytes // self.dtype.itemsize)
             parts.append(chunk.reshape(rows, *self.shape[1:]))
@@ -296,7 +296,7 @@ class ZarrArray:
             self.index_crc and crc32c(data[:nbytes]) != _number(data[nbytes:])
         ):
             raise StoreError(
-                f"expected an index of {whole} bytes whose _CRC32C matches, found another: the "
+                f"expected an index of {whole} bytes whose CRC32C matches, found another: the "
                 "shard was truncated or is damaged; copy the store again or pack it again",
                 path=path,
             )
@@ -351,7 +351,7 @@ def _whole(chunk: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def _plain(codecs: Sequence[Mapping[str, Any]], dtype: np.dtype[Any]) -> bool:
-    """Whether codecs only add a _CRC32C after unchanged little-endian numbers."""
+    """Whether codecs only add a CRC32C after unchanged little-endian numbers."""
     names = [codec["name"] for codec in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]):
         return False
