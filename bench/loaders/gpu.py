@@ -14,7 +14,7 @@ import torch
 from bench.loaders.base import Batch, Setting
 from bench.loaders.dali import Dali
 from bench.loaders.fastload import Lmdb
-from bench.loaders.torch_pil import TorchPil
+from bench.loaders.torch_dataloader import TorchPil
 from bench.workload import Workload
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from bench.loaders._dataloader import DataLoaderBase
+from bench.loaders.torch_dataloader import DataLoaderBase
 from bench.workload import Workload
 
 

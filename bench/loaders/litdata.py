@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bench.loaders._dataloader import DataLoaderBase
 from bench.loaders.base import Setting
+from bench.loaders.torch_dataloader import DataLoaderBase
 from bench.workload import Workload
 
 # Its import would ask a package index for newer versions.

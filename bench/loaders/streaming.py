@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.loaders._dataloader import DataLoaderBase
+from bench.loaders.torch_dataloader import DataLoaderBase
 from bench.workload import Workload
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from bench.suites.any_dataset import AnyDataset
-from bench.suites.augment import Augment
 from bench.suites.autotune import Autotune
 from bench.suites.base import Suite
 from bench.suites.cold import Cold
-from bench.suites.formats import Formats
-from bench.suites.gpu_decode import GpuDecode
-from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain, SmallImages
 from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
 from bench.suites.memory import Memory
 from bench.suites.never_slower import NeverSlower
 from bench.suites.pack import Pack
+from bench.suites.race import (
+    Augment,
+    Formats,
+    GpuDecode,
+    ImagenetEval,
+    ImagenetTrain,
+    RawTrain,
+    SmallImages,
+)
 from bench.suites.remote import Remote
 from bench.suites.scripts import Scripts
 from bench.suites.startup import Startup

@@ -1,15 +1,20 @@
-"""Images per second of several loaders on one workload, measured in turn."""
+"""The suites that race: images per second of several loaders on one workload, measured in turn."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import reference
+import click
+import torch
+
+from bench import data, reference
+from bench.loaders import FORMATS, GPU, SCALED, WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row
-from bench.suites.base import Figures, Options
+from bench.report import Row, row
+from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
 
 # The number of fresh processes in which each loader runs its first epoch.
@@ -114,3 +119,176 @@ def _measure(runner: _Runner, options: Options) -> None:
     measured = runner.process.call("run", seconds=options.seconds)
     runner.rates.append(measured["images_per_s"])
     runner.process.hold()
+
+
+# --- the suites -----------------------------------------------------------------------------------
+
+
+class ImagenetTrain(Suite):
+    name = "imagenet-train"
+    summary = "photos: RandomResizedCrop(224), flip, normalise; batch 64, shuffled"
+    images = "photos"
+    recipe = "train"
+    variants = {
+        "float32": Variant(),
+        "uint8": Variant(dtype="uint8"),
+        "channels_last": Variant(memory_format="channels_last"),
+        "dct": Variant(only_dct=True),
+        "dct-uint8": Variant(dtype="uint8", only_dct=True),
+        "png": Variant(pixels="png"),
+        "webp": Variant(pixels="webp"),
+    }
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        work = self.work(variant, options, images=self.images, recipe=self.recipe)
+        return race(work, self.loaders(variant, options), options)
+
+
+class ImagenetEval(ImagenetTrain):
+    name = "imagenet-eval"
+    summary = "JPEG photos: Resize(256), CenterCrop(224), normalise; batch 64, in order"
+    recipe = "eval"
+    variants = {
+        "float32": Variant(),
+        "uint8": Variant(dtype="uint8"),
+        "channels_last": Variant(memory_format="channels_last"),
+        "dct": Variant(only_dct=True),
+    }
+
+
+class RawTrain(ImagenetTrain):
+    name = "raw-train"
+    summary = "the training workload on raw pixels, 256 on the shorter side"
+    variants = {
+        "float32": Variant(pixels="raw"),
+        "uint8": Variant(pixels="raw", dtype="uint8"),
+        "channels_last": Variant(pixels="raw", memory_format="channels_last"),
+    }
+
+
+class SmallImages(ImagenetTrain):
+    """The cost of each image decides."""
+
+    name = "small-images"
+    summary = "32x32 images: RandomCrop(32, padding=4), flip, normalise; batch 256, shuffled"
+    images = "small"
+    variants = {
+        "jpeg": Variant(),
+        "raw": Variant(pixels="raw"),
+        "raw-channels_last": Variant(pixels="raw", memory_format="channels_last"),
+        "dct": Variant(only_dct=True),
+        "png": Variant(pixels="png"),
+        "webp": Variant(pixels="webp"),
+    }
+
+
+# Loaders that take torchvision's transforms: no other does the recipes of ``augment``.
+_AUGMENTED = ("torch-pil", "torch-v2")
+
+
+class Augment(Suite):
+    name = "augment"
+    summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; large photos"
+    variants = {
+        "plain": Variant(),
+        "jitter": Variant(),
+        "randaugment": Variant(),
+        "trivialaugment": Variant(),
+        "mixup": Variant(),
+        "large": Variant(),
+        "segmentation": Variant(),
+    }
+
+    def known(self) -> tuple[str, ...]:
+        return (*WHERE, *SCALED)
+
+    def loaders(self, variant: str, options: Options) -> list[str]:
+        return [
+            name
+            for name in super().loaders(variant, options)
+            if name in _AUGMENTED or name.startswith("fastload")
+            if name not in SCALED or variant == "large"
+        ]
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        if variant == "large":
+            work = self.work(variant, options, images="large")
+            options = dataclasses.replace(options, data=None)  # made in any case
+        else:
+            recipe = "train" if variant == "plain" else f"train-{variant}"
+            work = self.work(variant, options, recipe=recipe)
+        if variant == "segmentation":
+            masks = data.masks(options.cache, Path(work.images), say=options.say)
+            work = dataclasses.replace(work, masks=str(masks))
+        return race(work, self.loaders(variant, options), options)
+
+
+class Formats(Suite):
+    name = "formats"
+    summary = "the same images from every format through FastLoader: no format is slower to read"
+    variants = {
+        "encoded": Variant(),
+        "raw": Variant(pixels="raw", square=True),
+        "small": Variant(),
+        "small-raw": Variant(pixels="raw", square=True),
+    }
+
+    def known(self) -> tuple[str, ...]:
+        return ("fastload-lmdb", "fastload-lmdb-raw", *FORMATS)
+
+    def loaders(self, variant: str, options: Options) -> list[str]:
+        raw = self.variants[variant].pixels == "raw"
+        return [name for name in options.loaders if name.endswith("-raw") == raw]
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        images = "small" if variant.startswith("small") else "photos"
+        work = self.work(variant, options, images=images)
+        rows = race(work, self.loaders(variant, options), options)
+        return rows + _shares(rows)
+
+
+def _shares(rows: Sequence[Row]) -> list[Row]:
+    """Each format's rate as a share of the fastest format's, round by round."""
+    measured = [found for found in rows if found["median"]]
+    if not measured:
+        return []
+    best = max(measured, key=lambda found: float(found["median"]))
+    kept = {"suite", "variant", "loader", "setting"}
+    left_out = {"metric", "unit", "median", "min", "max", "rounds", "values"} | kept
+    return [
+        row(
+            **{name: found[name] for name in kept},
+            metric="of the fastest",
+            unit="x",
+            values=[
+                value / other for value, other in zip(found["values"], best["values"], strict=False)
+            ],
+            **{name: value for name, value in found.items() if name not in left_out},
+        )
+        for found in measured
+    ]
+
+
+class GpuDecode(Suite):
+    name = "gpu-decode"
+    summary = "JPEGs to batches on a GPU: decoded there, or on the CPU and copied; beside others"
+    variants = {"photos": Variant(), "photos-uint8": Variant(dtype="uint8"), "small": Variant()}
+
+    def known(self) -> tuple[str, ...]:
+        return tuple(GPU)
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        if not torch.cuda.is_available() and not options.toy:
+            raise click.ClickException(
+                "gpu-decode: expected a CUDA device, found none; --toy runs it on DALI's CPU back "
+                "end, which shows that it runs and nothing else"
+            )
+        work = self.work(variant, options, images="small" if variant == "small" else "photos")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        work = dataclasses.replace(work, device=device)
+        names = self.loaders(variant, options)
+        return race(work, names, options, fresh=0, device=_device_name(device))
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "none: DALI's CPU back end"

@@ -1,0 +1,223 @@
+"""Loaders built on torch's DataLoader: its best settings, its epochs, and what is read by it.
+
+An LMDB of JPEGs is what many training scripts have. ``torch-memmap`` has raw pixels in one mapped
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from bench.loaders._torchvision import mixed, transforms_v1, transforms_v2
+from bench.loaders.base import Batch, Loader, Setting
+from bench.workload import Workload
+
+
+class DataLoaderBase(Loader):
+    """torch's DataLoader around ``dataset(work)``, one worker process per thread."""
+
+    def settings(self, work: Workload) -> list[Setting]:
+        return [
+            {"num_workers": work.threads, "prefetch_factor": prefetch, "persistent_workers": True}
+            for prefetch in (2, 4)
+        ]
+
+    def dataset(self, work: Workload) -> Any:
+        raise NotImplementedError
+
+    def options(self, work: Workload) -> dict[str, Any]:
+        """Further arguments of the DataLoader."""
+        return {"batch_size": work.batch, "shuffle": work.shuffled, "drop_last": True}
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        self._channels_last = work.memory_format == "channels_last"
+        options = self.options(work)
+        if work.recipe == "train-mixup":
+            options["collate_fn"] = _Mixed(work)
+        self._loader = DataLoader(self.dataset(work), **options, **setting)
+
+    def epoch(self) -> Iterator[Batch]:
+        for images, labels in self._loader:
+            if self._channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            yield images, labels
+
+
+class _Mixed:
+    """The collate function that torchvision's documentation gives for MixUp and CutMix."""
+
+    def __init__(self, work: Workload) -> None:
+        self._mix = mixed(work)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self._mix(*default_collate(samples))
+
+
+class TorchPil(DataLoaderBase):
+    summary = "torch DataLoader, ImageFolder, Pillow, torchvision transforms"
+    needs = ("torchvision", "PIL")
+    user_imports = ("torchvision.datasets", "torchvision.transforms")
+
+    def refusal(self, work: Workload) -> str | None:
+        return "the first kind of transforms moves no masks" if work.masks else None
+
+    def dataset(self, work: Workload) -> Any:
+        from torchvision.datasets import ImageFolder
+
+        return ImageFolder(work.images, transform=transforms_v1(work))
+
+
+class TorchV2(DataLoaderBase):
+    summary = "torch DataLoader, ImageFolder, torchvision transforms v2 on tensors"
+    needs = ("torchvision", "PIL")
+    user_imports = ("torchvision.datasets", "torchvision.transforms.v2")
+
+    def settings(self, work: Workload) -> list[Setting]:
+        decoders = ("pillow",) if work.pixels == "raw" else ("torchvision", "pillow")
+        usual = super().settings(work)
+        return [{**setting, "decoder": decoder} for decoder in decoders for setting in usual]
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        rest = dict(setting)
+        self._decoder = rest.pop("decoder")
+        super().open(work, rest)
+
+    def dataset(self, work: Workload) -> Any:
+        from torchvision.datasets import ImageFolder
+
+        transform = transforms_v2(work)
+        if work.masks:
+            return _Masked(work, transform, self._decoder)
+        if self._decoder == "pillow":
+            return ImageFolder(work.images, transform=transform)
+        return ImageFolder(work.images, transform=transform, loader=_decode)
+
+
+class _Masked(Dataset[Any]):
+    """Images with their masks, as users write it."""
+
+    def __init__(self, work: Workload, transform: Any, decoder: str) -> None:
+        samples, _ = work.samples()
+        self._paths = [(path, work.mask_of(path)) for path, _ in samples]
+        self._transform = transform
+        self._decoder = decoder
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        from PIL import Image
+        from torchvision.io import ImageReadMode, decode_image
+        from torchvision.tv_tensors import Mask
+
+        image_path, mask_path = self._paths[index]
+        if self._decoder == "pillow":
+            with Image.open(image_path) as picture, Image.open(mask_path) as drawn:
+                image, mask = self._transform(picture.convert("RGB"), Mask(drawn))
+        else:
+            drawn_mask = Mask(decode_image(mask_path, mode=ImageReadMode.GRAY))
+            image, mask = self._transform(_decode(image_path), drawn_mask)
+        return image, mask[0]
+
+
+def _decode(path: str) -> Any:
+    from torchvision.io import ImageReadMode, decode_image
+
+    return decode_image(path, mode=ImageReadMode.RGB)
+
+
+class TorchLmdb(DataLoaderBase):
+    summary = "torch DataLoader over a plain LMDB of the files, simplejpeg and OpenCV"
+    needs = ("lmdb", "simplejpeg", "cv2")
+    store = "torch-lmdb"
+
+    def refusal(self, work: Workload) -> str | None:
+        return "an LMDB of files; see torch-memmap for pixels" if work.pixels == "raw" else None
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        import lmdb
+
+        samples, _ = work.samples()
+        size = sum(Path(path).stat().st_size for path, _ in samples)
+        with lmdb.open(str(folder), map_size=2 * size + (64 << 20)) as store:
+            with store.begin(write=True) as transaction:
+                for index, (path, label) in enumerate(samples):
+                    value = label.to_bytes(4, "little") + Path(path).read_bytes()
+                    transaction.put(index.to_bytes(8, "big"), value)
+
+    def dataset(self, work: Workload) -> Any:
+        return _Records(work, str(self.store_folder(work)))
+
+
+class _Records(Dataset[tuple[torch.Tensor, int]]):
+    """Opens the store in each worker, as LMDB requires."""
+
+    def __init__(self, work: Workload, path: str) -> None:
+        self._work, self._path = work, path
+        self._count = len(work.samples()[0])
+        self._store: Any = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from bench.loaders import _opencv
+
+        if self._store is None:
+            import lmdb
+
+            _opencv.setup()
+            self._store = lmdb.open(self._path, readonly=True, lock=False, readahead=False)
+        with self._store.begin(buffers=True) as transaction:
+            value = transaction.get(index.to_bytes(8, "big"))
+            sample = _opencv.sample(bytes(value[4:]), self._work)
+            return sample, int.from_bytes(value[:4], "little")
+
+
+class TorchMemmap(DataLoaderBase):
+    summary = "torch DataLoader over a memory-mapped file of pixels, OpenCV"
+    needs = ("cv2", "simplejpeg")
+    store = "memmap"
+
+    def refusal(self, work: Workload) -> str | None:
+        return None if work.pixels == "raw" else "holds raw pixels, which the raw suites measure"
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        from PIL import Image
+
+        rows = []
+        with open(folder / "pixels", "wb") as file:
+            for path, label in work.samples()[0]:
+                pixels = np.asarray(Image.open(path).convert("RGB"))
+                rows.append((file.tell(), pixels.shape[1], pixels.shape[0], label))
+                file.write(pixels.tobytes())
+        np.save(folder / "index.npy", np.array(rows, dtype=np.int64))
+
+    def dataset(self, work: Workload) -> Any:
+        return _Pixels(work, self.store_folder(work))
+
+
+class _Pixels(Dataset[tuple[torch.Tensor, int]]):
+    def __init__(self, work: Workload, folder: Path) -> None:
+        from bench.loaders import _opencv
+
+        _opencv.setup()
+        self._work = work
+        self._pixels = np.memmap(folder / "pixels", dtype=np.uint8, mode="r")
+        self._index = np.load(folder / "index.npy")
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from bench.loaders import _opencv
+
+        at, width, height, label = self._index[index]
+        pixels = self._pixels[at : at + 3 * width * height].reshape(height, width, 3)
+        return _opencv.sample(np.asarray(pixels), self._work), int(label)
