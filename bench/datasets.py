@@ -1,4 +1,4 @@
-"""Datasets as users write them, for the suite any-dataset."""
+"""Datasets as users write them, for the suites any-dataset and never-slower."""
 
 from __future__ import annotations
 
@@ -122,21 +122,17 @@ class Segmented(_Files):
 
     Samples are (float32 (3, 224, 224), int64 (224, 224)).
 
-    Args:
-        paths: of the images.
-        masks: of their masks.
+    ``masks`` are the paths of their masks, set before it is read.
     """
 
-    def __init__(self, paths: list[Path], masks: list[Path]) -> None:
-        super().__init__(paths)
-        self._masks = masks
+    masks: list[Path]
 
     def __getitem__(self, index: int) -> Any:
         from torchvision.transforms import InterpolationMode, RandomResizedCrop
         from torchvision.transforms import functional as F
 
         image = Image.open(self._paths[index]).convert("RGB")
-        mask = Image.open(self._masks[index])
+        mask = Image.open(self.masks[index])
         box = RandomResizedCrop.get_params(image, scale=[0.3, 1.0], ratio=[3 / 4, 4 / 3])
         image = F.resized_crop(image, *box, [224, 224])
         mask = F.resized_crop(mask, *box, [224, 224], InterpolationMode.NEAREST)
@@ -146,30 +142,34 @@ class Segmented(_Files):
         return tensor, torch.as_tensor(np.array(mask), dtype=torch.int64)
 
 
-class Ready(Dataset[Any]):
-    """Arrays that need no work: (float32 (3, 224, 224), label); a few, repeated."""
+class _Counted(Dataset[Any]):
+    """So many samples."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._arrays = np.random.default_rng(0).random((16, 3, 224, 224), np.float32)
 
     def __len__(self) -> int:
         return self._count
+
+
+class Ready(_Counted):
+    """Arrays that need no work: (float32 (3, 224, 224), label); a few, repeated."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._arrays = np.random.default_rng(0).random((16, 3, 224, 224), np.float32)
 
     def __getitem__(self, index: int) -> Any:
         return self._arrays[index % len(self._arrays)], index % 10
 
 
-class Nested(Dataset[Any]):
+class Nested(_Counted):
     """Dicts in dicts, as of detection: with strings and numbers among the tensors."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        super().__init__(count)
         self._image = torch.rand(3, 96, 96)
         self._boxes = torch.rand(10, 4)
-
-    def __len__(self) -> int:
-        return self._count
 
     def __getitem__(self, index: int) -> Any:
         return {
@@ -247,29 +247,3 @@ def transformed(batch: dict[str, Any]) -> dict[str, Any]:
     """The function that users give to ``with_transform``."""
     images = [train_transform()(image.convert("RGB")) for image in batch["image"]]
     return {"pixel_values": images, "labels": batch["label"]}
-
-
-OPENED: dict[str, Callable[[list[Path]], Any]] = {
-    "pil": Photos,
-    "train": lambda files: Trained(files, train_transform()),
-    "stream": lambda files: Streamed(files, train_transform()),
-    "two-views": lambda files: Trained(files, train_transform(), views=2),
-    "numpy": Arrays,
-    "albumentations": functools.partial(Albumented, cv2=False),
-    "cv2": functools.partial(Albumented, cv2=True),
-    "small-jpegs": lambda files: Trained(files, small_transform()),
-    "huggingface": hugging_face,
-}
-"""By variant of the suite, what makes a dataset of JPEG files."""
-
-NEEDED = {"albumentations": ("albumentations",), "cv2": ("albumentations", "cv2")}
-"""By variant, the libraries that fastload does not install."""
-
-MADE: dict[str, Callable[[int], Any]] = {
-    "arrays": Ready,
-    "nested": Nested,
-    "cifar": cifar,
-    "mnist": mnist,
-    "tensors": tensors,
-}
-"""By variant of the suite, what makes a dataset of so many samples; photos come from files."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bench.suites.any_dataset import AnyDataset
-from bench.suites.autotune import Autotune
 from bench.suites.base import Suite
 from bench.suites.cold import Cold
 from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
@@ -40,7 +39,6 @@ SUITES: dict[str, Suite] = {
         BucketsSuite(),
         Remote(),
         Formats(),
-        Autotune(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),

@@ -2,70 +2,97 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from bench import data
-from bench.datasets import MADE, NEEDED, OPENED, Segmented, train_transform, transformed
+from bench import datasets as own
 from bench.report import Row, missing
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
 
-# By variant: samples of an epoch, and of a batch.
-_SIZES = {
-    "pil": (384, 64),
-    "train": (700, 64),
-    "stream": (700, 64),
-    "two-views": (384, 64),
-    "image-and-mask": (384, 64),
-    "numpy": (384, 64),
-    "albumentations": (384, 64),
-    "cv2": (384, 64),
-    "small-jpegs": (4096, 128),
-    "huggingface": (384, 64),
-    "arrays": (1536, 256),
-    "nested": (4096, 128),
-    "cifar": (10_000, 256),
-    "mnist": (10_000, 256),
-    "tensors": (10_000, 256),
-}
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Own(Variant):
+    """A user's own dataset.
+
+    Attributes:
+        make: makes it of JPEG files; without ``files``, of so many samples.
+        count, batch: samples of an epoch, and of a batch.
+        files, small: whether it reads files, and whether these have 32 x 32 pixels.
+        needs: libraries that fastload does not install.
+    """
+
+    make: Callable[[Any], Any]
+    count: int = 384
+    batch: int = 64
+    files: bool = True
+    small: bool = False
+    needs: tuple[str, ...] = ()
 
 
 class AnyDataset(Suite):
     name = "any-dataset"
     summary = "a user's own datasets and datasets in memory: FastLoader against DataLoader"
-    variants = {name: Variant() for name in _SIZES}
+    variants = {
+        "pil": _Own(make=own.Photos),
+        "train": _Own(make=lambda files: own.Trained(files, own.train_transform()), count=700),
+        "stream": _Own(make=lambda files: own.Streamed(files, own.train_transform()), count=700),
+        "two-views": _Own(make=lambda files: own.Trained(files, own.train_transform(), views=2)),
+        "image-and-mask": _Own(make=own.Segmented),
+        "numpy": _Own(make=own.Arrays),
+        "albumentations": _Own(
+            make=functools.partial(own.Albumented, cv2=False), needs=("albumentations",)
+        ),
+        "cv2": _Own(
+            make=functools.partial(own.Albumented, cv2=True), needs=("albumentations", "cv2")
+        ),
+        "small-jpegs": _Own(
+            make=lambda files: own.Trained(files, own.small_transform()),
+            count=4096,
+            batch=128,
+            small=True,
+        ),
+        "huggingface": _Own(make=own.hugging_face),
+        "arrays": _Own(make=own.Ready, count=1536, batch=256, files=False),
+        "nested": _Own(make=own.Nested, count=4096, batch=128, files=False),
+        "cifar": _Own(make=own.cifar, count=10_000, batch=256, files=False),
+        "mnist": _Own(make=own.mnist, count=10_000, batch=256, files=False),
+        "tensors": _Own(make=own.tensors, count=10_000, batch=256, files=False),
+    }
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        count, batch = (24, 8) if options.toy else _SIZES[variant]
+        kind = self.variants[variant]
+        count, batch = (24, 8) if options.toy else (kind.count, kind.batch)
         facts: dict[str, Any] = {"suite": self.name, "variant": variant, "loader": "fastload"}
-        absent = [name for name in NEEDED.get(variant, ()) if find_spec(name) is None]
+        absent = [name for name in kind.needs if find_spec(name) is None]
         if absent:
             reason = f"{' and '.join(absent)} not installed: pip install albumentations"
             return [missing(**facts, metric="times DataLoader", unit="x", reason=reason)]
-        opens = variant in OPENED or variant == "image-and-mask"
-        if opens:
-            small = variant == "small-jpegs"
+        if kind.files:
             images = data.jpegs(
                 options.cache,
                 data=options.data,
-                count=48 if options.toy else 4096 if small else 1200,
-                small=small,
+                count=48 if options.toy else kind.count if kind.small else 1200,
+                small=kind.small,
                 say=options.say,
             )
             files = data.files(images)[:count]
             count = len(files)
-        dataset: Any
+        dataset: Any = kind.make(files if kind.files else count)
         if variant == "image-and-mask":
-            masks = data.files(data.masks(options.cache, images, say=options.say))
-            dataset = Segmented(files, masks[:count])
-        else:
-            dataset = OPENED[variant](files) if opens else MADE[variant](count)
+            dataset.masks = data.files(data.masks(options.cache, images, say=options.say))
         theirs, ours = None, {}
         if variant == "huggingface":  # as people write it, and as its documentation says
-            theirs, ours = dataset.with_transform(transformed), {"transform": train_transform()}
+            theirs, ours = (
+                dataset.with_transform(own.transformed),
+                {"transform": own.train_transform()},
+            )
         facts |= {"batch": batch, "images": count}
-        facts["data"] = "given" if options.data and opens else "made"
+        facts["data"] = "given" if options.data and kind.files else "made"
         rows = []
         for workers in (0, options.threads):
             arguments = {

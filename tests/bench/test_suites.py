@@ -144,7 +144,6 @@ def test_every_suite_has_a_toy_test() -> None:
         "any-dataset",
         "never-slower",
         "scripts",
-        "autotune",
         "formats",
         "buckets",
     }
@@ -192,12 +191,6 @@ def test_list_names_every_suite_and_loader() -> None:
     assert done.exit_code == 0, done.output
     for name in (*SUITES, *WHERE, *FORMATS, *SCALED, *REMOTE, *GPU):
         assert name in done.output
-
-
-def test_what_autotune_chooses_is_compared_with_the_best_setting(cache: Path) -> None:
-    rows = [row for row in rows_of_any(cache, "autotune", "photos") if "best" in row["setting"]]
-    assert len(rows) == 1
-    assert all(0 < ratio for ratio in rows[0]["values"])
 
 
 @pytest.mark.parametrize(
