@@ -142,7 +142,7 @@ class Segmented(_Files):
         return tensor, torch.as_tensor(np.array(mask), dtype=torch.int64)
 
 
-class _Counted(Dataset[Any]):
+class Counted(Dataset[Any]):
     """So many samples."""
 
     def __init__(self, count: int) -> None:
@@ -152,7 +152,7 @@ class _Counted(Dataset[Any]):
         return self._count
 
 
-class Ready(_Counted):
+class Ready(Counted):
     """Arrays that need no work: (float32 (3, 224, 224), label); a few, repeated."""
 
     def __init__(self, count: int) -> None:
@@ -163,7 +163,7 @@ class Ready(_Counted):
         return self._arrays[index % len(self._arrays)], index % 10
 
 
-class Nested(_Counted):
+class Nested(Counted):
     """Dicts in dicts, as of detection: with strings and numbers among the tensors."""
 
     def __init__(self, count: int) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils.data import (
     BatchSampler,
-    Dataset,
     IterableDataset,
     RandomSampler,
     Subset,
@@ -22,7 +21,7 @@ from torch.utils.data import (
 )
 
 from bench import data
-from bench.datasets import Nested, Ready, cifar, small_transform, train_transform
+from bench.datasets import Counted, Nested, Ready, cifar, small_transform, train_transform
 from bench.report import Row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
@@ -32,7 +31,7 @@ _SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", 
 _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Configuration:
     """A loader as users write it.
 
@@ -151,14 +150,12 @@ def _packed(options: Options) -> Any:
     return PackedDataset(store, transform=_transform(32))
 
 
-class Tiny(Dataset[Any]):
+class Tiny(Counted):
     """Samples that cost next to nothing: (float32 (8,), label)."""
 
     def __init__(self, count: int) -> None:
+        super().__init__(count)
         self._rows = torch.rand(count, 8)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def __getitem__(self, index: int) -> Any:
         return self._rows[index], index % 10
@@ -233,78 +230,68 @@ _FORMATS = ("jpeg", "png", "gray", "palette", "webp", "tiff", "cmyk", "bmp")
 
 CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
     "formats": (
-        *(Configuration(name=f"{kind} 32x32", make=_folder(kind, 32, 3000)) for kind in _FORMATS),
+        *(Configuration(f"{kind} 32x32", _folder(kind, 32, 3000)) for kind in _FORMATS),
         *(
-            Configuration(name=f"{kind} photos", make=_folder(kind, 0, 128), batch=16)
+            Configuration(f"{kind} photos", _folder(kind, 0, 128), batch=16)
             for kind in ("jpeg", "png", "webp", "tiff", "cmyk")
         ),
-        Configuration(name="png 32x32 packed in LMDB", make=_packed),
+        Configuration("png 32x32 packed in LMDB", _packed),
     ),
     "sizes": (
-        Configuration(name="jpeg 64x64", make=_folder("jpeg", 64, 2000)),
-        Configuration(name="jpeg 512x512", make=_folder("jpeg", 512, 96), batch=16),
-        Configuration(name="jpeg 1024x1024", make=_folder("jpeg", 1024, 32), batch=8),
-        Configuration(name="palette 512x512", make=_folder("palette", 512, 96), batch=16),
-        Configuration(name="png 128x128", make=_folder("png", 128, 800)),
-        Configuration(name="png 1024x1024", make=_folder("png", 1024, 32), batch=8),
+        Configuration("jpeg 64x64", _folder("jpeg", 64, 2000)),
+        Configuration("jpeg 512x512", _folder("jpeg", 512, 96), batch=16),
+        Configuration("jpeg 1024x1024", _folder("jpeg", 1024, 32), batch=8),
+        Configuration("palette 512x512", _folder("palette", 512, 96), batch=16),
+        Configuration("png 128x128", _folder("png", 128, 800)),
+        Configuration("png 1024x1024", _folder("png", 1024, 32), batch=8),
     ),
     "batches": (
-        Configuration(name="jpeg 32x32, batch 1", make=_folder("jpeg", 32, 600), batch=1),
-        Configuration(name="png 32x32, batch 1", make=_folder("png", 32, 600), batch=1),
-        Configuration(name="png 32x32, batch 512", make=_folder("png", 32, 3000), batch=512),
-        Configuration(name="jpeg photos, batch 1", make=_folder("jpeg", 0, 128), batch=1),
+        Configuration("jpeg 32x32, batch 1", _folder("jpeg", 32, 600), batch=1),
+        Configuration("png 32x32, batch 1", _folder("png", 32, 600), batch=1),
+        Configuration("png 32x32, batch 512", _folder("png", 32, 3000), batch=512),
+        Configuration("jpeg photos, batch 1", _folder("jpeg", 0, 128), batch=1),
     ),
     "samplers": (
-        Configuration(name="in order", make=_folder("jpeg", 32, 3000), more=_in_order),
-        Configuration(name="weighted sampler", make=_folder("png", 32, 3000), more=_weighted),
-        Configuration(name="subset sampler", make=_folder("jpeg", 32, 3000), more=_some),
-        Configuration(name="batch_sampler", make=_folder("png", 32, 3000), more=_batches),
-        Configuration(name="Subset", make=_half),
+        Configuration("in order", _folder("jpeg", 32, 3000), more=_in_order),
+        Configuration("weighted sampler", _folder("png", 32, 3000), more=_weighted),
+        Configuration("subset sampler", _folder("jpeg", 32, 3000), more=_some),
+        Configuration("batch_sampler", _folder("png", 32, 3000), more=_batches),
+        Configuration("Subset", _half),
     ),
     "code": (
         Configuration(
-            name="collate_fn, jpeg 32x32",
-            make=_folder("jpeg", 32, 3000),
-            more=_collated(own_collate),
+            "collate_fn, jpeg 32x32", _folder("jpeg", 32, 3000), more=_collated(own_collate)
         ),
         Configuration(
-            name="collate_fn, tiny samples",
-            make=_samples(Tiny, 20_000),
-            more=_collated(own_collate),
+            "collate_fn, tiny samples", _samples(Tiny, 20_000), more=_collated(own_collate)
         ),
         Configuration(
-            name="collate_fn that renames, tiny samples",
-            make=_samples(Tiny, 20_000),
+            "collate_fn that renames, tiny samples",
+            _samples(Tiny, 20_000),
             more=_collated(dict_collate),
         ),
-        Configuration(name="function in the transform, jpeg", make=_with_function("jpeg", 0, 128)),
-        Configuration(name="function in the transform, png", make=_with_function("png", 32, 2000)),
-        Configuration(name="transform of tensors", make=_tensor_transform),
+        Configuration("function in the transform, jpeg", _with_function("jpeg", 0, 128)),
+        Configuration("function in the transform, png", _with_function("png", 32, 2000)),
+        Configuration("transform of tensors", _tensor_transform),
     ),
     "datasets": (
-        Configuration(name="TensorDataset", make=_samples(_rows, 100_000), batch=256),
-        Configuration(name="tiny samples", make=_samples(Tiny, 20_000)),
-        Configuration(name="stream", make=_samples(Stream, 20_000), more=_in_order),
-        Configuration(name="ready arrays", make=_samples(Ready, 500), batch=32),
-        Configuration(name="nested dicts", make=_samples(Nested, 2000)),
-        Configuration(name="CIFAR10", make=_samples(cifar, 5000)),
-        Configuration(
-            name="two million samples", make=_samples(Tiny, 2_000_000), more=_with_replacement
-        ),
-        Configuration(name="ten samples", make=lambda options: Tiny(10), batch=4),
+        Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
+        Configuration("tiny samples", _samples(Tiny, 20_000)),
+        Configuration("stream", _samples(Stream, 20_000), more=_in_order),
+        Configuration("ready arrays", _samples(Ready, 500), batch=32),
+        Configuration("nested dicts", _samples(Nested, 2000)),
+        Configuration("CIFAR10", _samples(cifar, 5000)),
+        Configuration("two million samples", _samples(Tiny, 2_000_000), more=_with_replacement),
+        Configuration("ten samples", lambda options: Tiny(10), batch=4),
     ),
     "workers": (
-        Configuration(name="jpeg photos, 0 workers", make=_folder("jpeg", 0, 64), workers=0),
-        Configuration(name="png 32x32, 0 workers", make=_folder("png", 32, 1500), workers=0),
-        Configuration(name="tiny samples, 0 workers", make=_samples(Tiny, 20_000), workers=0),
-        Configuration(name="png 32x32, 8 workers", make=_folder("png", 32, 3000), workers=8),
-        Configuration(name="tiny samples, 8 workers", make=_samples(Tiny, 20_000), workers=8),
-        Configuration(
-            name="png 32x32, not persistent", make=_folder("png", 32, 3000), persistent=False
-        ),
-        Configuration(
-            name="tiny samples, not persistent", make=_samples(Tiny, 20_000), persistent=False
-        ),
+        Configuration("jpeg photos, 0 workers", _folder("jpeg", 0, 64), workers=0),
+        Configuration("png 32x32, 0 workers", _folder("png", 32, 1500), workers=0),
+        Configuration("tiny samples, 0 workers", _samples(Tiny, 20_000), workers=0),
+        Configuration("png 32x32, 8 workers", _folder("png", 32, 3000), workers=8),
+        Configuration("tiny samples, 8 workers", _samples(Tiny, 20_000), workers=8),
+        Configuration("png 32x32, not persistent", _folder("png", 32, 3000), persistent=False),
+        Configuration("tiny samples, not persistent", _samples(Tiny, 20_000), persistent=False),
     ),
 }
 """By variant of the suite."""
