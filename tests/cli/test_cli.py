@@ -85,6 +85,12 @@ def test_help_of_a_command_has_examples(command: str) -> None:
     assert "Examples:" in result.stdout and f"fastload {command}" in result.stdout
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_into_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, run(command, "--help").stdout.splitlines())) <= 80
+
+
 def test_version_says_whether_the_core_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
     result = run("--version")
