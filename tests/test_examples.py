@@ -45,6 +45,7 @@ NOT_RUN = {
     "apt ": "changes the system",
     "pip ": "installs packages",
     "git clone ": "fetches over the network",
+    "cd ": "is the reader's shell",
     "make ": "sets up .venv, tests or measures for minutes",
     "python -m bench ": "measures for minutes; tests/bench runs it in small",
     "torchrun ": "runs in test_the_blocks_of_distributed_md_run_on_two_ranks",

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from .._transforms.targets.boxes import FORMATS
-from .._transforms.targets.joint import Joint
+from .._transforms.targets.joint import Joint, stored
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from ..storage.base import Store
 
 _HUE = 0.618  # steps of the golden ratio: neighbouring numbers have different colours
 _COLOURS = [
@@ -22,11 +24,26 @@ _COLOURS = [
 ]
 
 
-def drawn(image: Image.Image, joint: Joint, values: Mapping[str, torch.Tensor]) -> Image.Image:
+def as_stored(
+    image: Image.Image, joint: Joint | None, store: Store, record: int, *, line: int = 1
+) -> Image.Image:
+    """``image``, which is a record's, with that record's fields of ``joint`` over it, if any.
+
+    Raises DataError if a field is damaged.
+    """
+    if joint is None:
+        return image
+    return drawn(image, joint, stored(joint, store, record, image.size), line=line)
+
+
+def drawn(
+    image: Image.Image, joint: Joint, values: Mapping[str, torch.Tensor], *, line: int = 1
+) -> Image.Image:
     """A copy of ``image``, RGB, with the fields of ``joint`` over it.
 
     Masks are see-through, except where they are 0; boxes are outlines, points small squares.
     ``values`` are one sample's: a mask (h, w) or (1, h, w), boxes (k, 4), points (..., 2).
+    ``line`` is the least width of an outline in pixels, for an image that is scaled down later.
     """
     from PIL import Image, ImageDraw
 
@@ -38,7 +55,7 @@ def drawn(image: Image.Image, joint: Joint, values: Mapping[str, torch.Tensor]) 
         levels = np.where((numbers == 0)[..., None], levels, mixed)
     image = Image.fromarray(levels)
     draw = ImageDraw.Draw(image)
-    width = max(1, max(image.size) // 200)
+    width = max(line, max(image.size) // 200)
     for number, (name, kind) in enumerate(joint.kinds):
         if kind in FORMATS:
             for left, top, right, bottom in _corners(values[name], kind):

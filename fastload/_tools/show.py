@@ -24,13 +24,12 @@ from .._base.torch_loader import DataLoader
 from .._sources.packed import PackedDataset, copy_with, open_dataset
 from .._sources.source import nested, resolve
 from .._sources.unreadable import Unreadable
-from .._transforms.targets.joint import stored
 from .._transforms.views import Views
 from ..errors import FastloadError, UsageError
 from ..hints import Decode
 from ..storage.base import Store
 from . import picture as _picture
-from .marks import drawn
+from .marks import as_stored, drawn
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -278,9 +277,7 @@ def _original(dataset: Any, index: int) -> tuple[str, str, Image.Image]:
         from .._engine.pillow import decode_record
 
         image = decode_record(dataset.store, index)
-        if dataset.joint is not None:
-            values = stored(dataset.joint, dataset.store, index, image.size)
-            image = drawn(image, dataset.joint, values)
+        image = as_stored(image, dataset.joint, dataset.store, index)
         (name,) = dataset.store.keys(np.array([index]))
         return name, _label(dataset, index) if dataset.targets else "", image
     if hasattr(dataset, "samples") and hasattr(dataset, "loader"):

@@ -119,7 +119,7 @@ def command(
             )
     if tuning.busy and not force:
         if not as_json:
-            _show(tuning)
+            _show(tuning, concluded=False)
         raise FastloadError(
             f"other programs took {tuning.others:.0%} of the CPUs, also when it was measured "
             "again: which setting is best cannot be told, and the defaults stay. Run it again when "
@@ -136,7 +136,7 @@ def command(
     click.echo(f'use it: FastLoader(..., batch_size={tuning.batch_size}, tuned="{output}")')
 
 
-def _show(tuning: Tuning) -> None:
+def _show(tuning: Tuning, *, concluded: bool = True) -> None:
     from .._tools.tuning import page
 
     click.echo(wrapped(f"{tuning.source}: images/s, {page.EPOCH}", sys.stdout))
@@ -155,7 +155,7 @@ def _show(tuning: Tuning) -> None:
         )
     Console(highlight=False).print(table)
     click.echo("* the batch size in use; ±: standard error")
-    for name, words in page.summary(tuning):
+    for name, words in page.summary(tuning) if concluded else ():
         text = wrapped(f"{name}: {words}", sys.stdout)
         click.echo(text.replace(name, click.style(name, bold=True), 1))
 

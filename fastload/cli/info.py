@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import warnings
@@ -16,6 +17,7 @@ from .._base.byte_sizes import human
 from .._printable import printable
 from .._tools import picture
 from .._tools.summary import Spread, Summary, describe_count, describe_labels, summarise
+from ..errors import DataError
 from ..storage import DCT, RAW, Store, open_store
 from ..storage._read import read_records
 from ._storage_options import opened, storage_options
@@ -111,7 +113,10 @@ def _encodings(summary: Summary) -> str:
 
 
 def _contact_sheet(store: Store, path: str) -> int:
-    """Draw records spread evenly over the store; those that cannot be decoded are grey."""
+    """Draw records spread evenly over the store, with the masks and boxes that it names.
+
+    Those that cannot be decoded are grey.
+    """
     from PIL import Image
 
     count = min(len(store), _COLUMNS * _ROWS)
@@ -121,7 +126,9 @@ def _contact_sheet(store: Store, path: str) -> int:
     sheet = Image.new("RGB", (columns * _TILE, rows * _CELL), "white")
     kinds, sizes, keys = store.kinds(indices), store.sizes(indices), store.keys(indices)
     for at, data in enumerate(read_records(store, indices)):
-        tile = _tile(data, int(kinds[at]), (int(sizes[at, 0]), int(sizes[at, 1])))
+        size = int(sizes[at, 0]), int(sizes[at, 1])
+        draw = functools.partial(_drawn, store=store, record=int(indices[at]))
+        tile = _tile(data, int(kinds[at]), size, draw)
         x, y = at % columns * _TILE, at // columns * _CELL
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
         told = (f"{indices[at]}  {_class_of(store, int(indices[at]))}", keys[at])
@@ -129,6 +136,17 @@ def _contact_sheet(store: Store, path: str) -> int:
             picture.write(sheet, (x + 2, y + _TILE + line * picture.LINE), text, _TILE - 4)
     picture.save(sheet, path)
     return count
+
+
+def _drawn(image: Image.Image, *, store: Store, record: int) -> Image.Image:
+    """The image of a record with its masks and boxes over it."""
+    if not store.joint:
+        return image  # without the second that torch takes to be imported
+    from .._tools.marks import as_stored
+    from .._transforms.targets.joint import Joint
+
+    joint = Joint.of(True, store)
+    return as_stored(image, joint, store, record, line=-(-max(image.size) // (_TILE - 4)))
 
 
 def _class_of(store: Store, index: int) -> str:
@@ -140,9 +158,12 @@ def _class_of(store: Store, index: int) -> str:
     return store.classes[label] if inside else str(label)
 
 
-def _tile(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
+def _tile(
+    data: bytes, kind: int, size: tuple[int, int], draw: Callable[[Image.Image], Image.Image]
+) -> Image.Image:
     from PIL import Image
 
+    most = _TILE - 4
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -154,8 +175,9 @@ def _tile(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
 
                     data = dct_to_jpeg(data)
                 image = Image.open(io.BytesIO(data)).convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning):
-        return Image.new("RGB", (_TILE - 4, _TILE - 4), "grey")
-    image.thumbnail((_TILE - 4, _TILE - 4))
-    times = (_TILE - 4) // max(image.size)  # enlarges small images, which would be hard to see
+        image = draw(image)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning, DataError):
+        return Image.new("RGB", (most, most), "grey")
+    image.thumbnail((most, most))
+    times = most // max(image.size)  # enlarges small images, which would be hard to see
     return image.resize((times * image.width, times * image.height), Image.Resampling.NEAREST)

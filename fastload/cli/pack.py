@@ -103,7 +103,7 @@ Examples:
   fastload pack ./train2017 coco.lmdb --annotations instances_train2017.json
   fastload pack VOC2012/JPEGImages voc.lmdb --annotations VOC2012/Annotations
   fastload pack yolo/images yolo.lmdb --annotations yolo/labels --split train
-  fastload pack list.csv pairs.lmdb --file-column mask --label-column 'cat,dog'
+  fastload pack a.csv pairs.lmdb --file-column mask --label-column 'cat,dog'
   fastload pack ./imgs imgs.lmdb --encode dct
   fastload pack ./imgs imgs.lmdb --overwrite
   fastload pack ./imgs imgs.lmdb --dry-run

@@ -26,7 +26,7 @@ def _kinds(
     epilog="""\b
 Examples:
   fastload show imgs.lmdb --transform train:transform --out grid.png
-  fastload show ./imgs --transform train:transform --index 3 --index 77 --views 6
+  fastload show imgs --transform train:transform --index 3 --index 7 --views 6
   fastload show imgs.lmdb --transform train:transform --decode scaled --json
 """
 )

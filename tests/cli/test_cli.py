@@ -19,13 +19,15 @@ import PIL.features
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
+from torchvision.transforms import v2
 
+import fastload
 from fastload import _native
 from fastload._base.machine.load import Others
 from fastload._version import __version__
 from fastload.cli import COMMANDS, main
 from fastload.converters import pack
-from fastload.storage import open_store
+from fastload.storage import Record, open_store
 from storage.formats import picture
 
 
@@ -83,6 +85,12 @@ def test_help_of_a_command_has_examples(command: str) -> None:
     assert "Examples:" in result.stdout and f"fastload {command}" in result.stdout
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_into_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, run(command, "--help").stdout.splitlines())) <= 80
+
+
 def test_version_says_whether_the_core_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
     result = run("--version")
@@ -130,6 +138,57 @@ def test_info_as_json_and_contact_sheet(images: Path, tmp_path: Path) -> None:
         assert all((one < 128).any() for one in below)  # index, class and file
         assert len({one.tobytes() for one in below}) == 10
     assert sorted(os.listdir(tmp_path)) == ["imgs", "sheet.png", "x.lmdb"]
+
+
+def of_one_colour(path: Path, colour: str | int, size: tuple[int, int] = (920, 460)) -> None:
+    path.parent.mkdir(exist_ok=True)
+    Image.new("L" if isinstance(colour, int) else "RGB", size, colour).save(path)
+
+
+def sheet_of_one(store: Path) -> np.ndarray:
+    """The only picture of the contact sheet of ``store``, 92 pixels wide and 46 high."""
+    sheet = store.with_suffix(".png")
+    result = run("info", store, "--grid", sheet)
+    assert result.exit_code == 0, result.output
+    with Image.open(sheet) as whole:
+        return np.asarray(whole)[25:71, 2:94]
+
+
+def test_a_contact_sheet_draws_masks_as_show_does(tmp_path: Path) -> None:
+    of_one_colour(tmp_path / "images" / "a.png", "white")
+    of_one_colour(tmp_path / "masks" / "a.png", 3)
+    pack(tmp_path / "images", tmp_path / "masked.lmdb", masks=tmp_path / "masks")
+    shown = fastload.show(
+        fastload.PackedDataset(tmp_path / "masked.lmdb", v2.ToImage(), joint=True), views=1
+    )
+    x, y, width, height = shown.tiles[0].box
+    (colour,) = np.unique(
+        np.asarray(shown.image)[y : y + height, x : x + width].reshape(-1, 3), axis=0
+    )
+    assert (colour < 255).any()
+    assert (sheet_of_one(tmp_path / "masked.lmdb") == colour).all()
+
+
+def test_a_contact_sheet_draws_boxes_whose_lines_can_be_seen(tmp_path: Path) -> None:
+    of_one_colour(tmp_path / "images" / "a.png", "white")
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [100, 100, 400, 200]}
+    image = {"id": 1, "file_name": "a.png", "width": 920, "height": 460}
+    categories = [{"id": 1, "name": "cat"}]
+    coco = {"images": [image], "annotations": [box], "categories": categories}
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    pack(tmp_path / "images", tmp_path / "boxes.lmdb", annotations=tmp_path / "coco.json")
+    tile = sheet_of_one(tmp_path / "boxes.lmdb")
+    for line in (tile[10, 10:50], tile[29, 10:50], tile[10:30, 10], tile[10:30, 49]):
+        assert (line.min(axis=1) < 100).all()  # a whole pixel wide, though the photo has 920
+    assert (tile[12:28, 12:48] == 255).all() and (tile[:9] == 255).all()
+
+
+def test_a_record_whose_boxes_are_damaged_is_grey_in_a_contact_sheet(tmp_path: Path) -> None:
+    fields = {"boxes": [[1, 2, 3]]}
+    record = {"label": None, "key": "0.jpg", "width": 40, "height": 20, "fields": fields}
+    with fastload.open_writer(tmp_path / "x.lmdb", metadata={"joint": {"boxes": "xyxy"}}) as writer:
+        writer.append([Record(data=picture(1, 40, 20), **record)])
+    assert (sheet_of_one(tmp_path / "x.lmdb") == 128).all()
 
 
 def test_info_of_a_folder_with_a_file_that_is_no_image(images: Path, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_truncated_archive_is_refused_wherever_it_is_cut(tmp_path: Path) -> None
 def test_samples_that_make_no_sense_are_named(tmp_path: Path) -> None:
     image = picture(1, 4, 4)
     path = tar(tmp_path / "a.tar", [("a.jpg", image), ("b.cls", b"1"), ("c.jpg", image)])
-    with pytest.raises(StoreError, match="an image in every sample, found none in 'b'") as caught:
+    with pytest.raises(StoreError, match=r"found none in 'b'; the members .*") as caught:
         open_store(path)
     assert caught.value.record == 1
     path = tar(tmp_path / "b.tar", [("a.jpg", image), ("a.txt", b"1"), ("a.txt", b"2")])

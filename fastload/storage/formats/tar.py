@@ -309,7 +309,8 @@ class _Scan:
         if len(without):
             member = int(np.searchsorted(self._sample, without[0]))
             raise StoreError(
-                f"expected an image in every sample, found none in {self._key(member)!r}",
+                f"expected an image in every sample, found none in {self._key(member)!r}; "
+                "the members of a sample must follow one another (tar --sort=name)",
                 path=self._files[int(self._file[member])],
                 record=int(without[0]),
                 offset=int(self._offset[member]),

@@ -317,6 +317,7 @@ def test_a_tuning_of_a_busy_machine_is_kept_only_with_force(
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1 and not out.exists()
     assert "images/s" in done.stdout and "use it" not in done.stdout
+    assert "best for" not in done.stdout and "chosen" not in done.stdout
     assert not re.search(r"\d x\b", done.stdout + done.stderr)
     assert "other programs took 60% of the CPUs, also when it was measured again" in done.stderr
     assert "the defaults stay" in done.stderr and "--force" in done.stderr
