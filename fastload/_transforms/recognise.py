@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ..errors import UsageError
 from .geometry.crop_geometry import Unfit
 from .plan import Plan
 from .reader import ChainReader
@@ -23,6 +24,9 @@ from .transform_class import UNREADABLE, Stop, Transform, kind_of, name_of
 from .views import Views
 
 __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
+
+# Those of torchvision's v1 that only call others, which may be v2's.
+_CALL = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +47,8 @@ def recognise(
         mode: mode of the PIL images that it gets: "RGB", or "L" for gray ones, which the engines
             process as RGB with three equal channels (see Note [Gray images]).
         joint: fields that are transformed with the image.
+
+    Raises UsageError for ``joint`` and one of torchvision's v1 transforms, which take no fields.
     """
     if isinstance(transform, (list, tuple)):
         return _views(transform, mode)
@@ -82,6 +88,8 @@ def _chain(transform: Transform, mode: str, joint: Joint | None = None) -> Plan 
         leaves = list(_leaves(transform))
     except UNREADABLE as error:
         return Unrecognised(f"{name_of(transform)}: a setting cannot be read ({error})")
+    if joint is not None:
+        _check_fields_fit(leaves)
     reader = ChainReader(mode, joint)
     try:
         for leaf in leaves:
@@ -89,6 +97,15 @@ def _chain(transform: Transform, mode: str, joint: Joint | None = None) -> Plan 
         return reader.plan()
     except (Stop, Unfit) as stop:
         return Unrecognised(str(stop))
+
+
+def _check_fields_fit(leaves: Sequence[Transform]) -> None:
+    for leaf in map(type, leaves):
+        if leaf.__module__ == "torchvision.transforms.transforms" and leaf.__name__ not in _CALL:
+            raise UsageError(
+                "joint: expected transforms of torchvision.transforms.v2, which move masks and "
+                f"boxes, got v1's {leaf.__name__}: from torchvision.transforms import v2"
+            )
 
 
 def _leaves(transform: Transform) -> Iterator[Transform]:

@@ -370,7 +370,6 @@ def test_a_cache_changes_nothing(path: str, cache: str) -> None:
 # --- errors ---------------------------------------------------------------------------------------
 
 DECLINED = {
-    "v1": (v1.Compose([v1.Resize((8, 8)), v1.ToTensor()]), "Resize is not of torchvision"),
     "turning": (
         v2.Compose([v2.RandomRotation(9), v2.ToImage()]),
         "RandomRotation transforms masks",
@@ -414,6 +413,15 @@ def test_chains_that_move_otherwise_stay_in_python(path: str, name: str) -> None
     chain, reason = DECLINED[name]
     text = FastLoader(PackedDataset(path, joint=JOINT), transform=chain).explain()
     assert "engine: torch" in text and reason in text
+
+
+def test_a_chain_of_v1_which_takes_no_masks_is_refused_when_the_loader_is_made(path: str) -> None:
+    dataset = PackedDataset(path, joint=JOINT)
+    with pytest.raises(UsageError, match="got v1's Resize: from torchvision"):
+        FastLoader(dataset, transform=v1.Compose([v1.Resize((8, 8)), v1.ToTensor()]))
+    of_v2 = v1.Compose([v2.Resize((8, 8)), v1.Lambda(lambda given: given), v2.ToImage()])
+    (batch,) = FastLoader(dataset, batch_size=1, sampler=[0], transform=of_v2, num_workers=0)
+    assert batch["mask"].shape == (1, 8, 8)
 
 
 def test_arguments_that_cannot_be_are_refused(path: str) -> None:
