@@ -218,15 +218,14 @@ class Figures:
 
     @contextlib.contextmanager
     def process(
-        self, name: str, work: Workload, metric: str = "throughput", unit: str = "images/s"
+        self, name: str, metric: str = "throughput", unit: str = "images/s"
     ) -> Iterator[Process]:
-        """A process that has imported the loader; it ends with the block.
+        """The process of a loader, which ends with the block.
 
         If it refuses or fails, the block ends there, and its row says why.
         """
         with Process(name) as process:
             try:
-                process.call("make", work=work.to_json())
                 yield process
             except (Refused, Failed) as error:
                 self.none(process, error, metric, unit)

@@ -36,7 +36,8 @@ class Cold(Suite):
         for name in self.loaders(variant, options):
             disk.append(coldness.sequential_rate(plain))
             # One process at a time: pages that another process maps cannot be dropped.
-            with figures.process(name, work) as process:
+            with figures.process(name) as process:
+                process.call("make", work=work.to_json())
                 process.call("prepare", fresh=options.fresh)
                 options.say(f"{name}: reading")
                 measured[name] = _epochs(process, options)

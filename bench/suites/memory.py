@@ -29,7 +29,8 @@ class Memory(Suite):
             options.say(f"{name}: reading")
             peaks: list[dict[str, int]] = []
             for number in range(options.rounds + 1):  # round 0 packs
-                with figures.process(name, work, _METRICS[0][0], "MB") as process:
+                with figures.process(name, _METRICS[0][0], "MB") as process:
+                    process.call("make", work=work.to_json())
                     if number:
                         peaks.append(_peak(process, options))
                     else:

@@ -62,7 +62,8 @@ def _rounds(
             os.sync()
             with tempfile.TemporaryDirectory(prefix="pack-", dir=options.cache) as stores:
                 here = dataclasses.replace(work, stores=stores)
-                with figures.process(name, here, "pack") as process:
+                with figures.process(name, "pack") as process:
+                    process.call("make", work=here.to_json())
                     packed[name].append(process.call("prepare", fresh=True))
             if len(packed[name]) == number:  # it refused or failed
                 del packed[name]

@@ -54,7 +54,8 @@ class Remote(Suite):
         stated: dict[str, dict[str, Any]] = {}
         for name in self.loaders(variant, options):
             nbytes = 0
-            with figures.process(name, work) as process:
+            with figures.process(name) as process:
+                process.call("make", work=work.to_json())
                 nbytes = process.call("prepare", fresh=options.fresh)["nbytes"]
             if not nbytes:
                 continue

@@ -27,7 +27,8 @@ class Startup(Suite):
                 if number and name not in values:
                     continue
                 here = values.pop(name, {})  # gone if it refuses or fails
-                with figures.process(name, work, "first batch", "s") as process:
+                with figures.process(name, "first batch", "s") as process:
+                    process.call("make", work=work.to_json())
                     if number == 0:
                         process.call("prepare", fresh=options.fresh)
                     took = process.call("first_batch")

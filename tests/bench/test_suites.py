@@ -158,9 +158,10 @@ def test_every_suite_has_a_toy_test() -> None:
     }
 
 
-def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(cache: Path) -> None:
+@pytest.mark.parametrize("suite", ["imagenet-train", "startup", "memory"])
+def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(cache: Path, suite: str) -> None:
     path = cache / "absent.json"
-    done = run(cache, "imagenet-train", "--loaders", "torch-memmap,torch-array", "--json", path)
+    done = run(cache, suite, "--loaders", "torch-memmap,torch-array", "--json", path)
     assert done.exit_code == 0, done.output
     rows = json.loads(path.read_text())
     assert [(row["loader"], row["median"]) for row in rows] == [
