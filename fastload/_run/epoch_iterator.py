@@ -8,11 +8,12 @@ restored to their states before it, and the other epoch is started.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +25,7 @@ from .._base.wrapped_iterator import WrappedIterator
 from .._sources.source import remote_stores
 from . import engine_epoch, epoch_plan, route
 from .config import LoaderConfig
-from .cursor import EpochCursor, generators
+from .cursor import EpochCursor, generators, states_of
 from .delivery import delivery
 from .epoch import Epoch, ReportedLength
 from .epoch_plan import EpochPlan
@@ -53,6 +54,10 @@ class EpochContext:
     length: int | None
     reported: int | None
     loader: weakref.ref[Loader]
+
+
+_NOTHING = contextlib.nullcontext()
+_TORCHS_FILE = _BaseDataLoaderIter.__next__.__code__.co_filename
 
 
 class Loader(Protocol):
@@ -96,13 +101,13 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
         self._context = context
         cursor = context.cursor
         self._before = self._persistent.holder, cursor.base_seed
-        self._states = [generator.get_state() for generator in generators(context.config)]
+        self._states = states_of(context.config)
         self._begin()
         self._first_pending = True
         self._process = os.getpid()
 
     def _begin(self) -> None:
-        self._epoch = _epoch(self._context, self._persistent)
+        self._epoch = _epoch(self._context, self._persistent, self._states)
         self._closed = False
 
     def __iter__(self) -> EpochIterator:
@@ -155,18 +160,22 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
             self._epoch.maker.close()
 
 
-def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
-    """Start the next epoch."""
+def _epoch(
+    context: EpochContext, workers: PersistentWorkers, states: Sequence[torch.Tensor]
+) -> Epoch:
+    """Start the next epoch. ``states``: of the generators that its order may be drawn from."""
     config, resources, cursor = context.config, context.resources, context.cursor
     number = cursor.begin(config)
     stamps = Stamps(context.timeline)
     way = route.find(config)
     loader = context.loader()
     if not (isinstance(way, TorchRoute) or config.iterable or loader is None):
-        cursor.skip(config, number, _skipped(loader))
+        skipped = _skipped(loader)
+        if skipped:
+            cursor.skip(config, number, skipped)
     if cursor.resume is not None:
         workers.holder = None  # they are at another place in the data
-    plan = epoch_plan.plan(config, cursor, way, stamps, number=number)
+    plan = epoch_plan.plan(config, cursor, way, stamps, number=number, states=states)
     cursor.progress = plan.progress
     native = isinstance(way, EngineRoute)
     resources.measurements = Measurements(
@@ -178,9 +187,10 @@ def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
         padding=plan.padding,
     )
     setup = decide(config, resources, way.source) if isinstance(way, EngineRoute) else None
-    with plan.drawing():
+    with plan.drawing() if plan.resumed else _NOTHING:
         maker = _host_maker(context, plan, setup, workers)
-        maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+        if config.accelerated or config.batch_transform is not None:
+            maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
     length = None
     if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
         length = ReportedLength(config.dataset, context.reported, config.num_workers)
@@ -217,6 +227,8 @@ def _skipped(loader: object) -> int:
     SpeechBrain resumes an epoch in that way: what it adds to the ``__init__`` of torch's iterators
     draws as many batches from their ``_sampler_iter`` as its loader says, and tells the loader so.
     """
+    if _BaseDataLoaderIter.__init__.__code__.co_filename == _TORCHS_FILE:
+        return 0  # it is torch's own
     shown = _Shown(loader)
     _BaseDataLoaderIter(shown)  # type: ignore[arg-type]
     return next(shown._index_sampler)

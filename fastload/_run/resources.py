@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # not every loader needs these
     from .._sources.deferred.batch import BatchDecoder
     from .._transforms.plan import Plan
     from .governor import Governor
+    from .workers.deferral import Deferral
+    from .workers.fetch import Fetcher
 
 
 AHEAD_ON_DEVICE = 2
@@ -62,6 +64,8 @@ class Resources:
             that Pillow decodes.
         ring: slabs of shared memory for batches from worker processes.
         choice: whether it is cheaper to defer the images of a user's Dataset.
+        fetcher: makes its samples in this process, as that config says.
+        deferral: runs it over deferred images in this process.
         decoder: makes the images that it opened.
         ahead: makes pixels before its code asks for them.
         warm: slabs for large batches that are collated in this process.
@@ -81,6 +85,8 @@ class Resources:
     warm: SlabRing | None = None
     device: PerProcess[tuple[object, torch.device]] = dataclasses.field(default_factory=PerProcess)
     choice: Choice = dataclasses.field(default_factory=Choice)
+    fetcher: tuple[LoaderConfig, Fetcher] | None = None
+    deferral: Deferral | None = None
     decoder: BatchDecoder | None = None
     ahead: Ahead | None = None
     mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
@@ -94,8 +100,6 @@ class Resources:
         Before the first epoch begins, the index is left open, because asking for it would start
         CUDA here.
         """
-        if not config.accelerated:
-            return config
         kept = self.device.get()
         if kept is None or kept[0] != config.device:
             device = config.cuda if begin else None
@@ -129,16 +133,8 @@ class Resources:
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads, processes, shared memory and streams cannot be pickled; the copy makes its own.
-        alive = (
-            "engine",
-            "looked_at",
-            "ring",
-            "warm",
-            "decoder",
-            "ahead",
-            "stage",
-        )
-        return {**self.__dict__, **dict.fromkeys(alive)}
+        here = ("engine", "looked_at", "ring", "warm", "fetcher", "deferral", "decoder", "ahead")
+        return {**self.__dict__, **dict.fromkeys(here), "stage": None}
 
 
 def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:

@@ -7,7 +7,6 @@ import os
 from typing import TypeAlias
 
 import torch
-from torch.utils.data import IterDataPipe, MapDataPipe
 
 from .. import _native
 from .._engine.registry import chosen, is_engine, is_torch
@@ -66,6 +65,9 @@ class TorchRoute:
 
 Route: TypeAlias = EngineRoute | WorkersRoute | TorchRoute
 
+# engine, dtype, memory_format and decode that need no engine of fastload.
+_ANY_ROUTE = ("auto", None, torch.contiguous_format, "exact")
+
 _NO_CORE = "the C++ core is missing"
 
 
@@ -76,28 +78,28 @@ def find(config: LoaderConfig) -> Route:
         UsageError: the arguments ask for something that this route cannot do.
         MissingDependencyError: the engine that was asked for is not installed.
     """
-    if _native.load() is None and not is_torch(config.engine):
+    core = _native.load() is not None
+    if not core and not is_torch(config.engine):
         _native.warn_missing()
-    try:
-        source = _readable(config)
-        chosen(config.engine, source.store)  # raises if it is not installed
-        source = source.with_output(config.dtype, config.memory_format)
-        return EngineRoute(source.with_decode(config.decode))
-    except Unreadable as unreadable:
-        reason = unreadable.reason
-    _check_left_to_python(config, reason)
-    unordered = not config.in_order and config.num_workers > 0
-    if unordered or isinstance(config.dataset, (IterDataPipe, MapDataPipe)):
+    reason = config.left_to_python
+    if not reason:
+        try:
+            source = _readable(config)
+            chosen(config.engine, source.store)  # raises if it is not installed
+            source = source.with_output(config.dtype, config.memory_format)
+            return EngineRoute(source.with_decode(config.decode))
+        except Unreadable as unreadable:
+            reason = unreadable.reason
+    if (config.engine, config.dtype, config.memory_format, config.decode) != _ANY_ROUTE:
+        _check_left_to_python(config, reason)
+    if config.left_to_torch:
         return TorchRoute(reason)
-    return WorkersRoute(reason, _eager(config), os.environ.get("FASTLOAD_DEFER") != "1")
+    defer = os.environ.get("FASTLOAD_DEFER")
+    return WorkersRoute(reason, _eager(config, defer, core), defer != "1")
 
 
 def _readable(config: LoaderConfig) -> Source:
     """What an engine reads. Raises Unreadable if there is nothing."""
-    if is_torch(config.engine):
-        raise Unreadable("engine='torch' was asked for")
-    if config.single:
-        raise Unreadable("batch_size=None asks for single samples")
     source = resolve(config.dataset)
     if config.engine == "auto" and _native.load() is None:
         raise Unreadable(_NO_CORE)
@@ -110,15 +112,13 @@ def _readable(config: LoaderConfig) -> Source:
     return source
 
 
-def _eager(config: LoaderConfig) -> str:
+def _eager(config: LoaderConfig, defer: str | None, core: bool) -> str:
     """Why the images that the dataset opens are not deferred; empty: they are."""
-    if os.environ.get("FASTLOAD_DEFER") == "0":
+    if defer == "0":
         return "FASTLOAD_DEFER is 0"
     if is_torch(config.engine):
         return "engine='torch' was asked for"
-    if _native.load() is None:
-        return _NO_CORE
-    return ""
+    return "" if core else _NO_CORE
 
 
 def _check_left_to_python(config: LoaderConfig, reason: str) -> None:

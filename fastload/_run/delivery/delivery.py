@@ -49,14 +49,12 @@ def deliver(
     setup: Setup | None,
     maker: Maker,
 ) -> Maker:
-    """The batches of ``maker``, moved to the device and transformed as ``config`` says.
+    """The batches of ``maker``, moved to a device, or transformed, as ``config`` says.
 
     ``setup``: of the engine that fills them; None if none does.
     """
     mover = mover_of(config, resources)
     other_device = config.device if config.accelerated and mover is None else None
-    if mover is None and other_device is None and config.batch_transform is None:
-        return maker
     from .transfer import Delivery
 
     stage = None

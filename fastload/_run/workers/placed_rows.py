@@ -90,14 +90,16 @@ class PlacedRows:
 
 def worth_placing(samples: Sequence[Any]) -> bool:
     """Whether samples such as these have large tensors, all with their own memory."""
+    count = len(samples)
+    if count < 2 or not any(_is_large(tensor, count) for tensor in _tensors(samples[0])):
+        return False  # as with most datasets
     found = [
         tensor.data_ptr()
         for sample in samples
         for tensor in _tensors(sample)
-        if _is_large(tensor, len(samples))
+        if _is_large(tensor, count)
     ]
-    own_memory = len(set(found)) == len(found)
-    return len(samples) > 1 and len(found) >= len(samples) and own_memory and is_torchs_table()
+    return len(set(found)) == len(found) >= count and is_torchs_table()
 
 
 def _is_large(tensor: torch.Tensor, count: int) -> bool:
