@@ -42,7 +42,7 @@ from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
 from ._run.moved import refuses_moved
 from ._run.own_sampler import MadeWith, order_arguments
-from ._run.resources import Resources
+from ._run.resources import Resources, inspection
 from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
@@ -60,7 +60,7 @@ from .hints import (
 )
 
 if TYPE_CHECKING:
-    from ._run.inspection import Inspection
+    from ._run.resources import Inspection
 
 _Batch = TypeVar("_Batch")
 
@@ -606,8 +606,6 @@ class FastLoader(DataLoader[Sample]):
 
         It is there for tests and for looking into a running program; any release may change it.
         """
-        from ._run.inspection import inspection
-
         return inspection(self._resources)
 
     def _repr_html_(self) -> str:

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from typing_extensions import override
 
 from .._base.timeline import Timeline
 from .._base.trace import Stamps
-from .._base.wrapped_iterator import WrappedIterator
 from .._sources.source import remote_stores
 from . import engine_epoch, epoch_plan, route
 from .config import LoaderConfig
@@ -68,7 +68,7 @@ class Loader(Protocol):
     def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter: ...
 
 
-class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
+class EpochIterator(_BaseDataLoaderIter):
     """The batches of one epoch, or of another one that is chosen before the first batch.
 
     It is one of torch's iterators for ``isinstance``. It has the attributes of what makes the
@@ -82,11 +82,21 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
         self._closed = True
         self._start(context)
 
-    @property
-    def _wrapped(self) -> Any:  # torch's iterator may go before this one
+    def _torchs(self) -> Any:
+        """Answers for what this lacks. Often torch's iterator, which may go before this one."""
         if self._epoch is None:
-            raise AttributeError("_wrapped")
+            raise AttributeError("there is no epoch")  # before __init__ has run: copy and pickle
         return self._epoch.maker.torch
+
+    def __len__(self) -> int:
+        return len(self._torchs())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torchs(), name)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        reduced: str | tuple[Any, ...] = self._torchs().__reduce__()  # torch's raises
+        return reduced
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]
@@ -120,8 +130,8 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
             raise StopIteration
         return self._epoch.next()
 
+    @override
     def _next_data(self) -> Any:
-        """As in torch: the next batch."""
         return next(self)
 
     def _fix_epoch(self) -> None:

@@ -14,6 +14,7 @@ from .._base.per_process import PerProcess
 from .._engine.base import BatchEngine
 from .._engine.cache.cache import Cache
 from .._engine.registry import EngineKind
+from ..errors import InternalError
 from ..storage.base import Store
 from .config import LoaderConfig
 from .measurements import Measurements
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # not every loader needs these
     from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
+    from .._base.trace import Stamps
     from .._engine.device_stage import DeviceStage
     from .._sources.deferred.ahead import Ahead
     from .._sources.deferred.batch import BatchDecoder
@@ -149,3 +151,43 @@ def slabs_held(config: LoaderConfig, resources: Resources) -> int:
     """Slabs that copies in flight hold, beside those that the stream before has in use."""
     mover = mover_of(config, resources)
     return 0 if mover is None else mover.ahead + 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What ``Resources`` describes. Every part is None until an epoch needs it.
+
+    Any release may change these. ``shared`` are the slabs that worker processes collate into.
+    """
+
+    _engine: BatchEngine | None
+    cache: Cache | None
+    governor: Governor | None
+    decoder: BatchDecoder | None
+    shared: SharedRing | None
+    warm: SlabRing | None
+    mover: Mover | None
+    stage: DeviceStage | None
+    stamps: Stamps
+
+    @property
+    def engine(self) -> BatchEngine:
+        """What fills batches. Raises InternalError if no engine did."""
+        if self._engine is None:
+            raise InternalError("no engine has filled a batch of this loader")
+        return self._engine
+
+
+def inspection(resources: Resources) -> Inspection:
+    """What ``resources`` hold."""
+    return Inspection(
+        _engine=None if resources.engine is None else resources.engine[1],
+        cache=resources.cache,
+        governor=resources.governor,
+        decoder=resources.decoder,
+        shared=resources.ring,
+        warm=resources.warm,
+        mover=resources.mover.get(),
+        stage=None if resources.stage is None else resources.stage[2],
+        stamps=resources.measurements.stamps,
+    )

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from .. import _native
 from .._engine.registry import chosen, is_engine, is_torch
@@ -14,7 +22,7 @@ from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
 from .config import LoaderConfig
-from .row_order import check_rows
+from .order import order_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +76,13 @@ Route: TypeAlias = EngineRoute | WorkersRoute | TorchRoute
 # engine, dtype, memory_format and decode that need no engine of fastload.
 _ANY_ROUTE = ("auto", None, torch.contiguous_format, "exact")
 
+# Samplers of torch's that give only ints, beside those whose order is known.
+_OF_INTS = (
+    RandomSampler,
+    WeightedRandomSampler,
+    DistributedSampler,
+)
+
 _NO_CORE = "the C++ core is missing"
 
 
@@ -106,10 +121,62 @@ def _readable(config: LoaderConfig) -> Source:
     if config.engine == "auto":
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
-            check_rows(config.sampler, config.batch_sampler, started=started)
+            _check_rows(config.sampler, config.batch_sampler, started=started)
         elif config.custom_collate and not config.one_size:
             check_one_size(source)
     return source
+
+
+def _check_rows(
+    sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None, *, started: bool
+) -> None:
+    """Raise Unreadable if a batch of a TensorDataset may be anything but rows of its tensors.
+
+    An index that is not an int (a list, a slice) would make one sample of several rows. With a
+    ``batch_sampler``, ``sampler`` is ignored. ``started``: workers have a ``worker_init_fn`` to
+    call.
+    """
+    if started:
+        raise Unreadable(
+            "only worker processes call a worker_init_fn, and rows are copied without them; "
+            "engine='native' copies rows and never calls it"
+        )
+    if batch_sampler is not None:
+        _check_batches(batch_sampler)
+    elif isinstance(sampler, BatchSampler):
+        raise Unreadable("the sampler gives lists of indices, each of which is one sample")
+    elif not (sampler is None or _gives_ints(sampler)):
+        raise _may_give_lists(sampler)
+
+
+def _check_batches(batch_sampler: Iterable[Any]) -> None:
+    if order_of(batch_sampler).batched:
+        return
+    if type(batch_sampler) is BatchSampler:
+        _check_rows(batch_sampler.sampler, None, started=False)
+    elif type(batch_sampler) not in (list, tuple) or not all(map(_ints, batch_sampler)):
+        raise _may_give_lists(batch_sampler)
+
+
+def _may_give_lists(sampler: object) -> Unreadable:
+    return Unreadable(
+        f"a {type(sampler).__name__} may give lists of indices, each of which is one sample of a "
+        "TensorDataset; if it gives only ints, engine='native' copies rows"
+    )
+
+
+def _gives_ints(sampler: object) -> bool:
+    order = order_of(sampler)
+    ours = order.known and not order.batched
+    return ours or type(sampler) in _OF_INTS or _ints(sampler)
+
+
+def _ints(sampler: object) -> bool:
+    """Whether ``sampler`` is a sequence of ints, or torch's random sampler over one."""
+    indices: object = sampler.indices if type(sampler) is SubsetRandomSampler else sampler
+    if isinstance(indices, (list, tuple)) and type(indices) in (list, tuple):
+        return all(type(index) is int for index in indices)
+    return isinstance(indices, range)
 
 
 def _eager(config: LoaderConfig, defer: str | None, core: bool) -> str:

@@ -30,12 +30,7 @@ if TYPE_CHECKING:  # batches in host memory do not need these
 
 @dataclasses.dataclass(frozen=True)
 class UnfinishedBatch:
-    """A batch of an engine with uint8 images, which the device stage finishes.
-
-    Attributes:
-        batch: as ``collate`` makes it, with images in uint8.
-        drawn: the rectangles to erase in these images, or None.
-    """
+    """A batch with uint8 images, which the device stage finishes; ``drawn`` is to be erased."""
 
     batch: Any
     drawn: ErasedBoxes | None

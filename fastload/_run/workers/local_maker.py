@@ -17,6 +17,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
+from typing_extensions import override
 
 from ..._base import randomness
 from ..config import LoaderConfig
@@ -121,16 +122,16 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         outcome.taken, self._given = self._drawn - self._given, self._drawn
         return outcome
 
+    @override
     def close(self) -> None:
-        """As in Maker."""
         self._closed = True
 
     def ask(self, indices: list[Any], repeats: list[int] | None) -> _Asked:
-        """As in Remaker."""
+        """Of ``Remaker``."""
         return indices, repeats
 
     def answer(self, ticket: _Asked) -> Outcome:
-        """As in Remaker."""
+        """Of ``Remaker``."""
         return self._made(*ticket)
 
     def _made(self, indices: Any, repeats: list[int] | None) -> Outcome:

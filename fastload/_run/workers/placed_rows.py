@@ -34,12 +34,7 @@ Reserve = Callable[[tuple[int, ...], torch.dtype], "torch.Tensor | None"]
 
 
 class PlacedRows:
-    """The tensors of one batch, of which ``add`` has seen all samples so far.
-
-    Args:
-        count: samples of the batch.
-        reserve: makes the tensors of the batch.
-    """
+    """The tensors of one batch of ``count`` samples; ``add`` has seen all of them so far."""
 
     def __init__(self, count: int, reserve: Reserve) -> None:
         self._count = count
@@ -93,13 +88,13 @@ def worth_placing(samples: Sequence[Any]) -> bool:
     count = len(samples)
     if count < 2 or not any(_is_large(tensor, count) for tensor in _tensors(samples[0])):
         return False  # as with most datasets
-    found = [
+    addresses = [
         tensor.data_ptr()
         for sample in samples
         for tensor in _tensors(sample)
         if _is_large(tensor, count)
     ]
-    return len(set(found)) == len(found) >= count and is_torchs_table()
+    return len(set(addresses)) == len(addresses) >= count and is_torchs_table()
 
 
 def _is_large(tensor: torch.Tensor, count: int) -> bool:
