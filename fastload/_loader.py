@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import operator
 import os
 import time
 import weakref
@@ -41,7 +42,7 @@ from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
 from ._run.moved import refuses_moved
 from ._run.own_sampler import MadeWith, order_arguments
-from ._run.resources import Resources
+from ._run.resources import Resources, inspection
 from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
@@ -59,12 +60,14 @@ from .hints import (
 )
 
 if TYPE_CHECKING:
-    from ._run.inspection import Inspection
+    from ._run.resources import Inspection
 
 _Batch = TypeVar("_Batch")
 
 # Arguments of this torch's DataLoader: in_order was added in 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
+
+_arguments = operator.attrgetter(*ARGUMENTS)
 
 
 class FastLoader(DataLoader[Sample]):
@@ -222,6 +225,7 @@ class FastLoader(DataLoader[Sample]):
     _threads = False
     _chosen_workers: int | None = None
     _made_with = MadeWith(None, None, own=False)
+    _kept_config: tuple[tuple[Any, ...], LoaderConfig] | None = None  # and what it was made of
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
     _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
@@ -387,16 +391,24 @@ class FastLoader(DataLoader[Sample]):
 
         ``begin``: for an epoch that begins.
         """
-        given = {name: getattr(self, name) for name in ARGUMENTS}
-        given |= self._made_with.now(self)
-        given["collate_fn"] = accelerate.collate_of(self.collate_fn)
-        config = LoaderConfig(
-            **given,
-            left_out=self._left_out,
-            prepared=accelerate.prepared(self),
-            torch_workers=0 if self.num_workers == self._chosen_workers else self.num_workers,
-        )
-        return self._resources.resolved(config, begin=begin)
+        order = self._made_with.now(self)
+        prepared = self._adapter is not None and accelerate.prepared(self)
+        seen = (*_arguments(self), *order.values(), self._left_out, prepared, self._chosen_workers)
+        kept = self._kept_config
+        if kept is None or not all(map(operator.is_, seen, kept[0])):
+            given = dict(zip(ARGUMENTS, seen, strict=False)) | order
+            given["collate_fn"] = accelerate.collate_of(self.collate_fn)
+            config = LoaderConfig(
+                **given,
+                left_out=self._left_out,
+                prepared=prepared,
+                torch_workers=0 if self.num_workers == self._chosen_workers else self.num_workers,
+            )
+            # What is in a sampler of the user's may change, and nobody sees it here.
+            kept = seen, config
+            self._kept_config = kept if config.own_order else None
+        config = kept[1]
+        return self._resources.resolved(config, begin=begin) if config.accelerated else config
 
     def check_worker_number_rationality(self) -> None:
         """Let torch warn about too many worker processes; native threads need no warning."""
@@ -423,7 +435,8 @@ class FastLoader(DataLoader[Sample]):
         return super().__len__() if length is None else length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        accelerate.follow(self)
+        if self._adapter is not None:
+            accelerate.follow(self)
         # As in torch: persistent workers belong to one iterator, which is reset for each epoch.
         if not (self.persistent_workers and self.num_workers > 0):
             return self._get_iterator()
@@ -457,7 +470,7 @@ class FastLoader(DataLoader[Sample]):
             resources=resources,
             cursor=self._cursor,
             timeline=active(),
-            length=config.part_length(),
+            length=config.part_length() if config.shard else None,
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
         )
@@ -538,7 +551,7 @@ class FastLoader(DataLoader[Sample]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Resources and cursor leave out threads, processes and iterators by themselves.
-        return {**self.__dict__, "_iterator": None, "_adapter": None}
+        return {**self.__dict__, "_iterator": None, "_adapter": None, "_kept_config": None}
 
     def __copy__(self) -> FastLoader[Sample]:
         """A loader of the same dataset, with the same arguments, that counts its own epochs.
@@ -593,8 +606,6 @@ class FastLoader(DataLoader[Sample]):
 
         It is there for tests and for looking into a running program; any release may change it.
         """
-        from ._run.inspection import inspection
-
         return inspection(self._resources)
 
     def _repr_html_(self) -> str:

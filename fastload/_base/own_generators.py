@@ -59,7 +59,7 @@ class OwnGenerators:
         self._asked += 1
         if self._asked & (self._asked - 1) == 0:
             self._found = list(_parts(owners, _is_generator))
-        return Before(randomness.get(), [_restorer(found) for found in self._found])
+        return Before(randomness.get(), [_restorer(own) for own in self._found])
 
 
 def _has_state(generator: object) -> bool:
@@ -109,8 +109,8 @@ class OwnSeeds:
         self._asked += 1
         if self._asked & (self._asked - 1) == 0:
             self._found = list(_parts((self._owner,), _is_seedable))
-        for found in self._found:
-            found.set_random_seed(seed & 0xFFFFFFFF)
+        for pipeline in self._found:
+            pipeline.set_random_seed(seed & 0xFFFFFFFF)
 
 
 def _is_seedable(part: object) -> bool:
@@ -120,8 +120,8 @@ def _is_seedable(part: object) -> bool:
 
 def kind_of_own(dataset: object) -> str | None:
     """The type of a generator of the Dataset's own, or of what keeps some; None: there is none."""
-    found = next(_parts((dataset,), lambda part: _is_seedable(part) or _is_generator(part)), None)
-    return None if found is None else f"{type(found).__module__}.{type(found).__qualname__}"
+    own = next(_parts((dataset,), lambda part: _is_seedable(part) or _is_generator(part)), None)
+    return None if own is None else f"{type(own).__module__}.{type(own).__qualname__}"
 
 
 def _parts(owners: Iterable[object], wanted: Callable[[object], bool]) -> Iterator[object]:

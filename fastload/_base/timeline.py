@@ -156,44 +156,22 @@ class Timeline:
     def _rendered(self, shift: int) -> list[_Event]:
         """All events as JSON objects."""
         spans = self._in_order()
-        threads = dict.fromkeys(span[1] for span in spans)
-        rendered: list[_Event] = [
-            {"ph": "M", "name": "process_name", "pid": self._pid, "args": {"name": "fastload"}}
-        ]
-        for thread in threads:
-            name = self._name_of(thread)
+
+        def event(kind: str, name: str, **more: object) -> _Event:
+            return {"ph": kind, "name": name, "pid": self._pid, **more}
+
+        rendered = [event("M", "process_name", args={"name": "fastload"})]
+        for thread in dict.fromkeys(span[1] for span in spans):
+            name = {"name": self._name_of(thread)}
+            rendered.append(event("M", "thread_name", tid=thread, args=name))
+        for what, thread, begin_ns, end_ns, args in spans:
+            begin, took = (begin_ns + shift) / 1e3, (end_ns - begin_ns) / 1e3
+            more = {"args": dict(args)} if args else {}
             rendered.append(
-                {
-                    "ph": "M",
-                    "name": "thread_name",
-                    "pid": self._pid,
-                    "tid": thread,
-                    "args": {"name": name},
-                }
+                event("X", what, cat="fastload", tid=thread, ts=begin, dur=took, **more)
             )
-        for name, thread, begin, end, args in spans:
-            event: _Event = {
-                "ph": "X",
-                "cat": "fastload",
-                "name": name,
-                "pid": self._pid,
-                "tid": thread,
-                "ts": (begin + shift) / 1e3,
-                "dur": (end - begin) / 1e3,
-            }
-            if args:
-                event["args"] = dict(args)
-            rendered.append(event)
-        for name, at, value in self._counters:
-            rendered.append(
-                {
-                    "ph": "C",
-                    "name": name,
-                    "pid": self._pid,
-                    "ts": (at + shift) / 1e3,
-                    "args": {name: value},
-                }
-            )
+        for what, at_ns, value in self._counters:
+            rendered.append(event("C", what, ts=(at_ns + shift) / 1e3, args={what: value}))
         return rendered
 
 

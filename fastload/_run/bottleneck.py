@@ -19,12 +19,7 @@ _PHRASES = {"loader": "drawing order and parameters and handing batches over"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What limits the speed of a loop.
-
-    Attributes:
-        bound: as ``hints.Bound`` describes it; "unknown" before the first batches.
-        why: the measurements behind it.
-    """
+    """What limits the speed of a loop, and the measurements that say so."""
 
     bound: Bound
     why: str

@@ -17,6 +17,8 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
     Sampler,
     default_collate,
 )
@@ -27,6 +29,7 @@ from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
 from .._sources.mix import Mix, MixDataset
+from .._sources.source import unreadable_type
 from ..errors import UsageError, type_next
 from ..hints import (
     CacheKind,
@@ -211,33 +214,48 @@ class LoaderConfig(TorchArguments):
 
     # --- derived from the arguments -------------------------------------------------------------
 
-    @property
+    @functools.cached_property
     def collate(self) -> Collate:
         """``collate_fn``, which torch has set where none was given."""
         assert self.collate_fn is not None, "torch sets one where none was given"
         return self.collate_fn
 
-    @property
+    @functools.cached_property
     def custom_collate(self) -> bool:
         """Whether a ``collate_fn`` was given that is not torch's default."""
         return self.collate_fn is not collate
 
-    @property
+    @functools.cached_property
     def iterable(self) -> bool:
         """Whether the dataset is an IterableDataset."""
         return isinstance(self.dataset, IterableDataset)
 
-    @property
+    @functools.cached_property
     def batched(self) -> bool:
         """Whether samples are collated into batches."""
         return self.batch_sampler is not None
 
-    @property
+    @functools.cached_property
     def single(self) -> bool:
         """Whether single samples are asked for (``batch_size=None``) rather than batches."""
         return self.batch_size is None and self.batch_sampler is None
 
-    @property
+    @functools.cached_property
+    def left_to_torch(self) -> bool:
+        """Whether torch's own iterator runs if no engine does: see ``TorchRoute``."""
+        unordered = not self.in_order and self.num_workers > 0
+        return unordered or isinstance(self.dataset, (IterDataPipe, MapDataPipe))
+
+    @functools.cached_property
+    def left_to_python(self) -> str:
+        """Why no engine can make batches, as far as arguments and types say so; "": they do not."""
+        if registry.is_torch(self.engine):
+            return "engine='torch' was asked for"
+        if self.single:
+            return "batch_size=None asks for single samples"
+        return unreadable_type(self.dataset)
+
+    @functools.cached_property
     def index_sampler(self) -> Iterable[Any]:
         """Gives lists of indices, or single indices where there are no batches."""
         if self.batch_sampler is not None:
@@ -245,17 +263,17 @@ class LoaderConfig(TorchArguments):
         assert self.sampler is not None, "torch makes one where none was given"
         return self.sampler
 
-    @property
+    @functools.cached_property
     def persistent(self) -> bool:
         """Whether worker processes live on after an epoch."""
         return self.persistent_workers and self.num_workers > 0
 
-    @property
+    @functools.cached_property
     def accelerated(self) -> bool:
         """Whether batches are moved to a device other than the CPU."""
         return self.device is not None and torch.device(self.device).type != "cpu"
 
-    @property
+    @functools.cached_property
     def overlapped(self) -> bool:
         """Whether that is a CUDA device: batches are copied beside the caller's work."""
         return self.device is not None and torch.device(self.device).type == "cuda"
@@ -265,7 +283,7 @@ class LoaderConfig(TorchArguments):
         """Whether ``batch_by`` makes batches of images of one size."""
         return bucket_sampler.one_size(self.batch_by)
 
-    @property
+    @functools.cached_property
     def pinned(self) -> bool:
         """Whether to pin batches in host memory; moving batches to a device pins by itself."""
         return self.pin_memory and not self.accelerated
@@ -300,7 +318,7 @@ class LoaderConfig(TorchArguments):
             sampler = sampler.sampler
         return sampler
 
-    @property
+    @functools.cached_property
     def order(self) -> Order:
         """The order of the loader: of its batches, if they make it, else of its samples."""
         batches = order_of(self.batch_sampler)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeGuard
 
 import torch
@@ -62,11 +63,11 @@ class EpochCursor:
     def begin(self, config: LoaderConfig) -> int:
         """Begin an epoch; return its number."""
         order, epoch = config.epochs, self.upcoming(config)
-        current = known_sampler_epoch(config)
         if order.keeps_epoch:
             order.begin(epoch)
-        elif current is not None:
-            self.sampler_epoch = current
+        elif not config.own_order:
+            current = known_sampler_epoch(config)
+            self.sampler_epoch = self.sampler_epoch if current is None else current
         if config.seed is not None:
             parts = config.dataset.datasets if isinstance(config.dataset, MixDataset) else ()
             for part in (config.dataset, *parts):
@@ -122,7 +123,7 @@ class EpochCursor:
 
     def skip(self, config: LoaderConfig, epoch: int, batches: int) -> None:
         """Let ``epoch``, which begins, start after so many batches; a state says more."""
-        if batches and self.resume is None:
+        if self.resume is None:
             start = self.at_start(config, epoch, config.part())
             start.order_drawn = False
             samples = dataclasses.replace(start, since_start=batches).samples()
@@ -147,11 +148,21 @@ class EpochCursor:
             return dataclasses.replace(start, order_drawn=False)
         return progress
 
-    def at_start(self, config: LoaderConfig, epoch: int, shard: Shard | None) -> Progress:
-        """The progress of an epoch of which nothing was consumed."""
+    def at_start(
+        self,
+        config: LoaderConfig,
+        epoch: int,
+        shard: Shard | None,
+        states: Sequence[torch.Tensor] | None = None,
+    ) -> Progress:
+        """The progress of an epoch of which nothing was consumed.
+
+        ``states``: of torch's generators, if they are known already.
+        """
         order = config.order
         total = order.length(epoch)
         stateful = stateful_sampler(config)
+        before = states_of(config) if states is None else list(states)
         return Progress(
             epoch=epoch,
             facts=Facts(
@@ -163,7 +174,7 @@ class EpochCursor:
                 world_size=shard.world_size if shard else replicas(config),
             ),
             length=total,
-            generators=[generator.get_state() for generator in generators(config)],
+            generators=before,
             sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
             sampler_epoch=known_sampler_epoch(config),
             base_seed=self.base_seed if config.persistent else None,
@@ -193,9 +204,14 @@ def generators(config: LoaderConfig) -> tuple[torch.Generator, ...]:
     return (of_loader,) if sampler is of_loader else (of_loader, sampler)
 
 
+def states_of(config: LoaderConfig) -> list[torch.Tensor]:
+    """The states of these generators now."""
+    return [generator.get_state() for generator in generators(config)]
+
+
 def stateful_sampler(config: LoaderConfig) -> Stateful | None:
     """The user's sampler if it has a state; torch's samplers have none."""
-    if config.iterable:
+    if config.iterable or config.own_order:
         return None
     for part in (config.batch_sampler, config.sampler):
         if is_stateful(part):
@@ -205,6 +221,8 @@ def stateful_sampler(config: LoaderConfig) -> Stateful | None:
 
 def replicas(config: LoaderConfig) -> int:
     """The number of ranks that the user's sampler divides the epoch among."""
+    if config.own_order:
+        return 1
     for part in (config.batch_sampler, config.epoch_sampler):  # the latter may lie in the former
         if hasattr(part, "num_replicas"):
             return int(part.num_replicas)  # type: ignore[union-attr]
@@ -213,12 +231,16 @@ def replicas(config: LoaderConfig) -> int:
 
 def known_sampler_epoch(config: LoaderConfig) -> int | None:
     """The epoch of the user's sampler; None if it keeps none."""
+    if config.own_order:
+        return None
     sampler = _sampler_with_epoch(config)
     return None if sampler is None else sampler.epoch
 
 
 def _sampler_with_epoch(config: LoaderConfig) -> SamplerWithEpoch | None:
     """The user's sampler that keeps an epoch. Not ours, which is told the epoch each time."""
+    if config.own_order:
+        return None
     for part in (config.batch_sampler, config.epoch_sampler):
         if _keeps_epoch(part) and not order_of(part).keeps_epoch:
             return part

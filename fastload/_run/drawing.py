@@ -91,12 +91,13 @@ def index_lists(sampler: Iterable[Any]) -> Iterator[Any]:
     """
     if type(sampler) is BatchSampler:
         inner = sampler.sampler
-        if order_of(inner).lazy:
-            return _sequential_lists(sampler)
-        if type(inner) is RandomSampler and not inner.replacement:
-            if inner._num_samples is None:  # the length of the dataset, which may change
+        if type(inner) is RandomSampler:
+            # None: the length of the dataset, which may change
+            if not inner.replacement and inner._num_samples is None:
                 shuffle = _Shuffle(inner, sampler.batch_size, sampler.drop_last)
                 return map(np.ndarray.tolist, shuffle.batches_asked_for())
+        elif order_of(inner).lazy:
+            return _sequential_lists(sampler)
     return iter(sampler)
 
 

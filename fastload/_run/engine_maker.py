@@ -69,15 +69,12 @@ class EngineMaker(Maker):
     """Has an engine make the batches of one epoch.
 
     Args:
-        order: index batches, iterated on the consumer's thread.
-        pipeline: has an engine fill them; not started yet.
+        pipeline: not started yet.
         sized: has the iterator's ``len``; asked only for that, because it may have none.
-        assemble: makes the caller's batch of one that is filled.
         prefetch: batches ahead of the consumer; 0: no thread.
         ahead_in_torch: batches that DataLoader asks its sampler for ahead of the consumer.
         drawn_by_next: the first batch is drawn from generators, in ``next`` as with a DataLoader
             without workers, so nothing starts before.
-        governor: adjusts threads and batches ahead; None leaves them as they are.
     """
 
     _workers: tuple[()] = ()

@@ -8,23 +8,24 @@ restored to their states before it, and the other epoch is started.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from typing_extensions import override
 
 from .._base.timeline import Timeline
 from .._base.trace import Stamps
-from .._base.wrapped_iterator import WrappedIterator
 from .._sources.source import remote_stores
 from . import engine_epoch, epoch_plan, route
 from .config import LoaderConfig
-from .cursor import EpochCursor, generators
+from .cursor import EpochCursor, generators, states_of
 from .delivery import delivery
 from .epoch import Epoch, ReportedLength
 from .epoch_plan import EpochPlan
@@ -55,6 +56,10 @@ class EpochContext:
     loader: weakref.ref[Loader]
 
 
+_NOTHING = contextlib.nullcontext()
+_TORCHS_FILE = _BaseDataLoaderIter.__next__.__code__.co_filename
+
+
 class Loader(Protocol):
     """A FastLoader, as far as it is used here."""
 
@@ -63,7 +68,7 @@ class Loader(Protocol):
     def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter: ...
 
 
-class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
+class EpochIterator(_BaseDataLoaderIter):
     """The batches of one epoch, or of another one that is chosen before the first batch.
 
     It is one of torch's iterators for ``isinstance``. It has the attributes of what makes the
@@ -77,11 +82,21 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
         self._closed = True
         self._start(context)
 
-    @property
-    def _wrapped(self) -> Any:  # torch's iterator may go before this one
+    def _torchs(self) -> Any:
+        """Answers for what this lacks. Often torch's iterator, which may go before this one."""
         if self._epoch is None:
-            raise AttributeError("_wrapped")
+            raise AttributeError("there is no epoch")  # before __init__ has run: copy and pickle
         return self._epoch.maker.torch
+
+    def __len__(self) -> int:
+        return len(self._torchs())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torchs(), name)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        reduced: str | tuple[Any, ...] = self._torchs().__reduce__()  # torch's raises
+        return reduced
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]
@@ -96,13 +111,13 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
         self._context = context
         cursor = context.cursor
         self._before = self._persistent.holder, cursor.base_seed
-        self._states = [generator.get_state() for generator in generators(context.config)]
+        self._states = states_of(context.config)
         self._begin()
         self._first_pending = True
         self._process = os.getpid()
 
     def _begin(self) -> None:
-        self._epoch = _epoch(self._context, self._persistent)
+        self._epoch = _epoch(self._context, self._persistent, self._states)
         self._closed = False
 
     def __iter__(self) -> EpochIterator:
@@ -115,8 +130,8 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
             raise StopIteration
         return self._epoch.next()
 
+    @override
     def _next_data(self) -> Any:
-        """As in torch: the next batch."""
         return next(self)
 
     def _fix_epoch(self) -> None:
@@ -155,18 +170,22 @@ class EpochIterator(WrappedIterator[Any], _BaseDataLoaderIter):
             self._epoch.maker.close()
 
 
-def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
-    """Start the next epoch."""
+def _epoch(
+    context: EpochContext, workers: PersistentWorkers, states: Sequence[torch.Tensor]
+) -> Epoch:
+    """Start the next epoch. ``states``: of the generators that its order may be drawn from."""
     config, resources, cursor = context.config, context.resources, context.cursor
     number = cursor.begin(config)
     stamps = Stamps(context.timeline)
     way = route.find(config)
     loader = context.loader()
     if not (isinstance(way, TorchRoute) or config.iterable or loader is None):
-        cursor.skip(config, number, _skipped(loader))
+        skipped = _skipped(loader)
+        if skipped:
+            cursor.skip(config, number, skipped)
     if cursor.resume is not None:
         workers.holder = None  # they are at another place in the data
-    plan = epoch_plan.plan(config, cursor, way, stamps, number=number)
+    plan = epoch_plan.plan(config, cursor, way, stamps, number=number, states=states)
     cursor.progress = plan.progress
     native = isinstance(way, EngineRoute)
     resources.measurements = Measurements(
@@ -178,9 +197,10 @@ def _epoch(context: EpochContext, workers: PersistentWorkers) -> Epoch:
         padding=plan.padding,
     )
     setup = decide(config, resources, way.source) if isinstance(way, EngineRoute) else None
-    with plan.drawing():
+    with plan.drawing() if plan.resumed else _NOTHING:
         maker = _host_maker(context, plan, setup, workers)
-        maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+        if config.accelerated or config.batch_transform is not None:
+            maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
     length = None
     if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
         length = ReportedLength(config.dataset, context.reported, config.num_workers)
@@ -217,6 +237,8 @@ def _skipped(loader: object) -> int:
     SpeechBrain resumes an epoch in that way: what it adds to the ``__init__`` of torch's iterators
     draws as many batches from their ``_sampler_iter`` as its loader says, and tells the loader so.
     """
+    if _BaseDataLoaderIter.__init__.__code__.co_filename == _TORCHS_FILE:
+        return 0  # it is torch's own
     shown = _Shown(loader)
     _BaseDataLoaderIter(shown)  # type: ignore[arg-type]
     return next(shown._index_sampler)

@@ -95,13 +95,10 @@ class EpochPlan:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Within it, torch's generators have the states from the start of the resumed epoch.
+        """Within it, torch's generators have the states from the start of the epoch resumed.
 
         Afterwards the global generator, which is the user's, gets its own state back.
         """
-        if not self.resumed:
-            yield
-            return
         users_state = torch.default_generator.get_state()
         for generator, state in zip(self._generators, self.progress.generators):
             if generator is not torch.default_generator or self.progress.order_drawn:
@@ -125,7 +122,13 @@ def _set_state(generator: torch.Generator, state: torch.Tensor) -> None:
 
 
 def plan(
-    config: LoaderConfig, cursor: EpochCursor, route: Route, stamps: Stamps, *, number: int
+    config: LoaderConfig,
+    cursor: EpochCursor,
+    route: Route,
+    stamps: Stamps,
+    *,
+    number: int,
+    states: Sequence[torch.Tensor],
 ) -> EpochPlan:
     """Plan epoch ``number``, or the rest of it if ``cursor`` has a state to resume.
 
@@ -138,9 +141,11 @@ def plan(
     shard = config.part()
     if isinstance(route, TorchRoute):
         _check_torch(config, shard)
-    progress = cursor.at_start(config, number, shard)
+    progress = cursor.at_start(config, number, shard, states)
     progress.unordered = isinstance(route, TorchRoute)
-    on_error = _effective_on_error(config, shard)
+    on_error = config.on_error
+    if on_error == "refill":
+        on_error = _instead_of_refill(config, shard)
     known: Batches | None = None
     times, padding, skip = None, 0, 0
     if resume is not None:
@@ -190,7 +195,8 @@ def plan(
         skip=skip,
         resumed=resume is not None,
         padding=padding,
-        repeats=_may_repeat(config),
+        # Random numbers depend on the repetition.
+        repeats=config.seed is not None and not config.iterable and config.order.repeats,
         on_error=on_error,
         refill=refill,
         stamps=stamps,
@@ -229,24 +235,17 @@ def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None
         sampler.load_state_dict(resume.sampler)
 
 
-def _may_repeat(config: LoaderConfig) -> bool:
-    """Whether indices may repeat and ``seed`` makes random numbers depend on the repetition."""
-    return config.seed is not None and not config.iterable and config.order.repeats
-
-
 def _records(route: Route, order: np.ndarray) -> np.ndarray:
     """What ``order`` may repeat: records where an engine reads them, else indices."""
     return route.source.lookup(order) if isinstance(route, EngineRoute) else order
 
 
-def _effective_on_error(config: LoaderConfig, shard: Shard | None) -> OnError:
-    """``on_error``, with the closest alternative where "refill" is impossible.
+def _instead_of_refill(config: LoaderConfig, shard: Shard | None) -> OnError:
+    """The closest alternative to "refill" where that is impossible.
 
     Single samples can only be skipped. Several ranks need equal numbers of batches, or a rank would
     wait for the others forever, so no rank's epoch may get shorter: bad samples are replaced.
     """
-    if config.on_error != "refill":
-        return config.on_error
     ranks = [shard or Shard(), _shard.distributed() or Shard()]
     if max(replicas(config), *(one.world_size for one in ranks)) > 1:
         return "replace"

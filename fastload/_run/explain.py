@@ -139,9 +139,9 @@ def _groups(sampler: BucketSampler, route: EngineRoute | WorkersRoute | TorchRou
     if isinstance(route, EngineRoute) and isinstance(route.source.plan, Plan):
         source, plan = route.source, route.source.plan
         images = source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
-        found = sample_params.coverage(plan, images)
-        if found is not None:
-            resized, cut, padded = found
+        coverage = sample_params.coverage(plan, images)
+        if coverage is not None:
+            resized, cut, padded = coverage
             lines.append(
                 f"pixels: crops cut off {cut / max(resized, 1):.1%} of the resized images; "
                 f"{padded * plan.channels * plan.dtype.itemsize:,} bytes of padding"
@@ -210,15 +210,15 @@ def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]
     images = measured.images
     lines = _choice(choice, images)
     counts = [(images.opened, "opened"), (images.given, "made of arrays")]
-    found = " and ".join(f"{count} {how}" for count, how in counts if count)
-    if found:
+    seen = " and ".join(f"{count} {how}" for count, how in counts if count)
+    if seen:
         lines.append(
-            f"images: {found} in the last epoch; {images.deferred} tensors stayed "
+            f"images: {seen} in the last epoch; {images.deferred} tensors stayed "
             "deferred until their batch was made in C++"
         )
     if images.read:
         lines.append(f"images: {images.read} read by OpenCV's functions, and decoded in C++")
-    elif not found and not choice.opened:
+    elif not seen and not choice.opened:
         lines.append(
             "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
         )

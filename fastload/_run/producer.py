@@ -74,7 +74,9 @@ class Pipeline:
         lookup = filler.source.lookup
         self._timeout_s = timeout_s or None
         self._stamps = stamps
-        self._ahead = ReadAhead(engine, lookup, known)
+        memory = engine.store.memory()
+        in_memory = memory and len(memory) == len(engine.store.files)
+        self._ahead = None if in_memory else ReadAhead(engine, lookup, known)
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: _Owner | None = None
@@ -223,7 +225,8 @@ class Pipeline:
                     return UsageError("this iterator was closed while it was waiting for data")
             timed = self._stamps.timeline is not None
             filling = self._filler.begin(indices, timed=timed)
-            self._ahead.submitted(filling.records)
+            if self._ahead is not None:
+                self._ahead.submitted(filling.records)
             return filling
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error

@@ -14,6 +14,7 @@ from .._base.per_process import PerProcess
 from .._engine.base import BatchEngine
 from .._engine.cache.cache import Cache
 from .._engine.registry import EngineKind
+from ..errors import InternalError
 from ..storage.base import Store
 from .config import LoaderConfig
 from .measurements import Measurements
@@ -23,11 +24,14 @@ if TYPE_CHECKING:  # not every loader needs these
     from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
+    from .._base.trace import Stamps
     from .._engine.device_stage import DeviceStage
     from .._sources.deferred.ahead import Ahead
     from .._sources.deferred.batch import BatchDecoder
     from .._transforms.plan import Plan
     from .governor import Governor
+    from .workers.deferral import Deferral
+    from .workers.fetch import Fetcher
 
 
 AHEAD_ON_DEVICE = 2
@@ -62,6 +66,8 @@ class Resources:
             that Pillow decodes.
         ring: slabs of shared memory for batches from worker processes.
         choice: whether it is cheaper to defer the images of a user's Dataset.
+        fetcher: makes its samples in this process, as that config says.
+        deferral: runs it over deferred images in this process.
         decoder: makes the images that it opened.
         ahead: makes pixels before its code asks for them.
         warm: slabs for large batches that are collated in this process.
@@ -81,6 +87,8 @@ class Resources:
     warm: SlabRing | None = None
     device: PerProcess[tuple[object, torch.device]] = dataclasses.field(default_factory=PerProcess)
     choice: Choice = dataclasses.field(default_factory=Choice)
+    fetcher: tuple[LoaderConfig, Fetcher] | None = None
+    deferral: Deferral | None = None
     decoder: BatchDecoder | None = None
     ahead: Ahead | None = None
     mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
@@ -94,8 +102,6 @@ class Resources:
         Before the first epoch begins, the index is left open, because asking for it would start
         CUDA here.
         """
-        if not config.accelerated:
-            return config
         kept = self.device.get()
         if kept is None or kept[0] != config.device:
             device = config.cuda if begin else None
@@ -129,16 +135,8 @@ class Resources:
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads, processes, shared memory and streams cannot be pickled; the copy makes its own.
-        alive = (
-            "engine",
-            "looked_at",
-            "ring",
-            "warm",
-            "decoder",
-            "ahead",
-            "stage",
-        )
-        return {**self.__dict__, **dict.fromkeys(alive)}
+        here = ("engine", "looked_at", "ring", "warm", "fetcher", "deferral", "decoder", "ahead")
+        return {**self.__dict__, **dict.fromkeys(here), "stage": None}
 
 
 def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:
@@ -153,3 +151,43 @@ def slabs_held(config: LoaderConfig, resources: Resources) -> int:
     """Slabs that copies in flight hold, beside those that the stream before has in use."""
     mover = mover_of(config, resources)
     return 0 if mover is None else mover.ahead + 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What ``Resources`` describes. Every part is None until an epoch needs it.
+
+    Any release may change these. ``shared`` are the slabs that worker processes collate into.
+    """
+
+    _engine: BatchEngine | None
+    cache: Cache | None
+    governor: Governor | None
+    decoder: BatchDecoder | None
+    shared: SharedRing | None
+    warm: SlabRing | None
+    mover: Mover | None
+    stage: DeviceStage | None
+    stamps: Stamps
+
+    @property
+    def engine(self) -> BatchEngine:
+        """What fills batches. Raises InternalError if no engine did."""
+        if self._engine is None:
+            raise InternalError("no engine has filled a batch of this loader")
+        return self._engine
+
+
+def inspection(resources: Resources) -> Inspection:
+    """What ``resources`` hold."""
+    return Inspection(
+        _engine=None if resources.engine is None else resources.engine[1],
+        cache=resources.cache,
+        governor=resources.governor,
+        decoder=resources.decoder,
+        shared=resources.ring,
+        warm=resources.warm,
+        mover=resources.mover.get(),
+        stage=None if resources.stage is None else resources.stage[2],
+        stamps=resources.measurements.stamps,
+    )

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import torch
-from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from .. import _native
 from .._engine.registry import chosen, is_engine, is_torch
@@ -15,7 +22,7 @@ from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
 from .config import LoaderConfig
-from .row_order import check_rows
+from .order import order_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +73,16 @@ class TorchRoute:
 
 Route: TypeAlias = EngineRoute | WorkersRoute | TorchRoute
 
+# engine, dtype, memory_format and decode that need no engine of fastload.
+_ANY_ROUTE = ("auto", None, torch.contiguous_format, "exact")
+
+# Samplers of torch's that give only ints, beside those whose order is known.
+_OF_INTS = (
+    RandomSampler,
+    WeightedRandomSampler,
+    DistributedSampler,
+)
+
 _NO_CORE = "the C++ core is missing"
 
 
@@ -76,49 +93,102 @@ def find(config: LoaderConfig) -> Route:
         UsageError: the arguments ask for something that this route cannot do.
         MissingDependencyError: the engine that was asked for is not installed.
     """
-    if _native.load() is None and not is_torch(config.engine):
+    core = _native.load() is not None
+    if not core and not is_torch(config.engine):
         _native.warn_missing()
-    try:
-        source = _readable(config)
-        chosen(config.engine, source.store)  # raises if it is not installed
-        source = source.with_output(config.dtype, config.memory_format)
-        return EngineRoute(source.with_decode(config.decode))
-    except Unreadable as unreadable:
-        reason = unreadable.reason
-    _check_left_to_python(config, reason)
-    unordered = not config.in_order and config.num_workers > 0
-    if unordered or isinstance(config.dataset, (IterDataPipe, MapDataPipe)):
+    reason = config.left_to_python
+    if not reason:
+        try:
+            source = _readable(config)
+            chosen(config.engine, source.store)  # raises if it is not installed
+            source = source.with_output(config.dtype, config.memory_format)
+            return EngineRoute(source.with_decode(config.decode))
+        except Unreadable as unreadable:
+            reason = unreadable.reason
+    if (config.engine, config.dtype, config.memory_format, config.decode) != _ANY_ROUTE:
+        _check_left_to_python(config, reason)
+    if config.left_to_torch:
         return TorchRoute(reason)
-    return WorkersRoute(reason, _eager(config), os.environ.get("FASTLOAD_DEFER") != "1")
+    defer = os.environ.get("FASTLOAD_DEFER")
+    return WorkersRoute(reason, _eager(config, defer, core), defer != "1")
 
 
 def _readable(config: LoaderConfig) -> Source:
     """What an engine reads. Raises Unreadable if there is nothing."""
-    if is_torch(config.engine):
-        raise Unreadable("engine='torch' was asked for")
-    if config.single:
-        raise Unreadable("batch_size=None asks for single samples")
     source = resolve(config.dataset)
     if config.engine == "auto" and _native.load() is None:
         raise Unreadable(_NO_CORE)
     if config.engine == "auto":
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
-            check_rows(config.sampler, config.batch_sampler, started=started)
+            given = (None, None)  # torch's own samplers give ints, and so do ours
+            if not config.own_order:
+                given = config.sampler, config.batch_sampler
+            _check_rows(*given, started=started)
         elif config.custom_collate and not config.one_size:
             check_one_size(source)
     return source
 
 
-def _eager(config: LoaderConfig) -> str:
+def _check_rows(
+    sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None, *, started: bool
+) -> None:
+    """Raise Unreadable if a batch of a TensorDataset may be anything but rows of its tensors.
+
+    An index that is not an int (a list, a slice) would make one sample of several rows. With a
+    ``batch_sampler``, ``sampler`` is ignored. ``started``: workers have a ``worker_init_fn`` to
+    call.
+    """
+    if started:
+        raise Unreadable(
+            "only worker processes call a worker_init_fn, and rows are copied without them; "
+            "engine='native' copies rows and never calls it"
+        )
+    if batch_sampler is not None:
+        _check_batches(batch_sampler)
+    elif isinstance(sampler, BatchSampler):
+        raise Unreadable("the sampler gives lists of indices, each of which is one sample")
+    elif not (sampler is None or _gives_ints(sampler)):
+        raise _may_give_lists(sampler)
+
+
+def _check_batches(batch_sampler: Iterable[Any]) -> None:
+    if order_of(batch_sampler).batched:
+        return
+    if type(batch_sampler) is BatchSampler:
+        _check_rows(batch_sampler.sampler, None, started=False)
+    elif type(batch_sampler) not in (list, tuple) or not all(map(_ints, batch_sampler)):
+        raise _may_give_lists(batch_sampler)
+
+
+def _may_give_lists(sampler: object) -> Unreadable:
+    return Unreadable(
+        f"a {type(sampler).__name__} may give lists of indices, each of which is one sample of a "
+        "TensorDataset; if it gives only ints, engine='native' copies rows"
+    )
+
+
+def _gives_ints(sampler: object) -> bool:
+    order = order_of(sampler)
+    ours = order.known and not order.batched
+    return ours or type(sampler) in _OF_INTS or _ints(sampler)
+
+
+def _ints(sampler: object) -> bool:
+    """Whether ``sampler`` is a sequence of ints, or torch's random sampler over one."""
+    indices: object = sampler.indices if type(sampler) is SubsetRandomSampler else sampler
+    if isinstance(indices, (list, tuple)) and type(indices) in (list, tuple):
+        return all(type(index) is int for index in indices)
+    return isinstance(indices, range)
+
+
+def _eager(config: LoaderConfig, defer: str | None, core: bool) -> str:
     """Why the images that the dataset opens are not deferred; empty: they are."""
-    if os.environ.get("FASTLOAD_DEFER") == "0":
+    if defer == "0":
         return "FASTLOAD_DEFER is 0"
     if is_torch(config.engine):
         return "engine='torch' was asked for"
-    if _native.load() is None:
-        return _NO_CORE
-    return ""
+    return "" if core else _NO_CORE
 
 
 def _check_left_to_python(config: LoaderConfig, reason: str) -> None:

@@ -8,6 +8,7 @@ these. It consists of a store, a plan for the images, and a list of record numbe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -136,6 +137,9 @@ def check_one_size(source: Source) -> None:
         )
 
 
+_READABLE = (PackedDataset, Subset, ConcatDataset, TensorDataset)
+
+
 def resolve(dataset: object) -> Source:
     """The source of ``dataset``.
 
@@ -156,9 +160,18 @@ def resolve(dataset: object) -> Source:
         return _tensor_dataset(dataset)
     if huggingface.known(dataset):
         raise Unreadable(huggingface.reason(dataset))
+    raise Unreadable(unreadable_type(dataset))
+
+
+def unreadable_type(dataset: object) -> str:
+    """Why no engine reads datasets of this type; "": one may read some of them."""
+    if type(dataset) in _READABLE or isinstance(dataset, MixDataset) or huggingface.known(dataset):
+        return ""
+    if is_image_folder(dataset) or arrays.is_array_dataset(dataset):
+        return ""
     if isinstance(dataset, ImageStream):
-        raise Unreadable("the rows of a streaming dataset come from its own code")
-    raise Unreadable(
+        return "the rows of a streaming dataset come from its own code"
+    return (
         f"{type(dataset).__name__} is not a dataset that fastload can read itself; if its samples "
         "are images, `fastload pack module:object` packs them into a store that it can read"
     )
@@ -209,8 +222,10 @@ def image_sizes(dataset: object) -> np.ndarray:
 
 def remote_stores(dataset: object) -> list[Store]:
     """The stores in ``dataset``, and in those inside it, that count what they fetch from URLs."""
-    found = [one.store for one in nested(dataset) if isinstance(one, PackedDataset)]
-    return [store for store in found if store.fetched() is not None]
+    if not isinstance(dataset, (PackedDataset, Subset, ConcatDataset)):
+        return []
+    stores = [one.store for one in nested(dataset) if isinstance(one, PackedDataset)]
+    return [store for store in stores if store.fetched() is not None]
 
 
 def check_crc(dataset: object) -> CheckCrc:
@@ -364,12 +379,17 @@ def _tensor_dataset(dataset: TensorDataset) -> Source:
     return Source(
         store=store,
         records=None,
-        plan=Plan(dtype=store.tensors[0].dtype, steps=("rows of the tensors as they are",)),
+        plan=_rows_as_they_are(store.tensors[0].dtype),
         labels=None,
         target_transform=None,
         parts=(store,),
         tensors=True,
     )
+
+
+@functools.cache
+def _rows_as_they_are(dtype: torch.dtype) -> Plan:
+    return Plan(dtype=dtype, steps=("rows of the tensors as they are",))
 
 
 def folder_store(dataset: _ImageFolder) -> FolderStore:

@@ -29,10 +29,9 @@ def tensor_store(dataset: TensorDataset) -> TensorStore:
         raise Unreadable(
             "the TensorDataset has tensors that are not plain, contiguous ones on the CPU"
         )
-    if any(not t.numel() or len(t) != len(tensors[0]) for t in tensors):
+    if any(not t.numel() or t.shape[0] != tensors[0].shape[0] for t in tensors):
         raise Unreadable("the TensorDataset has tensors that are empty or differ in length")
-    store = TensorStore(tensors)
-    known = _stores.get(dataset)
-    if known is None or not known.same_as(store):
-        known = _stores[dataset] = store
-    return known
+    store = _stores.get(dataset)
+    if store is None or not store.reads(tensors):
+        store = _stores[dataset] = TensorStore(tensors)
+    return store

@@ -30,25 +30,14 @@ class TensorStore(Store):
         self.metadata: dict[str, Any] = {}
         self.tensors = list(tensors)
         self.rows = [_rows(tensor) for tensor in self.tensors]
+        self._memory = _memory_of(tensors)  # a tensor's shape may be changed in place
 
     def __len__(self) -> int:
-        return len(self.tensors[0])
+        return len(self.rows[0])
 
-    def same_as(self, other: TensorStore) -> bool:
-        """Whether both are over the same memory, of the same shapes and types."""
-        # Both may hold a tensor whose shape was changed in place: rows have the shape before that.
-        mine, theirs = (
-            [
-                (t.dtype, t.shape, rows.shape, rows.__array_interface__["data"])
-                for t, rows in store.columns()
-            ]
-            for store in (self, other)
-        )
-        return mine == theirs
-
-    def columns(self) -> list[tuple[torch.Tensor, np.ndarray]]:
-        """The tensors, and each one's rows as uint8 (n, bytes of a row)."""
-        return list(zip(self.tensors, self.rows, strict=True))
+    def reads(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether it is over the memory of these, with their shapes and types."""
+        return self._memory == _memory_of(tensors)
 
     @property
     def files(self) -> Sequence[str]:
@@ -124,6 +113,10 @@ class Rows:
             self.gather(column, records, _rows(rows))
             made.append(rows)
         return made
+
+
+def _memory_of(tensors: Sequence[torch.Tensor]) -> list[tuple[object, ...]]:
+    return [(tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
 
 
 def _leaves(store: Store) -> Sequence[TensorStore]:

@@ -187,7 +187,7 @@ def test_a_custom_batch_type_is_pinned_by_its_own_method():
     loader = FastLoader(Samples(40), batch_size=4, collate_fn=as_batch, num_workers=1)
     iterator = iter(loader)
     for _ in range(8):
-        outcome = next(iterator._wrapped).pin_memory()
+        outcome = next(iterator._torchs()).pin_memory()
         assert outcome.batch.pinned
         assert_same(iterator._epoch.maker._tasks.open(outcome).images, outcome.batch.images)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from torchvision.datasets import ImageFolder
 import leaks
 from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset, UsageError, _native
+from fastload._run.epoch_iterator import EpochIterator
 from sides import assert_same
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -334,3 +337,22 @@ def test_producers_end_before_libraries_that_were_loaded_meanwhile(store):
         [sys.executable, "-c", script, str(store)], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+
+
+# --- it answers as torch's iterator does ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_it_lacks_itself_torchs_iterator_answers(workers):
+    iterator = iter(FastLoader(range(8), 2, num_workers=workers))
+    assert (len(iterator), iterator._num_workers) == (4, workers)
+    with pytest.raises(AttributeError, match="absent"):
+        iterator.absent  # noqa: B018
+    for copied in (copy.copy, pickle.dumps):
+        with pytest.raises(NotImplementedError, match="cannot be pickled"):
+            copied(iterator)
+
+
+def test_before_it_has_begun_an_attribute_is_missing():
+    with pytest.raises(AttributeError):
+        EpochIterator.__new__(EpochIterator)._num_workers  # noqa: B018

@@ -55,15 +55,11 @@ class Mover:
         self.ahead = ahead
         self.rings: tuple[Slabs, ...] = ()
 
-    def move(self, batch: object, held: list[object]) -> object:
-        """``batch`` on the device. Call it within ``accelerator.side()``.
-
-        Appends to ``held`` the objects that must live until the copies are done.
-        """
-        return self.copied(self.stage(batch, held))
-
     def stage(self, batch: object, held: list[object]) -> Staged:
-        """The first half of ``move``: copies to pinned host memory, without the device."""
+        """``batch`` in pinned host memory, where it pays; the device is not asked.
+
+        ``held`` gets the objects that must live until the copies to the device are done.
+        """
         held.append(batch)
         # All tensors are collected before anything is copied, as they may share memory.
         sources = {id(tensor): _plain(tensor) for tensor in nested.tensors(batch)}
@@ -72,7 +68,7 @@ class Mover:
         return Staged(batch, sources, staged)
 
     def copied(self, staging: Staged) -> object:
-        """The second half of ``move``: copies to the device."""
+        """The batch on the device. Call it within ``accelerator.side()``."""
         batch, sources, staged = staging.batch, staging.sources, staging.staged
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:

@@ -90,10 +90,7 @@ class EngineFiller(Remaker[PendingBatch]):
     """Fills the batches of one epoch, and applies ``on_error`` to samples that fail.
 
     Args:
-        engine, source: what fills them, and what it reads.
         seed, epoch: of the augmentation.
-        on_error: see ``policy.py``.
-        refill: fills batches up, with ``on_error="refill"``.
         left_out: indices of this epoch that came before its first batch, or None.
         times: how often each sample of the order came before, if that is known; else None.
         rest: the whole plan, where the device stage applies what the engine leaves of it.

@@ -30,12 +30,7 @@ if TYPE_CHECKING:  # batches in host memory do not need these
 
 @dataclasses.dataclass(frozen=True)
 class UnfinishedBatch:
-    """A batch of an engine with uint8 images, which the device stage finishes.
-
-    Attributes:
-        batch: as ``collate`` makes it, with images in uint8.
-        drawn: the rectangles to erase in these images, or None.
-    """
+    """A batch with uint8 images, which the device stage finishes; ``drawn`` is to be erased."""
 
     batch: Any
     drawn: ErasedBoxes | None
@@ -49,14 +44,12 @@ def deliver(
     setup: Setup | None,
     maker: Maker,
 ) -> Maker:
-    """The batches of ``maker``, moved to the device and transformed as ``config`` says.
+    """The batches of ``maker``, moved to a device, or transformed, as ``config`` says.
 
     ``setup``: of the engine that fills them; None if none does.
     """
     mover = mover_of(config, resources)
     other_device = config.device if config.accelerated and mover is None else None
-    if mover is None and other_device is None and config.batch_transform is None:
-        return maker
     from .transfer import Delivery
 
     stage = None

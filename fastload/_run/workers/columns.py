@@ -1,4 +1,4 @@
-"""Columns: torch's default_collate in fewer steps, for the types that most datasets give.
+"""torch's default_collate in fewer steps, for the types that most datasets give.
 
 A batch is collated column by column. For each column, torch makes several checks, and converts
 numbers one by one (30 us for 128 ints). If all samples of a column have the same common type, it is
@@ -71,60 +71,53 @@ def torch_stack(
     return stacked
 
 
-class Columns:
-    """Collates like default_collate, with tensors stacked by ``stack``.
+Stack: TypeAlias = Callable[..., torch.Tensor]
+"""Stacks the tensors of a column; called like the functions of torch's table."""
 
-    Args:
-        stack: called like the functions of torch's table; None: torch's own. It is not used if a
-            user has changed torch's table.
-    """
 
-    def __init__(self, stack: Callable[..., torch.Tensor] | None = None) -> None:
-        self._stack = stack or torchs.collate_tensor_fn
-        self._table = {**_TORCHS, torch.Tensor: self._stack}
+def in_columns(samples: Any, stack: Stack) -> Any:
+    """The batch of ``samples``. ``stack`` is not used if a user has changed torch's table."""
+    if not is_torchs_table() or type(samples) not in (list, tuple) or not samples:
+        return torchs.default_collate(samples)  # type: ignore[no-untyped-call]
+    return _column(samples, stack)
 
-    def __call__(self, samples: Any) -> Any:
-        """The batch of ``samples``."""
-        if not is_torchs_table() or type(samples) not in (list, tuple) or not samples:
-            return torchs.default_collate(samples)  # type: ignore[no-untyped-call]
-        return self._column(samples)
 
-    def _column(self, samples: Sequence[Any]) -> Any:
-        kind = type(samples[0])
-        if kind is torch.Tensor:
-            return self._stacked(samples)
-        if kind is str or kind is bytes:
-            return samples
-        if kind in _NUMBERS and len(samples) >= _MANY:
-            made = _numbers(samples, kind)
-            if made is not None:
-                return made
-        elif kind is dict:
-            keys = list(samples[0])
-            return {key: self._column([sample[key] for sample in samples]) for key in keys}
-        elif kind is np.ndarray:
-            made = _arrays(samples)
-            if made is not None:
-                return made
-        elif (kind is tuple or kind is list) and _same_length(samples):
-            # a list of columns for both, as in torch
-            return [self._column(column) for column in zip(*samples)]
-        try:
-            return torchs.collate(samples, collate_fn_map=self._table)
-        except TypeError as error:
-            if is_pillow(samples[0]):
-                advise(error, "transform=T.ToTensor()")
-            raise
+def _column(samples: Sequence[Any], stack: Stack) -> Any:
+    kind = type(samples[0])
+    if kind is torch.Tensor:
+        return _stacked(samples, stack)
+    if kind is str or kind is bytes:
+        return samples
+    if kind in _NUMBERS and len(samples) >= _MANY:
+        made = _numbers(samples, kind)
+        if made is not None:
+            return made
+    elif kind is dict:
+        keys = list(samples[0])
+        return {key: _column([sample[key] for sample in samples], stack) for key in keys}
+    elif kind is np.ndarray:
+        made = _arrays(samples)
+        if made is not None:
+            return made
+    elif (kind is tuple or kind is list) and _same_length(samples):
+        # a list of columns for both, as in torch
+        return [_column(column, stack) for column in zip(*samples)]
+    try:
+        return torchs.collate(samples, collate_fn_map={**_TORCHS, torch.Tensor: stack})
+    except TypeError as error:
+        if is_pillow(samples[0]):
+            advise(error, "transform=T.ToTensor()")
+        raise
 
-    def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
-        try:
-            stacked: torch.Tensor = self._stack(samples, collate_fn_map=self._table)
-        except RuntimeError as error:
-            line = _line_for(samples)
-            if line is not None:
-                advise(error, line)
-            raise
-        return stacked
+
+def _stacked(samples: Sequence[torch.Tensor], stack: Stack) -> torch.Tensor:
+    try:
+        return stack(samples, collate_fn_map=_TORCHS)
+    except RuntimeError as error:
+        line = _line_for(samples)
+        if line is not None:
+            advise(error, line)
+        raise
 
 
 def _line_for(samples: Sequence[torch.Tensor]) -> str | None:

@@ -35,10 +35,8 @@ REMEDY = (
 class ObjectMemory:
     """The Python objects in one attribute of a dataset.
 
-    Attributes:
-        name: class of the dataset and name of the attribute.
-        count: number of objects.
-        nbytes: their size in total, extrapolated from some of them.
+    ``name`` is that of the dataset's class and of the attribute; ``nbytes`` of all together is
+    extrapolated from some.
     """
 
     name: str
@@ -55,14 +53,10 @@ class ObjectMemory:
 
 
 def object_memory(dataset: object, workers: int) -> ObjectMemory | None:
-    """The attribute of ``dataset`` whose copies take most memory; None if that is little.
-
-    Args:
-        dataset: any dataset.
-        workers: number of processes.
-    """
-    found = max(_attributes(dataset, 0), key=lambda one: one.nbytes, default=None)
-    return found if found is not None and found.nbytes * workers >= _LARGE_NBYTES else None
+    """The attribute whose copies in ``workers`` take most memory; None if that is little."""
+    largest = max(_attributes(dataset, 0), key=lambda objects: objects.nbytes, default=None)
+    large = largest is not None and largest.nbytes * workers >= _LARGE_NBYTES
+    return largest if large else None
 
 
 def _attributes(dataset: object, depth: int) -> Iterator[ObjectMemory]:

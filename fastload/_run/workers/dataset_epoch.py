@@ -22,7 +22,7 @@ from ..positions import Position
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from ..stateful import is_stateful
-from .deferral import Deferral, begin_epoch
+from .deferral import Deferral, Local, begin_epoch
 from .fetch import Fetcher
 from .local_maker import LocalMaker
 from .queues import with_arrivals
@@ -62,12 +62,6 @@ def maker(
         kept: worker processes of the epochs before, and of this one.
         reported: the length that an IterableDataset gave, or None.
     """
-    decoder = _decoder(config, resources, plan)
-    if decoder is not None:
-        begin_epoch()
-        decoder.counts = plan.images.made
-        decoder.stamps = plan.stamps
-        decoder.cache = _cache(config, resources)
     maker: LocalMaker | WorkerMaker
     if config.num_workers:
         maker = _workers(config, resources, cursor, plan, kept)
@@ -85,9 +79,13 @@ def _workers(
     kept: PersistentWorkers,
 ) -> WorkerMaker:
     """The same, with worker processes."""
+    decoder = None
+    if _defers(plan):
+        begin_epoch()
+        decoder = _decoder(config, resources, plan)
     outcomes = kept.holder
     if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
-        outcomes = _outcome_loader(config, resources, plan)
+        outcomes = _outcome_loader(config, resources, plan, decoder)
     progress = plan.progress
     idle = progress.positions.turn if plan.resumed else 0
     outcomes.tasks.begin(
@@ -113,7 +111,9 @@ def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
     return same and all(process.is_alive() for process in processes(loader._iterator))
 
 
-def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
+def _outcome_loader(
+    config: LoaderConfig, resources: Resources, plan: EpochPlan, decoder: BatchDecoder | None
+) -> OutcomeLoader:
     count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
     if resources.ring is None:
         # batches ahead, the consumer's batch, and the one that it has just freed
@@ -124,7 +124,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
         resources.ring,
         repeats=plan.repeats,
         workers=count,
-        decoder=_decoder(config, resources, plan),
+        decoder=decoder,
         choice=resources.choice,
     )
     with warnings.catch_warnings():
@@ -170,7 +170,14 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
             resume=resume,
             every=config.snapshot_every_n_steps or 0,
         )
-    return Fetcher(
+    deferral = _deferral(config, resources, plan, once=resumable is not None)
+    kept = resources.fetcher
+    if kept is not None and kept[0] is config and resumable is None:
+        fetcher = kept[1]
+        if fetcher.dataset is dataset and fetcher.on_error == plan.on_error:
+            fetcher.deferral = deferral
+            return fetcher
+    fetcher = Fetcher(
         dataset,
         config.collate,
         resumable=resumable,
@@ -179,34 +186,45 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         seed=config.seed,
         warm=None if count else resources.warm,
         waiting=resources.waiting,
-        deferral=_deferral(config, resources, plan, once=resumable is not None),
+        deferral=deferral,
         eager=is_torch(config.engine),
     )
+    resources.fetcher = None if count or resumable is not None else (config, fetcher)
+    return fetcher
 
 
 def _deferral(
     config: LoaderConfig, resources: Resources, plan: EpochPlan, *, once: bool
 ) -> Deferral | None:
     """What runs the dataset over deferred images; None: nothing does. ``once``: as there."""
-    assert isinstance(plan.route, WorkersRoute)
-    if not (plan.route.defers and loaded()):
+    if not _defers(plan):
         return None
-    resources.choice.measures = plan.route.measures
-    count = config.num_workers
-    if not count:
-        decoder = _decoder(config, resources, plan)
-        return Deferral(
-            resources.choice,
-            decoder,
-            cache=_cache(config, resources),
-            ahead=_ahead(resources, decoder),
-            once=once,
-        )
+    assert isinstance(plan.route, WorkersRoute)
+    choice = resources.choice
+    choice.measures = plan.route.measures
+    if not config.num_workers:
+
+        def local() -> Local:
+            decoder = _decoder(config, resources, plan)
+            return Local(decoder, _ahead(resources, decoder))
+
+        deferral = resources.deferral
+        if deferral is None or deferral.once != once:
+            deferral = resources.deferral = Deferral(choice, once=once)
+        deferral.local = local
+        if config.accelerated:
+            deferral.begin()  # copies to the device have to know its slabs
+        return deferral
     # a batch can be asked for again while those after it are in flight
     keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
     cache = _cache(config, resources)
     few = _few(config) if cache is None else None
-    return Deferral(resources.choice, None, keep=keep, cache=cache, few=few, once=once)
+    return Deferral(choice, keep=keep, cache=cache, few=few, once=once)
+
+
+def _defers(plan: EpochPlan) -> bool:
+    assert isinstance(plan.route, WorkersRoute)
+    return plan.route.defers and loaded()
 
 
 def _few(config: LoaderConfig) -> BatchDecoder | None:
@@ -219,9 +237,9 @@ def _few(config: LoaderConfig) -> BatchDecoder | None:
     return BatchDecoder(0, SlabRing(0), check_crc(config.dataset))
 
 
-def _ahead(resources: Resources, decoder: BatchDecoder | None) -> Ahead | None:
+def _ahead(resources: Resources, decoder: BatchDecoder) -> Ahead | None:
     """What decodes while the dataset's code runs; None: there is no CPU for it."""
-    if resources.ahead is None and decoder is not None and decoder.threads > 1:
+    if resources.ahead is None and decoder.threads > 1:
         from ..._sources.deferred.ahead import Ahead
 
         resources.ahead = Ahead(decoder.threads)
@@ -236,19 +254,19 @@ def _cache(config: LoaderConfig, resources: Resources) -> OpenedCache | None:
     return resources.cache.opened(_UNKNOWN if length is None else length())
 
 
-def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> BatchDecoder | None:
-    """What fills batches of recorded images in this process; None: none are recorded."""
-    assert isinstance(plan.route, WorkersRoute)
-    if not (plan.route.defers and loaded()):
-        return None
+def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> BatchDecoder:
+    """What fills batches of recorded images in this process, in this epoch."""
     from ..._sources.deferred.batch import BatchDecoder
 
     count = config.num_workers
-    known = resources.decoder
+    decoder = resources.decoder
     # Asking for the CPUs reads files: it takes longer than an epoch of a few small batches.
-    if known is None or (count and known.threads != count):
+    if decoder is None or (count and decoder.threads != count):
         ahead = count * (config.prefetch_factor or 0)
         threads = count or cpu.available()
         ring = SlabRing(ahead + _WARM_SLABS + slabs_held(config, resources))
-        known = resources.decoder = BatchDecoder(threads, ring, check_crc(config.dataset))
-    return known
+        decoder = resources.decoder = BatchDecoder(threads, ring, check_crc(config.dataset))
+    decoder.counts = plan.images.made
+    decoder.stamps = plan.stamps
+    decoder.cache = _cache(config, resources)
+    return decoder

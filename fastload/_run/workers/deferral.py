@@ -36,7 +36,7 @@ import collections
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
@@ -75,37 +75,49 @@ def begin_epoch() -> None:
     switch.try_again()
 
 
+class Local(NamedTuple):
+    """What completes batches in the process that made them.
+
+    ``ahead`` decodes ahead of the samples that ask for pixels; None: nothing does.
+    """
+
+    decoder: BatchDecoder
+    ahead: Ahead | None
+
+
 class Deferral:
     """Runs batches over deferred images. Each process that makes batches has its own.
 
     Args:
         choice: of the dataset's way. A worker that is not forked continues with a copy of it.
-        decoder: completes batches in this process; None: another process completes them.
         cache: of what is opened, or None. Not for another process that is not forked from this one.
         keep: of how many of the last batches to keep the states of the generators.
-        ahead: decodes ahead of the samples that ask for pixels; None: nothing does.
         few: fills batches of a few images in a worker forked from this process; None: none are
             filled there. See Note [Few images].
         once: whether a batch cannot be made again. See Note [Only once].
+
+    Attributes:
+        local: is asked for once, before the next batch that is run over deferred images: many
+            datasets have none. None: another process completes batches, or it was asked for.
     """
+
+    local: Callable[[], Local] | None = None
 
     def __init__(
         self,
         choice: Choice,
-        decoder: BatchDecoder | None,
-        keep: int = 0,
         *,
+        keep: int = 0,
         cache: OpenedCache | None = None,
-        ahead: Ahead | None = None,
         few: BatchDecoder | None = None,
         once: bool = False,
     ) -> None:
-        self._once = once
+        self.once = once
         self._cache = cache
-        self._ahead = ahead
+        self._ahead: Ahead | None = None
         self._few = few
         self._keep = keep
-        self._made = decoder
+        self._made: BatchDecoder | None = None
         self.choice = choice
         self._own = OwnGenerators()
         self._states: collections.OrderedDict[int, Before] = collections.OrderedDict()
@@ -149,8 +161,18 @@ class Deferral:
         """Whether the next batch is made as if there were no deferring."""
         if not loaded() or self.choice.passes():
             return True
+        if self.local is not None:
+            self.begin()
         install()  # again, since the user's code may have imported another library
         return False
+
+    def begin(self) -> None:
+        """Prepare to complete batches in this process."""
+        assert self.local is not None, "another process completes them"
+        local, self.local = self.local, None
+        begin_epoch()
+        self._made, self._ahead = local()
+        self._cache = self._made.cache
 
     def run_eagerly(self, make: Callable[[], Outcome]) -> Outcome:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
@@ -183,10 +205,10 @@ class Deferral:
 
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()
-        context = BatchContext(self._cache, asked=None if self._once else {}, checks=self._once)
+        context = BatchContext(self._cache, asked=None if self.once else {}, checks=self.once)
         made = None
         try:
-            if self._once:
+            if self.once:
                 made = self._run_once(context, make, complete)
             else:
                 made = self._attempted(context, number, owners, make, complete)

@@ -38,7 +38,7 @@ from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing
 from .resumable import Resumable
 from .tasks import SentOutcome, Task
-from .transport import Message, Packer, WarmCollate, sweep
+from .transport import Message, Packer, WarmBatch, sweep
 
 
 class Wanted(NamedTuple):
@@ -93,8 +93,7 @@ class Fetcher(Dataset[SentOutcome]):
         eager: whether no part of the dataset may defer images, either.
 
     Attributes:
-        fetched_ns: when the samples of the last batch were fetched.
-        blocked_ns: of that batch, as in ``Clock``.
+        iterable: whether the dataset is an IterableDataset.
     """
 
     def __init__(
@@ -113,27 +112,22 @@ class Fetcher(Dataset[SentOutcome]):
     ) -> None:
         self.dataset = dataset
         self.resumable = resumable
+        self.iterable = resumable is not None and resumable.iterable
         self._collate_fn = collate_fn
         self.batched = batched
         self.seeds = seed is not None
-        self._on_error = on_error
+        self.on_error = on_error
         self._refill = on_error == "refill"
         self._seed = seed
         self._own_seeds = OwnSeeds(dataset)
         self._joined = Joined()
         self._mapped: Mapped | None = None
-        self._warm = None if warm is None else WarmCollate(warm)
+        self._warm = warm
         self._places_rows: bool | None = None  # nobody knows before the first batch
         self.waiting = waiting
         self.deferral = deferral
         self._eager = eager
         self._eagerly = False  # the next batch is made again
-        self.fetched_ns = self.blocked_ns = 0
-
-    @property
-    def iterable(self) -> bool:
-        """Whether the dataset is an IterableDataset."""
-        return self.resumable is not None and self.resumable.iterable
 
     def position(self) -> Position | None:
         """Where the dataset is; None if it has no position, or the epoch could not begin."""
@@ -166,10 +160,9 @@ class Fetcher(Dataset[SentOutcome]):
         made = self.make(
             Wanted(task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number)
         )
-        clock = None
-        if not made.empty:
-            end_ns = time.perf_counter_ns()
-            clock = Clock(os.getpid(), begin_ns, self.fetched_ns, end_ns, self.blocked_ns)
+        clock = made.clock
+        if clock is not None:
+            clock = clock._replace(end_ns=time.perf_counter_ns())
         return SentOutcome(
             task=task.number,
             message=made.batch,
@@ -258,6 +251,7 @@ class Fetcher(Dataset[SentOutcome]):
 
     def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
         indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
+        place = packer if self._warm is None else WarmBatch(self._warm)
         waiting = self.waiting
         waiting.begin(begin_ns)
         position: Position | None = None
@@ -270,23 +264,25 @@ class Fetcher(Dataset[SentOutcome]):
         else:
             if resumable is not None:
                 resumable.reach(epoch, worker)
-            rows = self._rows_of(indices, packer)
+            rows = self._rows_of(indices, place)
             samples, bad, missing = self._samples(indices, epoch, repeats, rows)
             if resumable is not None:
                 position = resumable.note()
         if missing or (not len(samples) and (bad or self.iterable)):
             return Outcome(empty=True, bad=bad, missing=missing, position=position)
-        self.fetched_ns = time.perf_counter_ns()
-        self.blocked_ns = waiting.end(begin_ns, self.fetched_ns)
+        fetched_ns = time.perf_counter_ns()
+        clock = Clock(
+            os.getpid(), begin_ns, fetched_ns, fetched_ns, waiting.end(begin_ns, fetched_ns)
+        )
         if self._places_rows is None and self.batched:
             self._places_rows = self._collate_fn is collate and worth_placing(samples)
-        batch = self.collate(samples, packer)
+        batch = self._collated(samples, place)
         if packer is not None and pack:
             batch = packer.pack(batch)
         count = len(samples) if self.batched else 1
-        return Outcome(batch, count, bad=bad, position=position)
+        return Outcome(batch, count, bad=bad, position=position, clock=clock)
 
-    def collate(self, samples: Sequence[Any], packer: Packer | None = None) -> Any:
+    def _collated(self, samples: Sequence[Any], place: Packer | WarmBatch | None) -> Any:
         """The batch of ``samples``; without batches, the collated single sample."""
         collated: Any = samples if self.batched else samples[0]
         if self._collate_fn is not collate or type(collated) is ReadyBatch:
@@ -296,14 +292,11 @@ class Fetcher(Dataset[SentOutcome]):
 
             with filling_rows(collated):
                 return self._collate_fn(collated)
-        if packer is not None:
-            return packer.collate(collated)
-        return collate(collated) if self._warm is None else self._warm(collated)
+        return collate(collated) if place is None else place.collate(collated)
 
-    def _rows_of(self, indices: Any, packer: Packer | None) -> PlacedRows | None:
+    def _rows_of(self, indices: Any, place: Packer | WarmBatch | None) -> PlacedRows | None:
         """The rows of the batch, if the samples are copied to them one by one."""
-        place = packer or self._warm
-        if not self._places_rows or place is None or self._on_error != "raise":
+        if not self._places_rows or place is None or self.on_error != "raise":
             return None
         return place.rows(len(indices))
 
@@ -323,8 +316,11 @@ class Fetcher(Dataset[SentOutcome]):
             seeds = randomness.sample_seeds(self._seed, epoch, indices, repeats)
         # Checked as in torch: a dataset may have __getitems__ = None.
         many = getattr(self.dataset, "__getitems__", None) if self.batched else None
-        if many or (self.batched and self._join(self.dataset, indices, seeds) is not None):
-            if self._on_error == "raise":
+        joined = None
+        if self.batched and not many:
+            joined = self._joined.of(self.dataset, indices, seeded=seeds is not None)
+        if many or joined is not None:
+            if self.on_error == "raise":
                 return self._make_samples(indices, seeds), [], []
             try:
                 return self._make_samples(indices, seeds), [], []
@@ -349,20 +345,20 @@ class Fetcher(Dataset[SentOutcome]):
                 rows.add(self._make_sample(i, index, seeds)) for i, index in enumerate(announced)
             ]
             return made, [], []
-        if seeds is None and self._on_error == "raise":
+        if seeds is None and self.on_error == "raise":
             dataset = self.dataset  # the common case, in as few steps as in torch
             return [dataset[index] for index in announced], [], []
         good: dict[int, Any] = {}
         bad: list[BadSample] = []
         actions: dict[int, OnErrorName] = {}
         for i, index in enumerate(announced):
-            if self._on_error == "raise":
+            if self.on_error == "raise":
                 good[i] = self._make_sample(i, index, seeds)
                 continue
             try:
                 good[i] = self._make_sample(i, index, seeds)
             except Exception as error:
-                actions[i] = policy.action_for(self._on_error, index, error)
+                actions[i] = policy.action_for(self.on_error, index, error)
                 if actions[i] == "raise":
                     raise
                 bad.append(policy.bad_sample(index, error, actions[i]))
@@ -370,11 +366,6 @@ class Fetcher(Dataset[SentOutcome]):
         if not bad or missing:
             return list(good.values()), bad, missing
         return [good[i] for i in policy.kept(list(good), len(indices), actions)], bad, []
-
-    def _join(
-        self, dataset: object, indices: list[Any], seeds: list[int] | None
-    ) -> PackedDataset | None:
-        return self._joined.of(dataset, indices, seeded=seeds is not None)
 
     def _make_samples(self, indices: list[Any], seeds: list[int] | None) -> Sequence[Any]:
         """The samples ``indices``, made together."""
@@ -385,7 +376,7 @@ class Fetcher(Dataset[SentOutcome]):
         while type(dataset) is Subset:
             dataset, inner = dataset.dataset, [dataset.indices[i] for i in inner]
         if type(dataset) is not PackedDataset:
-            dataset = self._join(dataset, inner, seeds)
+            dataset = self._joined.of(dataset, inner, seeded=seeds is not None)
         samples: Sequence[Any]
         if dataset is None:
             samples = self.dataset.__getitems__(indices)

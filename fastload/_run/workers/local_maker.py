@@ -9,18 +9,17 @@ batch that raises counts as consumed.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
+from typing_extensions import override
 
 from ..._base import randomness
-from ..._base.trace import Clock
 from ..config import LoaderConfig
 from ..drawing import IndexCounter
 from ..epoch_plan import EpochPlan
@@ -61,7 +60,6 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         self._repeats = IndexCounter(plan.times) if plan.repeats else None
         self._stamps = plan.stamps
         self._epoch = plan.progress.epoch
-        self._process = os.getpid()
         self._drawn = self._given = 0  # index batches, and those in outcomes
         self._ended = self._closed = False
         if fetcher.resumable is not None:
@@ -124,16 +122,16 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         outcome.taken, self._given = self._drawn - self._given, self._drawn
         return outcome
 
+    @override
     def close(self) -> None:
-        """As in Maker."""
         self._closed = True
 
     def ask(self, indices: list[Any], repeats: list[int] | None) -> _Asked:
-        """As in Remaker."""
+        """Of ``Remaker``."""
         return indices, repeats
 
     def answer(self, ticket: _Asked) -> Outcome:
-        """As in Remaker."""
+        """Of ``Remaker``."""
         return self._made(*ticket)
 
     def _made(self, indices: Any, repeats: list[int] | None) -> Outcome:
@@ -156,31 +154,33 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         finally:
             if state is not None:
                 randomness.put(state)
-        fetched_ns, end_ns = fetcher.fetched_ns, time.perf_counter_ns()
+        assert outcome.clock is not None, "there is a batch"
+        end_ns = time.perf_counter_ns()
         if fetcher.deferral is not None:
             # The core fills what was recorded after all else, which is a stage of its own.
             filled_ns = self._stamps.spent_ns("fill") - filled_ns
-            end_ns = max(fetched_ns, end_ns - filled_ns)
-        outcome.clock = Clock(self._process, begin_ns, fetched_ns, end_ns, fetcher.blocked_ns)
+            end_ns = max(outcome.clock.fetched_ns, end_ns - filled_ns)
+        outcome.clock = outcome.clock._replace(end_ns=end_ns)
         return outcome
 
 
 class _LoaderView:
     """The attributes of a loader that torch's iterator reads."""
 
+    _order: Callable[[], Iterable[Any]]
+
     # With this kind, torch's iterator does not use the dataset when it is made.
     _dataset_kind = _DatasetKind.Map
 
     def __init__(self, config: LoaderConfig, plan: EpochPlan, reported: int | None) -> None:
-        self._config = config
-        self._order = plan.order(config)
-        self._IterableDataset_len_called = reported
-        self.generator = plan.seeding(config)
-        self.pin_memory = config.pinned
-
-    @property
-    def _auto_collation(self) -> bool:
-        return self._config.batched
+        vars(self).update(
+            vars(config),
+            _order=plan.order(config),
+            _IterableDataset_len_called=reported,
+            _auto_collation=config.batched,
+            generator=plan.seeding(config),
+            pin_memory=config.pinned,
+        )
 
     @property
     def _index_sampler(self) -> _LoaderView:
@@ -188,9 +188,6 @@ class _LoaderView:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._order())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._config, name)
 
 
 def drawn(order: Iterator[_Item]) -> Iterator[_Item]:

@@ -34,12 +34,7 @@ Reserve = Callable[[tuple[int, ...], torch.dtype], "torch.Tensor | None"]
 
 
 class PlacedRows:
-    """The tensors of one batch, of which ``add`` has seen all samples so far.
-
-    Args:
-        count: samples of the batch.
-        reserve: makes the tensors of the batch.
-    """
+    """The tensors of one batch of ``count`` samples; ``add`` has seen all of them so far."""
 
     def __init__(self, count: int, reserve: Reserve) -> None:
         self._count = count
@@ -90,14 +85,16 @@ class PlacedRows:
 
 def worth_placing(samples: Sequence[Any]) -> bool:
     """Whether samples such as these have large tensors, all with their own memory."""
-    found = [
+    count = len(samples)
+    if count < 2 or not any(_is_large(tensor, count) for tensor in _tensors(samples[0])):
+        return False  # as with most datasets
+    addresses = [
         tensor.data_ptr()
         for sample in samples
         for tensor in _tensors(sample)
-        if _is_large(tensor, len(samples))
+        if _is_large(tensor, count)
     ]
-    own_memory = len(set(found)) == len(found)
-    return len(samples) > 1 and len(found) >= len(samples) and own_memory and is_torchs_table()
+    return len(set(addresses)) == len(addresses) >= count and is_torchs_table()
 
 
 def _is_large(tensor: torch.Tensor, count: int) -> bool:

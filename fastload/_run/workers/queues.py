@@ -58,11 +58,7 @@ class ArrivalQueue(_Queue):
 
 
 def with_arrivals(wanted: str | BaseContext | None) -> BaseContext:
-    """A multiprocessing context as ``wanted``, whose queues show what has arrived.
-
-    Args:
-        wanted: DataLoader's ``multiprocessing_context``.
-    """
+    """A context as DataLoader's argument says, whose queues show what has arrived."""
     base = wanted if isinstance(wanted, BaseContext) else multiprocessing.get_context(wanted)
     context = copy.copy(base)
     context.Queue = functools.partial(ArrivalQueue, ctx=base)  # type: ignore[method-assign]

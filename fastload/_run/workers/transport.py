@@ -33,7 +33,7 @@ import torch
 from ..._base.nested import plain
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors
-from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
+from .columns import SMALL_NBYTES, CollateTable, in_columns, torch_stack
 from .placed_rows import PlacedRows
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Packer:
     def collate(self, samples: Sequence[Any]) -> Any:
         """torch's default_collate, with the tensors stacked in the slab."""
         try:
-            return Columns(self._stack)(samples)
+            return in_columns(samples, self._stack)
         finally:
             self._placed_rows = None  # which refers to this packer
 
@@ -354,27 +354,27 @@ def unpack(
     return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy, fill=fill).load()
 
 
-class WarmCollate:
-    """torch's default_collate for this process, with large tensors stacked in slabs of ``ring``."""
+class WarmBatch:
+    """Collates one batch in this process: as a ``Packer`` does, but in slabs of ``ring``."""
 
     def __init__(self, ring: SlabRing) -> None:
         self._ring = ring
-        self._columns = Columns(self._stack)
         self._placed_rows: PlacedRows | None = None
 
     def rows(self, count: int) -> PlacedRows:
-        """The rows of a batch of ``count`` samples. The next call knows them again."""
+        """The rows of a batch of ``count`` samples. ``collate`` knows them again."""
         self._ring.begin_batch()
         self._placed_rows = PlacedRows(count, self._reserve)
         return self._placed_rows
 
-    def __call__(self, samples: Any) -> Any:
+    def collate(self, samples: Sequence[Any]) -> Any:
+        """torch's default_collate, with large tensors stacked in slabs."""
         if self._placed_rows is None:
             self._ring.begin_batch()
         try:
-            return self._columns(samples)
+            return in_columns(samples, self._stack)
         finally:
-            self._placed_rows = None
+            self._placed_rows = None  # which refers to this
 
     def _reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return self._ring.lease(shape, dtype, _contiguous(shape))[0]

@@ -12,11 +12,7 @@ from ..._base.machine import cpu
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInit:
-    """The ``worker_init_fn`` that torch is given; it calls the user's.
-
-    Attributes:
-        user_init: the user's ``worker_init_fn``, or None.
-    """
+    """The ``worker_init_fn`` that torch is given; it calls the user's."""
 
     user_init: Callable[[int], None] | None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 _DEFERRED = "fastload._sources.deferred"
-_OPENERS = ("PIL.Image", "cv2", "torchvision.io")
+_OPENERS = frozenset(("PIL.Image", "cv2", "torchvision.io"))
 
 
 def loaded() -> bool:
     """Whether the program has imported something that opens images."""
-    return any(name in sys.modules for name in _OPENERS)
+    return not sys.modules.keys().isdisjoint(_OPENERS)
 
 
 def has_tensors() -> bool:

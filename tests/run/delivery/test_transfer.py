@@ -285,7 +285,7 @@ class Encoding(collections.UserDict):
 def moved(batch):
     device = FakeDevice(late=False)
     mover = Mover(device, 0)
-    result = mover.move(batch, [])
+    result = mover.copied(mover.stage(batch, []))
     device.synchronize()
     return result
 

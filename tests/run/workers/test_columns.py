@@ -1,4 +1,4 @@
-"""Columns: the batches, types and errors of torch's default_collate, whatever the samples are."""
+"""in_columns gives the batches, types and errors of torch's default_collate for any samples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate_str_fn, default_collate_fn_map
 
-from fastload._run.workers.columns import Columns
+from fastload._run.workers.columns import in_columns, torch_stack
 
 Point = namedtuple("Point", "x y")
 
 _NUMPY = [np.int64, np.int32, np.int16, np.float64, np.float32, np.float16, np.bool_, np.uint8]
+
+
+def columns_of(samples: Any) -> Any:
+    return in_columns(samples, torch_stack)
 
 
 def outcome(collate: Any, samples: Any) -> Any:
@@ -43,7 +47,7 @@ def described(batch: Any) -> Any:
 
 
 def same(samples: Any) -> None:
-    assert outcome(Columns(), samples) == outcome(default_collate, samples)
+    assert outcome(columns_of, samples) == outcome(default_collate, samples)
 
 
 def array(draw: Any, shape: tuple[int, ...], kind: Any) -> np.ndarray:
@@ -141,20 +145,21 @@ def test_odd_samples_give_what_torch_gives(samples: Any) -> None:
 
 def test_what_the_user_registered_with_torch_collates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(default_collate_fn_map, int, lambda batch, *, collate_fn_map: "mine")
-    assert Columns()([(1, 2.0)])[0] == "mine"
+    assert columns_of([(1, 2.0)])[0] == "mine"
     monkeypatch.undo()
     monkeypatch.setitem(default_collate_fn_map, Point, lambda batch, *, collate_fn_map: "mine")
-    assert Columns()([{"p": Point(1, 2)}]) == {"p": "mine"}
+    assert columns_of([{"p": Point(1, 2)}]) == {"p": "mine"}
 
 
 def test_numbers_follow_torchs_default_device() -> None:
     with torch.device("meta"):
-        ours, theirs = (collate([(1, np.zeros(2))] * 9) for collate in (Columns(), default_collate))
+        samples = [(1, np.zeros(2))] * 9
+        ours, theirs = columns_of(samples), default_collate(samples)
     assert [part.device for part in ours] == [part.device for part in theirs]
 
 
 def test_a_batch_can_be_resized_as_torchs_can() -> None:
-    ids, rows = Columns()([(1, np.zeros(2))] * 9)
+    ids, rows = columns_of([(1, np.zeros(2))] * 9)
     assert ids.resize_(100).shape == (100,)
     assert rows.resize_(100, 2).shape == (100, 2)
 
@@ -169,9 +174,8 @@ def test_a_field_of_packed_records_is_refused_as_by_torch():
 def test_a_function_of_torchs_that_somebody_put_in_for_a_type_is_used(kind, monkeypatch):
     sample = {"n": 1, "x": 0.5, "t": torch.ones(2), "a": np.ones(2, np.float32)}
     same([sample] * 9)
-    columns = Columns()
     monkeypatch.setitem(default_collate_fn_map, kind, collate_str_fn)
-    batch = columns([sample] * 9)
+    batch = columns_of([sample] * 9)
     assert {name: type(column) for name, column in batch.items()} == {
         name: list if isinstance(value, kind) else torch.Tensor for name, value in sample.items()
     }
