@@ -34,7 +34,6 @@ LEFT_ALONE: frozenset[str] = frozenset(
         # They refused a path or a mode's name, which fastload takes.
         "torchvision.io.read_image": at_least(_TORCHVISION, 0, 20),
         "torchvision.io.decode_image": at_least(_TORCHVISION, 0, 20),
-        "torchvision.io.decode_jpeg": at_least(_TORCHVISION, 0, 20),
         "cv2.imread": at_least(_OPENCV, 4, 6),
     }.items()
     if not is_known

@@ -121,10 +121,10 @@ def _readable(config: LoaderConfig) -> Source:
     if config.engine == "auto":
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
-            given = (None, None)  # torch's own samplers give ints, and so do ours
-            if not config.own_order:
-                given = config.sampler, config.batch_sampler
-            _check_rows(*given, started=started)
+            if config.own_order:  # torch's own samplers give ints, and so do ours
+                _check_rows(None, None, started=started)
+            else:
+                _check_rows(config.sampler, config.batch_sampler, started=started)
         elif config.custom_collate and not config.one_size:
             check_one_size(source)
     return source

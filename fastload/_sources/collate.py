@@ -71,9 +71,8 @@ def annotations_of(
     """Labels and fields of ``records`` (int64, in range).
 
     Args:
-        store: for the fields.
-        records: record numbers.
-        labels: of all records, or None.
+        store, records: whose fields.
+        labels: of all records of the store, or None.
         target_transform: for the labels.
         names: of the fields to return, possibly "key"; None: no fields, and samples are no dicts.
         moved: fields of these records that were transformed along with their images, by name.

@@ -67,16 +67,14 @@ def _same(parts: Sequence[tuple[object, ...]], others: Sequence[tuple[object, ..
 
 def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDataset | None:
     first = parts[0]
-    for part in parts[1:]:
-        if part.transform is not first.transform or part.fields != first.fields:
-            return None
-        if part.check_crc != first.check_crc:
-            return None
-        if part.target_transform is not first.target_transform:
-            return None
-        if (part.store.labels is None) != (first.store.labels is None):
-            return None
-    if not isinstance(recognise(first.transform), Unrecognised):
+    alike = all(
+        part.transform is first.transform
+        and part.target_transform is first.target_transform
+        and (part.fields, part.check_crc) == (first.fields, first.check_crc)
+        and (part.store.labels is None) == (first.store.labels is None)
+        for part in parts[1:]
+    )
+    if not alike or not isinstance(recognise(first.transform), Unrecognised):
         return None  # random numbers would be drawn once for a batch, not for each sample
     try:
         made = PackedDataset(

@@ -38,8 +38,7 @@ from ..storage.registry import known_suffixes
 from . import huggingface
 from .augmentation_checks import check_augmentation, epoch_number
 from .collate import ReadyBatch, annotations_of, samples_of
-from .every_view import EveryView
-from .in_python import PythonSamples, own_threads
+from .in_python import EveryView, PythonSamples, own_threads
 from .mix import Mix, MixDataset
 from .streams import ImageStream
 

@@ -19,17 +19,17 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from .._base.indices import as_indices
+from .._base.nested import plain
 from .._transforms.recognise import Plan, Unrecognised, Views, recognise
 from .._transforms.targets.joint import Joint
 from ..errors import UsageError
 from ..hints import CheckCrc
 from ..storage.base import Store
-from ..storage.tensors import Rows
+from ..storage.tensors import Rows, TensorStore
 from . import arrays, huggingface
 from .mix import COMPONENT, MixDataset
 from .packed import PackedDataset, augmentation_of
 from .streams import ImageStream
-from .tensor_dataset import tensor_store
 from .unreadable import Unreadable
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class _ImageFolder(Protocol):
 # Stores over image folders, with the samples that they were made for.
 _Known = tuple[list[tuple[str, int]], "FolderStore"]
 _folders: weakref.WeakKeyDictionary[_ImageFolder, _Known] = weakref.WeakKeyDictionary()
+_tensor_stores: weakref.WeakKeyDictionary[TensorDataset, TensorStore] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -375,7 +376,21 @@ def _array_dataset(dataset: arrays.ArrayDataset) -> Source:
 
 
 def _tensor_dataset(dataset: TensorDataset) -> Source:
-    store = tensor_store(dataset)
+    """Its tensors as they are now: they may be replaced between epochs.
+
+    torch takes each sample out of the tensors and stacks the samples again; an engine copies the
+    rows of a batch once. Structure, types and values are those of default_collate.
+    """
+    tensors = dataset.tensors
+    if not tensors or not all(plain(t) and t.dim() > 0 and t.is_contiguous() for t in tensors):
+        raise Unreadable(
+            "the TensorDataset has tensors that are not plain, contiguous ones on the CPU"
+        )
+    if any(not t.numel() or t.shape[0] != tensors[0].shape[0] for t in tensors):
+        raise Unreadable("the TensorDataset has tensors that are empty or differ in length")
+    store = _tensor_stores.get(dataset)
+    if store is None or not store.reads(tensors):
+        store = _tensor_stores[dataset] = TensorStore(tensors)
     return Source(
         store=store,
         records=None,

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 
 class Unreadable(Exception):
-    """No engine can make the samples of a dataset, so the dataset's own code makes them.
-
-    It never reaches the user as an exception.
-
-    Attributes:
-        reason: in words, for ``explain()``.
-    """
+    """Why no engine makes the samples of a dataset: its own code does. For ``explain()``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -11,7 +11,7 @@ from ..._base.slabs import SlabRing
 from ..._base.torch_loader import PlainLoader
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
-from ..._sources.every_view import runnable
+from ..._sources.in_python import runnable
 from ..._sources.source import check_crc
 from ..bad_samples.refill import Refilled
 from ..config import LoaderConfig

@@ -29,8 +29,7 @@ from .choice import Choice
 from .transport import Message, unpack
 
 if TYPE_CHECKING:
-    from ..._sources.deferred.batch import BatchDecoder
-    from ..._sources.deferred.completion import Filler
+    from ..._sources.deferred.batch import BatchDecoder, Filling
 
 ENDED: Any = object()
 """What ``next`` gives at the end of an order: a sampler may give anything."""
@@ -189,16 +188,16 @@ class OutcomeLoader:
 
 @dataclasses.dataclass(frozen=True)
 class _Begun:
-    """A batch that arrived. Complete when all of ``fillers`` are.
+    """A batch that arrived. Complete when all of ``fillings`` are.
 
     Attributes:
-        message, batch, fillers: of the batch.
+        message, batch, fillings: of the batch.
         begun_ns: CPU time of this thread to begin it.
     """
 
     message: Message
     batch: Any
-    fillers: list[Filler]
+    fillings: list[Filling]
     begun_ns: int
 
 
@@ -337,18 +336,18 @@ class TaskIterator(Iterator[Task]):
             return outcome.batch
         self.begin(outcome)
         begun = self._begun.pop(outcome.task)
-        if begun.fillers:
+        if begun.fillings:
             from ..._sources.deferred.batch import damage_raised
 
             try:
                 with damage_raised():
-                    for filler in begun.fillers:
-                        filler.result()
+                    for filling in begun.fillings:
+                        filling.result()
             except Exception as error:  # noqa: BLE001 - raised at this batch
                 outcome.error = error.with_traceback(None)
         if outcome.report is not None and outcome.report.run:
-            filled_ns = sum(filler.cpu_ns for filler in begun.fillers)
-            begun_ns = begun.begun_ns if begun.fillers else 0
+            filled_ns = sum(filling.cpu_ns for filling in begun.fillings)
+            begun_ns = begun.begun_ns if begun.fillings else 0
             self.choice.filled(outcome.report.spent.deferred, begun_ns + filled_ns)
         return begun.batch
 
@@ -363,15 +362,15 @@ class TaskIterator(Iterator[Task]):
         memory = self._reserved.pop(outcome.task, None)
         self._ring.wanted(outcome.message.nbytes)
         self._ring.left |= outcome.message.unplaced > 0
-        fillers: list[Filler] = []
+        fillings: list[Filling] = []
 
         def fill(*facts: Any) -> torch.Tensor:
             from ..._sources.deferred.completion import start
 
             assert self._decoder is not None, "workers record only where this process can decode"
-            filler = start(self._decoder, *facts)
-            fillers.append(filler)
-            return filler.tensor
+            filling = start(self._decoder, *facts)
+            fillings.append(filling)
+            return filling.tensor
 
         together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._decoder is not None and outcome.message.recorded:
@@ -382,7 +381,7 @@ class TaskIterator(Iterator[Task]):
         with together:
             batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
         begun_ns = time.thread_time_ns() - begin_ns
-        self._begun[outcome.task] = _Begun(outcome.message, batch, fillers, begun_ns)
+        self._begun[outcome.task] = _Begun(outcome.message, batch, fillings, begun_ns)
 
     def complete(self, outcome: SentOutcome) -> bool:
         """Wait for what is being filled; False: an image is damaged."""
@@ -392,8 +391,8 @@ class TaskIterator(Iterator[Task]):
 
         self.begin(outcome)
         try:
-            for filler in self._begun[outcome.task].fillers:
-                filler.result()
+            for filling in self._begun[outcome.task].fillings:
+                filling.result()
         except Damaged:
             return False
         return True

@@ -26,7 +26,7 @@ import mmap
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -86,17 +86,11 @@ def damage_raised() -> Iterator[None]:
         raise damaged.__cause__ or damaged from None
 
 
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Where images are in the table.
+class Places(NamedTuple):
+    """Where images are in the table."""
 
-    Attributes:
-        numbers: int64 (n,), the place of each; -1: there is none for it.
-        identities: uint64 (n,), a hash of what was opened, never 0.
-    """
-
-    numbers: np.ndarray
-    identities: np.ndarray
+    numbers: np.ndarray  # int64 (n,); -1: there is no place for it
+    identities: np.ndarray  # uint64 (n,), a hash of what was opened, never 0
 
 
 class EntryPoints:
@@ -201,7 +195,6 @@ class Counts:
     reasons: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def replay(self, why: str) -> None:
-        """Count one that was replayed."""
         self.replayed += 1
         self.reasons[why] = self.reasons.get(why, 0) + 1
 
@@ -221,13 +214,9 @@ class Memory(Protocol):
 class BatchDecoder:
     """Makes tensors of recordings.
 
-    Args:
+    Attributes:
         threads: of the core that fill a batch, 0: the caller's, in ``Filling.result``.
         memory: where batches are allocated.
-        check_crc: when checksums of stores' records are verified, as for ``EngineOptions``.
-
-    Attributes:
-        memory: as above.
         counts: how images were made.
         stamps: of the epoch, for the time that ``Filling.result`` takes; None: it is not measured.
         cache: of the images, or None.
@@ -270,33 +259,31 @@ class BatchDecoder:
     def begin(
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> Filling:
-        """A batch of ``shape`` (n, channels, h, w) that is to be filled.
-
-        Args:
-            shape: of the batch.
-            strides: in elements; without gaps.
-            dtype: of the batch.
-        """
+        """A batch (n, channels, h, w) that is to be filled. ``strides``: without gaps."""
         if math.prod(shape) == 0:
-            return Filling(
-                self, torch.empty(shape, dtype=dtype, device="cpu"), np.empty(0, np.uint8)
-            )
+            return Filling(self, torch.empty(shape, dtype=dtype, device="cpu"))
         return Filling(self, *self.memory.lease(shape, dtype, strides))
 
 
 class Filling:
     """A batch that is being filled.
 
+    Args:
+        decoder: fills it.
+        images: the batch (n, channels, h, w).
+        memory: of it; None: it is complete.
+
     Attributes:
-        tensor: (n, channels, h, w). Complete after ``result``.
+        tensor: the batch, or the only image of it. Complete after ``result``.
         cpu_ns: what the core's threads and ``result`` took of CPU time.
     """
 
-    def __init__(self, decoder: BatchDecoder, images: torch.Tensor, memory: np.ndarray) -> None:
-        self.tensor = images
+    def __init__(
+        self, decoder: BatchDecoder, images: torch.Tensor, memory: np.ndarray | None = None
+    ) -> None:
+        self.tensor = self._images = images
         self._decoder = decoder
         self._memory = memory
-        self._row_nbytes = images[0].numel() * images.element_size() if len(images) else 0
         self._jobs: list[_CallJob] = []
         self._left: list[tuple[int, Recording, str]] = []
         self._done = False
@@ -305,13 +292,13 @@ class Filling:
 
     def add(self, first: int, recordings: Sequence[Recording]) -> None:
         """Start to fill the rows from ``first`` on."""
-        _, channels, height, width = self.tensor.shape
-        rows_of_pixels = not self.tensor.is_contiguous()
+        _, channels, height, width = self._images.shape
+        rows_of_pixels = not self._images.is_contiguous()
         left = set(range(len(recordings)))
         for call in lowering.lower(recordings, (width, height)):
             kernel = None
             if call.channels == channels:
-                kernel = kernel_of(key_of(call), self.tensor.dtype, rows_of_pixels)
+                kernel = kernel_of(key_of(call), self._images.dtype, rows_of_pixels)
             if kernel is None:
                 continue
             job = _CallJob(
@@ -319,9 +306,8 @@ class Filling:
                 call,
                 [recordings[place] for place in call.places],
                 first,
-                self.tensor,
+                self._images,
                 self._memory,
-                self._row_nbytes,
                 self._decoder.reader,
                 self._decoder.cache,
             )
@@ -332,11 +318,10 @@ class Filling:
             self._leave(first + place, recordings[place], "")
 
     def put(self, row: int, tensor: torch.Tensor) -> None:
-        """Fill a row with what was made elsewhere."""
-        _copy(self.tensor[row], tensor)
+        _copy(self._images[row], tensor)
 
     def _leave(self, row: int, recording: Recording, why: str) -> None:
-        self._left.append((row, recording, why or in_words(recording)))
+        self._left.append((row, recording, why or describe(recording)))
 
     def result(self) -> torch.Tensor:
         """The batch, when it is complete.
@@ -388,7 +373,7 @@ class Filling:
             except Exception as error:  # whatever the library raises for a damaged image
                 raise Damaged(f"{type(error).__name__}: {error}", row) from error
             assert isinstance(made, torch.Tensor), "a row is a tensor"
-            _copy(self.tensor[row], made)
+            _copy(self._images[row], made)
             return time.thread_time_ns() - begin_ns
 
         threads = min(self._decoder.threads, len(left))
@@ -432,13 +417,7 @@ def _of_ours(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 
 class Submission:
-    """One call of the core: images that are read from where they were opened.
-
-    Args:
-        kernel, call: what to do.
-        reading: where the images are.
-        opened: the images; None for one that is not read from where it was opened.
-        images, memory: as in ``BatchRequest``.
+    """One call of the core. ``opened``: None for an image that is not read from where it was.
 
     Attributes:
         batch: what is asked for.
@@ -522,14 +501,14 @@ class _CallJob:
         recordings: list[Recording],
         first: int,
         images: torch.Tensor,
-        memory: np.ndarray,
-        row_nbytes: int,
+        memory: np.ndarray | None,
         reader: Reader,
         cache: OpenedCache | None,
     ) -> None:
         self.recordings = recordings
         self.rows = [first + place for place in call.places]
-        n = len(recordings)
+        assert memory is not None, "a batch without memory has no rows to fill"
+        n, row_nbytes = len(recordings), images[0].nbytes
         # Straight into the batch where the rows follow each other.
         start = self.rows[0]
         self._scratch: np.ndarray | None = None
@@ -588,7 +567,6 @@ class _CallJob:
         return declined
 
     def why(self, i: int) -> str:
-        """Why the core did not make sample ``i``."""
         if self._call.status[i] == _native.UNSUPPORTED:
             return "JPEGs that the core leaves to Pillow"
         return "files that the core found damaged"
@@ -621,7 +599,7 @@ def _end(job: _core.Job, reading: Reading) -> None:
     reading.close()
 
 
-def in_words(recording: Recording) -> str:
+def describe(recording: Recording) -> str:
     """Why the core cannot do ``recording``, for ``explain()``."""
     opened = recording.opened
     if not lowering.decodes(recording):
@@ -652,7 +630,7 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     if _native.load() is None:
         return None
     fill, channels, mode, operations, after, values = key
-    table = lowering.table_of(mode, operations, replay)
+    table = lowering.table_of(mode, operations)
     if table.dtype != dtype or dtype not in STORED or table.shape[0] != channels:
         return None
     changes = None if after is None else _changes(after)
@@ -663,9 +641,17 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     erasing = []
     for value in values:
         if after is None:
-            erase = _erase(value, mode, operations, table)
+            before = lowering.table_of(mode, operations[: value.at])
+            erase = _erase(value, operations[value.at :], before, table)
+        elif value.value is None:
+            return None  # multiplied by zero: the sign depends on the value
         else:
-            erase = _erase_values(value, after)
+            erase = _erase(
+                value,
+                after[value.at :],
+                torch.zeros(3, 1, dtype=torch.float32, device="cpu"),
+                table,
+            )
         if erase is None:
             return None
         erasing.append(erase)
@@ -701,14 +687,17 @@ def _changes(operations: tuple[Operation, ...]) -> ValueChanges | None:
 
 
 def _erase(
-    erased: Erased, mode: str, operations: tuple[Operation, ...], table: torch.Tensor
+    erased: Erased, after: tuple[Operation, ...], before: torch.Tensor, table: torch.Tensor
 ) -> Erase | None:
     """What the core does to an erased rectangle; None: it cannot.
 
-    ``table``: what ``operations`` make of each level, (channels, 256).
+    Args:
+        erased: the rectangle.
+        after: the operations behind it.
+        before: what those before it made of each level, (channels, n); of resized values any.
+        table: what all of them make of each level.
     """
-    channels = len(table)
-    before = lowering.table_of(mode, operations[: erased.at], replay)
+    channels = len(before)
     if erased.value is None:
         made = before * 0  # zeros with the sign that each level's value has
     else:
@@ -717,32 +706,19 @@ def _erase(
         if len(given) not in (1, channels) or not numbers:
             return None
         values = torch.tensor(given, dtype=torch.float64, device="cpu").to(before.dtype)
-        made = values.reshape(-1, 1).expand(channels, 256)
+        made = values.reshape(-1, 1).expand(before.shape)
     made = made[:, None]
     with eagerly():
-        for name, *arguments in operations[erased.at :]:
+        for name, *arguments in after:
             made = TENSOR_OPERATIONS[name].replay(made, *arguments)
-    bits, full = _bits(made.reshape(channels, 256)), _bits(table)
+    bits = _bits(made.reshape(channels, -1))
     first = bits[:, :1]
     if (bits == first).all():
         return Erase(1.0, (0, 0), (1, 1), np.ascontiguousarray(np.broadcast_to(first, (3, 1))))
     sign = first.dtype.type(1 << (8 * first.itemsize - 1))
-    if (bits == full & sign).all():
+    if (bits == _bits(table) & sign).all():
         return Erase(1.0, (0, 0), (1, 1), np.full((3, 1), sign), bits=True)
     return None
-
-
-def _erase_values(erased: Erased, operations: tuple[Operation, ...]) -> Erase | None:
-    """The same where values were resized; ``operations`` came after that."""
-    given = erased.value if isinstance(erased.value, tuple) else (erased.value,)
-    if len(given) not in (1, 3) or not all(isinstance(one, (int, float)) for one in given):
-        return None  # multiplied by zero: the sign depends on the value
-    values = torch.tensor(given, dtype=torch.float64, device="cpu").to(torch.float32)
-    made = values.reshape(-1, 1, 1).expand(3, 1, 1)
-    with eagerly():
-        for name, *arguments in operations[erased.at :]:
-            made = TENSOR_OPERATIONS[name].replay(made, *arguments)
-    return Erase(1.0, (0, 0), (1, 1), as_numpy(made.reshape(3, 1)))
 
 
 def _bits(values: torch.Tensor) -> np.ndarray:

@@ -12,7 +12,7 @@ import math
 import operator
 import types
 from collections.abc import Callable, Iterable, MutableMapping, MutableSequence, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -78,10 +78,9 @@ class Found:
         for tensor in self.tensors.values():
             found.update(map(id, _opened_in(tensor)))
         for key in asked.keys() - found:
-            single.check(asked[key])
+            single.checked(asked[key])
 
     def rows(self) -> int:
-        """How many images the tensors are of."""
         return sum(map(rows_of, self.tensors.values()))
 
     def sizes(self) -> list[int] | None:
@@ -143,69 +142,10 @@ class Found:
                 tensor.batch.materialise(lambda batch: fill(decoder, batch).result())
 
 
-class Filler(Protocol):
-    """Something that is being filled.
-
-    Attributes:
-        tensor: complete after ``result``.
-        cpu_ns: as in ``Filling``.
-    """
-
-    tensor: torch.Tensor
-
-    @property
-    def cpu_ns(self) -> int: ...
-
-    def result(self) -> torch.Tensor:
-        """The tensor, when it is complete. Raises ``Damaged`` where an image cannot be made."""
-
-
-class Ready:
-    """A tensor that is complete already."""
-
-    cpu_ns = 0
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-    def result(self) -> torch.Tensor:
-        """The tensor."""
-        return self.tensor
-
-
-class FillingTensor:
-    """A single tensor that is being filled, as the only row of a batch.
-
-    Attributes:
-        tensor: complete after ``result``.
-    """
-
-    def __init__(self, filling: Filling, kind: type[torch.Tensor] = torch.Tensor) -> None:
-        self._filling = filling
-        # A tensor of its own, not a view of the batch.
-        row = filling.tensor
-        self.tensor = torch.empty(0, dtype=row.dtype, device="cpu").set_(
-            row.untyped_storage(), 0, row.shape[1:], row.stride()[1:]
-        )
-        if kind is not torch.Tensor:
-            self.tensor = self.tensor.as_subclass(kind)
-
-    @property
-    def cpu_ns(self) -> int:
-        """As in ``Filling``."""
-        return self._filling.cpu_ns
-
-    def result(self) -> torch.Tensor:
-        """Wait, and return it. Raises as ``Filling.result``."""
-        self._filling.result()
-        return self.tensor
-
-
-def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Filler:
-    """Start to fill a deferred tensor or batch."""
+def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Filling:
     kind, shape, strides, dtype, rows = parts_of(tensor)
     if rows is None:
-        return Ready(tensor.materialise())
+        return Filling(decoder, tensor.materialise())
     return start(decoder, kind, shape, strides, dtype, rows)
 
 
@@ -243,12 +183,20 @@ def start(
     strides: Shape,
     dtype: torch.dtype,
     rows: list[Row],
-) -> Filling | FillingTensor:
+) -> Filling:
     """Start to fill a tensor of this kind, shape and strides (in elements) with ``rows``."""
     single = len(shape) == 3
     if single:
         shape, strides = (1, *shape), (math.prod(shape), *strides)
     filling = decoder.begin(shape, strides, dtype)
+    if single:
+        # A tensor of its own, not a view of the batch.
+        row = filling.tensor
+        filling.tensor = torch.empty(0, dtype=dtype, device="cpu").set_(
+            row.untyped_storage(), 0, row.shape[1:], row.stride()[1:]
+        )
+        if kind is not torch.Tensor:
+            filling.tensor = filling.tensor.as_subclass(kind)
     place = 0
     for recorded, run in itertools.groupby(rows, lambda row: isinstance(row, Recording)):
         together = list(run)
@@ -258,7 +206,7 @@ def start(
             for at, row in enumerate(cast("list[torch.Tensor]", together), place):
                 filling.put(at, row)
         place += len(together)
-    return FillingTensor(filling, kind) if single else filling
+    return filling
 
 
 def _opened_in(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Iterable[Opened]:
@@ -279,7 +227,6 @@ _OPENED: Callable[[Row], Opened] = operator.attrgetter("opened")
 
 
 def rows_of(tensor: Any) -> int:
-    """How many images a deferred tensor or batch is of."""
     return len(getattr(tensor, "rows", (tensor,)))
 
 

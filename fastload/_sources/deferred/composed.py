@@ -82,14 +82,10 @@ def some(known: bool | np.bool_ | Array) -> bool:
 class Composed:
     """Some images, while what was recorded of them is read in order.
 
-    Args:
-        places: their positions among those that are lowered.
-        w, h: their size.
-        mode: Pillow's mode of them: "RGB" or "L".
-
     Attributes:
-        places, mode: as above; the mode as it is now. The core has three channels, which are equal
-            in a gray image.
+        places: their positions among those that are lowered.
+        mode: Pillow's mode of them, as they are now: "RGB" or "L". The core has three channels,
+            which are equal in a gray image.
         frames: one after the other.
         slots: operations on pixels: before each frame but the first.
         filters: of each frame; None: it resizes nothing.
@@ -116,11 +112,9 @@ class Composed:
 
     @property
     def frame(self) -> Frame:
-        """The current one, the last."""
         return self.frames[-1]
 
     def end(self) -> None:
-        """End the current frame."""
         frame = self.frame
         for side in (frame.w, frame.h, frame.resized_w, frame.resized_h):
             if some(side > LONGEST):
@@ -216,7 +210,6 @@ class Composed:
     def expand(
         self, left: Lengths, top: Lengths, right: Lengths, bottom: Lengths, fill: Argument
     ) -> None:
-        """Add a border of one colour."""
         self._pad(left, top, right, bottom, levels(self.mode, fill))
 
     def border(
@@ -280,12 +273,10 @@ class Composed:
     # Erased rectangles.
 
     def erase(self, y: Lengths, x: Lengths, h: Lengths, w: Lengths, value: Argument) -> None:
-        """One value, or one for each channel."""
         self.boxes.append((x, y, w, h))
         self.values.append(Erased(value, self._made()))
 
     def zero(self, y: Lengths, x: Lengths, h: Lengths, w: Lengths) -> None:
-        """Multiplied by zero."""
         self.erase(y, x, h, w, None)
 
     def fill(

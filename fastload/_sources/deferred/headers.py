@@ -8,10 +8,14 @@ Sources: JPEG, ITU-T T.81, annex B; Exif 2.32; Pillow's JpegImagePlugin.py for w
 
 from __future__ import annotations
 
+import functools
+import mmap
 import struct
 import zlib
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from .stamps import Stamp
 
 SETTLED = frozenset({"JPEG", "BMP"})
 """Formats whose ``info`` is complete once the header is read, and knows no transparent colour."""
@@ -162,20 +166,24 @@ def plain_png(data: bytes) -> tuple[int, int] | None:
     """
     if not is_rgb_png(data):
         return None
-    at = 8
-    while at + 12 <= len(data):
-        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
-        end = at + 12 + length
+    for kind, begin, end in _chunks(data):
         if kind not in _PLAIN_CHUNKS or end > len(data):
             return None
-        if zlib.crc32(memoryview(data)[at + 4 : end - 4]) != int.from_bytes(
-            data[end - 4 : end], "big"
-        ):
+        checksum = int.from_bytes(data[end - 4 : end], "big")
+        if zlib.crc32(memoryview(data)[begin + 4 : end - 4]) != checksum:
             return None
         if kind == b"IEND":
             return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-        at = end
     return None
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, begin and end of each chunk of a PNG file."""
+    begin = 8
+    while begin + 12 <= len(data):
+        end = begin + 12 + int.from_bytes(data[begin : begin + 4], "big")
+        yield data[begin + 4 : begin + 8], begin, end
+        begin = end
 
 
 def png_without_exif(data: bytes) -> bool:
@@ -183,14 +191,11 @@ def png_without_exif(data: bytes) -> bool:
 
     Source: PNG, third edition, sections 5.3 and 11.3.
     """
-    at = 8
-    while at + 12 <= len(data):
-        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+    for kind, _, _ in _chunks(data):
         if kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"):
             return False
         if kind == b"IEND":
             return True
-        at += 12 + length
     return False
 
 
@@ -222,3 +227,80 @@ def exif_is_plain(segment: bytes) -> bool:
             if offset + unit * values > len(data):
                 return False
     return True
+
+
+# 12 MB of memory that is taken as it is written to, by all workers together.
+_PLACES: Final = 1 << 19
+_WORDS: Final = 3
+_PROBES: Final = 4  # places where an entry may be; when they are all taken, it is not kept
+
+_NAMES: Final = ("L", "RGB", "CMYK")
+_NUMBERS: Final = {mode: number for number, mode in enumerate(_NAMES)}
+_SIDE: Final = 0xFFFF
+_END: Final = 0xFFFFFFFF
+_WHOLE: Final = 0xFFFFFFFFFFFFFFFF
+
+
+class HeaderTable:
+    """Headers of JPEGs that were read before, by path and stamp: for all workers, in any epoch.
+
+    To open a file, read its header and take that apart costs three times what asking for its stamp
+    does.
+
+    Note [No lock]
+        Workers share one table of fixed size, forked from the process that made it, and write to it
+        at any time. A place is written once, its tag last. Two writers may still leave parts of two
+        entries in one place. So each word has a part of the key in it, and an entry counts only if
+        all of them fit: a file is taken for another one in less than one case of 2^60.
+    """
+
+    def __init__(self) -> None:
+        self._words = memoryview(mmap.mmap(-1, _PLACES * _WORDS * 8)).cast("Q")
+
+    def find(self, path: str, stamp: Stamp) -> Header | None:
+        """The header of the file at ``path``, which is absolute, if it is known.
+
+        The time of change in its stamp tells of changed permissions, too.
+        """
+        tag, check = _key(path, stamp)
+        words = self._words
+        for probe in range(_PROBES):
+            at = (tag + probe) % _PLACES * _WORDS
+            known = words[at]
+            if known == tag:
+                facts, end = words[at + 1], words[at + 2]
+                if facts >> 40 != check & 0xFFFFFF or end >> 32 != check >> 24:
+                    return None
+                size = facts & _SIDE, facts >> 16 & _SIDE
+                return Header(size, _NAMES[facts >> 32 & 3], bool(facts >> 34 & 1), end & _END)
+            if not known:
+                return None
+        return None
+
+    def keep(self, path: str, stamp: Stamp, header: Header) -> None:
+        """Keep a header, if there is a place for it. Arguments as for ``find``."""
+        tag, check = _key(path, stamp)
+        words = self._words
+        (width, height), mode, plain, end = header
+        if width > _SIDE or height > _SIDE or end > _END:
+            return
+        for probe in range(_PROBES):
+            at = (tag + probe) % _PLACES * _WORDS
+            if not words[at]:
+                facts = width | height << 16 | _NUMBERS[mode] << 32 | plain << 34
+                words[at + 1] = facts | (check & 0xFFFFFF) << 40
+                words[at + 2] = end | check >> 24 << 32
+                words[at] = tag
+                return
+
+
+def _key(path: str, stamp: Stamp) -> tuple[int, int]:
+    """A tag of 64 bits that is not 0, and 56 further bits."""
+    # ``hash`` of a str is salted, but the same in forked workers, which share the table.
+    return hash((path, stamp)) & _WHOLE | 1, hash((stamp, path)) & 0xFFFFFFFFFFFFFF
+
+
+@functools.cache
+def header_table() -> HeaderTable:
+    """The one of this process and of the workers that it forks after the first call."""
+    return HeaderTable()

@@ -30,8 +30,7 @@ from . import headers, single
 from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
-from .records import record_info
-from .replay import encoded, reopen, replay
+from .replay import encoded, record_info, reopen, replay
 from .thread_state import BatchContext, cause, note_made
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
@@ -46,6 +45,10 @@ PLAIN = frozenset({"L", "RGB"})
 
 _RESAMPLING = frozenset(int(filter) for filter in PIL.Image.Resampling)
 _WARPING = frozenset({0, 2, 3})  # nearest, bilinear, bicubic
+_WARPS: dict[int, tuple[str, int]] = {  # operations, and how many numbers they take
+    PIL.Image.Transform.AFFINE: ("affine", 6),
+    PIL.Image.Transform.PERSPECTIVE: ("perspective", 8),
+}
 _TRANSPOSED: dict[int, tuple[Operation, ...]] = {
     PIL.Image.Transpose.FLIP_LEFT_RIGHT: (("flip", False),),
     PIL.Image.Transpose.FLIP_TOP_BOTTOM: (("flip", True),),
@@ -113,7 +116,6 @@ class DeferredImage(Image):
 
     @property
     def recording(self) -> Recording | None:
-        """What it is; None once it is materialised."""
         if self._real is not None:
             return None
         return Recording(self._opened, self._operations, self._size, self._mode)
@@ -127,7 +129,8 @@ class DeferredImage(Image):
         """
         if self._real is None:
             if self._operations:
-                real = self._of_pixels() or cast(Image, replay(self.recording or self._never()))
+                recording = Recording(self._opened, self._operations, self._size, self._mode)
+                real = self._of_pixels() or cast(Image, replay(recording))
                 if self._info is not None:
                     real.info = self._info
             else:
@@ -177,10 +180,6 @@ class DeferredImage(Image):
 
     def _keeps_info(self) -> bool:
         return all(IMAGE_OPERATIONS[name].keeps_info for name, *_ in self._operations)
-
-    @staticmethod
-    def _never() -> Recording:
-        raise AssertionError("an image that is not materialised has a recording")
 
     def _made(self, function: str) -> Image:
         """The real image, for ``function``, which is not recorded.
@@ -264,7 +263,6 @@ class DeferredImage(Image):
 
     @property
     def mode(self) -> str:
-        """Pillow's mode."""
         return self._mode
 
     @property
@@ -280,7 +278,6 @@ class DeferredImage(Image):
 
     @property
     def format_description(self) -> str | None:  # type: ignore[override]
-        """The same in words."""
         if self._real is not None:
             return self._real.format_description
         return None if self._class is None else self._class.format_description
@@ -319,7 +316,6 @@ class DeferredImage(Image):
 
     @property
     def palette(self) -> Any:
-        """The palette, of images that have one."""
         if self._mode in ("P", "PA"):
             return (self._made if self._operations else self._as_read)("palette").palette
         return None if self._real is None else self._real.palette
@@ -341,7 +337,6 @@ class DeferredImage(Image):
 
     @property
     def im(self) -> Any:
-        """Pillow's own image object."""
         return self._made("im").im
 
     @im.setter
@@ -377,7 +372,6 @@ class DeferredImage(Image):
     # What is recorded.
 
     def copy(self) -> Image:
-        """A copy that shares nothing that can be written to."""
         return self._then() if self._real is None else self._real.copy()
 
     __copy__ = copy
@@ -390,7 +384,6 @@ class DeferredImage(Image):
         palette: Any = PIL.Image.Palette.WEB,
         colors: int = 256,
     ) -> Image:
-        """As Pillow's."""
         if self._real is None and not matrix:
             if mode == self._mode:
                 return self._then(_CONVERSIONS.get(mode) or ("convert", mode))
@@ -398,15 +391,13 @@ class DeferredImage(Image):
                 mode in CONVERTED_TO
                 and self._mode in CONVERTED_FROM
                 and (dither is None or dither == PIL.Image.Dither.FLOYDSTEINBERG)
-                and not self._transparent
-                and (self._info is None or "transparency" not in self._info)
+                and keeps_no_color(self)
                 and _converts(self._mode, mode)
             ):
                 return self._then(_CONVERSIONS[mode])
         return self._made("convert").convert(mode, matrix, dither, palette, colors)
 
     def crop(self, box: Any = None) -> Image:
-        """As Pillow's."""
         if self._real is None:
             if box is None:
                 return self._then()
@@ -429,29 +420,22 @@ class DeferredImage(Image):
         box: Any = None,
         reducing_gap: float | None = None,
     ) -> Image:
-        """As Pillow's."""
         if self._real is None and self._mode in RESIZED:
             if resample is None:
                 resample = PIL.Image.Resampling.BICUBIC
             wanted = _size(size)
-            if (
-                wanted is not None
-                and isinstance(resample, int)
-                and resample in _RESAMPLING
-                and _in_one_step((0, 0, *self._size) if box is None else box, wanted, reducing_gap)
-            ):
-                inner = None if box is None else _box_within(box, self._size)
-                whole = box is None or inner == (0, 0, *self._size)
-                if whole and wanted == self._size:
-                    return self._then()
-                if box is None:
-                    return self._then(("resize", *wanted, int(resample)))
-                if inner is not None:
+            if wanted is not None and isinstance(resample, int) and resample in _RESAMPLING:
+                whole = 0, 0, *self._size
+                inner = whole if box is None else _box_within(box, self._size)
+                if inner is not None and _in_one_step(inner, wanted, reducing_gap):
+                    if inner == whole and wanted == self._size:
+                        return self._then()
+                    if box is None:
+                        return self._then(("resize", *wanted, int(resample)))
                     return self._then(("resize_box", *wanted, int(resample), inner))
         return self._made("resize").resize(size, resample, box, reducing_gap)
 
     def transpose(self, method: Any) -> Image:
-        """As Pillow's."""
         if self._real is None and isinstance(method, int) and method in _TRANSPOSED:
             return self._then(*_TRANSPOSED[method])
         return self._made("transpose").transpose(method)
@@ -471,15 +455,15 @@ class DeferredImage(Image):
         fill: int = 1,
         fillcolor: Any = None,
     ) -> Image:
-        """As Pillow's."""
         if (
             self._real is None
             and self._mode in PLAIN
-            and _method(method) is not None
+            and isinstance(method, int)
+            and method in _WARPS
             # Pillow copies the info before it loads, which adds to that of some formats.
             and (self._loaded or self._opened.format in SETTLED)
         ):
-            name, count = _method(method) or ("", 0)
+            name, count = _WARPS[method]
             numbers = _floats(data, count)
             wanted = _size(size)
             if (
@@ -493,7 +477,6 @@ class DeferredImage(Image):
         return self._made("transform").transform(size, method, data, resample, fill, fillcolor)
 
     def filter(self, filter: Any) -> Image:
-        """As Pillow's."""
         if self._real is None and self._mode in PLAIN:
             kind = filter if isinstance(filter, type) else type(filter)
             if kind in _KERNELS:
@@ -515,7 +498,6 @@ class DeferredImage(Image):
         return self._made("filter").filter(filter)
 
     def split(self) -> tuple[Image, ...]:
-        """As Pillow's."""
         if self._real is None and self._mode in PLAIN:
             self._first_load()
             if self._real is None:
@@ -525,7 +507,6 @@ class DeferredImage(Image):
         return self._made("split").split()
 
     def getchannel(self, channel: int | str) -> Image:
-        """As Pillow's."""
         bands = self.getbands()
         band = bands.index(channel) if channel in bands else channel
         if self._real is None and self._mode == "RGB" and type(band) is int and 0 <= band < 3:
@@ -535,7 +516,6 @@ class DeferredImage(Image):
         return self._made("getchannel").getchannel(channel)
 
     def point(self, lut: Any, mode: str | None = None) -> Image:
-        """As Pillow's."""
         if self._real is None and self._mode in PLAIN and mode is None:
             self._first_load()
             bands = len(self._mode)
@@ -564,7 +544,6 @@ class DeferredImage(Image):
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": data}
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
-        """As Pillow's."""
         with self._asked("tobytes"):
             pixels = self._pixels() if encoder_name == "raw" and not args else None
             if pixels is None:
@@ -588,7 +567,6 @@ class DeferredImage(Image):
     getbands = Image.getbands
 
     def getexif(self) -> Any:
-        """As Pillow's."""
         if self._real is not None:
             return self._real.getexif()
         if self._exif is None and self._info is None and self._without_exif():
@@ -607,19 +585,16 @@ class DeferredImage(Image):
             self._plain_header = headers.png_without_exif(encoded(self._opened))
         return self._plain_header
 
-    def _reload_exif(self) -> None:
-        Image._reload_exif(self)
+    _reload_exif = Image._reload_exif
 
     @property
     def has_transparency_data(self) -> bool:
-        """As Pillow's."""
         return bool(Image.has_transparency_data.fget(self))  # type: ignore[attr-defined]
 
     def _copy_info(self) -> Info:
         return {k: v.copy() if isinstance(v, list) else v for k, v in self.info.items()}
 
     def tell(self) -> int:
-        """The frame: the first."""
         return 0 if self._real is None else self._real.tell()
 
     def __enter__(self) -> DeferredImage:
@@ -643,13 +618,11 @@ class DeferredImage(Image):
     # Operations in place that depend on whether the body was read.
 
     def draft(self, mode: str | None, size: Any) -> Any:
-        """As Pillow's."""
         result = self._made("draft").draft(mode, size)
         self._adopt()
         return result
 
     def verify(self) -> None:
-        """As Pillow's."""
         self._made("verify").verify()
 
     def seek(self, frame: int) -> None:
@@ -664,7 +637,6 @@ class DeferredImage(Image):
         resample: Any = PIL.Image.Resampling.BICUBIC,
         reducing_gap: Any = 2.0,
     ) -> None:
-        """As Pillow's."""
         if self._real is None and self._operations:  # else it may be decoded in another size
             asked = _Asked(self._size, self._mode)
             Image.thumbnail(cast(Any, asked), size, resample, reducing_gap)
@@ -684,8 +656,7 @@ class DeferredImage(Image):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._made("__reduce__").__reduce_ex__(protocol)
 
-    def __repr__(self) -> str:
-        return Image.__repr__(self)
+    __repr__ = Image.__repr__
 
 
 # Its own attributes. Others are the user's.
@@ -711,7 +682,6 @@ class _Asked:
 
     @property
     def im(self) -> _Asked:
-        """What has its mode."""
         return self
 
     @im.setter
@@ -727,7 +697,6 @@ class _Asked:
     def resize(
         self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
     ) -> _Asked:
-        """Note the arguments."""
         self.resize_with = size, resample, box, reducing_gap
         return self
 
@@ -898,37 +867,23 @@ def _size(size: Any) -> tuple[int, int] | None:
 
 def _box_within(box: Any, size: tuple[int, int]) -> tuple[float, ...] | None:
     """The box, if Pillow's resize takes it: not empty, inside the image."""
-    if not isinstance(box, (tuple, list)) or len(box) != 4:
+    corners = _floats(box, 4)
+    if corners is None or len(box) != 4:
         return None
-    found = _floats(box, 4)
-    if found is None:
-        return None
-    left, top, right, bottom = found
+    left, top, right, bottom = corners
     inside = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
-    return found if inside else None
+    return corners if inside else None
 
 
-def _in_one_step(box: Any, size: tuple[int, int], reducing_gap: Any) -> bool:
+def _in_one_step(box: tuple[float, ...], size: tuple[int, int], reducing_gap: Any) -> bool:
     """Whether Pillow resizes the box without reducing it by a whole number first."""
     if reducing_gap is None:
         return True
-    corners = _floats(box, 4)
-    if type(reducing_gap) not in (int, float) or not reducing_gap >= 1 or corners is None:
+    if type(reducing_gap) not in (int, float) or not reducing_gap >= 1:
         return False
-    left, top, right, bottom = corners
-    w, h = size
+    (left, top, right, bottom), (w, h) = box, size
     across, down = (right - left) / w / reducing_gap, (bottom - top) / h / reducing_gap
     return bool(max(across, down) < 2)
-
-
-def _method(method: Any) -> tuple[str, int] | None:
-    """The operation that one of Pillow's transforms is, and how many numbers it takes."""
-    if isinstance(method, int):
-        if method == PIL.Image.Transform.AFFINE:
-            return "affine", 6
-        if method == PIL.Image.Transform.PERSPECTIVE:
-            return "perspective", 8
-    return None
 
 
 def fits(mode: str, color: Any) -> bool:

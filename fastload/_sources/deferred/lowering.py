@@ -17,10 +17,11 @@ import collections
 import functools
 import io
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import torch
 from PIL import Image
 
 from ..._transforms.geometry.crop_geometry import Geometry
@@ -30,10 +31,8 @@ from ..._transforms.sample_params import SampleGroup, SampleParams, built
 from .composed import Composed, Erased, Fill, Unsupported, every
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS, ImageOperation, TensorOperation
 from .recording import Argument, Opened, Operation, Recording
+from .replay import replay
 from .slots import Slot
-
-if TYPE_CHECKING:
-    import torch
 
 # Modes that the core decodes with Pillow's bits, by format; it leaves single files to Pillow.
 _DECODED: Final = {
@@ -307,11 +306,7 @@ def _numbers(given: Sequence[Sequence[Any]]) -> Sequence[Any]:
 
 
 class Call:
-    """Samples that one call of the core fills. See Note [Calls].
-
-    Args:
-        images: the first of them.
-        size: width and height of the results.
+    """Samples that one call of the core fills, ``images`` first. See Note [Calls].
 
     Attributes:
         mode, table, after: of all of them, as in ``Composed``.
@@ -332,12 +327,10 @@ class Call:
 
     @property
     def channels(self) -> int:
-        """Of the results: 3, or 1 for gray."""
         return 1 if self.mode == "L" else 3
 
     @property
     def fill(self) -> Fill:
-        """Of the first frame."""
         return self.fills[0] or (0, 0, 0)
 
     @functools.cached_property
@@ -441,14 +434,8 @@ def ramp(mode: str) -> Opened:
     return Opened(None, stream.getvalue(), None, (256, 1), mode, "PNG")
 
 
-def table_of(
-    mode: str,
-    operations: tuple[Operation, ...],
-    replay: Callable[[Recording], Image.Image | torch.Tensor],
-) -> torch.Tensor:
+def table_of(mode: str, operations: tuple[Operation, ...]) -> torch.Tensor:
     """What the operations make of each level: (channels, 256), made by ``replay`` itself."""
-    import torch
-
     if operations == (("to_image",),):  # which makes no use of torchvision
         return torch.arange(256, dtype=torch.uint8, device="cpu").expand(
             1 if mode == "L" else 3, 256

@@ -9,7 +9,7 @@ import io
 import os
 from collections.abc import Callable
 from stat import S_ISREG
-from typing import Any
+from typing import Any, TypeAlias
 
 import PIL.Image
 import PIL.JpegImagePlugin
@@ -17,8 +17,7 @@ from PIL.ImageFile import ImageFile
 
 from ..._base.pixel_limit import is_within
 from . import headers, stamps
-from .header_table import header_table
-from .headers import SETTLED
+from .headers import SETTLED, Header, header_table
 from .image import DeferredImage
 from .recording import Opened
 from .stamps import Stamp
@@ -32,6 +31,47 @@ _JPEG = PIL.JpegImagePlugin.JpegImageFile
 _JPEG_FACTORY = PIL.Image.OPEN["JPEG"][0]
 
 
+File: TypeAlias = "tuple[str | None, bytes | None, Stamp | None, Header | None]"
+"""Absolute path and stamp, or all its bytes; the header, of a plain JPEG."""
+
+
+def of_bytes(data: bytes) -> File:
+    return (None, data, None, headers.jpeg(lambda n, offset: data[offset : offset + n]))
+
+
+def at_path(name: str | bytes) -> File | None:
+    """None: there is no regular file that can be read.
+
+    The bytes of a file that was written just now: see Note [Files written just now].
+    """
+    try:
+        status = os.stat(name)
+        if stamps.is_recent(status):
+            if not S_ISREG(status.st_mode):
+                return None
+            with open(name, "rb") as file:
+                return of_bytes(file.read())
+        path, stamp = _absolute(name), stamps.of(status)
+        header = header_table().find(path, stamp)
+        if header is None:
+            with open(name, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                if not S_ISREG(status.st_mode):
+                    return None
+                stamp = stamps.of(status)
+                header = _read_header(file.fileno(), path, stamp)
+    except (OSError, ValueError):
+        return None
+    return path, None, stamp, header
+
+
+def _read_header(descriptor: int, path: str, stamp: Stamp) -> Header | None:
+    header = headers.jpeg(lambda n, offset: os.pread(descriptor, n, offset))
+    if header is not None:
+        header_table().keep(path, stamp, header)
+    return header
+
+
 def opener(original: Open) -> Open:
     """``PIL.Image.open``, given the original one."""
     header_table()  # before workers are forked, which share it
@@ -42,7 +82,8 @@ def opener(original: Open) -> Open:
         if PIL.Image.OPEN.get("JPEG", (None,))[0] is not _JPEG_FACTORY:
             return original(fp)  # somebody reads JPEGs in another way
         if type(fp) is str or isinstance(fp, (str, bytes, os.PathLike)):
-            return _open_path(original, fp)
+            name: Any = os.fspath(fp)
+            return _opened(original, fp, at_path(name), name, None)
         if isinstance(fp, io.StringIO):
             return original(fp)
         return _open_file(original, fp)
@@ -50,8 +91,22 @@ def opener(original: Open) -> Open:
     return open
 
 
+def _opened(original: Open, fp: Any, file: File | None, filename: Any, stream: Any) -> Any:
+    """``stream``: the user's own, from which Pillow would read on."""
+    if file is None:
+        return original(fp)
+    path, data, stamp, header = file
+    if header is not None and is_within(*header.size):
+        if stream is not None:
+            stream.seek(header.end)
+        opened = Opened(path, data, stamp, header.size, header.mode, "JPEG")
+        return _deferred(opened, _JPEG, filename, stream, header.plain)
+    image = original(fp)
+    return _unless_unusual(image, file, filename, stream) or image
+
+
 def _deferred(
-    opened: Opened, kind: type[ImageFile], filename: Any, file: Any, plain: bool
+    opened: Opened, kind: type[ImageFile], filename: Any, stream: Any, plain: bool
 ) -> DeferredImage:
     batch = THREAD.batch
     batch.opened += 1
@@ -62,8 +117,8 @@ def _deferred(
     image._mode = opened.mode
     image._class = kind
     image.filename = filename
-    if file is not None:
-        image._file = file
+    if stream is not None:
+        image._file = stream
     image._plain_header = plain
     return image
 
@@ -74,125 +129,48 @@ def _absolute(name: str | bytes) -> str:
     return path if path[:1] == "/" else os.path.abspath(path)
 
 
-def _open_path(original: Open, fp: Any) -> Any:
-    name = os.fspath(fp)
-    try:
-        found = os.stat(name)
-    except (OSError, ValueError):
-        return original(fp)  # which raises as it should
-    if stamps.is_recent(found):
-        return _open_recent(original, fp, name)
-    path, stamp = _absolute(name), stamps.of(found)
-    header = header_table().find(path, stamp)
-    if header is None:
-        try:
-            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return original(fp)
-        try:
-            found = os.fstat(descriptor)
-            if not S_ISREG(found.st_mode):
-                return original(fp)
-            stamp = stamps.of(found)
-            header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
-        finally:
-            os.close(descriptor)
-        if header is not None:
-            header_table().keep(path, stamp, header)
-    if header is not None and is_within(*header.size):
-        opened = Opened(path, None, stamp, header.size, header.mode, "JPEG")
-        return _deferred(opened, _JPEG, name, None, header.plain)
-    image = original(fp)
-    return _unless_unusual(image, path, None, stamp, name, None) or image
-
-
-def _open_recent(original: Open, fp: Any, name: Any) -> Any:
-    """Of the path of a file that changed just now. See Note [Files written just now]."""
-    if not os.path.isfile(name):
-        return original(fp)
-    try:
-        with open(name, "rb") as file:
-            data = file.read()
-    except OSError:
-        return original(fp)
-    header = headers.jpeg(lambda count, offset: data[offset : offset + count])
-    if header is not None and is_within(*header.size):
-        opened = Opened(None, data, None, header.size, header.mode, "JPEG")
-        return _deferred(opened, _JPEG, name, None, header.plain)
-    image = original(fp)
-    return _unless_unusual(image, None, data, None, name, None) or image
-
-
 def _open_file(original: Open, fp: Any) -> Any:
     """Of an open file, or of what behaves like one."""
-    path, data, stamp = None, None, None
     if type(fp) is io.BytesIO:
-        data = fp.getvalue()
-    elif type(fp) is io.BufferedReader and isinstance(fp.raw, io.FileIO):
-        path, stamp = _path_of(fp)
-    file: Any = fp
-    if path is None and data is None:
-        try:
-            fp.seek(0)
-        except (AttributeError, io.UnsupportedOperation):
-            data = fp.read()
-            file = None  # Pillow reads it all, too
-            fp = io.BytesIO(data)
-        else:
-            data = fp.read()
-        if type(data) is not bytes:
-            return original(fp)
-    header = None
-    if path is not None and stamp is not None:
-        header = header_table().find(path, stamp)
-    if header is None:
-        header = headers.jpeg(_reader(fp, data))
-        if header is not None and path is not None and stamp is not None:
-            header_table().keep(path, stamp, header)
-    if header is not None and is_within(*header.size):
+        return _opened(original, fp, of_bytes(fp.getvalue()), "", fp)
+    if type(fp) is io.BufferedReader and isinstance(fp.raw, io.FileIO):
+        file = _named(fp)
         if file is not None:
-            file.seek(header.end)
-        opened = Opened(path, data, stamp, header.size, header.mode, "JPEG")
-        return _deferred(opened, _JPEG, "", file, header.plain)
-    image = original(fp)
-    return _unless_unusual(image, path, data, stamp, "", file) or image
+            return _opened(original, fp, file, "", fp)
+    stream: Any = fp
+    try:
+        fp.seek(0)
+    except (AttributeError, io.UnsupportedOperation):
+        data = fp.read()
+        stream = None  # Pillow reads it all, too
+        fp = io.BytesIO(data)
+    else:
+        data = fp.read()
+    if type(data) is not bytes:
+        return original(fp)
+    return _opened(original, fp, of_bytes(data), "", stream)
 
 
-def _reader(fp: Any, data: bytes | None) -> Callable[[int, int], bytes]:
-    if data is not None:
-        known = data
-        return lambda count, offset: known[offset : offset + count]
-    descriptor = fp.fileno()
-    return lambda count, offset: os.pread(descriptor, count, offset)
-
-
-def _path_of(fp: io.BufferedReader) -> tuple[str | None, Stamp | None]:
-    """The path of an open file and its stamp; None if it has no name that leads to it."""
+def _named(fp: io.BufferedReader) -> File | None:
+    """An open file that was not written just now, by the name that leads to it; None: none does."""
     name = fp.name
     if not isinstance(name, (str, bytes)):
-        return None, None
-    found = os.fstat(fp.fileno())
-    path = _absolute(name)
+        return None
+    status, path = os.fstat(fp.fileno()), _absolute(name)
     try:
         there = os.stat(path)
     except OSError:
-        return None, None
-    if not S_ISREG(found.st_mode) or found.st_dev != there.st_dev:
-        return None, None
-    stamp = stamps.of(found)
-    if stamp != stamps.of(there) or stamps.is_recent(found):
-        return None, None
-    return path, stamp
+        return None
+    if not S_ISREG(status.st_mode) or status.st_dev != there.st_dev:
+        return None
+    stamp = stamps.of(status)
+    if stamp != stamps.of(there) or stamps.is_recent(status):
+        return None
+    header = header_table().find(path, stamp) or _read_header(fp.fileno(), path, stamp)
+    return path, None, stamp, header
 
 
-def _unless_unusual(
-    image: Any,
-    path: str | None,
-    data: bytes | None,
-    stamp: Stamp | None,
-    filename: Any,
-    file: Any,
-) -> DeferredImage | None:
+def _unless_unusual(image: Any, file: File, filename: Any, stream: Any) -> DeferredImage | None:
     """A deferred image in the place of one that Pillow has opened; None if it has to stay."""
     if image.format not in FORMATS or not is_within(*image.size):
         return None
@@ -202,8 +180,9 @@ def _unless_unusual(
         exif = image.info.get("exif")
         if exif is not None and not headers.exif_is_plain(exif):
             return None  # opening it again would warn again
+    path, data, stamp, _ = file
     opened = Opened(path, data, stamp, image.size, image.mode, image.format)
-    deferred = _deferred(opened, type(image), filename, file, False)
+    deferred = _deferred(opened, type(image), filename, stream, False)
     deferred._transparent = "transparency" in image.info
     if image.format in SETTLED:
         deferred._info = image.info

@@ -199,7 +199,7 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         Composed.resize,
         numbers=2,
     ),
-    "resize_box": ImageOperation(  # w, h, filter, box
+    "resize_box": ImageOperation(  # w, h, filter, box: replayed in threads, with the batch
         lambda image, w, h, resample, box: image.resize((w, h), resample, box), _resized
     ),
     "flip": ImageOperation(_flip, None, Composed.flip),
@@ -243,9 +243,6 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     "sharpness": ImageOperation(
         _enhance(PIL.ImageEnhance.Sharpness), slot=slots.of(pixels.SHARPNESS)
     ),
-    "black": ImageOperation(
-        lambda image: PIL.Image.new(image.mode, image.size, 0), keeps_info=False
-    ),
     "mean_gray": ImageOperation(
         lambda image: PIL.ImageEnhance.Contrast(image).degenerate, keeps_info=False
     ),
@@ -262,7 +259,6 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         slot=slots.point,
         by_pixel=True,
     ),
-    "invert": ImageOperation(PIL.ImageOps.invert, slot=slots.of(pixels.INVERT), by_pixel=True),
     "solarize": ImageOperation(  # threshold
         PIL.ImageOps.solarize, slot=slots.of(pixels.SOLARIZE), by_pixel=True
     ),
@@ -391,9 +387,6 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         lambda before: Layout(torch.uint8, contiguous=False),
     ),
     "to_dtype": TensorOperation(_to_dtype, _cast),  # dtype, scale: v2's
-    "convert_dtype": TensorOperation(  # dtype: v1's convert_image_dtype
-        lambda tensor, name: functional.convert_image_dtype(tensor, dtype_named(name)), _cast
-    ),
     "normalize": TensorOperation(  # mean, std
         lambda tensor, mean, std: functional.normalize(tensor, list(mean), list(std))
     ),

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
+from typing import Any
 
 import PIL.Image
 import torch
 from PIL.ImageFile import ImageFile
 
+from ...storage._crc import crc32c
+from ...storage._read import open_regular, pread_all
+from ...storage.base import ENCODED
 from . import stamps
+from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
-from .recording import Opened, Operation, Recording
-from .records import decoded_record, record_bytes
+from .recording import Opened, Operation, Recording, Stored
 from .thread_state import THREAD, eagerly, note_failure, note_made
 
 _NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
@@ -20,6 +25,36 @@ _NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
 
 class FileChanged(OSError):
     """A file is no longer what it was when the user's code opened it."""
+
+
+class RecordChanged(OSError):
+    """A record is no longer what it was when the store was opened."""
+
+
+def record_bytes(opened: Opened, stored: Stored) -> bytes:
+    """The bytes of a record.
+
+    Raises:
+        RecordChanged: its file is shorter than it was, or is gone, or its checksum does not match.
+    """
+    data = opened.data if opened.path is None else _read(opened.path, stored)
+    assert data is not None, "what has no path has its bytes"
+    if stored.checksum is not None and crc32c(data) != stored.checksum:
+        raise RecordChanged(f"{opened.path}: the CRC32C of a record does not match")
+    return data
+
+
+def _read(path: str, stored: Stored) -> bytes:
+    try:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
+            size = os.fstat(file.fileno()).st_size
+            nbytes = size - stored.offset if stored.nbytes < 0 else stored.nbytes
+            data = pread_all(file.fileno(), nbytes, stored.offset)
+    except (OSError, ValueError) as error:
+        raise RecordChanged(f"{path} can no longer be read: {error}") from error
+    if len(data) != nbytes:
+        raise RecordChanged(f"{path} is shorter than it was: was it truncated?")
+    return data
 
 
 def encoded(opened: Opened) -> bytes:
@@ -35,7 +70,7 @@ def encoded(opened: Opened) -> bytes:
         return opened.data
     assert opened.path is not None
     try:
-        with builtins.open(opened.path, "rb") as file:
+        with builtins.open(opened.path, "rb", buffering=0) as file:
             before = stamps.of_path(file.fileno())
             data = file.read()
     except OSError as error:
@@ -56,12 +91,35 @@ def reopen(opened: Opened) -> ImageFile:
         return PIL.Image.open(io.BytesIO(encoded(opened)))
 
 
+def _decoded_record(opened: Opened, stored: Stored) -> PIL.Image.Image:
+    """The image of a record, decoded with Pillow.
+
+    Raises:
+        DecodeError: it is damaged, or not of its size.
+        RecordChanged: it cannot be read any more.
+    """
+    from ..._engine.pillow import decoded
+
+    with eagerly():
+        data = record_bytes(opened, stored)
+        return decoded(data, stored.kind, opened.size, path=opened.path, offset=stored.offset)
+
+
+def record_info(opened: Opened, stored: Stored) -> dict[str | tuple[int, int], Any] | None:
+    """``Image.info`` of a record; None: only decoding it tells."""
+    if stored.kind != ENCODED:
+        return None
+    data = record_bytes(opened, stored)
+    with eagerly(), PIL.Image.open(io.BytesIO(data)) as image:
+        return dict(image.info) if image.format in SETTLED else None
+
+
 def _decoded(opened: Opened) -> PIL.Image.Image:
     """The image, decoded: to make others of, not to be changed."""
     if THREAD.decoded is not None and THREAD.decoded[0] is opened:
         return THREAD.decoded[1]
     if opened.stored is not None:
-        image = decoded_record(opened, opened.stored)
+        image = _decoded_record(opened, opened.stored)
     else:
         image = reopen(opened)
         image.load()

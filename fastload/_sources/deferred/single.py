@@ -14,7 +14,6 @@ Note [Decoded once]
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -22,13 +21,12 @@ import torch
 
 from ... import _native
 from ..._engine.native import pixels_as_files
-from . import lowering, stamps
+from . import lowering
 from .batch import Submission, kernel_of, key_of
 from .operations import Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
-from .replay import replay
-from .stamps import Stamp
+from .replay import FileChanged, encoded, replay
 from .thread_state import THREAD, forget, note_made
 
 if TYPE_CHECKING:
@@ -95,21 +93,12 @@ def let_go(opened: Opened, made_now: bool) -> bool:
     return True
 
 
-def check(opened: Opened) -> None:
-    """See whether an image can be decoded whose pixels nobody needs, or nobody yet.
-
-    Raises:
-        FileChanged: its file changed since it was opened.
-        What the library that opened it raises for a damaged body.
-    """
-    checked(opened)
-
-
 def checked(opened: Opened) -> Opened:
     """The same image with the bytes of its file, which may be gone when its pixels are made.
 
     Raises:
-        As ``check``.
+        FileChanged: its file changed since it was opened.
+        What the library that opened it raises for a damaged body.
     """
     data = _data(opened)
     if data is not None:
@@ -125,9 +114,10 @@ def _data(opened: Opened) -> bytes | None:
     """The bytes of the file; None: it is a store's record, or has changed."""
     if opened.stored is not None:
         return None
-    if opened.data is None and opened.path is not None:
-        return _read(opened.path, opened.stamp)
-    return opened.data
+    try:
+        return encoded(opened)
+    except FileChanged:
+        return None
 
 
 def _is_sound(opened: Opened, data: bytes) -> bool:
@@ -179,17 +169,6 @@ def _whole(opened: Opened) -> np.ndarray | None:
     if data is None or not core.decode(data, memory.reshape(height, width, 3)):
         return None
     return memory
-
-
-def _read(path: str, stamp: Stamp | None) -> bytes | None:
-    """The bytes of a file that has this stamp; None: it has not."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            if stamps.of(os.fstat(file.fileno())) != stamp:
-                return None
-            return file.read()
-    except OSError:
-        return None
 
 
 def tensor(
@@ -247,13 +226,9 @@ def _filled(
     kept: np.ndarray | None,
     least_pixels: int | None = None,
 ) -> np.ndarray | None:
-    """The memory of the tensor of a recording: uint8, 1-D.
+    """The memory of the tensor that a recording ends in: uint8, 1-D.
 
-    Args:
-        recording: ends in a tensor.
-        layout: of the tensor.
-        kept: the pixels of the whole image in mode "RGB", if they are known.
-        least_pixels: of the images that the core makes; None: ``LEAST_PIXELS``.
+    ``kept``: the pixels of the whole image in mode "RGB", if they are known.
     """
     begun = _begun(recording, layout, kept, 0, least_pixels)
     return None if begun is None else begun.result()
@@ -289,12 +264,7 @@ def _begun(
 class Begun:
     """A tensor that the core is filling. Dropping it cancels that.
 
-    Args:
-        memory: of the tensor, uint8, 1-D.
-        kernel, call: what to do.
-        opened: the image.
-        kept: its pixels, if they are known.
-        threads: that do it; 0: the caller's, in ``result``.
+    ``threads``: that fill it; 0: the caller's, in ``result``.
     """
 
     def __init__(
@@ -308,12 +278,12 @@ class Begun:
     ) -> None:
         self._memory = memory
         if kept is None:
-            self._found = _READ([opened], THREAD.batch.cache)
+            self._reading = _READ([opened], THREAD.batch.cache)
         else:
-            self._found = Reading(*pixels_as_files([kept]))
+            self._reading = Reading(*pixels_as_files([kept]))
         read = [opened if kept is None else None]
         images = torch.from_numpy(memory)
-        self._call = Submission(kernel, call, self._found, read, images, memory)
+        self._call = Submission(kernel, call, self._reading, read, images, memory)
         self._job = self._call.start(threads)
 
     @property
@@ -323,10 +293,9 @@ class Begun:
 
     def result(self) -> np.ndarray | None:
         """The memory, when it is filled; None: the core cannot make it."""
-        found = self._found
-        if found.cache is not None:
-            THREAD.batch.hits += found.hits
-            THREAD.batch.misses += 1 - found.hits
+        if self._reading.cache is not None:
+            THREAD.batch.hits += self._reading.hits
+            THREAD.batch.misses += 1 - self._reading.hits
         try:
             self._job.wait()
         finally:
@@ -336,4 +305,4 @@ class Begun:
     def cancel(self) -> None:
         """Stop filling: no thread writes to the memory after this."""
         self._job.cancel()
-        self._found.close()
+        self._reading.close()

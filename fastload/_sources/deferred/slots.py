@@ -99,12 +99,10 @@ def pad(size: Size, mode: str, left: int, top: int, right: int, bottom: int, pad
 
 
 def gaussian_blur(size: Size, mode: str, x: float, y: float) -> Slot:
-    """Pillow's."""
     return _blur(x, y, 1)
 
 
 def box_blur(size: Size, mode: str, x: float, y: float) -> Slot:
-    """Pillow's."""
     return _blur(x, y, 0)
 
 

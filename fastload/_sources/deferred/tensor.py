@@ -103,11 +103,6 @@ class _Memory:
         self._real: torch.Tensor | None = None
 
     @property
-    def look(self) -> tuple[Size, str, Layout, Strides | None]:
-        """What shape, dtype and strides depend on."""
-        return self.size, self.mode, self.layout, self.gaps
-
-    @property
     def strides(self) -> Strides:
         """In elements."""
         return self.gaps or shape_and_strides(self.size, self.mode, self.layout.contiguous)[1]
@@ -142,7 +137,6 @@ class _Memory:
         return real
 
     def recording(self) -> Recording:
-        """What was recorded, as it is now."""
         return Recording(self.opened, self.operations, self.size, self.mode)
 
     def then(self, operation: Operation) -> _Memory:
@@ -156,6 +150,10 @@ class _Memory:
             self.mode,
             self.layout if after is None else after(self.layout, *operation[1:]),
         )
+
+    def copy(self) -> _Memory:
+        """New memory of the same values."""
+        return _Memory(self.opened, self.operations, self.size, self.mode, self.layout)
 
     def part(self, box: Box) -> _Memory:
         """A part of this memory: the box x, y, w, h."""
@@ -188,6 +186,9 @@ class _Deferred(torch.Tensor, metaclass=_Kind):
 
     stands_for = torch.Tensor
 
+    def __init__(self, *args: Any) -> None:
+        pass  # __new__ did it
+
     def materialise(self) -> torch.Tensor:
         """The real tensor. It is made once."""
         raise NotImplementedError
@@ -205,35 +206,29 @@ class _Deferred(torch.Tensor, metaclass=_Kind):
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
-        """As of any tensor."""
         real = self._real_or_none()
         return torch.Size(self._shape()) if real is None else real.shape
 
     @property
     def dtype(self) -> torch.dtype:  # type: ignore[override]
-        """As of any tensor."""
         real = self._real_or_none()
         return self._dtype() if real is None else real.dtype
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
-        """As of any tensor."""
         return len(self.shape)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """As of any tensor."""
         real = self._real_or_none()
         return _CPU if real is None else real.device
 
     @property
     def layout(self) -> torch.layout:  # type: ignore[override]
-        """As of any tensor."""
         return torch.strided
 
     @property
     def requires_grad(self) -> bool:
-        """As of any tensor."""
         real = self._real_or_none()
         return False if real is None else real.requires_grad
 
@@ -243,7 +238,6 @@ class _Deferred(torch.Tensor, metaclass=_Kind):
 
     @property
     def is_nested(self) -> bool:  # type: ignore[override]
-        """As of any tensor."""
         return False
 
     def materialise_row(self, place: int) -> None:
@@ -311,17 +305,9 @@ class DeferredTensor(_Deferred):
 
     @staticmethod
     def __new__(cls, recording: Recording) -> DeferredTensor:
-        found = layout(recording)
-        if found is None:
-            raise ValueError(
-                "expected a recording that ends in a tensor; this one ends in an image"
-            )
-        return cls._of(
-            _Memory(recording.opened, recording.operations, recording.size, recording.mode, found)
-        )
-
-    def __init__(self, recording: Recording) -> None:
-        pass  # __new__ did it
+        ended = layout(recording)
+        assert ended is not None, "the recording ends in a tensor"
+        return cls._of(_Memory(*recording, ended))
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
@@ -340,7 +326,6 @@ class DeferredTensor(_Deferred):
 
     @property
     def recording(self) -> Recording | None:
-        """What it is; None once it is materialised."""
         memory = self._memory
         return None if memory.real is not None else memory.recording()
 
@@ -393,10 +378,6 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
 
     stands_for = tv_tensors.Image
     _image: torch.Tensor | None = None  # once it is materialised
-
-    @staticmethod
-    def __new__(cls, recording: Recording) -> DeferredTVImage:
-        return cast(DeferredTVImage, DeferredTensor.__new__(cls, recording))
 
     @classmethod
     def __torch_function__(
@@ -501,9 +482,6 @@ class DeferredBatch(_Deferred):
         made._geometry = stacked, dtype
         return made
 
-    def __init__(self, rows: Sequence[DeferredTensor | torch.Tensor]) -> None:
-        pass  # __new__ did it
-
     def materialise(
         self, make: Callable[[DeferredBatch], torch.Tensor] | None = None
     ) -> torch.Tensor:
@@ -535,7 +513,6 @@ class DeferredBatch(_Deferred):
         self.rows = (self._blank_row,) * count
 
     def set_row(self, place: int, row: Recording | torch.Tensor) -> None:
-        """Set one row."""
         self.rows = (*self.rows[:place], row, *self.rows[place + 1 :])
 
     def materialise_row(self, place: int) -> None:
@@ -545,7 +522,6 @@ class DeferredBatch(_Deferred):
             self.set_row(place, cast(torch.Tensor, replay(row)))
 
     def replay(self) -> torch.Tensor:
-        """The real tensor, each row made by Pillow and torch."""
         return torch.stack(
             [
                 row if isinstance(row, torch.Tensor) else cast(torch.Tensor, replay(row))
@@ -591,9 +567,6 @@ class DeferredRow(_Deferred):
         made.place = place
         made.box = box
         return made
-
-    def __init__(self, batch: DeferredBatch, place: int, box: Box | None = None) -> None:
-        pass  # __new__ did it
 
     def materialise(self) -> torch.Tensor:
         """The same part of the real batch, a view."""
@@ -670,7 +643,7 @@ class filling_rows(TorchFunctionMode):
         shape = _sizes(size)
         if kwargs or shape is None or torch.device(device or torch.get_default_device()) != _CPU:
             return None
-        if not any(_pending(part) and _holds(shape, part) for part in _parts(self._samples)):
+        if not any(pending(part) and _holds(shape, part) for part in _parts(self._samples)):
             return None
         return DeferredBatch.blank(shape, dtype or torch.get_default_dtype(), value)
 
@@ -815,7 +788,8 @@ def _name(func: Callable[..., Any]) -> str:
 # get the real one.
 
 
-def _pending(value: Any) -> bool:
+def pending(value: Any) -> bool:
+    """Whether this is a deferred tensor of one image that is not materialised."""
     kind = type(value)
     return (kind is DeferredTensor or kind is DeferredTVImage) and value._memory.real is None
 
@@ -850,11 +824,6 @@ def record_in_place(tensor: DeferredTensor, operation: Operation) -> DeferredTen
     return tensor
 
 
-def pending(value: object) -> bool:
-    """Whether a value is a deferred tensor that is not materialised."""
-    return _pending(value)
-
-
 def _ending(name: str) -> tuple[tuple[Operation], Layout]:
     after = TENSOR_OPERATIONS[name].layout
     assert after is not None
@@ -878,18 +847,18 @@ def _size(tensor: Any, dim: Any = None) -> Any:
 
 
 def _stride(tensor: Any, dim: Any = None) -> Any:
-    if not _pending(tensor):
+    if not pending(tensor):
         return NotImplemented
     strides = _strides(tensor)
     return strides if dim is None else strides[dim] if type(dim) is int else NotImplemented
 
 
-def _numel(tensor: Any) -> Any:
-    return tensor.shape.numel()
+def _is_floating_point(tensor: Any) -> Any:
+    return tensor.dtype.is_floating_point
 
 
 def _is_contiguous(tensor: Any, **kwargs: Any) -> Any:
-    if not _pending(tensor) or kwargs:
+    if not pending(tensor) or kwargs:
         return NotImplemented
     return _contiguous_already(tensor)
 
@@ -901,11 +870,11 @@ def _contiguous_already(tensor: DeferredTensor) -> bool:
 
 
 def _requires_grad(tensor: Any, requires_grad: Any = True) -> Any:
-    return tensor if requires_grad is False and _pending(tensor) else NotImplemented
+    return tensor if requires_grad is False and pending(tensor) else NotImplemented
 
 
 def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    if not _pending(tensor) or len(args) + len(kwargs) != 1:
+    if not pending(tensor) or len(args) + len(kwargs) != 1:
         return NotImplemented
     target = args[0] if args else kwargs.get("dtype", kwargs.get("device"))
     if isinstance(target, torch.dtype):
@@ -920,7 +889,7 @@ def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _cast_to(dtype: torch.dtype) -> Handler:
     def handler(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _pending(tensor) or args or kwargs:
+        if not pending(tensor) or args or kwargs:
             return NotImplemented
         if dtype == tensor._memory.layout.dtype:
             return unmarked(tensor)
@@ -930,7 +899,7 @@ def _cast_to(dtype: torch.dtype) -> Handler:
 
 
 def _contiguous(tensor: Any, **kwargs: Any) -> Any:
-    if not _pending(tensor) or kwargs:
+    if not pending(tensor) or kwargs:
         return NotImplemented
     if _contiguous_already(tensor):
         return unmarked(tensor)
@@ -938,18 +907,16 @@ def _contiguous(tensor: Any, **kwargs: Any) -> Any:
 
 
 def _clone(tensor: Any, **kwargs: Any) -> Any:
-    if not _pending(tensor) or kwargs:
+    if not pending(tensor) or kwargs:
         return NotImplemented
-    memory = tensor._memory
-    copied = _Memory(memory.opened, memory.operations, memory.size, memory.mode, memory.layout)
-    return _like(tensor, copied, marked=True)
+    return _like(tensor, tensor._memory.copy(), marked=True)
 
 
 def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> Handler:
     def handler(tensor: Any, other: Any, **kwargs: Any) -> Any:
         if commutes and type(tensor) in (int, float):
             tensor, other = other, tensor
-        if not _pending(tensor) or kwargs or type(other) not in (int, float):
+        if not pending(tensor) or kwargs or type(other) not in (int, float):
             return NotImplemented
         dtype = tensor._memory.layout.dtype
         if not dtype.is_floating_point and (in_place or name != "div" or dtype != torch.uint8):
@@ -971,7 +938,7 @@ def _times(in_place: bool = False) -> Handler:
     def handler(tensor: Any, other: Any, **kwargs: Any) -> Any:
         if not in_place and type(tensor) is torch.Tensor:
             tensor, other = other, tensor
-        if type(other) is torch.Tensor and _pending(tensor) and not kwargs:
+        if type(other) is torch.Tensor and pending(tensor) and not kwargs:
             return _masked(tensor, other, in_place)
         return by_number(tensor, other, **kwargs)
 
@@ -1047,7 +1014,7 @@ def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     alike = _alike(tensors)
     if alike is not None:
         return alike
-    if not any(_pending(tensor) for tensor in tensors):
+    if not any(pending(tensor) for tensor in tensors):
         return NotImplemented
     first = tensors[0]
     if not isinstance(first, torch.Tensor):
@@ -1076,7 +1043,7 @@ def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
         memory = tensor._memory
         if memory.real is not None:
             return None
-        looks.add(memory.look)
+        looks.add((memory.size, memory.mode, memory.layout, memory.gaps))
         recordings.append(memory.recording())
     if len(looks) != 1:
         return None
@@ -1108,7 +1075,7 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
 
 
 def _unsqueeze(tensor: Any, dim: Any) -> Any:
-    if not _pending(tensor) or type(dim) is not int or dim not in (0, -len(tensor.shape) - 1):
+    if not pending(tensor) or type(dim) is not int or dim not in (0, -len(tensor.shape) - 1):
         return NotImplemented
     return DeferredUnsqueezed._of(tensor._memory)
 
@@ -1121,7 +1088,7 @@ def _squeeze(tensor: Any, dim: Any = None) -> Any:
 
 def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     """To the shape that it has already."""
-    if not _pending(tensor) or kwargs:
+    if not pending(tensor) or kwargs:
         return NotImplemented
     wanted = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
     if len(wanted) != len(tensor.shape):
@@ -1132,23 +1099,37 @@ def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
 
 
 def _expand_as(tensor: Any, other: Any) -> Any:
-    if _pending(tensor):
+    if pending(tensor):
         return _expand(tensor, tuple(other.shape))
     return tensor.expand(other.shape) if type(tensor) is torch.Tensor else NotImplemented
 
 
+def _reshape(tensor: Any, *shape: Any, **kwargs: Any) -> Any:
+    """To the shape of an image, or with a dimension of one in front: a view."""
+    if not (pending(tensor) or _unsqueezed(tensor)) or kwargs:
+        return NotImplemented
+    wanted = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    image = tensor._shape()[-3:]
+    if wanted == image:
+        return DeferredTensor._of(tensor._memory)
+    return DeferredUnsqueezed._of(tensor._memory) if wanted == (1, *image) else NotImplemented
+
+
 def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Any:
-    if not _pending(tensor) or mode != "constant" or type(value) not in (int, float, type(None)):
+    if not (pending(tensor) or _unsqueezed(tensor)):
+        return NotImplemented
+    if mode != "constant" or type(value) not in (int, float, type(None)):
         return NotImplemented
     if not isinstance(pad, (tuple, list)) or len(pad) not in (2, 4, 6):
         return NotImplemented
     if not all(type(n) is int and n >= 0 for n in pad):
         return NotImplemented
     left, right, top, bottom, *channels = (*pad, 0, 0)[: max(4, len(pad))]
-    if any(channels) or tensor._shape()[0] == 1:  # whose strides ``shape_and_strides`` cannot say
+    if any(channels) or tensor._shape()[-3] == 1:  # whose strides ``shape_and_strides`` cannot say
         return NotImplemented
+    kind = DeferredUnsqueezed if _unsqueezed(tensor) else DeferredTensor
     if not any(pad):
-        return unmarked(_clone(tensor))
+        return kind._of(tensor._memory.copy())
     value = 0 if value is None else value
     try:
         stored = torch.full((), value, dtype=tensor._dtype(), device="cpu").item()
@@ -1156,7 +1137,7 @@ def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> An
         return NotImplemented
     if not _known_by_equality(stored):
         return NotImplemented
-    return record(tensor, ("border", left, top, right, bottom, stored))
+    return kind._of(tensor._memory.then(("border", left, top, right, bottom, stored)))
 
 
 # Those of a batch that is filled by rows, and of its rows.
@@ -1172,7 +1153,7 @@ def _row_to_fill(value: Any) -> bool:
 
 def _new(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     shape = _sizes(size)
-    if not _pending(tensor) or shape is None or kwargs or not _holds(shape, tensor):
+    if not pending(tensor) or shape is None or kwargs or not _holds(shape, tensor):
         return NotImplemented
     return DeferredBatch.blank(shape, tensor._dtype())
 
@@ -1245,20 +1226,12 @@ def holds_values(tensor: DeferredTensor) -> bool:
 _MOVED = frozenset(("to_image", "contiguous", "part", "mirror", "resize_levels", "border"))
 
 
-def padded(tensor: DeferredTensor, sides: Sequence[Any], value: Any) -> DeferredTensor | None:
-    """The tensor with a border: left, right, top, bottom; None: that is not recorded."""
-    if not any(sides):
-        return None
-    made = _pad(tensor, list(sides), "constant", value)
-    return made if isinstance(made, DeferredTensor) else None
-
-
 def _flip(tensor: Any, *dims: Any, **kwargs: Any) -> Any:
     if kwargs.keys() == {"dims"} and not dims:
         dims, kwargs = (kwargs["dims"],), {}
     if len(dims) == 1 and type(dims[0]) in (tuple, list):
         dims = tuple(dims[0])
-    if not _pending(tensor) or kwargs or len(dims) != 1 or not _movable(tensor):
+    if not pending(tensor) or kwargs or len(dims) != 1 or not _movable(tensor):
         return NotImplemented
     (dim,) = dims
     if type(dim) is not int or dim not in (-1, -2, 1, 2):
@@ -1293,7 +1266,7 @@ def _alike_in_channels(operation: Operation) -> bool:
 
 
 def _get(tensor: Any, index: Any) -> Any:
-    if _pending(tensor):
+    if pending(tensor):
         if index is None:
             return _unsqueeze(tensor, 0)
         return _ordered(tensor, index) if type(index) is list else _part(tensor, index)
@@ -1401,7 +1374,7 @@ _ASSIGNED = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float
 
 
 def _set(tensor: Any, index: Any, value: Any) -> Any:
-    if _pending(tensor):
+    if pending(tensor):
         return _assign(tensor, index, value)
     row = _get(tensor, index)
     if row is NotImplemented or _copy(row, value) is NotImplemented:
@@ -1410,7 +1383,7 @@ def _set(tensor: Any, index: Any, value: Any) -> Any:
 
 
 def _copy(row: Any, source: Any, non_blocking: Any = False) -> Any:
-    if not _row_to_fill(row) or not _pending(source) or source.shape != row.shape:
+    if not _row_to_fill(row) or not pending(source) or source.shape != row.shape:
         return NotImplemented
     source = _to(source, row.dtype)
     if source is NotImplemented:
@@ -1418,64 +1391,51 @@ def _copy(row: Any, source: Any, non_blocking: Any = False) -> Any:
     return row if row.copy(source._memory) else NotImplemented
 
 
-def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
-    tensor = torch.Tensor
-    yield tensor.size, _size
-    yield tensor.stride, _stride
-    yield tensor.dim, lambda value: len(value.shape)
-    yield tensor.ndimension, lambda value: len(value.shape)
-    yield tensor.numel, _numel
-    yield tensor.nelement, _numel
-    yield torch.numel, _numel
-    yield tensor.is_floating_point, lambda value: value.dtype.is_floating_point
-    yield torch.is_floating_point, lambda value: value.dtype.is_floating_point
-    yield tensor.is_contiguous, _is_contiguous
-    yield tensor.requires_grad_, _requires_grad
-    yield tensor.to, _to
-    yield tensor.float, _cast_to(torch.float32)
-    yield tensor.half, _cast_to(torch.float16)
-    yield tensor.bfloat16, _cast_to(torch.bfloat16)
-    yield tensor.double, _cast_to(torch.float64)
-    yield tensor.contiguous, _contiguous
-    yield tensor.clone, _clone
-    yield torch.clone, _clone
-    for name in ("div", "add", "sub"):
-        commutes = name == "add"
-        yield getattr(tensor, name), _with_number(name)
-        yield getattr(torch, name), _with_number(name, commutes)
-        yield getattr(tensor, name + "_"), _with_number(name, in_place=True)
-    for function in (tensor.mul, tensor.__mul__, tensor.__rmul__, torch.mul):
-        yield function, _times()
-    yield tensor.__truediv__, _with_number("div")
-    yield tensor.__add__, _with_number("add")
-    yield tensor.__radd__, _with_number("add")
-    yield tensor.__sub__, _with_number("sub")
-    yield tensor.__itruediv__, _with_number("div", in_place=True)
-    yield tensor.mul_, _times(in_place=True)
-    yield tensor.__imul__, _times(in_place=True)
-    yield tensor.__iadd__, _with_number("add", in_place=True)
-    yield tensor.__isub__, _with_number("sub", in_place=True)
-    yield torch.stack, _stack
-    yield torch.cat, _cat
-    yield tensor.unsqueeze, _unsqueeze
-    yield torch.unsqueeze, _unsqueeze
-    yield tensor.squeeze, _squeeze
-    yield torch.squeeze, _squeeze
-    yield tensor.expand, _expand
-    yield tensor.expand_as, _expand_as
-    yield torch.nn.functional.pad, _pad
-    yield tensor.new, _new
-    yield tensor.new_zeros, _new
-    yield tensor.new_full, _new_full
-    yield tensor.fill_, _fill
-    yield tensor.zero_, lambda batch: _fill(batch, 0)
-    yield tensor.unbind, _unbind
-    yield torch.unbind, _unbind
-    yield tensor.flip, _flip
-    yield torch.flip, _flip
-    yield tensor.__getitem__, _get
-    yield tensor.__setitem__, _set
-    yield tensor.copy_, _copy
+def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
+    """What does it for a deferred tensor, and torch's functions."""
+    x = torch.Tensor
+    yield _size, (x.size,)
+    yield _stride, (x.stride,)
+    yield (lambda tensor: len(tensor.shape)), (x.dim, x.ndimension)
+    yield (lambda tensor: tensor.shape.numel()), (x.numel, x.nelement, torch.numel)
+    yield _is_floating_point, (x.is_floating_point, torch.is_floating_point)
+    yield _is_contiguous, (x.is_contiguous,)
+    yield _requires_grad, (x.requires_grad_,)
+    yield _to, (x.to,)
+    yield _cast_to(torch.float32), (x.float,)
+    yield _cast_to(torch.float16), (x.half,)
+    yield _cast_to(torch.bfloat16), (x.bfloat16,)
+    yield _cast_to(torch.float64), (x.double,)
+    yield _contiguous, (x.contiguous,)
+    yield _clone, (x.clone, torch.clone)
+    yield _times(), (x.mul, x.__mul__, x.__rmul__, torch.mul)
+    yield _times(in_place=True), (x.mul_, x.__imul__)
+    yield _with_number("div"), (x.div, x.__truediv__, torch.div)
+    yield _with_number("div", in_place=True), (x.div_, x.__itruediv__)
+    yield _with_number("add"), (x.add, x.__add__, x.__radd__)
+    yield _with_number("add", commutes=True), (torch.add,)
+    yield _with_number("add", in_place=True), (x.add_, x.__iadd__)
+    yield _with_number("sub"), (x.sub, x.__sub__, torch.sub)
+    yield _with_number("sub", in_place=True), (x.sub_, x.__isub__)
+    yield _stack, (torch.stack,)
+    yield _cat, (torch.cat,)
+    yield _unsqueeze, (x.unsqueeze, torch.unsqueeze)
+    yield _squeeze, (x.squeeze, torch.squeeze)
+    yield _reshape, (x.reshape, torch.reshape)
+    yield _expand, (x.expand,)
+    yield _expand_as, (x.expand_as,)
+    yield _pad, (torch.nn.functional.pad,)
+    yield _new, (x.new, x.new_zeros)
+    yield _new_full, (x.new_full,)
+    yield _fill, (x.fill_,)
+    yield (lambda batch: _fill(batch, 0)), (x.zero_,)
+    yield _unbind, (x.unbind, torch.unbind)
+    yield _flip, (x.flip, torch.flip)
+    yield _get, (x.__getitem__,)
+    yield _set, (x.__setitem__,)
+    yield _copy, (x.copy_,)
 
 
-_HANDLERS: dict[Callable[..., Any], Handler] = dict(_handlers())
+_HANDLERS: dict[Callable[..., Any], Handler] = {
+    function: handler for handler, functions in _handlers() for function in functions
+}

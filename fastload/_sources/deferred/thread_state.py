@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
     from ..._engine.cache.opened import OpenedCache
-    from .recording import Opened, Recording
+    from .ahead import Ahead
+    from .recording import Opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +31,8 @@ class Cause:
     Attributes:
         function: what was called: "Image.getpixel", "Tensor.numpy" ...; or what became a tensor
             that only Pillow can make: "to_image" + OF_MODE + "I;16".
-        file: the user's file that called it: the first one outside of fastload and the libraries.
-        line: the line in it.
-        count: how many objects.
-        ns: nanoseconds that making them took.
+        file, line: of the user's that called it: the first outside of fastload and the libraries.
+        count, ns: how many objects, and nanoseconds that making them took.
     """
 
     function: str
@@ -40,16 +40,6 @@ class Cause:
     line: int
     count: int
     ns: int
-
-
-class MadeAhead(Protocol):
-    """What makes pixels before they are asked for: ``ahead.py``."""
-
-    def take(self, recording: Recording) -> np.ndarray | None:
-        """The memory of the pixels that are asked for; None: they were not made."""
-
-    def asked(self, recording: Recording) -> None:
-        """Note that they were asked for."""
 
 
 @dataclasses.dataclass
@@ -63,7 +53,6 @@ class Images:
     causes: tuple[Cause, ...] = ()
 
     def add(self, more: Images) -> None:
-        """Add others."""
         self.opened += more.opened
         self.given += more.given
         self.deferred += more.deferred
@@ -122,7 +111,7 @@ class _Thread(threading.local):
     times_asked = 0
     several = False
     kept: tuple[Opened, np.ndarray] | None = None
-    ahead: MadeAhead | None = None
+    ahead: Ahead | None = None
 
     def __init__(self) -> None:
         self.batch = BatchContext()
@@ -251,26 +240,11 @@ def _caller() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-_FOUND: list[tuple[str, ...]] = []
-
-
+@functools.cache
 def _libraries() -> tuple[str, ...]:
-    if not _FOUND:
-        names = (
-            "fastload",
-            "torch",
-            "torchvision",
-            "PIL",
-            "numpy",
-            "cv2",
-            "albumentations",
-            "albucore",
-            "datasets",
-            "contextlib",
-        )
-        files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
-        roots = [
-            f if f.endswith("contextlib.py") else os.path.dirname(f) + os.sep for f in files if f
-        ]
-        _FOUND.append(tuple(roots))
-    return _FOUND[0]
+    names = ("fastload", "torch", "torchvision", "PIL", "numpy", "cv2", "albumentations",
+             "albucore", "datasets", "contextlib")  # fmt: skip
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+    return tuple(
+        f if f.endswith("contextlib.py") else os.path.dirname(f) + os.sep for f in files if f
+    )

@@ -26,6 +26,7 @@ _output_size: Callable[..., tuple[int, int]] | None = named(
 )
 
 _NAMES: Final = frozenset(("bilinear", "bicubic"))
+_in_core: Final = functools.cache(resizes_in_integers)
 _SIDES: Final = (9, 11)  # height and width of the tensor that is looked at
 _RESIZED: Final = (4, 5)
 
@@ -36,11 +37,6 @@ def filter_of(interpolation: Any) -> str | None:
     if type(name) is not str or name not in _NAMES:
         return None
     return name if _in_core(name) else None
-
-
-@functools.cache
-def _in_core(name: str) -> bool:
-    return resizes_in_integers(name)
 
 
 def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, int] | None:
@@ -58,26 +54,18 @@ def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, 
 
 
 @functools.cache
-def contiguous_after(contiguous: bool, gaps: bool) -> bool | None:
+def contiguous_after(
+    dtype: torch.dtype, contiguous: bool, gaps: bool, *, v2: bool = True
+) -> bool | None:
     """Whether the resized tensor is contiguous, or rows of pixels; None: neither.
 
     Args:
+        dtype: of the tensor.
         contiguous: whether the tensor is, or is made of rows of pixels.
         gaps: whether it is a part of a larger one.
+        v2: resized by v2, or by v1.
     """
-    return _contiguous_after(functional_v2.resize_image, torch.uint8, contiguous, gaps)
-
-
-@functools.cache
-def values_contiguous_after(v2: bool, contiguous: bool, gaps: bool) -> bool | None:
-    """The same of a float32 tensor, after v2's resize or v1's."""
-    resize = functional_v2.resize_image if v2 else functional.resize
-    return _contiguous_after(resize, torch.float32, contiguous, gaps)
-
-
-def _contiguous_after(
-    resize: Callable[..., torch.Tensor], dtype: torch.dtype, contiguous: bool, gaps: bool
-) -> bool | None:
+    resize: Callable[..., torch.Tensor] = functional_v2.resize_image if v2 else functional.resize
     h, w = _SIDES
     if contiguous:
         whole = torch.zeros((3, h, w), dtype=dtype, device="cpu")

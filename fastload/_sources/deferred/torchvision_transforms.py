@@ -36,7 +36,6 @@ from . import torch_resize
 from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
 from .operations import channels
 from .recording import Argument, Operation
-from .redirect import holds
 from .tensor import (
     LEAST_SIDE,
     DeferredTensor,
@@ -92,17 +91,18 @@ def _draws_into_scratch() -> bool:
     return no_mode and torch.get_default_dtype() is torch.float32 and _fills_alike()
 
 
-def _rand() -> torch.Tensor:
-    """``torch.rand(1)``, to be used before the next draw."""
-    return _SCRATCH.real.uniform_() if _draws_into_scratch() else torch.rand(1)
-
-
 def _happens(p: Any) -> bool:
     """``torch.rand(1) < p``, which torch compares as float32."""
-    drawn = _rand()
-    if type(p) is float and drawn.dtype is torch.float32:
-        return drawn.item() < _as_float32(p)
-    return bool(drawn < p)
+    if type(p) is float and _draws_into_scratch():
+        return _SCRATCH.real.uniform_().item() < _as_float32(p)
+    return bool(torch.rand(1) < p)
+
+
+def _exceeds(p: Any) -> bool:
+    """``p < torch.rand(1)``."""
+    if type(p) is float and _draws_into_scratch():
+        return _SCRATCH.real.uniform_().item() > _as_float32(p)
+    return bool(p < torch.rand(1))
 
 
 @functools.lru_cache(256)
@@ -177,31 +177,6 @@ def _random_box(
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-# Sizes of images that both draw crops of: usual ones, and those without room for the usual ratios.
-_SIZES: Final = ((500, 375), (32, 32), (40, 400), (7, 1), (1, 300))
-_SCALE: Final = (0.08, 1.0)
-_RATIO: Final = (3 / 4, 4 / 3)
-
-
-def draws_alike() -> bool:
-    """Whether this version of torchvision draws its resized crops as they are drawn here."""
-    before = torch.get_rng_state()
-    try:
-        return all(_draw_alike(seed, *size) for seed in range(2) for size in _SIZES)
-    finally:
-        torch.set_rng_state(before)
-
-
-def _draw_alike(seed: int, width: int, height: int) -> bool:
-    image = PIL.Image.new("L", (width, height))
-    start = torch.Generator("cpu").manual_seed(seed).get_state()
-    torch.set_rng_state(start)
-    top, left, h, w = transforms.RandomResizedCrop.get_params(image, list(_SCALE), list(_RATIO))
-    theirs = (left, top, w, h), torch.rand(1)
-    torch.set_rng_state(start)
-    return theirs == (_random_box(width, height, _SCALE, _RATIO), torch.rand(1))
-
-
 _Ranges: TypeAlias = "tuple[tuple[float, float] | None, ...]"
 """Of the factors of brightness, contrast and saturation, and of the hue. None: it stays."""
 
@@ -214,50 +189,24 @@ def _random_factors(ranges: _Ranges) -> tuple[list[int], list[float | None]]:
     return order, factors
 
 
-_RANGES: Final[tuple[_Ranges, ...]] = (
-    ((0.6, 1.4), (0.0, 2.0), (0.3, 0.3), (-0.1, 0.1)),
-    (None, (0.5, 1.5), None, (0.0, 0.5)),
-)
-
-
-def jitters_alike() -> bool:
-    """Whether this version of torchvision draws its colours as they are drawn here."""
-    before = torch.get_rng_state()
-    try:
-        return all(_jitter_alike(seed, ranges) for seed in range(2) for ranges in _RANGES)
-    finally:
-        torch.set_rng_state(before)
-
-
-def _jitter_alike(seed: int, ranges: _Ranges) -> bool:
-    start = torch.Generator("cpu").manual_seed(seed).get_state()
-    torch.set_rng_state(start)
-    order, *factors = transforms.ColorJitter.get_params(*ranges)
-    theirs = (order.tolist(), factors), torch.get_rng_state()
-    torch.set_rng_state(start)
-    return theirs[0] == _random_factors(ranges) and torch.equal(theirs[1], torch.get_rng_state())
-
-
 # Settings. None: not of the usual types, so that torchvision has to say what it makes of them.
 
 
+_NUMBERS: Final = frozenset((int, float))
+
+
 def _numbers(values: Any) -> tuple[float, float] | None:
-    if type(values) not in (tuple, list) or len(values) != 2:
-        return None
-    low, high = values
-    usual = type(low) in (int, float) and type(high) in (int, float)
-    return (low, high) if usual else None
+    usual = type(values) in (tuple, list) and len(values) == 2
+    return tuple(values) if usual and _NUMBERS.issuperset(map(type, values)) else None
 
 
 def _height_and_width(size: Any) -> tuple[int, int] | None:
-    if type(size) not in (tuple, list) or len(size) != 2:
-        return None
-    h, w = size
-    return (h, w) if type(h) is int and type(w) is int and h > 0 and w > 0 else None
+    usual = type(size) in (tuple, list) and len(size) == 2
+    return tuple(size) if usual and _all_int(size) and min(size) > 0 else None
 
 
 def _all_int(values: Any) -> bool:
-    return all(type(value) is int for value in values)
+    return {int}.issuperset(map(type, values))
 
 
 def _border(padding: Any, fill: Any, padding_mode: Any, mode: str) -> _Border | None:
@@ -331,8 +280,8 @@ def resized_values(image: DeferredTensor, w: int, h: int, v2: bool) -> DeferredT
     memory = image._memory
     if min(w, h) < LEAST_SIDE or not holds_values(image) or torch_resize.sums() is None:
         return None
-    contiguous = torch_resize.values_contiguous_after(
-        v2, memory.layout.contiguous, memory.gaps is not None
+    contiguous = torch_resize.contiguous_after(
+        memory.layout.dtype, memory.layout.contiguous, memory.gaps is not None, v2=v2
     )
     if contiguous is None:
         return None
@@ -363,6 +312,10 @@ def _resized_to(now: tuple[int, int], size: Any, max_size: Any) -> tuple[int, in
 # Transforms of v1. Those in ``STEPS`` are recorded without asking torchvision.
 
 
+Recorder: TypeAlias = "Callable[[Any, Any, bool], Any]"
+"""As ``Step.record``."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
     """How a transform is recorded.
@@ -373,14 +326,12 @@ class Step:
             ``mine``: nobody else has ``value``, which may be changed and given back.
         calls: torchvision's functions that it stands for.
         methods: the same, of its class.
-        patched: gives the exchanged function, which has to have proved itself.
     """
 
     kind: type
-    record: Callable[[Any, Any, bool], Any]
+    record: Recorder
     calls: tuple[str, ...]
     methods: tuple[str, ...]
-    patched: Callable[[], Function]
 
     def usual(self) -> Callable[[Any], bool]:
         """Makes a function: whether a transform's functions are still torchvision's own."""
@@ -389,23 +340,6 @@ class Step:
         return lambda transform: (
             functions() and methods() and "get_params" not in transform.__dict__
         )
-
-
-def forward_of(step: Step) -> Callable[[Function], Function]:
-    """The transform's ``forward``."""
-
-    def make(original: Function) -> Function:
-        usual = step.usual()
-
-        def forward(self: Any, img: Any) -> Any:
-            made = None
-            if waiting(img) and type(self) is step.kind and usual(self):
-                made = step.record(self, img, False)
-            return original(self, img) if made is None else made
-
-        return forward
-
-    return make
 
 
 def compose(original: Function) -> Function:
@@ -417,15 +351,17 @@ def compose(original: Function) -> Function:
     usual = {step.kind: (step, step.usual()) for step in STEPS}
     hooks_everywhere: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
 
-    def recorder(transform: Any) -> Callable[[Any, Any, bool], Any] | None:
-        step, is_usual = usual.get(type(transform), (None, None))
-        if step is None or is_usual is None or hooks_everywhere() or not is_usual(transform):
-            return None
-        own = transform.__dict__
-        if any(_hooks(transform)):
-            return None
+    applied_as_usual = _unchanged(transforms.RandomApply, "forward")
+
+    def recorder(transform: Any) -> Recorder | None:
+        own = getattr(transform, "__dict__", {})
         changed = "forward" in own or "_compiled_call_impl" in own
-        return step.record if not changed and holds(step.patched()) else None
+        if changed or hooks_everywhere() or any(_hooks(transform)):
+            return None
+        if type(transform) is transforms.RandomApply and applied_as_usual():
+            return functools.partial(_applied, list(map(recorder, transform.transforms)))
+        step, is_usual = usual.get(type(transform), (None, None))
+        return step.record if step is not None and is_usual and is_usual(transform) else None
 
     def __call__(self: Any, img: Any) -> Any:
         if type(img) is not DeferredImage or type(self) is not transforms.Compose:
@@ -438,22 +374,34 @@ def compose(original: Function) -> Function:
             recorded_ones = itertools.compress(now, recorders)
             hooks = list(itertools.chain.from_iterable(map(_hooks, recorded_ones)))
             chains[self] = known, recorders, hooks
-        mine = False
-        for transform, recorded in zip(now, recorders):
-            made = recorded and recorded(transform, img, mine)
-            if made is None:
-                img, mine = transform(img), False
-            elif made is not img:
-                img, mine = made, True
-        return img
+        return _chained(now, recorders, img)
 
     return __call__
 
 
+def _chained(steps: Sequence[Any], recorders: Sequence[Recorder | None], img: Any) -> Any:
+    mine = False
+    for transform, recorded in zip(steps, recorders):
+        made = recorded and recorded(transform, img, mine)
+        if made is None:
+            img, mine = transform(img), False
+        elif made is not img:
+            img, mine = made, True
+    return img
+
+
+def _applied(recorders: list[Recorder | None], transform: Any, image: Any, mine: bool) -> Any:
+    """``RandomApply``."""
+    if not waiting(image):
+        return None
+    return image if _exceeds(transform.p) else _chained(transform.transforms, recorders, image)
+
+
 def _hooks(transform: Any) -> list[Any]:
     """What has the hooks of a module, those too that are registered later."""
-    own = transform.__dict__
-    return [own[name] for name in _HOOKS if name in own]
+    inner = transform.transforms if type(transform) is transforms.RandomApply else ()
+    owned = [getattr(one, "__dict__", {}) for one in (transform, *inner)]
+    return [own[name] for own in owned for name in _HOOKS if name in own]
 
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -624,53 +572,48 @@ def _sequence(values: Any) -> tuple[float, ...]:
     return (values,) if type(values) is float else ()
 
 
-CROP: Final = Step(
-    kind=transforms.RandomCrop,
-    record=_cropped,
-    calls=("pad", "crop", "get_dimensions"),
-    methods=("forward", "get_params"),
-    patched=lambda: transforms.RandomCrop.forward,
-)
-RESIZED_CROP: Final = Step(
-    kind=transforms.RandomResizedCrop,
-    record=_resized_crop,
-    calls=("resized_crop", "crop", "resize", "get_dimensions"),
-    methods=("forward", "get_params"),
-    patched=lambda: transforms.RandomResizedCrop.forward,
-)
-FLIP: Final = Step(
-    kind=transforms.RandomHorizontalFlip,
-    record=_flipped,
-    calls=("hflip",),
-    methods=("forward",),
-    patched=lambda: transforms.RandomHorizontalFlip.forward,
-)
-JITTER: Final = Step(
-    kind=transforms.ColorJitter,
-    record=_of_other_colors,
-    calls=_ADJUSTMENTS,
-    methods=("forward", "get_params"),
-    patched=lambda: transforms.ColorJitter.forward,
-)
-TENSOR: Final = Step(
-    kind=transforms.ToTensor,
-    record=lambda _, image, mine: to_tensor(image, "to_tensor") if waiting(image) else None,
-    calls=("to_tensor",),
-    methods=("__call__",),
-    patched=lambda: functional.to_tensor,
-)
-NORMALIZATION: Final = Step(
-    kind=transforms.Normalize,
-    record=lambda own, tensor, mine: (
-        normalized(tensor, own.mean, own.std, mine or own.inplace, marked=False)
-        if pending(tensor)
-        else None
+STEPS: Final = (
+    Step(
+        kind=transforms.RandomCrop,
+        record=_cropped,
+        calls=("pad", "crop", "get_dimensions"),
+        methods=("forward", "get_params"),
     ),
-    calls=("normalize",),
-    methods=("forward",),
-    patched=lambda: functional.normalize,
+    Step(
+        kind=transforms.RandomResizedCrop,
+        record=_resized_crop,
+        calls=("resized_crop", "crop", "resize", "get_dimensions"),
+        methods=("forward", "get_params"),
+    ),
+    Step(
+        kind=transforms.RandomHorizontalFlip,
+        record=_flipped,
+        calls=("hflip",),
+        methods=("forward",),
+    ),
+    Step(
+        kind=transforms.ColorJitter,
+        record=_of_other_colors,
+        calls=_ADJUSTMENTS,
+        methods=("forward", "get_params"),
+    ),
+    Step(
+        kind=transforms.ToTensor,
+        record=lambda _, image, mine: to_tensor(image, "to_tensor") if waiting(image) else None,
+        calls=("to_tensor",),
+        methods=("__call__",),
+    ),
+    Step(
+        kind=transforms.Normalize,
+        record=lambda own, tensor, mine: (
+            normalized(tensor, own.mean, own.std, mine or own.inplace, marked=False)
+            if pending(tensor)
+            else None
+        ),
+        calls=("normalize",),
+        methods=("forward",),
+    ),
 )
-STEPS: Final = (CROP, RESIZED_CROP, FLIP, JITTER, TENSOR, NORMALIZATION)
 
 
 # v2. Its transforms take any structure. That a single image is none need not be found out.
@@ -688,30 +631,23 @@ def _takes(transform: Any, value: object, needed: Function) -> bool:
     return False
 
 
-def forward(original: Function) -> Function:
-    needed = v2.Transform._needs_transform_list
+def forward(*, at_random: bool) -> Callable[[Function], Function]:
+    """``forward`` of all transforms; ``at_random``: of those with a ``p``."""
 
-    def forward(self: Any, *inputs: Any) -> Any:
-        if len(inputs) == 1 and type(inputs[0]) in _LEAVES and _takes(self, inputs[0], needed):
-            self.check_inputs([inputs[0]])
-            return self.transform(inputs[0], self.make_params([inputs[0]]))
-        return original(self, *inputs)
+    def make(original: Function) -> Function:
+        needed = v2.Transform._needs_transform_list
 
-    return forward
+        def forward(self: Any, *inputs: Any) -> Any:
+            if len(inputs) == 1 and type(inputs[0]) in _LEAVES and _takes(self, inputs[0], needed):
+                self.check_inputs([inputs[0]])
+                if at_random and not _happens(self.p):
+                    return inputs[0]
+                return self.transform(inputs[0], self.make_params([inputs[0]]))
+            return original(self, *inputs)
 
+        return forward
 
-def forward_at_random(original: Function) -> Function:
-    needed = v2.Transform._needs_transform_list
-
-    def forward(self: Any, *inputs: Any) -> Any:
-        if len(inputs) == 1 and type(inputs[0]) in _LEAVES and _takes(self, inputs[0], needed):
-            self.check_inputs([inputs[0]])
-            if not _happens(self.p):
-                return inputs[0]
-            return self.transform(inputs[0], self.make_params([inputs[0]]))
-        return original(self, *inputs)
-
-    return forward
+    return make
 
 
 def color_jitter_v2(original: Function) -> Function:

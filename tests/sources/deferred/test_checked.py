@@ -213,7 +213,7 @@ def nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(opened: object) -> None:
         pytest.fail(f"{opened} is in the batch, or was decoded before")
 
-    monkeypatch.setattr(single, "check", check)
+    monkeypatch.setattr(single, "checked", check)
 
 
 class Looked(shapes.Photos):

@@ -8,10 +8,8 @@ from pathlib import Path
 import PIL.Image
 import pytest
 
-from fastload._sources.deferred import header_table as tables
 from fastload._sources.deferred import headers, stamps, switch
-from fastload._sources.deferred.header_table import HeaderTable
-from fastload._sources.deferred.headers import Header
+from fastload._sources.deferred.headers import Header, HeaderTable
 
 
 def jpeg(path: Path, size: tuple[int, int], mode: str = "RGB") -> Path:
@@ -59,7 +57,7 @@ def test_torn_entries_are_not_taken_for_headers(tmp_path: Path) -> None:
 
 
 def test_a_full_table_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_PLACES", 4)
+    monkeypatch.setattr(headers, "_PLACES", 4)
     table = HeaderTable()
     paths = [str(jpeg(tmp_path / f"{k}.jpg", (30 + k, 20))) for k in range(9)]
     for k, path in enumerate(paths):

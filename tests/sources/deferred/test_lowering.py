@@ -137,7 +137,7 @@ class Program:
                 [
                     ("brightness", rng.uniform(0.2, 2)), ("contrast", rng.uniform(0.2, 2)),
                     ("saturation", rng.uniform(0, 2)), ("sharpness", rng.uniform(0, 3)),
-                    ("hue", rng.uniform(-0.5, 0.5)), ("invert",), ("solarize", 100),
+                    ("hue", rng.uniform(-0.5, 0.5)), ("solarize", 100),
                     ("posterize", 3), ("equalize",), ("autocontrast",), ("copy",),
                 ]
             )  # fmt: skip
@@ -247,7 +247,7 @@ def test_an_optional_flip_or_colour_does_not_split_a_group() -> None:
 
 COLORS: list[Operation] = [
     ("brightness", 1.5), ("contrast", 0.4), ("contrast", 1.8), ("saturation", 1.9), ("hue", 0.3),
-    ("grayscale",), ("invert",), ("solarize", 90), ("posterize", 3),
+    ("grayscale",), ("solarize", 90), ("posterize", 3),
     ("point", tuple(range(255, -1, -1))), ("convert", "L"), ("convert", "RGB"),
 ]  # fmt: skip
 OTHERS: list[Operation] = [

@@ -317,7 +317,7 @@ def test_wrong_sizes_are_torchvisions_errors(photos: list[Path]) -> None:
 def test_how_a_result_lies_is_found_by_looking() -> None:
     for contiguous in (False, True):
         for gaps in (False, True):
-            assert torch_resize.contiguous_after(contiguous, gaps) is not None
+            assert torch_resize.contiguous_after(torch.uint8, contiguous, gaps) is not None
     assert torch_resize.filter_of("nearest") is None
     assert torch_resize.filter_of(3) is None
     assert torch_resize.filter_of(["bilinear"]) is None

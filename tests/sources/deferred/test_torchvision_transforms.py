@@ -6,6 +6,7 @@ import concurrent.futures
 import copy
 import io
 import random
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -245,10 +246,10 @@ def test_a_version_that_draws_otherwise_is_left_alone(
     monkeypatch.setattr(torchvision_transforms, name, wrong)
     inherited = copy.copy(transform)
     inherited.__class__ = type("Inherited", (type(transform),), {})
+    transform, inherited = transforms.Compose([transform]), transforms.Compose([inherited])
     before = torch.get_rng_state()
     with deferring():
-        kind = type(transform).__name__
-        lines = [line for line in trial.left_out() if f".{kind}.forward is left" in line]
+        lines = [line for line in trial.left_out() if ".Compose.__call__ is left" in line]
         assert len(lines) == 1, trial.left_out()
         assert torch.equal(torch.get_rng_state(), before)
         image = opened()
@@ -327,7 +328,8 @@ def test_a_chance_is_compared_as_torch_compares_it(
     near = np.float32(p)
     for value in (near, np.nextafter(near, np.float32(-1)), np.nextafter(near, np.float32(2))):
         drawn = torch.tensor([value])
-        monkeypatch.setattr(torchvision_transforms, "_rand", lambda drawn=drawn: drawn)
+        real = types.SimpleNamespace(uniform_=lambda drawn=drawn: drawn)
+        monkeypatch.setattr(torchvision_transforms, "_SCRATCH", types.SimpleNamespace(real=real))
         assert torchvision_transforms._happens(p) == bool(drawn < p)
 
 
@@ -340,7 +342,7 @@ def test_numbers_are_drawn_as_torch_draws_them(monkeypatch: pytest.MonkeyPatch) 
         torch.manual_seed(4)
         drawn.append([torchvision_transforms._two_below(n, 3 * n) for n in range(1, 200)])
         drawn[-1] += [torchvision_transforms._two_below(n, 1 << 14) for n in (9999, 1 << 14)]
-        drawn[-1] += [torchvision_transforms._rand().item() for _ in range(20)]
+        drawn[-1] += [torchvision_transforms._happens(0.5) for _ in range(20)]
         drawn[-1] += [torchvision_transforms._random_factors(((0.5, 1.5),) * 4)]
         drawn[-1].append(torch.get_rng_state().tolist())
     assert drawn[0] == drawn[1]
@@ -357,15 +359,15 @@ def test_a_mode_of_the_users_sees_what_is_drawn() -> None:
             return func(*args, **(kwargs or {}))
 
     with Counting() as counting:
-        torchvision_transforms._rand()
+        torchvision_transforms._happens(0.5)
     assert counting.seen == 1
 
 
 def test_a_thread_may_draw_first_in_inference_mode() -> None:
     def draw() -> None:
         with torch.inference_mode():
-            torchvision_transforms._rand()
-        torchvision_transforms._rand()  # of a tensor made in that mode this would be an error
+            torchvision_transforms._happens(0.5)
+        torchvision_transforms._happens(0.5)  # of a tensor made in that mode this would be an error
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(draw).result()

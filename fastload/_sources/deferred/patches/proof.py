@@ -23,7 +23,7 @@ import torch
 from .. import single
 from ..from_array import deferred_pixels
 from ..image import waiting
-from ..operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS, Layout
+from ..operations import TENSOR_OPERATIONS, Layout
 from ..recording import Operation, Recording
 from ..thread_state import THREAD
 from ..trial import Function
@@ -31,8 +31,8 @@ from ..trial import Function
 Proof: TypeAlias = "Callable[[Function, Function], str]"
 """``proof(original, ours)`` says what is wrong with ours; "": nothing."""
 
-_SIZE: Final = (11, 9)
-_PIXELS: Final[np.ndarray] = np.random.default_rng(0).integers(0, 256, (*_SIZE[::-1], 3), np.uint8)
+SIZE: Final = (11, 9)
+_PIXELS: Final[np.ndarray] = np.random.default_rng(0).integers(0, 256, (*SIZE[::-1], 3), np.uint8)
 _TO_FLOAT32: Final[Operation] = ("to_dtype", "float32", True)
 OTHER: Final = "it gives other values than fastload's"
 
@@ -58,14 +58,8 @@ class Given:
     def image(self) -> Any:
         """A PIL image, RGB: the same at every call, since some functions are given two of it."""
         if self._deferred:
-            return deferred_pixels(_PIXELS.tobytes(), _SIZE)
-        return PIL.Image.frombytes("RGB", _SIZE, _PIXELS.tobytes())
-
-    def after(self, operation: Operation) -> Any:
-        """The image after one of ``IMAGE_OPERATIONS``."""
-        if self._deferred:
-            return self.image._then(operation)
-        return IMAGE_OPERATIONS[operation[0]].replay(self.image, *operation[1:])
+            return deferred_pixels(_PIXELS.tobytes(), SIZE)
+        return PIL.Image.frombytes("RGB", SIZE, _PIXELS.tobytes())
 
     @property
     def tensor(self) -> Any:
@@ -96,7 +90,7 @@ class Given:
 def jpeg() -> bytes:
     """The image as a file."""
     file = io.BytesIO()
-    PIL.Image.frombytes("RGB", _SIZE, _PIXELS.tobytes()).save(file, "JPEG")
+    PIL.Image.frombytes("RGB", SIZE, _PIXELS.tobytes()).save(file, "JPEG")
     return file.getvalue()
 
 
@@ -149,7 +143,9 @@ class Same:
 
 
 def values(made: Any) -> tuple[Any, ...]:
-    """What can be compared of an image or a tensor."""
+    """What can be compared of an image or a tensor, or of several."""
+    if isinstance(made, list):
+        return tuple(map(values, made))
     if waiting(made):
         layout = Layout(torch.uint8, contiguous=False)
         ended = Recording(made._opened, (*made._operations, ("to_image",)), made._size, made._mode)

@@ -36,33 +36,26 @@ from ..tensor import (
     DeferredTVImage,
     _Deferred,
     holds_levels,
-    padded,
     pending,
     record,
 )
 from ..thread_state import OF_MODE, cause
 from ..trial import Function, Trial, leave_out
 from .patch import Patch, leave_out_all
-from .proof import OTHER, Given, Proof, Same, jpeg, path_of, values
+from .proof import Given, Proof, Same, jpeg, path_of, values
 
 # torchvision on images.
 
 
 def _pad(original: Function) -> Function:
     def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-        made: DeferredImage | DeferredTensor | None = None
-        if waiting(img):
-            made = _padded_image(img, padding, fill, padding_mode)
-        elif pending(img):
-            made = _padded_tensor(img, padding, fill, padding_mode)
+        made = _padded(img, padding, fill, padding_mode) if waiting(img) else None
         return original(img, padding, fill, padding_mode) if made is None else made
 
     return pad
 
 
-def _padded_image(
-    img: DeferredImage, padding: Any, fill: Any, padding_mode: Any
-) -> DeferredImage | None:
+def _padded(img: DeferredImage, padding: Any, fill: Any, padding_mode: Any) -> DeferredImage | None:
     """None: it is not recorded here. A constant border is left to ``ImageOps.expand``."""
     if img._mode not in PLAIN or padding_mode not in ("edge", "reflect", "symmetric"):
         return None
@@ -78,19 +71,6 @@ def _padded_image(
     if not is_within(w + sides[0] + sides[2], h + sides[1] + sides[3]):
         return None
     return img._then(("pad", *sides, padding_mode))
-
-
-def _padded_tensor(
-    img: DeferredTensor, padding: Any, fill: Any, padding_mode: Any
-) -> DeferredTensor | None:
-    """None: it is not recorded here."""
-    if padding_mode != "constant" or type(fill) not in (int, float, type(None)):
-        return None
-    sides = sides_of(tuple(padding) if type(padding) is list else padding)
-    if sides is None:
-        return None
-    left, top, right, bottom = sides
-    return padded(img, (left, right, top, bottom), fill or 0)
 
 
 def _adjust_hue(original: Function) -> Function:
@@ -246,7 +226,7 @@ def _resized(
     """None: it is not recorded."""
     memory = image._memory
     levels = holds_levels(image)
-    if not levels and not _is_bilinear(interpolation):
+    if not levels and interpolation not in ("bilinear", functional.InterpolationMode.BILINEAR):
         return None
     name = torch_resize.filter_of(interpolation) if levels else "bilinear"
     if name is None:
@@ -260,14 +240,13 @@ def _resized(
         return DeferredTVImage._of(memory) if isinstance(image, DeferredTVImage) else image
     if not levels:
         return fewer_steps.resized_values(image, w, h, v2=True)
-    contiguous = torch_resize.contiguous_after(memory.layout.contiguous, memory.gaps is not None)
+    layout = memory.layout
+    contiguous = torch_resize.contiguous_after(
+        layout.dtype, layout.contiguous, memory.gaps is not None
+    )
     if contiguous is None or min(w, h) < LEAST_SIDE:
         return None
     return record(image, ("resize_levels", w, h, name, contiguous), marked=True)
-
-
-def _is_bilinear(interpolation: Any) -> bool:
-    return interpolation == "bilinear" or interpolation is functional.InterpolationMode.BILINEAR
 
 
 def _resized_crop(original: Function) -> Function:
@@ -289,17 +268,6 @@ def _resized_crop(original: Function) -> Function:
         return functional_v2.resize(cut, size, interpolation=interpolation, antialias=antialias)
 
     return resized_crop
-
-
-def _pad_image(original: Function) -> Function:
-    def pad(image: Any, torch_padding: Any, fill: Any, padding_mode: Any) -> Any:
-        if pending(image) and padding_mode == "constant" and type(fill) in (int, float):
-            made = padded(image, torch_padding, fill)
-            if made is not None:
-                return made
-        return original(image, torch_padding, fill, padding_mode)
-
-    return pad
 
 
 def _wrap(original: Function) -> Function:
@@ -363,34 +331,34 @@ def _on_real_images(function: Function, kernel: Function) -> Function:
 # The list.
 
 
-def _drawn(transform: Callable[[], Any], seeds: int = 2) -> Same:
+def _drawn(transform: Callable[[], Any]) -> Same:
     """The proof of what calls a transform that draws."""
-    return Same(lambda call, given: call(transform(), given.image), seeds=seeds)
+    return Same(lambda call, given: call(transform(), given.image), seeds=2)
 
 
-def _and(first: Callable[[], bool], proof: Proof) -> Proof:
-    """Both: whether numbers are drawn alike, and the proof."""
-
-    def both(original: Function, ours: Function) -> str:
-        return proof(original, ours) if first() else OTHER
-
-    return both
+# Usual sizes, and those without room for the usual ratios.
+_SIZES: Final = ((50, 37), (32, 32), (4, 40), (7, 1), (1, 30))
 
 
-def _blurs(v2: bool) -> Proof:
-    kernel, sigma = (3, 5), (1.3, 0.7)
-    same = Same(lambda blur, given: blur(given.image, list(kernel), list(sigma)))
+def _composed(call: Function, given: Given) -> Any:
+    """What every step of a Compose makes."""
+    crop = transforms.Compose([transforms.RandomResizedCrop(6), transforms.ToTensor()])
+    others = transforms.Compose(
+        [
+            transforms.RandomCrop(8, padding=2),
+            transforms.RandomHorizontalFlip(),
+            transforms.ColorJitter((0.6, 1.4), (0.0, 2.0), (0.3, 0.3), (-0.1, 0.1)),
+            transforms.RandomApply([transforms.ColorJitter(contrast=0.5, hue=(0.0, 0.5))]),
+            transforms.ToTensor(),
+            transforms.Normalize([0.5, 0.4, 0.3], [0.2] * 3),
+        ]
+    )
+    crops = [call(crop, given.image.resize(size)) for size in _SIZES]
+    return [*crops, call(others, given.image)]
 
-    def proof(original: Function, ours: Function) -> str:
-        # As small as this, the core's blur is never asked for: so it is asked here.
-        given = Given(deferred=False)
-        made = torch_blur.in_core(given.array, v2, kernel, sigma)
-        if made is None:
-            return same(original, ours)
-        theirs = np.asarray(original(given.image, list(kernel), list(sigma)))
-        return "" if np.array_equal(made, theirs) else OTHER
 
-    return proof
+# Whether the core has torch's bits is found out for each size: ``torch_blur.py``.
+_BLURS: Final = Same(lambda blur, given: blur(given.image, [3, 5], [1.3, 0.7]))
 
 
 def _and_decodes(same: Proof) -> Proof:
@@ -498,7 +466,7 @@ PATCHES: Final = [
         ours=_gaussian_blur(v2=False),
         why=_PIXELS,
         kept_by=_VIEWS,
-        proof=_blurs(v2=False),
+        proof=_BLURS,
     ),
     Patch(
         names=("torchvision.transforms.functional.to_tensor",),
@@ -531,18 +499,11 @@ PATCHES: Final = [
         proof=Same(lambda normalize, given: normalize(given.tensor, [0.5, 0.4, 0.3], [0.2] * 3)),
     ),
     Patch(
-        names=("torchvision.transforms.functional.pad",),
+        names=("torchvision.transforms._functional_pil.pad",),
         ours=_pad,
-        why="reflected borders of an image need its pixels, those of a tensor its values",
+        why="reflected borders need the pixels",
         kept_by="CIFAR10 with a reflected border, as kuangliu/pytorch-cifar's with padding",
         proof=Same(lambda pad, given: pad(given.image, [1, 2], 0, "reflect")),
-    ),
-    Patch(
-        names=("torchvision.transforms.v2.functional._geometry._pad_with_scalar_fill",),
-        ours=_pad_image,
-        why=_VALUES,
-        kept_by="v2's crops and borders of tensors stay deferred, as v1's do",
-        proof=Same(lambda pad, given: pad(given.tensor, [1, 2, 1, 2], 0.5, "constant")),
     ),
     Patch(
         names=("torchvision.transforms.functional.resize",),
@@ -556,55 +517,19 @@ PATCHES: Final = [
         ours=fewer_steps.compose,
         why=_STEPS,
         kept_by="a seventh of the CPU per image on 32x32 JPEGs, and of the bytecodes",
-        proof=Same(
-            lambda call, given: call(transforms.Compose([transforms.ToTensor()]), given.image)
-        ),
-        in_float32=True,
-    ),
-    Patch(
-        names=("torchvision.transforms.RandomCrop.forward",),
-        ours=fewer_steps.forward_of(fewer_steps.CROP),
-        why=_STEPS,
-        kept_by=_CPU,
-        proof=_drawn(lambda: transforms.RandomCrop(8, padding=2), seeds=4),
-    ),
-    Patch(
-        names=("torchvision.transforms.RandomResizedCrop.forward",),
-        ours=fewer_steps.forward_of(fewer_steps.RESIZED_CROP),
-        why=_STEPS,
-        kept_by=_CPU,
-        proof=_and(fewer_steps.draws_alike, _drawn(lambda: transforms.RandomResizedCrop(6))),
-        in_float32=True,
-    ),
-    Patch(
-        names=("torchvision.transforms.RandomHorizontalFlip.forward",),
-        ours=fewer_steps.forward_of(fewer_steps.FLIP),
-        why=_STEPS,
-        kept_by=_CPU,
-        proof=_drawn(transforms.RandomHorizontalFlip),
-        in_float32=True,
-    ),
-    Patch(
-        names=("torchvision.transforms.ColorJitter.forward",),
-        ours=fewer_steps.forward_of(fewer_steps.JITTER),
-        why=_STEPS,
-        kept_by="CPU per image without it: 1.41 with ColorJitter",
-        proof=_and(
-            fewer_steps.jitters_alike,
-            _drawn(lambda: transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)),
-        ),
+        proof=Same(_composed, seeds=2),
         in_float32=True,
     ),
     Patch(
         names=("torchvision.transforms.v2.Transform.forward",),
-        ours=fewer_steps.forward,
+        ours=fewer_steps.forward(at_random=False),
         why=_STEPS,
         kept_by=_CPU_V2,
         proof=_drawn(lambda: v2.RandomCrop(6)),
     ),
     Patch(  # the forward of all transforms of v2 that have a ``p``
         names=("torchvision.transforms.v2.RandomHorizontalFlip.forward",),
-        ours=fewer_steps.forward_at_random,
+        ours=fewer_steps.forward(at_random=True),
         why=_STEPS,
         kept_by=_CPU_V2,
         proof=_drawn(v2.RandomHorizontalFlip),
@@ -634,18 +559,11 @@ PATCHES: Final = [
         kept_by=_PHOTOS,
         proof=_and_decodes(Same(_of_either)),
     ),
-    Patch(
-        names=("torchvision.io.decode_jpeg",),
-        ours=torchvision_io.decode_jpeg,
-        why="it gives deferred tensors, on a thread that defers",
-        kept_by=_PHOTOS,
-        proof=_and_decodes(Same(_of_bytes)),
-    ),
 ]
 """torchvision's functions that are exchanged.
 
 v1's ``convert_image_dtype`` and ``erase`` are not among them: what they ask of a tensor is
-recorded. Nor are the forwards of ``RandomApply`` and ``RandomGrayscale``: 3 and 5 us a call.
+recorded. Nor are the forwards of v1's transforms, which most programs put into a ``Compose``.
 """
 
 
@@ -715,13 +633,7 @@ KERNELS: Final = [
         name="gaussian_blur",
         kinds=_IMAGES,
         ours=_gaussian_blur(v2=True),
-        proof=lambda _: _blurs(v2=True),
-    ),
-    Kernel(
-        name="pad",
-        kinds=_IMAGES,
-        ours=_pad,
-        proof=_same(lambda pad, given: pad(given.image, [1, 2], 0, "reflect")),
+        proof=lambda _: _BLURS,
     ),
 ]
 
