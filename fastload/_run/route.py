@@ -120,30 +120,24 @@ def _readable(config: LoaderConfig) -> Source:
         raise Unreadable(_NO_CORE)
     if config.engine == "auto":
         if source.tensors:
-            started = bool(config.num_workers and config.worker_init_fn)
-            if config.own_order:  # torch's own samplers give ints, and so do ours
-                _check_rows(None, None, started=started)
-            else:
-                _check_rows(config.sampler, config.batch_sampler, started=started)
+            if config.num_workers and config.worker_init_fn:
+                raise Unreadable(
+                    "only worker processes call a worker_init_fn, and rows are copied without "
+                    "them; engine='native' copies rows and never calls it"
+                )
+            if not config.own_order:  # torch's own samplers give ints, and so do ours
+                _check_rows(config.sampler, config.batch_sampler)
         elif config.custom_collate and not config.one_size:
             check_one_size(source)
     return source
 
 
-def _check_rows(
-    sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None, *, started: bool
-) -> None:
+def _check_rows(sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None) -> None:
     """Raise Unreadable if a batch of a TensorDataset may be anything but rows of its tensors.
 
     An index that is not an int (a list, a slice) would make one sample of several rows. With a
-    ``batch_sampler``, ``sampler`` is ignored. ``started``: workers have a ``worker_init_fn`` to
-    call.
+    ``batch_sampler``, ``sampler`` is ignored.
     """
-    if started:
-        raise Unreadable(
-            "only worker processes call a worker_init_fn, and rows are copied without them; "
-            "engine='native' copies rows and never calls it"
-        )
     if batch_sampler is not None:
         _check_batches(batch_sampler)
     elif isinstance(sampler, BatchSampler):
@@ -156,7 +150,7 @@ def _check_batches(batch_sampler: Iterable[Any]) -> None:
     if order_of(batch_sampler).batched:
         return
     if type(batch_sampler) is BatchSampler:
-        _check_rows(batch_sampler.sampler, None, started=False)
+        _check_rows(batch_sampler.sampler, None)
     elif type(batch_sampler) not in (list, tuple) or not all(map(_ints, batch_sampler)):
         raise _may_give_lists(batch_sampler)
 
