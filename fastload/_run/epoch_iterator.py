@@ -57,7 +57,7 @@ class EpochContext:
 
 
 _NOTHING = contextlib.nullcontext()
-_TORCHS_FILE = _BaseDataLoaderIter.__next__.__code__.co_filename
+_TORCHS_FILE = torch.utils.data.dataloader.__file__
 
 
 class Loader(Protocol):
@@ -237,7 +237,8 @@ def _skipped(loader: object) -> int:
     SpeechBrain resumes an epoch in that way: what it adds to the ``__init__`` of torch's iterators
     draws as many batches from their ``_sampler_iter`` as its loader says, and tells the loader so.
     """
-    if _BaseDataLoaderIter.__init__.__code__.co_filename == _TORCHS_FILE:
+    code = getattr(_BaseDataLoaderIter.__init__, "__code__", None)
+    if code is not None and code.co_filename == _TORCHS_FILE:
         return 0  # it is torch's own
     shown = _Shown(loader)
     _BaseDataLoaderIter(shown)  # type: ignore[arg-type]

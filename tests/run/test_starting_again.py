@@ -82,6 +82,37 @@ def _transformed(batch):
     return "transformed"
 
 
+class Pipeline:
+    """As Albumentations': it keeps a generator, and can be seeded."""
+
+    def __init__(self):
+        self.seeds = []
+
+    def set_random_seed(self, seed):
+        self.seeds.append(seed)
+
+
+Pipeline.set_random_seed.__module__ = "albumentations.core"
+
+
+class Drawing(Few):
+    """Has a pipeline of its own, which the user may replace."""
+
+    def __init__(self, pipeline):
+        super().__init__()
+        self.pipeline = pipeline
+
+
+def test_a_pipeline_that_the_dataset_is_given_later_is_seeded_for_each_sample():
+    dataset = Drawing(Pipeline())
+    loader = FastLoader(dataset, batch_size=4, seed=1)
+    for _ in range(2):
+        list(loader)
+    dataset.pipeline = Pipeline()
+    list(loader)
+    assert len(dataset.pipeline.seeds) == len(dataset)
+
+
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize(
     ("name", "value"), [("collate_fn", _collated), ("batch_transform", _transformed)]

@@ -189,7 +189,9 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         deferral=deferral,
         eager=is_torch(config.engine),
     )
-    resources.fetcher = None if count or resumable is not None else (config, fetcher)
+    # With a seed, what the dataset has that is to be seeded is looked for in each epoch.
+    again = not count and resumable is None and config.seed is None
+    resources.fetcher = (config, fetcher) if again else None
     return fetcher
 
 

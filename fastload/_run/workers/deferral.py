@@ -170,6 +170,7 @@ class Deferral:
         """Prepare to complete batches in this process."""
         assert self.local is not None, "another process completes them"
         local, self.local = self.local, None
+        self._own = OwnGenerators()  # the dataset may have got others
         begin_epoch()
         self._made, self._ahead = local()
         self._cache = self._made.cache
