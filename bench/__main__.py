@@ -54,6 +54,11 @@ def list_(names: bool) -> None:
 @click.option("--loaders", "names", help="Names, separated by commas; default: all.")
 @click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
 @click.option("--variant", "variants", help="Names, separated by commas, or 'all'.")
+@click.option(
+    "--simd",
+    type=click.Choice(["scalar", "neon", "avx2", "avx512"]),
+    help="FastLoader's instruction set, which the variant's name then includes.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Least, per round.")
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
@@ -76,6 +81,7 @@ def run(
     names: str | None,
     threads: int,
     variants: str | None,
+    simd: str | None,
     rounds: int,
     seconds: float,
     output: str | None,
@@ -86,6 +92,8 @@ def run(
     toy: bool,
 ) -> None:
     """Measure SUITE and print a table."""
+    if simd and not machine.choose(simd):
+        raise click.BadParameter(f"{simd} does not run here", param_hint="--simd")
     chosen = SUITES[suite]
     options = Options(
         data=data,
@@ -101,9 +109,10 @@ def run(
         tuned=report.settings(json.loads(Path(tuned).read_text())) if tuned else {},
         repos=Path(repos) if repos else None,
     )
-    rows = []
+    rows: list[report.Row] = []
     for variant in _variants(variants, tuple(chosen.variants)):
-        rows += _run(chosen, variant, options)
+        for row in _run(chosen, variant, options):
+            rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
         if output:  # after each variant: an interrupted run keeps what it has
             Path(output).write_text(json.dumps(rows, indent=1) + "\n")
     _show(rows)

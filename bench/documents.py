@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bench import plot, report
 from bench.report import BASELINE, Row
@@ -375,10 +374,10 @@ def chart(rows: Sequence[Row]) -> str:
     race = ("suite", "variant", "metric")
     peers = [row for row in rows if all(row[key] == peer[key] for key in race) and row["median"]]
     others = sum(report.is_peer(row["loader"]) for row in peers)
-    machine, threads = peer["machine"], peer["threads"]
+    threads = peer["threads"]
     text = (
         f"Images per second: photos, cropped to 224x224 and flipped at random. "
-        f"{_processor(machine)}, {threads} threads or workers each; later epochs. For the folder, "
+        f"{_processor([peer])}, {threads} threads or workers each; later epochs. For the folder, "
         "only the import changes; the DCT store is packed once, without loss. "
         f"`{peer['loader']}` is the fastest of {others} loaders that are not ours. "
         "[All figures, and how they were measured](docs/benchmarks.md)."
@@ -509,23 +508,24 @@ def _figure(found: Row, *, best: bool = False) -> str:
 
 
 def _conditions(rows: Sequence[Row]) -> str:
-    machine, versions = rows[0]["machine"], rows[0]["shared_versions"]
+    versions = rows[0]["shared_versions"]
     *most, last = map(str, sorted({row["threads"] for row in rows}))
     if most:
         last = f"{', '.join(most)} or {last}"
     threads = "1 thread or worker" if last == "1" else f"{last} threads or workers"
     text = (
-        f"{_processor(machine)}, {threads} each; "
+        f"{_processor(rows)}, {threads} each; "
         f"torch {versions['torch']}, Pillow {versions['pillow']}."
     )
     return textwrap.fill(text, 100)
 
 
-def _processor(machine: Mapping[str, Any]) -> str:
-    """The processor, how much of it, and the instruction set that the core used, if noted."""
-    cpus = f"{machine['cpu']}, {machine['cpus']} CPUs"
-    used = machine.get("instruction_set")
-    return f"{cpus}, {used}" if used else cpus
+def _processor(rows: Sequence[Row]) -> str:
+    """The processor, how much of it, and the instruction sets that the core used, if noted."""
+    machine = rows[0]["machine"]
+    used = {row["machine"].get("instruction_set", "") for row in rows} - {""}
+    sets = f", {' or '.join(sorted(used, key=len))}" if used else ""
+    return f"{machine['cpu']}, {machine['cpus']} CPUs{sets}"
 
 
 def _between(path: Path, begin: str, end: str, text: str) -> None:

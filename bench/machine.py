@@ -15,12 +15,20 @@ from fastload._version import __version__
 _PACKAGES = ("torch", "torchvision", "pillow", "numpy", "lmdb")
 
 
+def choose(simd: str) -> bool:
+    """Have fastload use an instruction set, here and in new processes; False: it cannot."""
+    core = _native.load()
+    if core is None or not core.set_simd(simd):
+        return False
+    os.environ["FASTLOAD_SIMD"] = simd
+    return True
+
+
 def describe() -> dict[str, Any]:
     """CPU, instruction set in use, memory, system and commit, as plain values."""
-    core = _native.load()
     return {
         "cpu": _cpu_model(),
-        "instruction_set": "none: Python code" if core is None else core.simd(),
+        "instruction_set": _instruction_set(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -37,6 +45,18 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     return versions
+
+
+def _instruction_set() -> str:
+    """The one that fastload uses, and the best one where it was told to use another."""
+    core = _native.load()
+    if core is None:
+        return "none: Python code"
+    used = core.simd()
+    core.set_simd("")
+    best = core.simd()
+    core.set_simd(used)
+    return used if used == best else f"{used}, as told, of a processor with {best}"
 
 
 def _cpu_model() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from bench import coldness
 from bench.__main__ import main
 from bench.suites import SUITES
 from bench_rows import rows_of, rows_of_any, run
+from fastload import _native
 from fastload._engine.nvidia import dali_graph
 
 pytest.importorskip("torchvision")
@@ -279,3 +281,24 @@ def test_decoding_for_a_gpu_is_not_measured_without_one(cache: Path) -> None:
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1
     assert "expected a CUDA device, found none" in done.output
+
+
+def test_rows_say_which_instruction_set_fastload_was_told_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_SIMD", "")  # which the option sets for the loaders' processes
+    core = _native.load()
+    assert core is not None
+    best = core.simd()
+    try:
+        (found,) = rows_of(
+            tmp_path, "small-images", "--loaders", "fastload-folder", "--simd", "scalar"
+        )
+        assert os.environ["FASTLOAD_SIMD"] == "scalar"
+    finally:
+        core.set_simd("")
+    assert found["variant"] == "jpeg, scalar"
+    assert found["machine"]["instruction_set"] == f"scalar, as told, of a processor with {best}"
+    absent = "avx2" if best == "neon" else "neon"
+    refused = run(tmp_path, "small-images", "--loaders", "fastload-folder", "--simd", absent)
+    assert refused.exit_code == 2 and f"{absent} does not run here" in refused.output
