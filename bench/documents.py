@@ -521,11 +521,11 @@ def _conditions(rows: Sequence[Row]) -> str:
 
 
 def _processor(rows: Sequence[Row]) -> str:
-    """The processor, how much of it, and the instruction sets that the core used, if noted."""
+    """The processor, how much of it, and the core's instruction set, if all rows note the same."""
     machine = rows[0]["machine"]
-    used = {row["machine"].get("instruction_set", "") for row in rows} - {""}
-    sets = f", {' or '.join(sorted(used, key=len))}" if used else ""
-    return f"{machine['cpu']}, {machine['cpus']} CPUs{sets}"
+    sets = {row["machine"].get("instruction_set") for row in rows}
+    used = sets.pop() if len(sets) == 1 else None
+    return f"{machine['cpu']}, {machine['cpus']} CPUs{f', {used}' if used else ''}"
 
 
 def _between(path: Path, begin: str, end: str, text: str) -> None:
