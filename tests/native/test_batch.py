@@ -70,6 +70,7 @@ def bmp32(bgra: np.ndarray) -> bytes:
     return header + bytes(24) + bgra[::-1].tobytes()
 
 
+@pytest.mark.usefixtures("simd")
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("box", [(0, 0, 45, 37), (7, 5, 30, 20), (44, 36, 1, 1), (0, 30, 45, 7)])
 def test_every_format_gives_its_own_pixels(
