@@ -379,11 +379,22 @@ def chart(rows: Sequence[Row]) -> str:
         f"Images per second: photos, cropped to 224x224 and flipped at random. "
         f"{_processor([peer])}, {threads} threads or workers each; later epochs. For the folder, "
         "only the import changes; the DCT store is packed once, without loss. "
-        f"`{peer['loader']}` is the fastest of {others} loaders that are not ours. "
+        f"`{peer['loader']}` is the fastest of {others} loaders that are not ours. {_sets(rows)}"
         "[All figures, and how they were measured](docs/benchmarks.md)."
     )
     picture = plot.picture("docs/charts", plot.OVERVIEW, f"images/s: {bars}")
     return f"{picture}\n\n{textwrap.fill(text, 100)}"
+
+
+def _sets(rows: Sequence[Row]) -> str:
+    """How many times the best peer's speed fastload has with each instruction set."""
+    times = []
+    for (suite, variant, _, _), group in report.groups(rows).items():
+        simd = variant.removeprefix("float32, ")
+        measured = report.best_first(group)
+        if suite == "imagenet-train" and simd in ("neon", "avx2", "avx512") and measured:
+            times.append(f"{report.ratio(measured[0], report.best_peer(measured)):.1f} with {simd}")
+    return f"Times its speed on real photos: {', '.join(times)}. " if times else ""
 
 
 def figures(rows: Sequence[Row]) -> str:

@@ -1,4 +1,7 @@
 // Expansion with AVX2 and BMI2: 32 codes per step, 16 coefficients per shuffle.
+//
+// What gained 1 % of the expansion of photos or nothing: fewer shuffles for blocks without late coefficients,
+// more places for escapes, several MCUs a call, and prefetching the next row.
 #include "dct/expand.h"
 
 #if defined(__x86_64__)
