@@ -298,6 +298,7 @@ def caches(rows: Sequence[Row]) -> str:
 _DEFERRED = {
     "train": "photos to 224x224: random crop and flip (`train`)",
     "two-views": "two views of each photo (`two-views`)",
+    "ten-crops": "ten crops of each photo (`ten-crops`)",
     "image-and-mask": "a photo and its mask, cropped alike (`image-and-mask`)",
     "small-jpegs": "32x32 JPEGs, padded crop and flip (`small-jpegs`)",
 }

@@ -549,7 +549,7 @@ def _unsqueezed(x: Any, how: int) -> Any:
     return x, y, batch, y.shape, y.stride(), y.squeeze(0), y[0], torch.cat([batch, y])
 
 
-def _taken_apart(x: Any, how: int) -> Any:
+def taken_apart(x: Any, how: int) -> Any:
     """Rows of a batch, which see what changes, and what is stacked of them and of batches."""
     batch = torch.stack([F.hflip(x), x, x])
     rows = (list(batch), batch.unbind(), [batch[0], batch[1], batch[-1]])[how % 3]
@@ -623,7 +623,7 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(_rows, n=st.integers(1, 3)),
     step(_batch),
     step(_unsqueezed, how=st.integers(0, 4)),
-    step(_taken_apart, how=st.integers(0, 8)),
+    step(taken_apart, how=st.integers(0, 8)),
     step(_saved),
     step(lambda x: pickle.loads(pickle.dumps(x))),
     step(lambda x: copy.deepcopy(x)),

@@ -104,7 +104,7 @@ class _Memory:
         self.mode = mode
         self.layout = layout
         self.gaps: Strides | None = None
-        self.whole: _PartOf | RowOf | None = None
+        self.whole: _View | None = None
         self.has_part = False
         self._real: torch.Tensor | None = None
 
@@ -125,12 +125,15 @@ class _Memory:
             self._real = self.whole.real
         return self._real
 
-    def make(self) -> torch.Tensor:
+    def _real_or_none(self) -> torch.Tensor | None:
+        return self.real
+
+    def materialise(self) -> torch.Tensor:
         """The real tensor. It is made once."""
         real = self.real
         if real is None:
             if self.whole is not None:
-                real = self.whole.make()
+                real = self.whole.materialise()
             else:
                 recording = self.recording()
                 made = single.tensor(recording, self.layout)
@@ -162,47 +165,32 @@ class _Memory:
         part = self.then(("part", *box))
         if part.strides != self.strides:
             part.gaps = self.strides
-        part.whole = _PartOf(self, box)
+        x, y, w, h = box
+        part.whole = _View(self, (slice(None), slice(y, y + h), slice(x, x + w)))
         self.has_part = True
         return part
 
 
-class _PartOf(NamedTuple):
-    """The box x, y, w, h of a tensor."""
+class _View(NamedTuple):
+    """A part of a tensor, or a row of a batch: what indexing gives.
 
-    memory: _Memory
-    box: Box
+    Attributes:
+        whole: the memory of the tensor, or the batch.
+        at: an index, as torch takes it.
+    """
 
-    @property
-    def real(self) -> torch.Tensor | None:
-        """A view of the real tensor; None: it is not made yet."""
-        whole = self.memory.real
-        return None if whole is None else self._cut(whole)
-
-    def make(self) -> torch.Tensor:
-        """The same, of the tensor that is made."""
-        return self._cut(self.memory.make())
-
-    def _cut(self, tensor: torch.Tensor) -> torch.Tensor:
-        x, y, w, h = self.box
-        return tensor[:, y : y + h, x : x + w]
-
-
-class RowOf(NamedTuple):
-    """A row of a batch (rows, channels, height, width)."""
-
-    batch: DeferredBatch
-    place: int
+    whole: _Memory | DeferredBatch
+    at: int | tuple[slice, ...]
 
     @property
     def real(self) -> torch.Tensor | None:
-        """A view of the real batch; None: it is not made yet."""
-        whole = self.batch._real
-        return None if whole is None else whole[self.place]
+        """The real view; None: what it shows is not made yet."""
+        whole = self.whole._real_or_none()
+        return None if whole is None else whole[self.at]
 
-    def make(self) -> torch.Tensor:
-        """The same, of the batch that is made."""
-        return self.batch.materialise()[self.place]
+    def materialise(self) -> torch.Tensor:
+        """The real view."""
+        return self.whole.materialise()[self.at]
 
 
 class _Kind(torch._C._TensorMeta):
@@ -371,7 +359,7 @@ class DeferredTensor(_Deferred):
             FileChanged: the file changed since it was opened.
             Whatever Pillow raises for a damaged body.
         """
-        return self._memory.make()
+        return self._memory.materialise()
 
     @property
     def has_gaps(self) -> bool:
@@ -381,8 +369,8 @@ class DeferredTensor(_Deferred):
     @property
     def row_of(self) -> DeferredBatch | None:
         """The batch of which this is a view; None: it is none."""
-        whole = self._memory.whole
-        return whole.batch if isinstance(whole, RowOf) else None
+        view = self._memory.whole
+        return view.whole if view and isinstance(view.whole, DeferredBatch) else None
 
     def as_subclass(self, kind: Any) -> Any:
         """As of any tensor: another one of the same memory."""
@@ -1274,7 +1262,7 @@ def _row_of(batch: DeferredBatch, place: int) -> Any:
         memory = memory.then(("contiguous",))
         if memory.strides != strides:
             return NotImplemented
-    memory.whole = RowOf(batch, place)
+    memory.whole = _View(batch, place)
     return DeferredTensor._of(memory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+import deferred_programs
 from fastload import FastLoader
 from fastload._sources.deferred import batch as batches
+from fastload._sources.deferred import switch
 from fastload._sources.deferred.recording import Opened, Recording
 
 NORMALIZE = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -105,6 +108,17 @@ def test_samples_that_are_made_at_once_are_stacked_with_the_others(
     for expected, batch in zip(DataLoader(dataset, batch_size=3), loader, strict=True):
         assert torch.equal(expected, batch)
     assert loader.stats()["images_deferred"] == 10 * len(photos)
+
+
+@pytest.mark.parametrize("how", range(9))
+def test_rows_of_a_batch_are_views_of_it(photos: list[Path], how: int) -> None:
+    def outcome(context: contextlib.AbstractContextManager[None]) -> Any:
+        with context:
+            image = Image.open(photos[0]).convert("RGB").resize((40, 30))
+            made = deferred_programs.taken_apart(v1.functional.to_tensor(image), how)
+            return deferred_programs.described(made)
+
+    assert outcome(switch.deferring()) == outcome(contextlib.nullcontext())
 
 
 def test_an_image_is_in_no_part_twice_and_parts_have_the_same_images() -> None:
