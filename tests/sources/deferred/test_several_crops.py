@@ -130,3 +130,4 @@ def test_an_image_is_in_no_part_twice_and_parts_have_the_same_images() -> None:
     assert parts([2, 0, 1]) == []
     assert parts([0, 0, 0, 1, 1, 1]) == [(0, 3), (1, 4), (2, 5)]
     assert parts([0, 1, 1, 2, 3, 3]) == [(0, 3), (1, 4), (2, 5)]
+    assert parts([0] * 99) == []
