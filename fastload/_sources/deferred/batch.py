@@ -440,7 +440,7 @@ def _several(recordings: Sequence[Recording]) -> list[tuple[int, ...]]:
     found: dict[int, list[int]] = {}
     for place, recording in enumerate(recordings):
         found.setdefault(id(recording.opened), []).append(place)
-    if not 1 < max(map(len, found.values())) <= _MOST_SHARING:
+    if not 1 < max(map(len, found.values()), default=0) <= _MOST_SHARING:
         return []
     alike: dict[int, list[list[int]]] = {}
     for places in found.values():
