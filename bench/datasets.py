@@ -243,6 +243,22 @@ def _recipe(crop: Any) -> Any:
     return transforms.Compose([crop, flip, tensor, transforms.Normalize(MEAN, STD)])
 
 
+@functools.cache
+def ten_crops() -> Any:
+    """The usual evaluation by ten crops of 224 x 224, stacked and normalised one by one."""
+    from torchvision import transforms
+
+    tensor, normalize = transforms.ToTensor(), transforms.Normalize(MEAN, STD)
+    return transforms.Compose(
+        [
+            transforms.Resize(256),
+            transforms.TenCrop(224),
+            transforms.Lambda(lambda crops: torch.stack([tensor(crop) for crop in crops])),
+            transforms.Lambda(lambda crops: torch.stack([normalize(crop) for crop in crops])),
+        ]
+    )
+
+
 def transformed(batch: dict[str, Any]) -> dict[str, Any]:
     """The function that users give to ``with_transform``."""
     images = [train_transform()(image.convert("RGB")) for image in batch["image"]]

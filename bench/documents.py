@@ -150,10 +150,7 @@ def scripts(rows: Sequence[Row]) -> str:
 
 
 def untuned(rows: Sequence[Row]) -> str:
-    """Scripts that nobody tuned to, all of them: what they gain, and gained before, in CPU time.
-
-    Each figure is that without workers, and that with two.
-    """
+    """Scripts that nobody tuned to, all of them: what they gain in CPU time."""
     by_script: dict[str, dict[int, Row]] = {}
     for row in _of(rows, "scripts"):
         if row.get("untuned"):
@@ -161,21 +158,15 @@ def untuned(rows: Sequence[Row]) -> str:
     if not by_script:
         return ""
     cells = []
-
-    def both(found: Mapping[int, Row], figure: Callable[[Row], float]) -> str:
-        return "/".join(
-            f"{figure(found[count]):.1f}" if count in found else "-" for count in (0, 2)
-        )
-
     for found in sorted(
         by_script.values(), key=lambda one: -min(float(row["median"]) for row in one.values())
     ):
         row = next(iter(found.values()))
         repository, kind = row["script"]["repository"], row["does"].split(":")[0]
         link = f"[{repository.split('/')[1]}](https://github.com/{repository}), {kind}"
-        before = both(found, lambda row: float(row["setting"]["before"]))
-        cells.append([link, before, both(found, lambda row: float(row["median"]))])
-    return "\n".join(_table(("script", "before", "now"), cells))
+        gains = [f"{found[count]['median']:.1f}" if count in found else "-" for count in (0, 2)]
+        cells.append([link, *gains])
+    return "\n".join(_table(("script", "0 workers", "2 workers"), cells))
 
 
 def remote(rows: Sequence[Row]) -> str:
@@ -297,6 +288,7 @@ def caches(rows: Sequence[Row]) -> str:
 _DEFERRED = {
     "train": "photos to 224x224: random crop and flip (`train`)",
     "two-views": "two views of each photo (`two-views`)",
+    "ten-crops": "ten crops of each photo (`ten-crops`)",
     "image-and-mask": "a photo and its mask, cropped alike (`image-and-mask`)",
     "small-jpegs": "32x32 JPEGs, padded crop and flip (`small-jpegs`)",
 }

@@ -549,6 +549,22 @@ def _unsqueezed(x: Any, how: int) -> Any:
     return x, y, batch, y.shape, y.stride(), y.squeeze(0), y[0], torch.cat([batch, y])
 
 
+def taken_apart(x: Any, how: int) -> Any:
+    """Rows of a batch, which see what changes, and what is stacked of them and of batches."""
+    batch = torch.stack([F.hflip(x), x, x])
+    rows = (list(batch), batch.unbind(), [batch[0], batch[1], batch[-1]])[how % 3]
+    moved = torch.stack([row * 2 for row in rows])
+    if how == 3:
+        rows[1].mul_(2)
+    elif how == 4:
+        batch.add_(1)
+    elif how == 5:
+        rows[0][:, 1:3, 2:5] = 1
+    both = torch.stack([batch, torch.stack(list(rows)), torch.stack([x, x, x]).clone()])
+    joined = torch.cat([both, both]) if how < 6 else torch.stack([moved, batch * 2])
+    return rows, moved, both, both.stride(), joined, joined.shape, batch[1:]
+
+
 def _saved(x: Any) -> Any:
     buffer = io.BytesIO()
     torch.save(x, buffer)
@@ -607,6 +623,7 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(_rows, n=st.integers(1, 3)),
     step(_batch),
     step(_unsqueezed, how=st.integers(0, 4)),
+    step(taken_apart, how=st.integers(0, 8)),
     step(_saved),
     step(lambda x: pickle.loads(pickle.dumps(x))),
     step(lambda x: copy.deepcopy(x)),

@@ -42,6 +42,9 @@ class AnyDataset(Suite):
         "train": _Own(make=lambda files: own.Trained(files, own.train_transform()), count=700),
         "stream": _Own(make=lambda files: own.Streamed(files, own.train_transform()), count=700),
         "two-views": _Own(make=lambda files: own.Trained(files, own.train_transform(), views=2)),
+        "ten-crops": _Own(
+            make=lambda files: own.Trained(files, own.ten_crops()), count=96, batch=16
+        ),
         "image-and-mask": _Own(make=own.Segmented),
         "numpy": _Own(make=own.Arrays),
         "albumentations": _Own(

@@ -96,6 +96,8 @@ class BatchRequest:
         params: what follows the geometry; None: nothing.
         images: the tensor to fill, (n, channels, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
+        rows: int64 (n,), the row of ``memory`` for each sample, of which there may be more; None:
+            sample i is row i.
         times: int64 (n, TIMES), where the times of each sample are written, as in
             the core's ``BatchSpec``; None: nowhere.
         cached: bool (n,), which samples the engine's cache has; None: there is no cache.
@@ -113,6 +115,7 @@ class BatchRequest:
     params: SampleParams | None = None
     images: torch.Tensor
     memory: np.ndarray
+    rows: np.ndarray | None = None
     times: np.ndarray | None = None
     cached: np.ndarray | None = None
     cache_fill: CacheFill | None = None

@@ -210,6 +210,7 @@ class Kernel:
         spec.box, spec.resized = geometry.box, geometry.resized
         spec.window, spec.flip = geometry.window, geometry.flip
         spec.out, spec.out_h, spec.out_w = batch.memory, geometry.out_h, geometry.out_w
+        spec.rows = batch.rows
         spec.status, spec.times, spec.threads = status, batch.times, threads
         spec.detail = np.empty(len(status), np.int32) if detail is None else detail
         spec.most_pixels, spec.entries, spec.filters = batch.most_pixels, entries, filters

@@ -196,6 +196,8 @@ class BatchSpec:
         box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
         filters: (n,), the filter of each sample's first resize, instead of ``filter``.
         out: n * channels * out_h * out_w elements of dtype, as bytes, one dimension.
+        rows: (n,), the row of ``out`` that each sample is stored in, of which there may be more
+            than n; None: the same as the sample.
         status, detail: (n,), written: a constant of fastload._native, and an errno for IO.
             UNSUPPORTED samples are left to Pillow: other formats, TURNED, a JPEG without an end (it
             may be truncated), and a sample in which any image has a side above 65,535, or whose
@@ -243,6 +245,7 @@ class BatchSpec:
     flip: npt.NDArray[np.uint8]
     filters: npt.NDArray[np.uint8] | None
     out: npt.NDArray[np.uint8] | memoryview
+    rows: npt.NDArray[np.int64] | None
     out_h: int
     out_w: int
     status: npt.NDArray[np.int32]

@@ -140,17 +140,17 @@ def test_no_script_is_in_both_lists_and_each_can_be_cloned() -> None:
         assert {folder.split("/")[0] for folder in script.folders} <= {script.folder}
 
 
-def test_untuned_scripts_are_all_in_one_table_with_what_they_gained_before() -> None:
+def test_untuned_scripts_are_all_in_one_table() -> None:
     rows = []
-    for name, processes, before, values in (
-        ("bad", 0, 0.5, [1.0]), ("bad", 2, 0.6, [1.2]), ("good", 0, 2.0, [3.0, 4.0, 5.0]),
+    for name, processes, values in (
+        ("bad", 0, [1.0]), ("bad", 2, [1.2]), ("good", 0, [3.0, 4.0, 5.0]),
     ):  # fmt: skip
         row = _row(f"a/{name}", values)
-        row["setting"] = {"processes": processes, "before": before}
+        row["setting"] = {"processes": processes}
         rows.append({**row, "untuned": True})
     assert documents.untuned(rows).splitlines()[2:] == [
-        "| [good](https://github.com/a/good), crops | 2.0/- | 4.0/- |",
-        "| [bad](https://github.com/a/bad), crops | 0.5/0.6 | 1.0/1.2 |",
+        "| [good](https://github.com/a/good), crops | 4.0 | - |",
+        "| [bad](https://github.com/a/bad), crops | 1.0 | 1.2 |",
     ]
 
 

@@ -219,6 +219,7 @@ def test_every_format_is_compared_with_the_fastest(
         ("pil", "torch"),
         ("stream", "torch"),
         ("two-views", "torch"),
+        ("ten-crops", "torch"),
         ("image-and-mask", "torch"),
         ("numpy", "torch"),
         ("huggingface", "native"),

@@ -107,6 +107,43 @@ def together(files: Any, views: list[str], region: list[int]) -> list[np.ndarray
     return [each["out"] for each in made]
 
 
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_windows_of_one_resized_image_are_as_they_are_alone(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "photo"
+    path.write_bytes(encode(photo(W, H), format))
+    files = open_files([path])
+    rows = 3
+
+    def view(window: list[int], flip: int, resized: list[int], row: int) -> dict[str, Any]:
+        found = fields(
+            files,
+            [[3, 4, 30, 20]],
+            size=[[W, H]],
+            resized=[resized],
+            window=[window],
+            flip=flip,
+            out_w=12,
+            out_h=11,
+        )
+        found["out"] = np.full(rows * found["out"].size, 7, np.uint8)
+        return {**found, "rows": np.array([row])}
+
+    crops = [(window, flip) for window in ([0, 0], [9, 0], [-2, 5], [5, 4]) for flip in (0, 1)]
+    for resized in ([20, 15], [41, 37], [30, 20], [20, 20]):
+        alone = [view(*crop, resized, 1) for crop in crops]
+        for each in alone:
+            start(files, each).wait()
+        together = [view(*crop, resized, 1) for crop in crops]
+        jobs = [start(files, {**each, "begin": False}) for each in together[1:]]
+        regions = np.array([[3, 4, 30, 20]], np.int32)
+        start(files, {**together[0], "views": (jobs, regions)}).wait()
+        for one, other in zip(alone, together, strict=True):
+            assert one["status"].tolist() == other["status"].tolist() == [0]
+            assert np.array_equal(one["out"], other["out"])
+            first, made, last = other["out"].reshape(rows, -1)
+            assert (first == 7).all() and (last == 7).all() and (made != 7).any()
+
+
 @pytest.mark.parametrize("format", ["BMP", "JPEG"])
 @pytest.mark.parametrize("region", [[0, 0, 0, 0], [1, 2, 35, 26]])
 def test_views_are_as_they_are_alone_however_they_begin(

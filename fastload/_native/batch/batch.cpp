@@ -43,6 +43,10 @@ int64_t thread_id() {
 // Bytes that a thread keeps for the pixels that views share.
 constexpr size_t kRegionKept = size_t{16} << 20;
 
+bool resizes(const Sample& s) {
+  return s.resized_w != s.box_w || s.resized_h != s.box_h;
+}
+
 // Frees a larger buffer however the sample ends.
 struct RegionTrim {
   std::vector<uint8_t>* region;
@@ -80,7 +84,6 @@ BatchJob::BatchJob(std::shared_ptr<Files> files, std::vector<Sample> samples, Ba
       detail_(detail),
       times_(times),
       cache_fill_(std::move(cache_fill)) {
-  const auto resizes = [](const Sample& s) { return s.resized_w != s.box_w || s.resized_h != s.box_h; };
   if (std::none_of(samples_.begin(), samples_.end(), resizes)) return;
   axes_.reserve(samples_.size());
   resampling::SharedAxes shared;
@@ -166,6 +169,43 @@ bool BatchJob::begins(const BatchJob& view, int64_t item) const {
          std::equal(output_.fill, output_.fill + 3, out.fill) && begin_alike(params_, view.params_, item);
 }
 
+bool BatchJob::resizes_for_all(int64_t item) const {
+  const Sample& a = samples_[static_cast<size_t>(item)];
+  if (!resizes(a) || output_.scaled) return false;
+  int64_t wanted = 0;  // pixels of all windows
+  const auto add = [&](const BatchJob& view) {
+    const size_t at = 2 * static_cast<size_t>(item);
+    const bool staged = !view.params_.empty();
+    wanted += std::min<int64_t>(a.resized_w, staged ? view.params_.first_size[at] : view.output_.out_w) *
+              std::min<int64_t>(a.resized_h, staged ? view.params_.first_size[at + 1] : view.output_.out_h);
+  };
+  add(*this);
+  for (const auto& view : views_) {
+    const Sample& b = view->samples_[static_cast<size_t>(item)];
+    if (a.box_x != b.box_x || a.box_y != b.box_y || a.box_w != b.box_w || a.box_h != b.box_h ||
+        a.resized_w != b.resized_w || a.resized_h != b.resized_h || a.filter != b.filter ||
+        output_.order != view->output_.order || view->output_.scaled) {
+      return false;
+    }
+    add(*view);
+  }
+  return wanted >= int64_t{a.resized_w} * a.resized_h;
+}
+
+void BatchJob::place(const Sample& sample, int64_t item, int out_w, int out_h, Placement* placement) const {
+  placement->source_w = sample.source_w;
+  placement->source_h = sample.source_h;
+  placement->box_x = sample.box_x;
+  placement->box_y = sample.box_y;
+  placement->resize =
+      Resize{sample.box_w, sample.box_h, sample.resized_w, sample.resized_h, sample.window_x, sample.window_y,
+             out_w,        out_h,        sample.filter,    output_.order};
+  if (!axes_.empty() && resizes(sample)) {
+    placement->resize.x_axis = axes_[static_cast<size_t>(item)].x.get();
+    placement->resize.y_axis = axes_[static_cast<size_t>(item)].y.get();
+  }
+}
+
 Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error) {
   const Sample& sample = samples_[static_cast<size_t>(item)];
   ThreadState& state = thread_state();
@@ -184,19 +224,26 @@ Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, 
   const RegionTrim trim{&state.region};
   Span source = span;
   Kind kind = sample.kind;
+  const bool resized = region.w > 0 && resizes_for_all(item);
   if (region.w > 0) {
-    const size_t nbytes = size_t{3} * static_cast<size_t>(region.w) * static_cast<size_t>(region.h);
-    if (state.region.size() < nbytes + Scratch::kSlack) state.region.resize(nbytes + Scratch::kSlack);
     Placement pixels{};
     pixels.source_w = sample.source_w;
     pixels.source_h = sample.source_h;
-    pixels.box_x = region.x;
-    pixels.box_y = region.y;
-    pixels.resize = Resize{region.w, region.h, region.w, region.h,       0,
-                           0,        region.w, region.h, output_.filter, output_.order};
+    if (resized) {
+      place(sample, item, sample.resized_w, sample.resized_h, &pixels);
+      pixels.resize.window_x = pixels.resize.window_y = 0;
+    } else {
+      pixels.box_x = region.x;
+      pixels.box_y = region.y;
+      pixels.resize = Resize{region.w, region.h, region.w, region.h,       0,
+                             0,        region.w, region.h, output_.filter, output_.order};
+    }
+    const int w = pixels.resize.out_w, h = pixels.resize.out_h;
+    const size_t nbytes = size_t{3} * static_cast<size_t>(w) * static_cast<size_t>(h);
+    if (state.region.size() < nbytes + Scratch::kSlack) state.region.resize(nbytes + Scratch::kSlack);
     pixels.target.data = state.region.data();
     pixels.target.dtype = Dtype::kUint8;
-    pixels.target.row_stride = int64_t{3} * region.w;
+    pixels.target.row_stride = int64_t{3} * w;
     pixels.target.pixel_stride = 3;
     pixels.target.channel_stride = 1;
     const Status status = decode_span(span, kind, pixels, &state);
@@ -211,7 +258,11 @@ Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, 
     const bool begun = made == Status::kOk && before->begins(batch, item);
     before = &batch;
     Sample moved = batch.samples_[static_cast<size_t>(item)];
-    if (region.w > 0) {
+    if (resized) {
+      moved.source_w = moved.box_w = moved.resized_w;
+      moved.source_h = moved.box_h = moved.resized_h;
+      moved.box_x = moved.box_y = 0;
+    } else if (region.w > 0) {
       moved.source_w = region.w;
       moved.source_h = region.h;
       moved.box_x -= region.x;
@@ -231,19 +282,9 @@ Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind
   ThreadState& state = thread_state();
   const int64_t w = output_.out_w, h = output_.out_h;
   Placement placement;
-  placement.source_w = sample.source_w;
-  placement.source_h = sample.source_h;
-  placement.box_x = sample.box_x;
-  placement.box_y = sample.box_y;
-  placement.resize =
-      Resize{sample.box_w,    sample.box_h,  sample.resized_w, sample.resized_h, sample.window_x,
-             sample.window_y, output_.out_w, output_.out_h,    sample.filter,    output_.order};
-  if (!axes_.empty()) {
-    placement.resize.x_axis = axes_[static_cast<size_t>(item)].x.get();
-    placement.resize.y_axis = axes_[static_cast<size_t>(item)].y.get();
-  }
+  place(sample, item, output_.out_w, output_.out_h, &placement);
   const bool gray = output_.channels == 1, planar = gray || !output_.channels_last;
-  placement.target.data = output_.data + item * output_.channels * w * h * dtype_nbytes(output_.dtype);
+  placement.target.data = output_.data + sample.row * output_.channels * w * h * dtype_nbytes(output_.dtype);
   placement.target.dtype = output_.dtype;
   placement.target.row_stride = planar ? w : w * 3;
   placement.target.pixel_stride = planar ? 1 : 3;

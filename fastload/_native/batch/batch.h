@@ -46,12 +46,13 @@ struct Sample {
   int32_t window_x, window_y;
   bool flip;
   Filter filter;
-  bool large;  // a side exceeds kMaxSide, or there are too many pixels: Pillow decodes this sample
+  int64_t row;  // of the batch, that it is stored in
+  bool large;   // a side exceeds kMaxSide, or there are too many pixels: Pillow decodes this sample
 };
 
 // Settings that all samples of a batch share.
 struct BatchOutput {
-  uint8_t* data;  // count * channels * out_h * out_w elements of `dtype`, owned by the caller
+  uint8_t* data;  // rows of channels * out_h * out_w elements of `dtype`, owned by the caller
   int channels;   // 3; or 1 for gray images: their three channels are equal, so one is stored
   Dtype dtype;
   int out_w, out_h;
@@ -130,6 +131,11 @@ class BatchJob final : public Job {
               bool begun, int* error);
   // Whether sample `item` of `view` begins with what this job leaves in the canvas. See begin_alike().
   bool begins(const BatchJob& view, int64_t item) const;
+  // Whether all views of sample `item` resize the same box alike, and want at least as many pixels of that as
+  // it has: it is resized once.
+  bool resizes_for_all(int64_t item) const;
+  // What decoders are told of `sample`, but for the target.
+  void place(const Sample& sample, int64_t item, int out_w, int out_h, Placement* placement) const;
   // Makes all views of a sample and sets their statuses. Any result but kOk: no view was made. A view that
   // differs from the one before only after the first operations goes on with that one's canvas.
   Status make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error);

@@ -198,7 +198,8 @@ struct BatchSpec {
   py::object file = py::none(), offset = py::none(), nbytes = py::none(), kind = py::none();
   py::object size = py::none(), checksum = py::none(), check = py::none();
   py::object box = py::none(), resized = py::none(), window = py::none(), flip = py::none();
-  py::object out = py::none(), status = py::none(), detail = py::none(), times = py::none();
+  py::object out = py::none(), rows = py::none(), status = py::none(), detail = py::none(),
+             times = py::none();
   py::object stages = py::none(), erase = py::none(), filters = py::none();
   py::object entries = py::none(), views = py::none();
   std::shared_ptr<CacheFill> cache_fill;
@@ -233,11 +234,13 @@ std::unique_ptr<PyJob> submit(const py::object& files, const BatchSpec& spec) {
   if (channels != 1 && channels != 3) throw py::value_error("channels: expected 1 or 3");
   output.channels = channels;
   // 3 * 2^62 * 4 bytes per sample at most, and the arrays limit n: 128 bits cannot overflow.
-  const __int128 wanted =
-      static_cast<__int128>(n) * channels * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
-  if (out_array.ndim() != 1 || wanted != out_array.nbytes()) {
+  const __int128 row =
+      static_cast<__int128>(channels) * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
+  const bool placed = !spec.rows.is_none();
+  const Buffer rows_array = placed ? read_array(spec.rows, "rows", 'i', 8, n) : Buffer();
+  if (out_array.ndim() != 1 || (placed ? out_array.nbytes() % row : out_array.nbytes() - n * row) != 0) {
     throw py::value_error("out: expected one dimension of n * channels * out_h * out_w * itemsize = " +
-                          std::to_string(static_cast<long long>(wanted)) + " bytes, got " +
+                          std::to_string(static_cast<long long>(n * row)) + " bytes, got " +
                           std::to_string(out_array.nbytes()));
   }
   output.data = out_array.data<uint8_t>();
@@ -286,6 +289,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const BatchSpec& spec) {
       check_filter(filter_array.data<uint8_t>()[i]);
       s.filter = static_cast<Filter>(filter_array.data<uint8_t>()[i]);
     }
+    s.row = placed ? rows_array.data<int64_t>()[i] : static_cast<int64_t>(i);
+    require(s.row >= 0 && (s.row + 1) * row <= out_array.nbytes(), "rows", i, "a row of out");
     s.large = large[i] || is_large(s, spec.most_pixels) ||
               (spec.cache_fill && is_large(spec.cache_fill->samples[i], spec.most_pixels));
     check_sample(s, i);
@@ -371,7 +376,7 @@ void bind_batches(py::module_& m) {
       {"window", &BatchSpec::window},   {"flip", &BatchSpec::flip},     {"out", &BatchSpec::out},
       {"status", &BatchSpec::status},   {"detail", &BatchSpec::detail}, {"times", &BatchSpec::times},
       {"stages", &BatchSpec::stages},   {"erase", &BatchSpec::erase},   {"filters", &BatchSpec::filters},
-      {"entries", &BatchSpec::entries}, {"views", &BatchSpec::views}};
+      {"entries", &BatchSpec::entries}, {"views", &BatchSpec::views},   {"rows", &BatchSpec::rows}};
   const std::pair<const char*, Number> numbers[] = {
       {"dtype", &BatchSpec::dtype},    {"channels", &BatchSpec::channels}, {"filter", &BatchSpec::filter},
       {"order", &BatchSpec::order},    {"out_h", &BatchSpec::out_h},       {"out_w", &BatchSpec::out_w},

@@ -135,11 +135,10 @@ class Found:
         """Make the batches of which rows are wanted, so that these are views of them."""
         if not self.tensors:
             return
-        from .tensor import DeferredRow
-
         for tensor in self.tensors.values():
-            if isinstance(tensor, DeferredRow):
-                tensor.batch.materialise(lambda batch: fill(decoder, batch).result())
+            batch = _viewed(tensor)
+            if batch is not None:
+                batch.materialise(lambda batch: fill(decoder, batch).result())
 
 
 def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Filling:
@@ -171,7 +170,7 @@ def parts_of(
 
         kind = tv_tensors.Image
     recording = tensor.recording
-    if recording is None or tensor.has_gaps:
+    if recording is None or tensor.has_gaps or tensor.row_of is not None:
         return kind, shape, strides, dtype, None
     return kind, shape, strides, dtype, [recording]
 
@@ -185,15 +184,15 @@ def start(
     rows: list[Row],
 ) -> Filling:
     """Start to fill a tensor of this kind, shape and strides (in elements) with ``rows``."""
-    single = len(shape) == 3
-    if single:
-        shape, strides = (1, *shape), (math.prod(shape), *strides)
-    filling = decoder.begin(shape, strides, dtype)
-    if single:
+    images, steps = shape, strides
+    if len(shape) != 4:
+        images, steps = (len(rows), *shape[-3:]), (math.prod(shape[-3:]), *strides[-3:])
+    filling = decoder.begin(images, steps, dtype)
+    if images is not shape:
         # A tensor of its own, not a view of the batch.
-        row = filling.tensor
+        batch = filling.tensor
         filling.tensor = torch.empty(0, dtype=dtype, device="cpu").set_(
-            row.untyped_storage(), 0, row.shape[1:], row.stride()[1:]
+            batch.untyped_storage(), batch.storage_offset(), shape, strides
         )
         if kind is not torch.Tensor:
             filling.tensor = filling.tensor.as_subclass(kind)
@@ -207,6 +206,15 @@ def start(
                 filling.put(at, row)
         place += len(together)
     return filling
+
+
+def _viewed(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> DeferredBatch | None:
+    """The batch of which a deferred tensor is a view; None: it is none."""
+    from .tensor import DeferredRow, DeferredTensor
+
+    if isinstance(tensor, DeferredRow):
+        return tensor.batch
+    return tensor.row_of if isinstance(tensor, DeferredTensor) else None
 
 
 def _opened_in(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Iterable[Opened]:

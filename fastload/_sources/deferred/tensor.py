@@ -19,6 +19,12 @@ Note [Parts]
     recorded, as are those of ``x``. What changes either of them in place makes ``x``, and the part
     is then a view of it. So does a second part: to decode an image once and to cut is less work
     than to decode it for each part.
+
+Note [Rows of a batch]
+    Ten crops of an image are stacked, taken apart to be normalised, and stacked again. What is
+    taken out of a batch that is not made yet is a view of it, as a part is of a tensor: new values
+    of a row are recorded, and what changes it in place makes the batch. Batches of one shape are
+    stacked, too: (samples, crops, channels, height, width), with a row for every crop.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -75,8 +81,8 @@ class _Memory:
 
     Attributes:
         gaps: the strides, in elements, where there are gaps between the rows; None: there are none.
-        whole: what this is a part of, and the box x, y, w, h; None: it is no part. See Note
-            [Parts].
+        whole: what this is a part or a row of; None: neither. See Note [Parts] and Note [Rows of a
+            batch].
         has_part: whether something is a part of it.
     """
 
@@ -98,7 +104,7 @@ class _Memory:
         self.mode = mode
         self.layout = layout
         self.gaps: Strides | None = None
-        self.whole: tuple[_Memory, Box] | None = None
+        self.whole: _View | None = None
         self.has_part = False
         self._real: torch.Tensor | None = None
 
@@ -116,19 +122,18 @@ class _Memory:
     def real(self) -> torch.Tensor | None:
         """The real tensor; None: it is not made yet."""
         if self._real is None and self.whole is not None:
-            memory, box = self.whole
-            whole = memory.real
-            if whole is not None:
-                self._real = _cut(whole, box)
+            self._real = self.whole.real
         return self._real
 
-    def make(self) -> torch.Tensor:
+    def _real_or_none(self) -> torch.Tensor | None:
+        return self.real
+
+    def materialise(self) -> torch.Tensor:
         """The real tensor. It is made once."""
         real = self.real
         if real is None:
             if self.whole is not None:
-                memory, box = self.whole
-                real = _cut(memory.make(), box)
+                real = self.whole.materialise()
             else:
                 recording = self.recording()
                 made = single.tensor(recording, self.layout)
@@ -160,14 +165,32 @@ class _Memory:
         part = self.then(("part", *box))
         if part.strides != self.strides:
             part.gaps = self.strides
-        part.whole = self, box
+        x, y, w, h = box
+        part.whole = _View(self, (slice(None), slice(y, y + h), slice(x, x + w)))
         self.has_part = True
         return part
 
 
-def _cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    x, y, w, h = box
-    return tensor[:, y : y + h, x : x + w]
+class _View(NamedTuple):
+    """A part of a tensor, or a row of a batch: what indexing gives.
+
+    Attributes:
+        whole: the memory of the tensor, or the batch.
+        at: an index, as torch takes it.
+    """
+
+    whole: _Memory | DeferredBatch
+    at: int | tuple[slice, ...]
+
+    @property
+    def real(self) -> torch.Tensor | None:
+        """The real view; None: what it shows is not made yet."""
+        whole = self.whole._real_or_none()
+        return None if whole is None else whole[self.at]
+
+    def materialise(self) -> torch.Tensor:
+        """The real view."""
+        return self.whole.materialise()[self.at]
 
 
 class _Kind(torch._C._TensorMeta):
@@ -336,12 +359,18 @@ class DeferredTensor(_Deferred):
             FileChanged: the file changed since it was opened.
             Whatever Pillow raises for a damaged body.
         """
-        return self._memory.make()
+        return self._memory.materialise()
 
     @property
     def has_gaps(self) -> bool:
         """Whether there are gaps between its rows, which belong to another tensor."""
         return self._memory.gaps is not None
+
+    @property
+    def row_of(self) -> DeferredBatch | None:
+        """The batch of which this is a view; None: it is none."""
+        view = self._memory.whole
+        return view.whole if view and isinstance(view.whole, DeferredBatch) else None
 
     def as_subclass(self, kind: Any) -> Any:
         """As of any tensor: another one of the same memory."""
@@ -439,15 +468,15 @@ class DeferredUnsqueezed(DeferredTensor):
 
 
 class DeferredBatch(_Deferred):
-    """Deferred tensors of one shape and dtype, stacked along a new first dimension.
+    """Deferred tensors of one shape and dtype, or such batches, stacked along a new dimension.
 
     Args:
         rows: the tensors; at least one of them is deferred.
 
     Attributes:
         rows: what was recorded, or a copy of a tensor that is made already. What is done in place
-            to a row later does not show here.
-        row_strides: of each row; one for all of them where they are equal.
+            to a row later does not show here. Of stacked batches, those of all of them.
+        row_strides: of what was stacked; one for all where they are equal.
     """
 
     rows: tuple[Recording | torch.Tensor, ...]
@@ -527,7 +556,7 @@ class DeferredBatch(_Deferred):
                 row if isinstance(row, torch.Tensor) else cast(torch.Tensor, replay(row))
                 for row in self.rows
             ]
-        )
+        ).view(self._shape())
 
     def _real_or_none(self) -> torch.Tensor | None:
         return self._real
@@ -726,6 +755,9 @@ def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
 def _strides(row: torch.Tensor) -> tuple[int, ...]:
     if isinstance(row, DeferredTensor) and row._memory.real is None:
         return row._memory.strides
+    if isinstance(row, DeferredBatch):
+        with torch._C.DisableTorchFunctionSubclass():  # they are the wrapper's own
+            return tuple(row.stride())
     return tuple(plain(row).stride())
 
 
@@ -1014,6 +1046,8 @@ def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     alike = _alike(tensors)
     if alike is not None:
         return alike
+    if any(map(_whole_batch, tensors)):
+        return _stacked(tensors)
     if not any(pending(tensor) for tensor in tensors):
         return NotImplemented
     first = tensors[0]
@@ -1052,6 +1086,36 @@ def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
     return DeferredBatch._of(tuple(recordings), shape, layout.dtype, (gaps or strides,))
 
 
+def _whole_batch(value: Any) -> bool:
+    """Whether it is a batch of recordings (rows, channels, height, width)."""
+    return (
+        isinstance(value, DeferredBatch)
+        and value._real is None
+        and value._blank_row is None
+        and len(value._geometry[0]) == _RANK
+        and {Recording}.issuperset(map(type, value.rows))
+    )
+
+
+def _stacked(batches: Sequence[Any]) -> Any:
+    """The stack of batches, some of which are made already."""
+    shape, dtype = next(batch for batch in batches if _whole_batch(batch))._geometry
+    strides = _contiguous_strides(shape)
+    rows: list[Recording | torch.Tensor] = []
+    for batch in batches:
+        if _whole_batch(batch):
+            alike, added = batch, batch.rows
+        else:
+            alike = plain(batch)
+            if type(alike) is not torch.Tensor or alike.device != _CPU or alike.requires_grad:
+                return NotImplemented
+            added = alike.clone()
+        if (tuple(alike.shape), alike.dtype) != (shape, dtype) or _strides(alike) != strides:
+            return NotImplemented
+        rows += added
+    return DeferredBatch._of(tuple(rows), shape, dtype, (strides,), len(batches))
+
+
 def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)) or not tensors:
         return NotImplemented
@@ -1071,7 +1135,9 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
             return NotImplemented
     if len(patterns) > 1:
         return NotImplemented
-    return DeferredBatch._of(tuple(rows), tuple(first.shape[1:]), first.dtype, tuple(patterns))
+    count = sum(len(tensor) for tensor in tensors)
+    shape = tuple(first.shape[1:])
+    return DeferredBatch._of(tuple(rows), shape, first.dtype, tuple(patterns), count)
 
 
 def _unsqueeze(tensor: Any, dim: Any) -> Any:
@@ -1170,9 +1236,34 @@ def _fill(batch: Any, value: Any) -> Any:
 
 
 def _unbind(batch: Any, dim: Any = 0) -> Any:
-    if not _to_fill(batch) or dim != 0:
+    if dim != 0:
         return NotImplemented
-    return tuple(DeferredRow(batch, place) for place in range(len(batch.rows)))
+    if _to_fill(batch):
+        return tuple(DeferredRow(batch, place) for place in range(len(batch.rows)))
+    if not _whole_batch(batch):
+        return NotImplemented
+    rows = tuple(_row_of(batch, place) for place in range(len(batch.rows)))
+    return NotImplemented if any(row is NotImplemented for row in rows) else rows
+
+
+def _iter(batch: Any) -> Any:
+    rows = _unbind(batch)
+    return NotImplemented if rows is NotImplemented else iter(rows)
+
+
+def _row_of(batch: DeferredBatch, place: int) -> Any:
+    """A row of a batch of recordings. See Note [Rows of a batch]."""
+    recording = cast(Recording, batch.rows[place])
+    found = layout(recording)
+    assert found is not None, "a row is a tensor"
+    memory = _Memory(*recording[:2], *recording[2:], found)
+    strides = _strides(batch)[1:]
+    if memory.strides != strides:
+        memory = memory.then(("contiguous",))
+        if memory.strides != strides:
+            return NotImplemented
+    memory.whole = _View(batch, place)
+    return DeferredTensor._of(memory)
 
 
 def _part(tensor: DeferredTensor, index: Any) -> Any:
@@ -1272,6 +1363,8 @@ def _get(tensor: Any, index: Any) -> Any:
         return _ordered(tensor, index) if type(index) is list else _part(tensor, index)
     if _unsqueezed(tensor):
         return _squeeze(tensor, 0) if type(index) is int and index in (0, -1) else NotImplemented
+    if type(index) is int and _whole_batch(tensor) and -len(tensor) <= index < len(tensor):
+        return _row_of(tensor, index % len(tensor))
     if _row_to_fill(tensor):
         row, part = tensor, index
     elif _to_fill(tensor):
@@ -1430,6 +1523,7 @@ def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
     yield _fill, (x.fill_,)
     yield (lambda batch: _fill(batch, 0)), (x.zero_,)
     yield _unbind, (x.unbind, torch.unbind)
+    yield _iter, (x.__iter__,)
     yield _flip, (x.flip, torch.flip)
     yield _get, (x.__getitem__,)
     yield _set, (x.__setitem__,)
