@@ -53,17 +53,13 @@ class PythonSamples:
     def __call__(
         self, store: Store, records: np.ndarray, make: Make, *, check: bool = True
     ) -> torch.Tensor | list[Any]:
-        """What ``make`` makes of each of ``records`` (int64, in range).
+        """What ``make`` makes of each of ``records`` (int64, in range): a list, or one tensor.
 
         Args:
-            store: holds the records.
-            records: record numbers.
+            store, records: what is read.
             make: the user's code. It may be called twice for a record, if an image of the batch is
                 damaged, with the global generators in the same states.
             check: whether to verify checksums.
-
-        Returns:
-            A list; or one tensor (n, ...) of which each row is a sample.
 
         Raises:
             DataError: a record cannot be read. What ``make`` raises is raised as it is.

@@ -28,11 +28,8 @@ class Joined:
     def of(self, dataset: object, indices: Sequence[Any], *, seeded: bool) -> PackedDataset | None:
         """A dataset that has the same samples at ``indices``; None: ``dataset`` is no such one.
 
-        Args:
-            dataset: any.
-            indices: positions in it.
-            seeded: the caller seeds each sample. Otherwise a part with its own seed cannot be
-                joined, because that seed goes with the part's own record numbers.
+        ``seeded``: the caller seeds each sample. Otherwise a part with its own seed cannot be
+        joined, because that seed goes with the part's own record numbers.
         """
         plain = type(dataset) is ConcatDataset
         mixed = type(dataset) is MixDataset and not dataset.mix.numbered

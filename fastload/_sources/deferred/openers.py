@@ -51,7 +51,11 @@ def at_path(name: str | bytes) -> File | None:
                 return None
             with open(name, "rb") as file:
                 return of_bytes(file.read())
-        path, stamp = _absolute(name), stamps.of(status)
+        # From the root of the file system; links and dots may be in it.
+        path = name if type(name) is str else os.fsdecode(name)
+        if path[:1] != "/":
+            path = os.path.abspath(path)
+        stamp = stamps.of(status)
         header = header_table().find(path, stamp)
         if header is None:
             with open(name, "rb", buffering=0) as file:
@@ -123,12 +127,6 @@ def _deferred(
     return image
 
 
-def _absolute(name: str | bytes) -> str:
-    """The path, from the root of the file system; links and dots may be in it."""
-    path = name if type(name) is str else os.fsdecode(name)
-    return path if path[:1] == "/" else os.path.abspath(path)
-
-
 def _open_file(original: Open, fp: Any) -> Any:
     """Of an open file, or of what behaves like one."""
     if type(fp) is io.BytesIO:
@@ -156,7 +154,7 @@ def _named(fp: io.BufferedReader) -> File | None:
     name = fp.name
     if not isinstance(name, (str, bytes)):
         return None
-    status, path = os.fstat(fp.fileno()), _absolute(name)
+    status, path = os.fstat(fp.fileno()), os.path.abspath(os.fsdecode(name))
     try:
         there = os.stat(path)
     except OSError:

@@ -105,10 +105,6 @@ class TensorOperation:
     erases: bool = False
 
 
-def _same_size(size: Size, mode: str, new_mode: str) -> tuple[Size, str]:
-    return size, new_mode
-
-
 def _resized(size: Size, mode: str, w: int, h: int, *rest: Argument) -> tuple[Size, str]:
     return (w, h), mode
 
@@ -123,17 +119,11 @@ def _expanded(
     return (left + size[0] + right, top + size[1] + bottom), mode
 
 
-_QUARTERS = (
-    None,
-    PIL.Image.Transpose.ROTATE_90,
-    PIL.Image.Transpose.ROTATE_180,
-    PIL.Image.Transpose.ROTATE_270,
-)
-
-
-def _rot90(image: Image, turns: int) -> Image:
-    method = _QUARTERS[turns]
-    return image.copy() if method is None else image.transpose(method)
+_QUARTERS = {
+    1: PIL.Image.Transpose.ROTATE_90,
+    2: PIL.Image.Transpose.ROTATE_180,
+    3: PIL.Image.Transpose.ROTATE_270,
+}
 
 
 def _flip(image: Image, vertical: bool) -> Image:
@@ -162,7 +152,10 @@ def _radius(x: float, y: float) -> Any:
 IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     # Mode.
     "convert": ImageOperation(
-        lambda image, mode: image.convert(mode), _same_size, slot=slots.convert, by_pixel=True
+        lambda image, mode: image.convert(mode),
+        lambda size, mode, to: (size, to),
+        slot=slots.convert,
+        by_pixel=True,
     ),
     "grayscale": ImageOperation(  # three equal channels
         lambda image: pil_functional.to_grayscale(image, 3),
@@ -203,7 +196,9 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         lambda image, w, h, resample, box: image.resize((w, h), resample, box), _resized
     ),
     "flip": ImageOperation(_flip, None, Composed.flip),
-    "rot90": ImageOperation(_rot90, _turned, slot=slots.rot90),
+    "rot90": ImageOperation(  # quarter turns: 1 to 3
+        lambda image, turns: image.transpose(_QUARTERS[turns]), _turned, slot=slots.rot90
+    ),
     "affine": ImageOperation(  # w, h, 6 numbers, filter, fill
         _transform(PIL.Image.Transform.AFFINE), _resized, slot=slots.affine
     ),
@@ -373,10 +368,6 @@ def _look_up(tensor: torch.Tensor, values: bytes) -> torch.Tensor:
     return made
 
 
-def _bordered(size: Size, left: int, top: int, right: int, bottom: int, value: float) -> Size:
-    return left + size[0] + right, top + size[1] + bottom
-
-
 TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "to_tensor": TensorOperation(
         lambda image: functional.to_tensor(image),
@@ -405,7 +396,7 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "border": TensorOperation(  # left, top, right, bottom, value: what is stored there
         _border,
         lambda before, *border: Layout(before.dtype, contiguous=True),
-        _bordered,
+        lambda before, *border: _expanded(before, "", *border)[0],
         Composed.border,
         numbers=4,
     ),

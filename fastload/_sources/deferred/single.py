@@ -140,7 +140,8 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
         if ahead is not None:
             memory = ahead.take(ended)
         if memory is None:
-            memory = _filled(ended, _ROWS_OF_PIXELS, kept)
+            begun = _begun(ended, _ROWS_OF_PIXELS, kept)
+            memory = None if begun is None else begun.result()
         if memory is None:
             return None
         if ahead is not None:
@@ -157,7 +158,7 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
 
 
 def _whole(opened: Opened) -> np.ndarray | None:
-    """The pixels of an RGB JPEG, uint8, 1-D, by one call of the core; None: ``_filled`` decides."""
+    """The pixels of an RGB JPEG, uint8, 1-D, by one call of the core; None: ``_begun`` decides."""
     if opened.mode != "RGB" or opened.format != "JPEG" or THREAD.batch.cache is not None:
         return None
     core = _native.load()
@@ -178,7 +179,8 @@ def tensor(
 
     ``least_pixels``: of the images that the core makes; None: where it gains.
     """
-    memory = _filled(recording, layout, _kept(recording, whole=False), least_pixels)
+    begun = _begun(recording, layout, _kept(recording, whole=False), least_pixels=least_pixels)
+    memory = None if begun is None else begun.result()
     if memory is None:
         return None
     note_made(recording.opened)
@@ -220,20 +222,6 @@ def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
     return _made(Recording(opened, operations, opened.size, "RGB"), None, whole=True)
 
 
-def _filled(
-    recording: Recording,
-    layout: Layout,
-    kept: np.ndarray | None,
-    least_pixels: int | None = None,
-) -> np.ndarray | None:
-    """The memory of the tensor that a recording ends in: uint8, 1-D.
-
-    ``kept``: the pixels of the whole image in mode "RGB", if they are known.
-    """
-    begun = _begun(recording, layout, kept, 0, least_pixels)
-    return None if begun is None else begun.result()
-
-
 def begin(recording: Recording) -> Begun | None:
     """Have the core's threads begin with the pixels of a recording that ``pixels`` has ended."""
     return _begun(recording, _ROWS_OF_PIXELS, None, threads=1)
@@ -243,9 +231,10 @@ def _begun(
     recording: Recording,
     layout: Layout,
     kept: np.ndarray | None,
-    threads: int,
+    threads: int = 0,
     least_pixels: int | None = None,
 ) -> Begun | None:
+    """``kept``: the pixels of the whole image in mode "RGB", if they are known."""
     width, height = recording.opened.size
     if width * height < (LEAST_PIXELS if least_pixels is None else least_pixels):
         return None

@@ -60,9 +60,9 @@ def point(size: Size, mode: str, table: tuple[int, ...]) -> Slot:
     return pixels.LEVELS, (len(table) // 256, *packed)
 
 
-def rot90(size: Size, mode: str, turns: int) -> Slot | None:
+def rot90(size: Size, mode: str, turns: int) -> Slot:
     """Quarter turns counterclockwise."""
-    return (_ROTATIONS[turns % 4], ()) if turns % 4 else None
+    return _ROTATIONS[turns], ()
 
 
 def affine(

@@ -82,26 +82,18 @@ def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
     return known
 
 
-def in_core(
-    levels: np.ndarray, v2: bool, kernel: Kernel, sigma: tuple[float, float]
-) -> np.ndarray | None:
-    """An RGB image, uint8 (h, w, 3), as the core blurs it; None: it cannot."""
-    core = _native.load()
-    across, down = (weights(v2, *one) for one in zip(kernel, sigma, strict=True))
-    if core is None or across is None or down is None:
-        return None
-    made: np.ndarray = levels.copy()
-    core.pixels(made, np.array([pixels.TORCH_BLUR], np.int32), np.array([values(across, down)]))
-    return made
-
-
 def _compared(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
-    rng, sigma = np.random.default_rng(0), (_SIGMA, _SIGMA)
+    core, rng = _native.load(), np.random.default_rng(0)
+    across, down = (weights(v2, taps, _SIGMA) for taps in kernel)
+    if core is None or across is None or down is None:
+        return False
+    codes, numbers = np.array([pixels.TORCH_BLUR], np.int32), np.array([values(across, down)])
     with eagerly():
         for _ in range(-(-_COMPARED // (3 * size[0] * size[1]))):
             noise = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            theirs = np.asarray(blurred(PIL.Image.fromarray(noise), v2, kernel, sigma))
-            made = in_core(noise, v2, kernel, sigma)
-            if made is None or not np.array_equal(made, theirs):
+            image = PIL.Image.fromarray(noise)  # which has a copy
+            theirs = np.asarray(blurred(image, v2, kernel, (_SIGMA, _SIGMA)))
+            core.pixels(noise, codes, numbers)
+            if not np.array_equal(noise, theirs):
                 return False
     return True

@@ -18,7 +18,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-from fastload._sources.deferred import switch, tensor, thread_state
+from fastload._sources.deferred import switch, tensor, thread_state, trial
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.replay import replay
 from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
@@ -33,6 +33,13 @@ def photo(tmp_path: Path) -> Path:
     small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), np.uint8))
     small.resize((80, 60), Image.Resampling.BICUBIC).save(path)
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def proven() -> None:
+    """What is exchanged proves itself only on a thread that defers, and here none does."""
+    switch.install()
+    trial.left_out()
 
 
 def opened(path: Path) -> DeferredImage:

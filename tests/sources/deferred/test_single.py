@@ -188,7 +188,7 @@ def test_a_whole_photo_takes_one_call_of_the_core(
     photo: Path, no_replay: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = np.asarray(Image.open(photo))
-    monkeypatch.setattr(single, "_filled", None)  # which prepares a batch of one
+    monkeypatch.setattr(single, "_begun", None)  # which prepares a batch of one
     with switch.deferring():
         same(np.asarray(Image.open(photo)), expected)
         same(np.asarray(Image.open(io.BytesIO(photo.read_bytes()))), expected)

@@ -20,7 +20,7 @@ from ..openers import opener
 from ..recording import Operation
 from ..trial import Function
 from .patch import Patch
-from .proof import SIZE, Given, Same, jpeg
+from .proof import Given, Same, jpeg
 
 # Each gets the original function and gives the new one.
 
@@ -140,6 +140,10 @@ def _merge(original: Function) -> Function:
     return merge
 
 
+def _black(given: Given) -> PIL.Image.Image:
+    return PIL.Image.new("RGB", given.image.size)
+
+
 def _enhanced(init: Function, given: Given) -> Any:
     """What the enhancer makes, since the core has no image that it blends with."""
     made = object.__new__(PIL.ImageEnhance.Contrast)
@@ -173,7 +177,7 @@ PATCHES: Final = [
         ours=_blend,
         why="ImageEnhance ends in it: " + _PASSED_OVER,
         kept_by=_AUGMENTED,
-        proof=Same(lambda blend, given: blend(PIL.Image.new("RGB", SIZE), given.image, 0.4)),
+        proof=Same(lambda blend, given: blend(_black(given), given.image, 0.4)),
     ),
     Patch(
         names=("PIL.ImageEnhance.Contrast.__init__",),

@@ -31,8 +31,8 @@ from ..trial import Function
 Proof: TypeAlias = "Callable[[Function, Function], str]"
 """``proof(original, ours)`` says what is wrong with ours; "": nothing."""
 
-SIZE: Final = (11, 9)
-_PIXELS: Final[np.ndarray] = np.random.default_rng(0).integers(0, 256, (*SIZE[::-1], 3), np.uint8)
+_SIZE: Final = (11, 9)
+_PIXELS: Final[np.ndarray] = np.random.default_rng(0).integers(0, 256, (*_SIZE[::-1], 3), np.uint8)
 _TO_FLOAT32: Final[Operation] = ("to_dtype", "float32", True)
 OTHER: Final = "it gives other values than fastload's"
 
@@ -58,8 +58,8 @@ class Given:
     def image(self) -> Any:
         """A PIL image, RGB: the same at every call, since some functions are given two of it."""
         if self._deferred:
-            return deferred_pixels(_PIXELS.tobytes(), SIZE)
-        return PIL.Image.frombytes("RGB", SIZE, _PIXELS.tobytes())
+            return deferred_pixels(_PIXELS.tobytes(), _SIZE)
+        return PIL.Image.frombytes("RGB", _SIZE, _PIXELS.tobytes())
 
     @property
     def tensor(self) -> Any:
@@ -90,7 +90,7 @@ class Given:
 def jpeg() -> bytes:
     """The image as a file."""
     file = io.BytesIO()
-    PIL.Image.frombytes("RGB", SIZE, _PIXELS.tobytes()).save(file, "JPEG")
+    PIL.Image.frombytes("RGB", _SIZE, _PIXELS.tobytes()).save(file, "JPEG")
     return file.getvalue()
 
 
