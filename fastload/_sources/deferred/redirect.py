@@ -48,7 +48,7 @@ def redirect(
     make: Callable[[Function], Function],
     proof: Callable[[Function, Function], str],
     name: str,
-    in_float32: bool = False,
+    in_usual_state: bool = False,
 ) -> Trial | None:
     """Have calls of ``function`` go to ``make(original)``, if the proof holds; None: they cannot.
 
@@ -62,14 +62,14 @@ def redirect(
         make: makes what is called.
         proof: gets the original and what was made, and says what is wrong with that; "": nothing.
         name: of the function, for the user.
-        in_float32: the proof means something only where that is torch's default dtype.
+        in_usual_state: the proof means something only there; see Note [The program's state].
     """
     if not isinstance(function, types.FunctionType) or function.__code__.co_freevars:
         leave_out(name, "it is not a plain Python function")
         return None
     exchange = _EXCHANGES.get(function)
     if exchange is None or _of_others(function, exchange):
-        made = _exchange(function, make, proof, name, in_float32)
+        made = _exchange(function, make, proof, name, in_usual_state)
         if isinstance(made, str):
             leave_out(name, made)
             return None
@@ -109,7 +109,7 @@ def _exchange(
     make: Callable[[Function], Function],
     proof: Callable[[Function, Function], str],
     name: str,
-    in_float32: bool,
+    in_usual_state: bool,
 ) -> _Exchange | str:
     """What to exchange; or why the function stays as it is."""
     code = function.__code__
@@ -138,7 +138,7 @@ def _exchange(
                 function.__code__ = code
 
     trial = Trial(
-        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_float32
+        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_usual_state
     )
     function.__globals__[called] = trial
     return _Exchange(code, stub, trial)

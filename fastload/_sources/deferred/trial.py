@@ -7,11 +7,12 @@ workers' verdicts are the same.
 Note [The program's state]
     Proofs run on a thread of their own, where nothing is set that a program sets for a thread: no
     default device, no inference mode, no batch that is being made. What a program sets for the
-    whole process stays as it is, since its other threads see that. Two of those settings would
-    make a proof mean nothing, ``torch.set_default_dtype`` and a very low limit of pixels: in such
-    a state the original is called, and nothing is decided. Whatever else may have led a proof
-    astray, a function that the program had replaced or a thread that could not begin, will be gone
-    some day: what is left out is tried again when an epoch begins, ``TRIES`` times in all.
+    whole process stays as it is, since its other threads see that. Three of those settings would
+    make a proof mean nothing: ``torch.set_default_dtype``, a hook of all modules, and a very low
+    limit of pixels. In such a state the original is called, and nothing is decided. Whatever else
+    may have led a proof astray, a function that the program had replaced or a thread that could not
+    begin, will be gone some day: what is left out is tried again when an epoch begins, ``TRIES``
+    times in all.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Trial:
         ours, otherwise: what is called, if the proof holds and if not.
         proof: says what is wrong with ours; "": nothing.
         settle: is given what is called from now on.
-        in_float32: the proof means something only where that is torch's default dtype.
+        in_usual_state: the proof means something only there; see Note [The program's state].
     """
 
     def __init__(
@@ -87,14 +88,14 @@ class Trial:
         otherwise: Function,
         proof: Callable[[], str],
         settle: Callable[[Function], None],
-        in_float32: bool = False,
+        in_usual_state: bool = False,
     ) -> None:
         self._name = name
         self._ours = ours
         self._otherwise = otherwise
         self._proof = proof
         self._settle = settle
-        self._in_float32 = in_float32
+        self._in_usual_state = in_usual_state
         self._proving = 0  # the process that does; a forked child lacks the thread
         self._called: Function | None = None
         _OPEN.append(self)
@@ -118,8 +119,8 @@ class Trial:
         """What is called from now on; or only now: see Note [The program's state]."""
         if self._called is not None:
             return self._called
-        usual = not self._in_float32 or torch.get_default_dtype() is torch.float32
-        return self._decided() if usual and is_within(_SIDE, _SIDE) else self._otherwise
+        usual = is_within(_SIDE, _SIDE) and (not self._in_usual_state or _is_usual())
+        return self._decided() if usual else self._otherwise
 
     def _decided(self) -> Function:
         if self._called is not None:
@@ -138,6 +139,11 @@ class Trial:
         if self in _OPEN:
             _OPEN.remove(self)
         return called
+
+
+def _is_usual() -> bool:
+    hooked: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
+    return torch.get_default_dtype() is torch.float32 and not hooked()
 
 
 def _aside(proof: Callable[[], str]) -> str:

@@ -107,7 +107,7 @@ def test_a_child_that_was_forked_within_a_proof_has_its_own() -> None:
 @pytest.mark.usefixtures("anew")
 def test_a_proof_waits_for_the_default_dtype_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(THREAD, "deferring", True)
-    one, other = _trial(lambda: "", in_float32=True), _trial(lambda: "")
+    one, other = _trial(lambda: "", in_usual_state=True), _trial(lambda: "")
     torch.set_default_dtype(torch.float64)
     try:
         assert (one(), other()) == ("theirs", "ours")

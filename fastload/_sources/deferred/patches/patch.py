@@ -34,7 +34,7 @@ class Patch:
         kept_by: the measurement that keeps it.
         proof: compares ours with the original.
         needed: without it deferred objects are taken for something else.
-        in_float32: its proof means something only where that is torch's default dtype.
+        in_usual_state: its proof means something only there; see ``trial.py``.
     """
 
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class Patch:
     kept_by: str
     proof: Proof
     needed: bool = False
-    in_float32: bool = False
+    in_usual_state: bool = False
 
 
 def exchange(patches: Iterable[Patch]) -> None:
@@ -54,7 +54,7 @@ def exchange(patches: Iterable[Patch]) -> None:
         function = named(*patch.names)
         if function is None:
             leave_out(name, "this release has no such function")
-        trial = function and redirect(function, patch.ours, patch.proof, name, patch.in_float32)
+        trial = function and redirect(function, patch.ours, patch.proof, name, patch.in_usual_state)
         if patch.needed and trial:
             needed.append((name, trial))
         elif patch.needed:

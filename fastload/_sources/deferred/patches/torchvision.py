@@ -474,7 +474,7 @@ PATCHES: Final = [
         why=_PIXELS,
         kept_by=_PHOTOS,
         proof=Same(lambda to_tensor, given: to_tensor(given.image)),
-        in_float32=True,
+        in_usual_state=True,
     ),
     Patch(
         names=("torchvision.transforms.functional.to_pil_image",),
@@ -518,7 +518,7 @@ PATCHES: Final = [
         why=_STEPS,
         kept_by="a seventh of the CPU per image on 32x32 JPEGs, and of the bytecodes",
         proof=Same(_composed, seeds=2),
-        in_float32=True,
+        in_usual_state=True,
     ),
     Patch(
         names=("torchvision.transforms.v2.Transform.forward",),
@@ -533,7 +533,7 @@ PATCHES: Final = [
         why=_STEPS,
         kept_by=_CPU_V2,
         proof=_drawn(v2.RandomHorizontalFlip),
-        in_float32=True,
+        in_usual_state=True,
     ),
     Patch(
         names=(
