@@ -16,9 +16,13 @@ When both ways are tried
     they take ``_SHARE`` of the time, sooner while little is known. Where the way that is kept comes
     to cost something else, the user's code does something else, and all is measured anew.
 
-quiet
-    A dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice that,
-    four times that ... are made over deferred images.
+waiting
+    To begin to defer takes a process a tenth of a second once: for imports, and to exchange and
+    prove functions of other libraries. So it waits, and makes samples as ever, until what they take
+    in this epoch, or took in the epochs so far, comes to ``_STAKE_NS``. Then it watches a batch: it
+    begins if that opens images (``watch.py``). Until then few batches are measured: the first ones
+    of an epoch, and batches 1, 2, 4, 8 ... A dataset that opens no images any more is waited for
+    again.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import functools
 import math
 import os
 import time
@@ -37,6 +42,8 @@ from ..image_counts import Report, Spent
 
 clock: Callable[[], int] = time.process_time_ns
 """CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""
+
+_STAKE_NS = 250_000_000
 
 _SHARE: Final = 0.005
 
@@ -71,8 +78,15 @@ _LAST: Final = 32
 _CHANGED: Final = 1.5
 _OUTLIER: Final = 4
 
+# So much further ahead, a way is tried with samples among those of the other one, while the
+# libraries' functions are exchanged. Else with a whole batch, which costs what it would alone.
+_CLOSE: Final = 2.0
+
 _PATIENCE: Final = 3  # batches without an image
-_FIRST_LOOK: Final = 64
+
+# Eager batches that take less are measured now and then only, since that takes time too.
+_SHORT_NS: Final = 1_000_000
+_SELDOM: Final = 8
 
 
 class Cost:
@@ -80,6 +94,7 @@ class Cost:
 
     def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
         self._known = collections.deque(known, _REMEMBERED)
+        self._ns: float | None = None
 
     def __copy__(self) -> Cost:
         return Cost(self._known)
@@ -87,6 +102,12 @@ class Cost:
     def add(self, samples: int, ns: float) -> None:
         """Note what some more took together."""
         self._known.append((samples, ns / samples))
+        self._ns = None
+
+    @property
+    def measured(self) -> int:
+        """How many measurements there are."""
+        return len(self._known)
 
     @property
     def samples(self) -> int:
@@ -99,6 +120,11 @@ class Cost:
 
         Those were first calls, or had a neighbour on their CPU.
         """
+        if self._ns is None:
+            self._ns = self._average()
+        return self._ns
+
+    def _average(self) -> float:
         ordered = sorted(self._known, key=lambda one: one[1])
         left_out = max(1, len(ordered) // _LEFT_OUT) if len(ordered) > 1 else 0
         kept = ordered[: len(ordered) - left_out]
@@ -113,6 +139,7 @@ class Choice:
 
     Attributes:
         measures: as above.
+        begun: whether it has begun to defer, if it measures.
         opened: whether the dataset has opened an image, which it may have kept for a later batch.
         eager: whether its images are not deferred any more, because that is cheaper.
         deferred, eagerly: what a sample costs that is made in this way, where it is made.
@@ -121,6 +148,7 @@ class Choice:
 
     def __init__(self, measures: bool = True) -> None:
         self.measures = measures
+        self.begun = False
         self.opened = False
         self.eager = False
         self.deferred, self.eagerly = Cost(), Cost()
@@ -133,8 +161,12 @@ class Choice:
         self._left = 0.0  # samples until both ways are tried again
         self._then = 0.0  # what a sample cost when they were
         self._lately = 0.0  # what the last ones cost
+        self._ahead = 0.0  # how far the way that is kept was ahead
         self._quiet = 0  # batches without an image, one after the other
-        self._passed = 0  # batches after those
+        self._passed = 0  # batches that were not deferred
+        self._first = False  # whether the next batch is the first of an epoch
+        self._expected = 0  # samples of this epoch, if that is known
+        self._made = 0  # those so far
         self._warm = 0  # the process that has made a batch over deferred images
         self._filled = False
         self._turns: _Turns | None = None
@@ -146,18 +178,55 @@ class Choice:
 
     # --- what is done -----------------------------------------------------------------------------
 
-    def passes(self) -> bool:
-        """Whether the next batch is left alone, because the last ones opened no images."""
-        if self._quiet < _PATIENCE:
+    @property
+    def waits(self) -> bool:
+        """Whether it has not begun to defer."""
+        return self.measures and not self.begun
+
+    @property
+    def keeps(self) -> bool:
+        """Whether batches are deferred, but for those that are made to compare."""
+        return not (self.waits or self.eager) and self._quiet < _PATIENCE
+
+    def expect(self, samples: int) -> None:
+        """An epoch begins, of so many samples for this process; 0: nobody knows."""
+        if self.waits:
+            _TOTAL.ns += self.eagerly.ns * self._made
+        self._expected, self._made, self._first = samples, 0, True
+        if THREAD.deferring:  # in a sample of another loader's, which has begun
+            self.begun = True
+
+    def passes(self, samples: int) -> bool:
+        """Whether the next batch, of about so many samples, is left alone: nothing is deferred."""
+        if self.keeps:
             return False
+        first, self._first = self._first and not self._quiet, False
+        if self.begun and self.eager:
+            short = 0 < self._lately * samples < _SHORT_NS and self._left > 0
+            self._passed += 1
+            return short and self._passed % _SELDOM != 0
         self._passed += 1
-        return self._passed < _FIRST_LOOK or self._passed & (self._passed - 1) != 0
+        return not first and self._passed & (self._passed - 1) != 0
+
+    def asks(self) -> bool:
+        """Whether the next batch, which is eager, is watched: does it open images?"""
+        if not self.waits or self.eagerly.measured < _LEAST:
+            return False
+        return _TOTAL.ns + self.eagerly.ns * max(self._expected, self._made) >= _STAKE_NS
+
+    def saw(self, images: bool) -> None:
+        """Note whether that batch has opened images."""
+        if images:
+            self.begun, self._quiet = True, 0
 
     def defers(self, samples: int) -> bool:
         """Whether to run the next batch, of about so many samples, over deferred images."""
+        if self.waits:
+            return False
         if not self._due():
             return not self.eager
-        if not (self._whole or samples < _FEW):
+        close = not self.eager and 0 < self._ahead < _CLOSE
+        if not (self._whole or samples < _FEW or close):
             return True
         kept = self.eagerly if self.eager else self.deferred
         return self.eager == (kept.samples >= _LEAST)
@@ -169,7 +238,7 @@ class Choice:
 
     def takes_turns(self, samples: int) -> bool:
         """Whether samples of this batch, which is run over deferred images, take turns."""
-        wanted = self._due() or (self.measures and not self.eagerly.samples)
+        wanted = self._due() or (self.measures and not self._then)
         return wanted and samples >= _FEW and THREAD.deferring is True
 
     @contextlib.contextmanager
@@ -186,19 +255,19 @@ class Choice:
     def begin(self) -> int:
         """A batch begins; returns what to give when it has ended."""
         self._turns = None
-        return clock() if self.measures else 0
+        return _now() if self.measures else 0
 
     def spent_eagerly(self, samples: int, begin_ns: int) -> Spent:
         """What so many samples took in this process that were made without deferring."""
         if not self.measures or not samples:
             return Spent()
-        return Spent(eager=samples, eager_ns=clock() - begin_ns)
+        return Spent(eager=samples, eager_ns=_now() - begin_ns)
 
     def spent(self, samples: int, begin_ns: int) -> Spent:
         """The same of a batch that was run over deferred images."""
         if not self.measures or not samples:
             return Spent()
-        turns, ns = self._turns, clock() - begin_ns
+        turns, ns = self._turns, _now() - begin_ns
         cold, self._warm = self._warm != os.getpid(), os.getpid()
         if turns is None:
             self._whole = self._whole or (self._due() and samples >= _FEW)
@@ -209,24 +278,33 @@ class Choice:
         share = (ns - turns.all_ns) * spent.deferred // samples
         return spent._replace(deferred_ns=spent.own_ns + share)
 
+    def passed(self, samples: int) -> Report:
+        """The report of a batch that was left alone."""
+        self._made += samples
+        self._left -= samples
+        return _eager(samples)
+
     def learn(self, report: Report) -> None:
         """Note what became of a batch, which this process or a worker has made."""
         spent = report.spent
+        self._made += spent.deferred + spent.eager
         if report.run:
             self._batches += 1
             self._asked = bool(report.causes or report.read)
             self._quiet = 0 if report.images else self._quiet + 1
             self.opened = self.opened or report.opened + report.given > 0
+            self.begun = self._quiet < _PATIENCE
         if spent.own_ns:
             self._own.add(spent.deferred, spent.own_ns)
         if spent.deferred:
             self.deferred.add(spent.deferred, spent.deferred_ns)
-        if spent.eager:
+        if spent.eager_ns:
             self.eagerly.add(spent.eager, spent.eager_ns)
         self._left -= spent.deferred + spent.eager
         tried = spent.deferred if self.eager else spent.eager
-        if tried:
-            self._compare(tried)
+        both = self.deferred.samples >= _LEAST <= self.eagerly.samples
+        if tried or (both and not self._then and self._batches > 1):
+            self._compare(max(tried, 1))
         elif spent.eager or spent.deferred:
             self._look(spent)
 
@@ -249,9 +327,10 @@ class Choice:
             if eager and known < _LEAST:
                 return  # they are tried again at once
             self.eager = eager
+        self._ahead = ahead
         self._left = _SOON
         if ahead > _EQUAL + _chance(known):
-            seldom = tried * ahead / _SHARE * min(1.0, known / _KNOWN)
+            seldom = tried * ahead / _SHARE * min(1.0, known * max(1.0, ahead) / _KNOWN)
             self._left = min(max(seldom, _SOON), _LATE)
         self._then = self._lately = (self.eagerly if self.eager else self.deferred).ns
 
@@ -264,7 +343,7 @@ class Choice:
         self._lately += (ns - self._lately) * min(1.0, samples / _LAST)
         if not 1 / _CHANGED < self._lately / self._then < _CHANGED:
             self.deferred, self.eagerly, self._own = Cost(), Cost(), Cost()
-            self._left = self._then = 0.0
+            self._left = self._then = self._ahead = 0.0
 
 
 class _Turns:
@@ -301,9 +380,9 @@ class _Turns:
         for index in indices:
             eager = (self._next if self._begun else False) if self._left else self._rest
             THREAD.deferring = not eager
-            begin_ns = clock()
+            begin_ns = _now()
             yield index
-            self._note(eager, clock() - begin_ns)
+            self._note(eager, _now() - begin_ns)
 
     def _note(self, eager: bool, ns: int) -> None:
         self.all_ns += ns
@@ -333,6 +412,26 @@ class _Turns:
             self._left, self._rest = 0, False
         elif known >= _LEAST and own_ns > eager_ns * (1 + _chance(known)):
             self._left, self._rest = 0, True
+
+
+class _Total:
+    """What samples took in epochs that are over, of all loaders of this process that waited."""
+
+    ns = 0.0
+
+
+_TOTAL: Final = _Total()
+
+
+def _now() -> int:
+    """CPU nanoseconds of this process, but for what this thread has to do only once."""
+    return clock() - THREAD.once_ns
+
+
+@functools.lru_cache(16)
+def _eager(samples: int) -> Report:
+    """The report of a batch that nobody has measured, of so many samples, none deferred."""
+    return Report(spent=Spent(eager=samples))
 
 
 def _chance(samples: float) -> float:
