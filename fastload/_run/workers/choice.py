@@ -34,7 +34,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ..._sources.deferred.thread_state import THREAD
@@ -59,8 +59,8 @@ _MOST_TURNS: Final = 16
 # Samples of both ways that are needed to say that one is ahead.
 _LEAST: Final = 2
 
-# Samples until both ways are tried again: while neither is ahead; at most.
-_SOON: Final = 32
+# Samples until both ways are tried again: for each that was tried, at least; and at most.
+_SOON: Final = 16
 _LATE: Final = 1 << 14
 
 # Batches until a dataset that asks for no pixels has its first eager samples.
@@ -78,30 +78,41 @@ _LAST: Final = 32
 _CHANGED: Final = 1.5
 _OUTLIER: Final = 4
 
-# So much further ahead, a way is tried with samples among those of the other one, while the
-# libraries' functions are exchanged. Else with a whole batch, which costs what it would alone.
-_CLOSE: Final = 2.0
+# Further ahead, a way is tried with samples among those of the other one. Else with batches of its
+# own, at least so many samples, of which the first half only warms up what a CPU has for its code,
+# and while the libraries' functions are as it needs them.
+_CLOSE: Final = 0.5
+_LONG: Final = 32
 
 _PATIENCE: Final = 3  # batches without an image
 
 # Eager batches that take less are measured now and then only, since that takes time too.
 _SHORT_NS: Final = 1_000_000
-_SELDOM: Final = 8
+_SELDOM: Final = 16
 
 
 class Cost:
-    """What a sample costs: measurements of one or more samples each, the last ones."""
+    """What a sample costs: measurements of one or more samples each, the last ones.
 
-    def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
-        self._known = collections.deque(known, _REMEMBERED)
+    ``samples`` says how many it is known of.
+    """
+
+    def __init__(self) -> None:
+        self._known: collections.deque[tuple[int, float]] = collections.deque()
         self._ns: float | None = None
+        self.samples = 0
 
     def __copy__(self) -> Cost:
-        return Cost(self._known)
+        other = Cost()
+        vars(other).update(vars(self), _known=self._known.copy())
+        return other
 
     def add(self, samples: int, ns: float) -> None:
         """Note what some more took together."""
+        if len(self._known) == _REMEMBERED:
+            self.samples -= self._known.popleft()[0]
         self._known.append((samples, ns / samples))
+        self.samples += samples
         self._ns = None
 
     @property
@@ -110,25 +121,17 @@ class Cost:
         return len(self._known)
 
     @property
-    def samples(self) -> int:
-        """How many it is known of."""
-        return sum(samples for samples, _ in self._known)
-
-    @property
     def ns(self) -> float:
         """CPU time of one: the average without the highest eighth, at least one where it can be.
 
         Those were first calls, or had a neighbour on their CPU.
         """
         if self._ns is None:
-            self._ns = self._average()
+            ordered = sorted(self._known, key=lambda one: one[1])
+            left_out = max(1, len(ordered) // _LEFT_OUT) if len(ordered) > 1 else 0
+            kept = ordered[: len(ordered) - left_out]
+            self._ns = sum(n * ns for n, ns in kept) / max(1, sum(n for n, _ in kept))
         return self._ns
-
-    def _average(self) -> float:
-        ordered = sorted(self._known, key=lambda one: one[1])
-        left_out = max(1, len(ordered) // _LEFT_OUT) if len(ordered) > 1 else 0
-        kept = ordered[: len(ordered) - left_out]
-        return sum(samples * ns for samples, ns in kept) / max(1, sum(n for n, _ in kept))
 
 
 class Choice:
@@ -165,6 +168,8 @@ class Choice:
         self._quiet = 0  # batches without an image, one after the other
         self._passed = 0  # batches that were not deferred
         self._first = False  # whether the next batch is the first of an epoch
+        self._trying = 0  # samples that are still to be made in the other way
+        self._tried = 0  # and those that were
         self._expected = 0  # samples of this epoch, if that is known
         self._made = 0  # those so far
         self._warm = 0  # the process that has made a batch over deferred images
@@ -225,11 +230,14 @@ class Choice:
             return False
         if not self._due():
             return not self.eager
-        close = not self.eager and 0 < self._ahead < _CLOSE
+        close = 0 < self._ahead < _CLOSE
         if not (self._whole or samples < _FEW or close):
             return True
-        kept = self.eagerly if self.eager else self.deferred
-        return self.eager == (kept.samples >= _LEAST)
+        if (self.eagerly if self.eager else self.deferred).samples < _LEAST:
+            return not self.eager
+        if not self._trying:
+            self._trying = _LONG if close and samples <= _LONG // 2 else 1
+        return self.eager
 
     def _due(self) -> bool:
         if not self.measures or self._left > 0:
@@ -261,12 +269,14 @@ class Choice:
         """What so many samples took in this process that were made without deferring."""
         if not self.measures or not samples:
             return Spent()
-        return Spent(eager=samples, eager_ns=_now() - begin_ns)
+        return Spent(eager=samples, eager_ns=0 if self._warms_up else _now() - begin_ns)
 
     def spent(self, samples: int, begin_ns: int) -> Spent:
         """The same of a batch that was run over deferred images."""
         if not self.measures or not samples:
             return Spent()
+        if self._warms_up:
+            return Spent(samples)
         turns, ns = self._turns, _now() - begin_ns
         cold, self._warm = self._warm != os.getpid(), os.getpid()
         if turns is None:
@@ -277,6 +287,10 @@ class Choice:
             return spent
         share = (ns - turns.all_ns) * spent.deferred // samples
         return spent._replace(deferred_ns=spent.own_ns + share)
+
+    @property
+    def _warms_up(self) -> bool:
+        return self._trying > _LONG // 2
 
     def passed(self, samples: int) -> Report:
         """The report of a batch that was left alone."""
@@ -296,16 +310,19 @@ class Choice:
             self.begun = self._quiet < _PATIENCE
         if spent.own_ns:
             self._own.add(spent.deferred, spent.own_ns)
-        if spent.deferred:
+        if spent.deferred_ns:
             self.deferred.add(spent.deferred, spent.deferred_ns)
         if spent.eager_ns:
             self.eagerly.add(spent.eager, spent.eager_ns)
         self._left -= spent.deferred + spent.eager
         tried = spent.deferred if self.eager else spent.eager
+        self._tried += tried
+        self._trying = max(0, self._trying - tried)
         both = self.deferred.samples >= _LEAST <= self.eagerly.samples
-        if tried or (both and not self._then and self._batches > 1):
-            self._compare(max(tried, 1))
-        elif spent.eager or spent.deferred:
+        if (tried and not self._trying) or (both and not self._then and self._batches > 1):
+            self._compare(max(self._tried, 1))
+            self._tried = 0
+        elif not tried and (spent.eager or spent.deferred):
             self._look(spent)
 
     def filled(self, samples: int, ns: int) -> None:
@@ -328,10 +345,8 @@ class Choice:
                 return  # they are tried again at once
             self.eager = eager
         self._ahead = ahead
-        self._left = _SOON
-        if ahead > _EQUAL + _chance(known):
-            seldom = tried * ahead / _SHARE * min(1.0, known * max(1.0, ahead) / _KNOWN)
-            self._left = min(max(seldom, _SOON), _LATE)
+        seldom = ahead / _SHARE * min(1.0, known * max(1.0, ahead) / _KNOWN)
+        self._left = min(tried * max(seldom, _SOON), _LATE)
         self._then = self._lately = (self.eagerly if self.eager else self.deferred).ns
 
     def _look(self, spent: Spent) -> None:
@@ -365,6 +380,8 @@ class _Turns:
         self._eagerly = copy.copy(choice.eagerly)
         self._left = _MOST_TURNS
         self._begun, self._cold = at_once, cold
+        # Before deferring began, eager samples were measured alone.
+        self._known = not at_once and choice.eagerly.samples >= _LEAST
         self._rest = choice.eager  # how the samples after the turns are made
         self._next = False  # whether the next turn is an eager one's
         self.all_ns = self.deferred = self.eager = self.eager_ns = 0
@@ -402,7 +419,7 @@ class _Turns:
 
     def _turn(self) -> None:
         """Who has the next turn, if anybody."""
-        self._next = not self._next
+        self._next = not (self._next or self._known)
         self._left -= 1
         known = min(self._own.samples, self._eagerly.samples)
         if known < 1:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, Subset, get_worker_info
 
@@ -68,12 +69,25 @@ def _without_kept(outcome: Outcome) -> Outcome:
     Another loader may have run the dataset before. What is sent to another process is real anyway.
     """
     kept = thread_state.may_be_kept() and not outcome.empty
-    if not kept or isinstance(outcome.batch, Message):
+    if not kept or isinstance(outcome.batch, Message) or _is_plain(outcome.batch):
         return outcome
     from ..._sources.deferred.completion import materialised
 
     outcome.batch = materialised(outcome.batch)
     return outcome
+
+
+def _is_plain(part: Any) -> bool:
+    """Whether it is a batch of the usual form, in which nothing is deferred."""
+    kind = type(part)
+    if kind is list or kind is tuple:
+        return all(map(_is_plain, part))
+    if kind is dict:
+        return all(map(_is_plain, part.values()))
+    return kind is torch.Tensor or kind in _ATOMS
+
+
+_ATOMS = frozenset((type(None), bool, int, float, str, bytes))
 
 
 class Fetcher(Dataset[SentOutcome]):
