@@ -137,7 +137,7 @@ class Deferral:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        others = dict.fromkeys(("_decoder", "_made", "_cache", "_ahead", "_few", "_filler"))
+        others = dict.fromkeys(("_made", "_cache", "_ahead", "_few", "_filler"))
         return {**self.__dict__, **others, "_own": OwnGenerators()}
 
     def announced(
@@ -153,16 +153,13 @@ class Deferral:
             return contextlib.nullcontext(indices)
         if self.choice.takes_turns(len(indices)):
             return self.choice.turns(indices)
-        ahead = None if self._ahead is None else self._ahead()
-        if ahead is None or type(indices) is range:  # of which nothing is known
+        if self._ahead is None or type(indices) is range:  # of which nothing is known
             return contextlib.nullcontext(indices)
-        return ahead.watching(indices)
+        return self._ahead.watching(indices)
 
     @property
     def decoder(self) -> BatchDecoder:
         """Makes tensors in this process."""
-        if self._decoder is not None:
-            return self._decoder()
         if self._made is None:
             from ..._sources.deferred.batch import BatchDecoder
 

@@ -77,14 +77,16 @@ def _without_kept(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _is_plain(part: Any) -> bool:
+def _is_plain(part: Any, depth: int = 2) -> bool:
     """Whether it is a batch of the usual form, in which nothing is deferred."""
     kind = type(part)
-    if kind is list or kind is tuple:
-        return all(map(_is_plain, part))
+    if kind is torch.Tensor or kind in _ATOMS:
+        return True
     if kind is dict:
-        return all(map(_is_plain, part.values()))
-    return kind is torch.Tensor or kind in _ATOMS
+        part = part.values()
+    elif kind is not list and kind is not tuple:
+        return False
+    return depth > 0 and all(_is_plain(one, depth - 1) for one in part)
 
 
 _ATOMS = frozenset((type(None), bool, int, float, str, bytes))
