@@ -166,8 +166,8 @@ class Choice:
         self._lately = 0.0  # what the last ones cost
         self._ahead = 0.0  # how far the way that is kept was ahead
         self._quiet = 0  # batches without an image, one after the other
-        self._passed = 0  # batches that were not deferred
-        self._first = False  # whether the next batch is the first of an epoch
+        self._alone = 0  # batches that are left alone now
+        self._gap = 1  # and those until the next one is looked at, while it waits
         self._trying = 0  # samples that are still to be made in the other way
         self._tried = 0  # and those that were
         self._expected = 0  # samples of this epoch, if that is known
@@ -197,21 +197,25 @@ class Choice:
         """An epoch begins, of so many samples for this process; 0: nobody knows."""
         if self.waits:
             _TOTAL.ns += self.eagerly.ns * self._made
-        self._expected, self._made, self._first = samples, 0, True
+            if not self._quiet:
+                self._alone = 0  # the first batch is measured
+        self._expected, self._made = samples, 0
         if THREAD.deferring:  # in a sample of another loader's, which has begun
-            self.begun = True
+            self.saw(True)
 
     def passes(self, samples: int) -> bool:
         """Whether the next batch, of about so many samples, is left alone: nothing is deferred."""
+        if self._alone:
+            self._alone -= 1
+            return True
         if self.keeps:
             return False
-        first, self._first = self._first and not self._quiet, False
         if self.begun and self.eager:
-            short = 0 < self._lately * samples < _SHORT_NS and self._left > 0
-            self._passed += 1
-            return short and self._passed % _SELDOM != 0
-        self._passed += 1
-        return not first and self._passed & (self._passed - 1) != 0
+            if 0 < self._lately * samples < _SHORT_NS:
+                self._alone = int(min(_SELDOM - 1, max(0, self._left // samples)))
+        else:
+            self._alone, self._gap = self._gap - 1, self._gap * 2
+        return False
 
     def asks(self) -> bool:
         """Whether the next batch, which is eager, is watched: does it open images?"""
@@ -222,7 +226,7 @@ class Choice:
     def saw(self, images: bool) -> None:
         """Note whether that batch has opened images."""
         if images:
-            self.begun, self._quiet = True, 0
+            self.begun, self._quiet, self._alone = True, 0, 0
 
     def defers(self, samples: int) -> bool:
         """Whether to run the next batch, of about so many samples, over deferred images."""
@@ -345,7 +349,7 @@ class Choice:
                 return  # they are tried again at once
             self.eager = eager
         self._ahead = ahead
-        seldom = ahead / _SHARE * min(1.0, known * max(1.0, ahead) / _KNOWN)
+        seldom = ahead / _SHARE * min(1.0, known * max(1.0, ahead) ** 2 / _KNOWN)
         self._left = min(tried * max(seldom, _SOON), _LATE)
         self._then = self._lately = (self.eagerly if self.eager else self.deferred).ns
 

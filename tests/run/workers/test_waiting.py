@@ -73,7 +73,8 @@ def _original(function: Any) -> bool:
 def _choose(loader: FastLoader[Any], *, eager: bool) -> Choice:
     """Have a loader keep one way, without looking at the other one."""
     known = loader._resources.choice
-    known.begun, known.eager, known._left = True, eager, float("inf")
+    known.saw(True)
+    known.eager, known._left = eager, float("inf")
     return known
 
 
