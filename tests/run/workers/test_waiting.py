@@ -96,6 +96,7 @@ def test_little_work_is_left_as_it_is(photos: list[Path], workers: int) -> None:
     assert loader._resources.choice.waits
     assert redirect.redirected() == []
     assert loader.stats()["samples_eager"] == len(loader.dataset)
+    assert "images: opened as ever, until making samples takes so long" in loader.explain()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
