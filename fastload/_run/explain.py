@@ -220,7 +220,9 @@ def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]
         lines.append(f"images: {images.read} read by OpenCV's functions, and decoded in C++")
     elif not seen and not choice.opened:
         lines.append(
-            "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
+            "images: opened as ever, until making samples takes so long that deferring may pay"
+            if choice.waits
+            else "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
         )
     lines += [f"slower: {line}" for line in left_out()]
     all_images = max(1, images.opened + images.given)

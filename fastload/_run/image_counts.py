@@ -92,12 +92,14 @@ class ImageCounts:
 
     def add(self, report: Report) -> None:
         """Count a batch."""
+        self.eager += report.spent.eager
+        if not (report.run or report.again):
+            return
         self.opened += report.opened
         self.given += report.given
         self.deferred += report.deferred
         self.read += report.read
         self.again += report.again
-        self.eager += report.spent.eager
         self._hits += report.hits
         self._misses += report.misses
         for reason, count in report.replayed:

@@ -16,9 +16,13 @@ When both ways are tried
     they take ``_SHARE`` of the time, sooner while little is known. Where the way that is kept comes
     to cost something else, the user's code does something else, and all is measured anew.
 
-quiet
-    A dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice that,
-    four times that ... are made over deferred images.
+waiting
+    To begin to defer takes a process a tenth of a second once: for imports, and to exchange and
+    prove functions of other libraries. So it waits, and makes samples as ever, until what they take
+    in this epoch, or took in the epochs so far, comes to ``_STAKE_NS``. Then it watches a batch: it
+    begins if that opens images (``watch.py``). Until then few batches are measured: the first ones
+    of an epoch, and batches 1, 2, 4, 8 ... A dataset that opens no images any more is waited for
+    again.
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ..._sources.deferred.thread_state import THREAD
@@ -37,6 +42,8 @@ from ..image_counts import Report, Spent
 
 clock: Callable[[], int] = time.process_time_ns
 """CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""
+
+_STAKE_NS = 250_000_000
 
 _SHARE: Final = 0.005
 
@@ -52,8 +59,8 @@ _MOST_TURNS: Final = 16
 # Samples of both ways that are needed to say that one is ahead.
 _LEAST: Final = 2
 
-# Samples until both ways are tried again: while neither is ahead; at most.
-_SOON: Final = 32
+# Samples until both ways are tried again: for each that was tried, at least; and at most.
+_SOON: Final = 16
 _LATE: Final = 1 << 14
 
 # Batches until a dataset that asks for no pixels has its first eager samples.
@@ -71,27 +78,47 @@ _LAST: Final = 32
 _CHANGED: Final = 1.5
 _OUTLIER: Final = 4
 
+# Further ahead, a way is tried with samples among those of the other one. Else with batches of its
+# own, at least so many samples, of which the first half only warms up what a CPU has for its code,
+# and while the libraries' functions are as it needs them.
+_CLOSE: Final = 0.5
+_LONG: Final = 32
+
 _PATIENCE: Final = 3  # batches without an image
-_FIRST_LOOK: Final = 64
+
+# Eager batches that take less are measured now and then only, since that takes time too.
+_SHORT_NS: Final = 1_000_000
+_SELDOM: Final = 16
 
 
 class Cost:
-    """What a sample costs: measurements of one or more samples each, the last ones."""
+    """What a sample costs: measurements of one or more samples each, the last ones.
 
-    def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
-        self._known = collections.deque(known, _REMEMBERED)
+    ``samples`` says how many it is known of.
+    """
+
+    def __init__(self) -> None:
+        self._known: collections.deque[tuple[int, float]] = collections.deque()
+        self._ns: float | None = None
+        self.samples = 0
 
     def __copy__(self) -> Cost:
-        return Cost(self._known)
+        other = Cost()
+        vars(other).update(vars(self), _known=self._known.copy())
+        return other
 
     def add(self, samples: int, ns: float) -> None:
         """Note what some more took together."""
+        if len(self._known) == _REMEMBERED:
+            self.samples -= self._known.popleft()[0]
         self._known.append((samples, ns / samples))
+        self.samples += samples
+        self._ns = None
 
     @property
-    def samples(self) -> int:
-        """How many it is known of."""
-        return sum(samples for samples, _ in self._known)
+    def measured(self) -> int:
+        """How many measurements there are."""
+        return len(self._known)
 
     @property
     def ns(self) -> float:
@@ -99,10 +126,12 @@ class Cost:
 
         Those were first calls, or had a neighbour on their CPU.
         """
-        ordered = sorted(self._known, key=lambda one: one[1])
-        left_out = max(1, len(ordered) // _LEFT_OUT) if len(ordered) > 1 else 0
-        kept = ordered[: len(ordered) - left_out]
-        return sum(samples * ns for samples, ns in kept) / max(1, sum(n for n, _ in kept))
+        if self._ns is None:
+            ordered = sorted(self._known, key=lambda one: one[1])
+            left_out = max(1, len(ordered) // _LEFT_OUT) if len(ordered) > 1 else 0
+            kept = ordered[: len(ordered) - left_out]
+            self._ns = sum(n * ns for n, ns in kept) / max(1, sum(n for n, _ in kept))
+        return self._ns
 
 
 class Choice:
@@ -113,6 +142,7 @@ class Choice:
 
     Attributes:
         measures: as above.
+        begun: whether it has begun to defer, if it measures.
         opened: whether the dataset has opened an image, which it may have kept for a later batch.
         eager: whether its images are not deferred any more, because that is cheaper.
         deferred, eagerly: what a sample costs that is made in this way, where it is made.
@@ -121,6 +151,7 @@ class Choice:
 
     def __init__(self, measures: bool = True) -> None:
         self.measures = measures
+        self.begun = False
         self.opened = False
         self.eager = False
         self.deferred, self.eagerly = Cost(), Cost()
@@ -133,8 +164,14 @@ class Choice:
         self._left = 0.0  # samples until both ways are tried again
         self._then = 0.0  # what a sample cost when they were
         self._lately = 0.0  # what the last ones cost
+        self._ahead = 0.0  # how far the way that is kept was ahead
         self._quiet = 0  # batches without an image, one after the other
-        self._passed = 0  # batches after those
+        self._alone = 0  # batches that are left alone now
+        self._gap = 1  # and those until the next one is looked at, while it waits
+        self._trying = 0  # samples that are still to be made in the other way
+        self._tried = 0  # and those that were
+        self._expected = 0  # samples of this epoch, if that is known
+        self._made = 0  # those so far
         self._warm = 0  # the process that has made a batch over deferred images
         self._filled = False
         self._turns: _Turns | None = None
@@ -146,21 +183,65 @@ class Choice:
 
     # --- what is done -----------------------------------------------------------------------------
 
-    def passes(self) -> bool:
-        """Whether the next batch is left alone, because the last ones opened no images."""
-        if self._quiet < _PATIENCE:
+    @property
+    def waits(self) -> bool:
+        """Whether it has not begun to defer."""
+        return self.measures and not self.begun
+
+    @property
+    def keeps(self) -> bool:
+        """Whether batches are deferred, but for those that are made to compare."""
+        return not (self.waits or self.eager) and self._quiet < _PATIENCE
+
+    def expect(self, samples: int) -> None:
+        """An epoch begins, of so many samples for this process; 0: nobody knows."""
+        if self.waits:
+            _TOTAL.ns += self.eagerly.ns * self._made
+            if not self._quiet:
+                self._alone = 0  # the first batch is measured
+        self._expected, self._made = samples, 0
+        if THREAD.deferring:  # in a sample of another loader's, which has begun
+            self.saw(True)
+
+    def passes(self, samples: int) -> bool:
+        """Whether the next batch, of about so many samples, is left alone: nothing is deferred."""
+        if self._alone:
+            self._alone -= 1
+            return True
+        if self.keeps:
             return False
-        self._passed += 1
-        return self._passed < _FIRST_LOOK or self._passed & (self._passed - 1) != 0
+        if self.begun and self.eager:
+            if 0 < self._lately * samples < _SHORT_NS:
+                self._alone = int(min(_SELDOM - 1, max(0, self._left // samples)))
+        else:
+            self._alone, self._gap = self._gap - 1, self._gap * 2
+        return False
+
+    def asks(self) -> bool:
+        """Whether the next batch, which is eager, is watched: does it open images?"""
+        if not self.waits or self.eagerly.measured < _LEAST:
+            return False
+        return _TOTAL.ns + self.eagerly.ns * max(self._expected, self._made) >= _STAKE_NS
+
+    def saw(self, images: bool) -> None:
+        """Note whether that batch has opened images."""
+        if images:
+            self.begun, self._quiet, self._alone = True, 0, 0
 
     def defers(self, samples: int) -> bool:
         """Whether to run the next batch, of about so many samples, over deferred images."""
+        if self.waits:
+            return False
         if not self._due():
             return not self.eager
-        if not (self._whole or samples < _FEW):
+        close = 0 < self._ahead < _CLOSE
+        if not (self._whole or samples < _FEW or close):
             return True
-        kept = self.eagerly if self.eager else self.deferred
-        return self.eager == (kept.samples >= _LEAST)
+        if (self.eagerly if self.eager else self.deferred).samples < _LEAST:
+            return not self.eager
+        if not self._trying:
+            self._trying = _LONG if close and samples <= _LONG // 2 else 1
+        return self.eager
 
     def _due(self) -> bool:
         if not self.measures or self._left > 0:
@@ -169,7 +250,7 @@ class Choice:
 
     def takes_turns(self, samples: int) -> bool:
         """Whether samples of this batch, which is run over deferred images, take turns."""
-        wanted = self._due() or (self.measures and not self.eagerly.samples)
+        wanted = self._due() or (self.measures and not self._then)
         return wanted and samples >= _FEW and THREAD.deferring is True
 
     @contextlib.contextmanager
@@ -186,19 +267,21 @@ class Choice:
     def begin(self) -> int:
         """A batch begins; returns what to give when it has ended."""
         self._turns = None
-        return clock() if self.measures else 0
+        return _now() if self.measures else 0
 
     def spent_eagerly(self, samples: int, begin_ns: int) -> Spent:
         """What so many samples took in this process that were made without deferring."""
         if not self.measures or not samples:
             return Spent()
-        return Spent(eager=samples, eager_ns=clock() - begin_ns)
+        return Spent(eager=samples, eager_ns=0 if self._warms_up else _now() - begin_ns)
 
     def spent(self, samples: int, begin_ns: int) -> Spent:
         """The same of a batch that was run over deferred images."""
         if not self.measures or not samples:
             return Spent()
-        turns, ns = self._turns, clock() - begin_ns
+        if self._warms_up:
+            return Spent(samples)
+        turns, ns = self._turns, _now() - begin_ns
         cold, self._warm = self._warm != os.getpid(), os.getpid()
         if turns is None:
             self._whole = self._whole or (self._due() and samples >= _FEW)
@@ -209,25 +292,41 @@ class Choice:
         share = (ns - turns.all_ns) * spent.deferred // samples
         return spent._replace(deferred_ns=spent.own_ns + share)
 
+    @property
+    def _warms_up(self) -> bool:
+        return self._trying > _LONG // 2
+
+    def passed(self, samples: int) -> Report:
+        """The report of a batch that was left alone."""
+        self._made += samples
+        self._left -= samples
+        return _eager(samples)
+
     def learn(self, report: Report) -> None:
         """Note what became of a batch, which this process or a worker has made."""
         spent = report.spent
+        self._made += spent.deferred + spent.eager
         if report.run:
             self._batches += 1
             self._asked = bool(report.causes or report.read)
             self._quiet = 0 if report.images else self._quiet + 1
             self.opened = self.opened or report.opened + report.given > 0
+            self.begun = self._quiet < _PATIENCE
         if spent.own_ns:
             self._own.add(spent.deferred, spent.own_ns)
-        if spent.deferred:
+        if spent.deferred_ns:
             self.deferred.add(spent.deferred, spent.deferred_ns)
-        if spent.eager:
+        if spent.eager_ns:
             self.eagerly.add(spent.eager, spent.eager_ns)
         self._left -= spent.deferred + spent.eager
         tried = spent.deferred if self.eager else spent.eager
-        if tried:
-            self._compare(tried)
-        elif spent.eager or spent.deferred:
+        self._tried += tried
+        self._trying = max(0, self._trying - tried)
+        both = self.deferred.samples >= _LEAST <= self.eagerly.samples
+        if (tried and not self._trying) or (both and not self._then and self._batches > 1):
+            self._compare(max(self._tried, 1))
+            self._tried = 0
+        elif not tried and (spent.eager or spent.deferred):
             self._look(spent)
 
     def filled(self, samples: int, ns: int) -> None:
@@ -249,10 +348,9 @@ class Choice:
             if eager and known < _LEAST:
                 return  # they are tried again at once
             self.eager = eager
-        self._left = _SOON
-        if ahead > _EQUAL + _chance(known):
-            seldom = tried * ahead / _SHARE * min(1.0, known / _KNOWN)
-            self._left = min(max(seldom, _SOON), _LATE)
+        self._ahead = ahead
+        seldom = ahead / _SHARE * min(1.0, known * max(1.0, ahead) ** 2 / _KNOWN)
+        self._left = min(tried * max(seldom, _SOON), _LATE)
         self._then = self._lately = (self.eagerly if self.eager else self.deferred).ns
 
     def _look(self, spent: Spent) -> None:
@@ -264,7 +362,7 @@ class Choice:
         self._lately += (ns - self._lately) * min(1.0, samples / _LAST)
         if not 1 / _CHANGED < self._lately / self._then < _CHANGED:
             self.deferred, self.eagerly, self._own = Cost(), Cost(), Cost()
-            self._left = self._then = 0.0
+            self._left = self._then = self._ahead = 0.0
 
 
 class _Turns:
@@ -286,6 +384,8 @@ class _Turns:
         self._eagerly = copy.copy(choice.eagerly)
         self._left = _MOST_TURNS
         self._begun, self._cold = at_once, cold
+        # Before deferring began, eager samples were measured alone.
+        self._known = not at_once and choice.eagerly.samples >= _LEAST
         self._rest = choice.eager  # how the samples after the turns are made
         self._next = False  # whether the next turn is an eager one's
         self.all_ns = self.deferred = self.eager = self.eager_ns = 0
@@ -301,9 +401,9 @@ class _Turns:
         for index in indices:
             eager = (self._next if self._begun else False) if self._left else self._rest
             THREAD.deferring = not eager
-            begin_ns = clock()
+            begin_ns = _now()
             yield index
-            self._note(eager, clock() - begin_ns)
+            self._note(eager, _now() - begin_ns)
 
     def _note(self, eager: bool, ns: int) -> None:
         self.all_ns += ns
@@ -323,7 +423,7 @@ class _Turns:
 
     def _turn(self) -> None:
         """Who has the next turn, if anybody."""
-        self._next = not self._next
+        self._next = not (self._next or self._known)
         self._left -= 1
         known = min(self._own.samples, self._eagerly.samples)
         if known < 1:
@@ -333,6 +433,26 @@ class _Turns:
             self._left, self._rest = 0, False
         elif known >= _LEAST and own_ns > eager_ns * (1 + _chance(known)):
             self._left, self._rest = 0, True
+
+
+class _Total:
+    """What samples took in epochs that are over, of all loaders of this process that waited."""
+
+    ns = 0.0
+
+
+_TOTAL: Final = _Total()
+
+
+def _now() -> int:
+    """CPU nanoseconds of this process, but for what this thread has to do only once."""
+    return clock() - THREAD.once_ns
+
+
+@functools.lru_cache(16)
+def _eager(samples: int) -> Report:
+    """The report of a batch that nobody has measured, of so many samples, none deferred."""
+    return Report(spent=Spent(eager=samples))
 
 
 def _chance(samples: float) -> float:

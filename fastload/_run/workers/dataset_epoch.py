@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from ..positions import Position
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from ..stateful import is_stateful
-from .deferral import Deferral, Local, begin_epoch
+from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
 from .local_maker import LocalMaker
 from .queues import with_arrivals
@@ -62,6 +63,8 @@ def maker(
         kept: worker processes of the epochs before, and of this one.
         reported: the length that an IterableDataset gave, or None.
     """
+    if _defers(plan):
+        _expect(config, resources, plan)
     maker: LocalMaker | WorkerMaker
     if config.num_workers:
         maker = _workers(config, resources, cursor, plan, kept)
@@ -69,6 +72,42 @@ def maker(
         fetcher = _fetcher(config, resources, plan)
         maker = LocalMaker(config, fetcher, plan, reported=reported)
     return maker if plan.refill is None else Refilled(maker, plan.refill)
+
+
+def _defers(plan: EpochPlan) -> bool:
+    """Whether the dataset may be run over deferred images."""
+    assert isinstance(plan.route, WorkersRoute)
+    return plan.route.defers and loaded()
+
+
+def _expect(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> None:
+    """Tell the choice of what begins; and prepare what a dataset needs that has begun to defer."""
+    assert isinstance(plan.route, WorkersRoute)
+    choice = resources.choice
+    choice.measures = plan.route.measures
+    choice.expect(_length(config) // max(1, config.num_workers) if choice.waits else 0)
+    begun = not choice.waits or resources.decoder is not None
+    if config.num_workers and (begun or config.accelerated):
+        begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
+        _note(_decoder(config, resources), config, resources)
+        rest(choice)  # only the workers run the dataset
+
+
+def _length(config: LoaderConfig) -> int:
+    """How many samples the dataset says that it has; 0: it does not say."""
+    if config.iterable:
+        return 0
+    try:
+        return len(config.dataset)
+    except (TypeError, NotImplementedError):  # its sampler knows
+        return 0
+
+
+def _note(decoder: BatchDecoder, config: LoaderConfig, resources: Resources) -> None:
+    """Have ``decoder`` count and stamp what it makes in the epoch that begins."""
+    decoder.counts = resources.measurements.images.made
+    decoder.stamps = resources.measurements.stamps
+    decoder.cache = _cache(config, resources)
 
 
 def _workers(
@@ -79,13 +118,9 @@ def _workers(
     kept: PersistentWorkers,
 ) -> WorkerMaker:
     """The same, with worker processes."""
-    decoder = None
-    if _defers(plan):
-        begin_epoch()
-        decoder = _decoder(config, resources, plan)
     outcomes = kept.holder
     if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
-        outcomes = _outcome_loader(config, resources, plan, decoder)
+        outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
     idle = progress.positions.turn if plan.resumed else 0
     outcomes.tasks.begin(
@@ -111,9 +146,7 @@ def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
     return same and all(process.is_alive() for process in processes(loader._iterator))
 
 
-def _outcome_loader(
-    config: LoaderConfig, resources: Resources, plan: EpochPlan, decoder: BatchDecoder | None
-) -> OutcomeLoader:
+def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
     count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
     if resources.ring is None:
         # batches ahead, the consumer's batch, and the one that it has just freed
@@ -124,7 +157,7 @@ def _outcome_loader(
         resources.ring,
         repeats=plan.repeats,
         workers=count,
-        decoder=decoder,
+        decoder=functools.partial(_decoder, config, resources) if _defers(plan) else None,
         choice=resources.choice,
     )
     with warnings.catch_warnings():
@@ -201,13 +234,12 @@ def _deferral(
     """What runs the dataset over deferred images; None: nothing does. ``once``: as there."""
     if not _defers(plan):
         return None
-    assert isinstance(plan.route, WorkersRoute)
     choice = resources.choice
-    choice.measures = plan.route.measures
     if not config.num_workers:
 
         def local() -> Local:
-            decoder = _decoder(config, resources, plan)
+            decoder = _decoder(config, resources)
+            _note(decoder, config, resources)
             return Local(decoder, _ahead(resources, decoder))
 
         deferral = resources.deferral
@@ -220,22 +252,20 @@ def _deferral(
     # a batch can be asked for again while those after it are in flight
     keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
     cache = _cache(config, resources)
-    few = _few(config) if cache is None else None
+    few = None
+    if cache is None and config.num_workers >= cpu.available():  # else other threads have CPUs
+        few = functools.partial(_few, config)
+        if not choice.waits:
+            from ..._sources.deferred.batch import entry_points
+
+            entry_points()  # before workers are forked, which share them
     return Deferral(choice, keep=keep, cache=cache, few=few, once=once)
 
 
-def _defers(plan: EpochPlan) -> bool:
-    assert isinstance(plan.route, WorkersRoute)
-    return plan.route.defers and loaded()
+def _few(config: LoaderConfig) -> BatchDecoder:
+    """What fills batches of a few images in a worker."""
+    from ..._sources.deferred.batch import BatchDecoder
 
-
-def _few(config: LoaderConfig) -> BatchDecoder | None:
-    """What fills batches of a few images in a worker; None: there are more CPUs than workers."""
-    if config.num_workers < cpu.available():
-        return None
-    from ..._sources.deferred.batch import BatchDecoder, entry_points
-
-    entry_points()  # before workers are forked, which share them
     return BatchDecoder(0, SlabRing(0), check_crc(config.dataset))
 
 
@@ -256,19 +286,16 @@ def _cache(config: LoaderConfig, resources: Resources) -> OpenedCache | None:
     return resources.cache.opened(_UNKNOWN if length is None else length())
 
 
-def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> BatchDecoder:
-    """What fills batches of recorded images in this process, in this epoch."""
-    from ..._sources.deferred.batch import BatchDecoder
-
-    count = config.num_workers
-    decoder = resources.decoder
+def _decoder(config: LoaderConfig, resources: Resources) -> BatchDecoder:
+    """What fills batches of recorded images in this process."""
+    count, known = config.num_workers, resources.decoder
     # Asking for the CPUs reads files: it takes longer than an epoch of a few small batches.
-    if decoder is None or (count and decoder.threads != count):
+    if known is None or (count and known.threads != count):
+        from ..._sources.deferred.batch import BatchDecoder
+
         ahead = count * (config.prefetch_factor or 0)
         threads = count or cpu.available()
         ring = SlabRing(ahead + _WARM_SLABS + slabs_held(config, resources))
-        decoder = resources.decoder = BatchDecoder(threads, ring, check_crc(config.dataset))
-    decoder.counts = plan.images.made
-    decoder.stamps = plan.stamps
-    decoder.cache = _cache(config, resources)
-    return decoder
+        known = resources.decoder = BatchDecoder(threads, ring, check_crc(config.dataset))
+        _note(known, config, resources)
+    return known

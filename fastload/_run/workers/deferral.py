@@ -14,8 +14,8 @@ How it ends
               Python's, NumPy's and torch's generators had before it, and those of the user's
               objects (``own_generators.py``). So the user's own ``except`` sees what it would have
               seen, and what is raised is what torch's DataLoader raises.
-    eager     where that is cheaper (``choice.py``), the batch is made without deferring; what the
-              dataset kept of earlier batches is completed.
+    eager     where that is cheaper, or it has not begun to defer (``choice.py``), the batch is
+              made without deferring; what the dataset kept of earlier batches is completed.
 
 Note [Few images]
     To send what was recorded of a batch and to begin it on other threads takes about a millisecond
@@ -35,12 +35,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
+from ..._sources.deferred.watch import Watch
 from ..image_counts import Report
 
 if TYPE_CHECKING:
@@ -65,6 +67,13 @@ def install() -> None:
     from ..._sources.deferred import attempt, completion, record_images, switch  # noqa: F401
 
     switch.install()
+
+
+def rest(choice: Choice) -> None:
+    """Note that a loader of this ``choice`` does not defer for now in this process."""
+    switch = sys.modules.get("fastload._sources.deferred.switch")
+    if switch is not None:
+        switch.release(choice)
 
 
 def begin_epoch() -> None:
@@ -92,8 +101,8 @@ class Deferral:
         choice: of the dataset's way. A worker that is not forked continues with a copy of it.
         cache: of what is opened, or None. Not for another process that is not forked from this one.
         keep: of how many of the last batches to keep the states of the generators.
-        few: fills batches of a few images in a worker forked from this process; None: none are
-            filled there. See Note [Few images].
+        few: gives what fills batches of a few images in a worker forked from this process; None:
+            none are filled there. See Note [Few images].
         once: whether a batch cannot be made again. See Note [Only once].
 
     Attributes:
@@ -109,7 +118,7 @@ class Deferral:
         *,
         keep: int = 0,
         cache: OpenedCache | None = None,
-        few: BatchDecoder | None = None,
+        few: Callable[[], BatchDecoder] | None = None,
         once: bool = False,
     ) -> None:
         self.once = once
@@ -118,6 +127,7 @@ class Deferral:
         self._few = few
         self._keep = keep
         self._made: BatchDecoder | None = None
+        self._filler: BatchDecoder | None = None
         self.choice = choice
         self._own = OwnGenerators()
         self._states: collections.OrderedDict[int, Before] = collections.OrderedDict()
@@ -127,7 +137,7 @@ class Deferral:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        others = {"_made": None, "_cache": None, "_ahead": None, "_few": None}
+        others = dict.fromkeys(("_made", "_cache", "_ahead", "_few", "_filler"))
         return {**self.__dict__, **others, "_own": OwnGenerators()}
 
     def announced(
@@ -157,14 +167,9 @@ class Deferral:
             self._made.cache = self._cache
         return self._made
 
-    def passes(self) -> bool:
-        """Whether the next batch is made as if there were no deferring."""
-        if not loaded() or self.choice.passes():
-            return True
-        if self.local is not None:
-            self.begin()
-        install()  # again, since the user's code may have imported another library
-        return False
+    def passes(self, samples: int) -> bool:
+        """Whether the next batch, of about so many samples, is left alone: nothing is deferred."""
+        return not loaded() or self.choice.passes(samples)
 
     def begin(self) -> None:
         """Prepare to complete batches in this process."""
@@ -177,6 +182,13 @@ class Deferral:
 
     def run_eagerly(self, make: Callable[[], Outcome]) -> Outcome:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
+        rest(self.choice)
+        if self.choice.asks():
+            with Watch() as watch:
+                made = make()
+            self.choice.saw(watch.seen)
+            made.report = self.choice.passed(made.samples)
+            return made
         begin_ns = self.choice.begin()
         made = make()
         made.report = Report(spent=self.choice.spent_eagerly(made.samples, begin_ns))
@@ -202,8 +214,12 @@ class Deferral:
             The result; None: the generators have their states from before, and the caller makes
             the batch without deferring.
         """
+        from ..._sources.deferred import switch
         from ..._sources.deferred.thread_state import BatchContext
 
+        if self.local is not None:
+            self.begin()
+        switch.hold(self.choice)
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()
         context = BatchContext(self._cache, asked=None if self.once else {}, checks=self.once)
@@ -277,6 +293,8 @@ class Deferral:
         self.choice.learn(report)
         if batch.opened:
             thread_state.note_opened()
+        if not self.choice.keeps:
+            rest(self.choice)
         if made is not None:
             made.report = report
 
@@ -308,7 +326,8 @@ class Deferral:
         if self._few is not None and found.tensors:
             sizes = found.sizes()
             if sizes is not None and found.rows() <= _FEW and packer.has_room(sizes):
-                return self._filled(batch, found, self._few, packer)
+                self._filler = self._filler or self._few()
+                return self._filled(batch, found, self._filler, packer)
         found.materialise_shared()
         self._deferred = found.rows()
         if not found.images:

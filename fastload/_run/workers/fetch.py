@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, Subset, get_worker_info
 
@@ -34,6 +35,7 @@ from ..bad_samples.policy import BadSample
 from ..image_counts import Report
 from ..maker import Outcome
 from ..positions import Position
+from .choice import Choice
 from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing
 from .resumable import Resumable
@@ -67,12 +69,27 @@ def _without_kept(outcome: Outcome) -> Outcome:
     Another loader may have run the dataset before. What is sent to another process is real anyway.
     """
     kept = thread_state.may_be_kept() and not outcome.empty
-    if not kept or isinstance(outcome.batch, Message):
+    if not kept or isinstance(outcome.batch, Message) or _is_plain(outcome.batch):
         return outcome
     from ..._sources.deferred.completion import materialised
 
     outcome.batch = materialised(outcome.batch)
     return outcome
+
+
+def _is_plain(part: Any, depth: int = 2) -> bool:
+    """Whether it is a batch of the usual form, in which nothing is deferred."""
+    kind = type(part)
+    if kind is torch.Tensor or kind in _ATOMS:
+        return True
+    if kind is dict:
+        part = part.values()
+    elif kind is not list and kind is not tuple:
+        return False
+    return depth > 0 and all(_is_plain(one, depth - 1) for one in part)
+
+
+_ATOMS = frozenset((type(None), bool, int, float, str, bytes))
 
 
 class Fetcher(Dataset[SentOutcome]):
@@ -200,10 +217,13 @@ class Fetcher(Dataset[SentOutcome]):
             return _without_kept(outcome)
         if self._eagerly and deferral is not None:
             return self._made_again(wanted)
-        if deferral is None or deferral.passes():
+        if deferral is None:
             return _without_kept(self._make(wanted))
-        if not deferral.choice.defers(self._count(wanted.indices)):
-            return deferral.run_eagerly(lambda: self._made_eagerly(wanted))
+        count = self._count(wanted.indices)
+        if deferral.passes(count):
+            return self._left_alone(deferral.choice, wanted)
+        if not deferral.choice.defers(count):
+            return deferral.run_eagerly(lambda: self._left(deferral.choice, wanted))
         done: Outcome | None = deferral.run(
             wanted.number,
             (self.dataset, self._collate_fn),
@@ -224,6 +244,20 @@ class Fetcher(Dataset[SentOutcome]):
             return len(indices) if self.batched else 1
         except TypeError:
             return 1  # a batch sampler of the user's may give an iterator
+
+    def _left_alone(self, choice: Choice, wanted: Wanted) -> Outcome:
+        """The batch made without deferring, of which nothing is measured."""
+        outcome = self._left(choice, wanted)
+        if choice.measures:
+            report = choice.passed(outcome.samples)
+            outcome.report = report if wanted.packer is None else None  # not worth sending
+        return outcome
+
+    def _left(self, choice: Choice, wanted: Wanted) -> Outcome:
+        """The batch made without deferring: as by DataLoader, unless that was found cheaper."""
+        if choice.eager:
+            return self._made_eagerly(wanted)
+        return _without_kept(self._make(wanted))
 
     def _made_again(self, wanted: Wanted) -> Outcome:
         outcome = self._made_eagerly(wanted)

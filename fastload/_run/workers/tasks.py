@@ -113,7 +113,7 @@ class Tasks:
         ring: slabs for the batches.
         repeats: whether to count how often each index occurs in an epoch.
         workers: that torch gives tasks to, in turn.
-        decoder: fills tensors that workers recorded; None: they record nothing.
+        decoder: gives what fills tensors that workers recorded; None: they record nothing.
         choice: learns what workers report.
     """
 
@@ -124,7 +124,7 @@ class Tasks:
         *,
         repeats: bool,
         workers: int,
-        decoder: BatchDecoder | None,
+        decoder: Callable[[], BatchDecoder] | None,
         choice: Choice,
     ) -> None:
         self._sized = sized
@@ -214,7 +214,7 @@ class TaskIterator(Iterator[Task]):
         ring: SharedRing,
         repeats: IndexCounter | None,
         workers: int,
-        decoder: BatchDecoder | None,
+        decoder: Callable[[], BatchDecoder] | None,
         choice: Choice,
     ) -> None:
         self._order = order
@@ -368,16 +368,17 @@ class TaskIterator(Iterator[Task]):
             from ..._sources.deferred.completion import start
 
             assert self._decoder is not None, "workers record only where this process can decode"
-            filling = start(self._decoder, *facts)
+            filling = start(self._decoder(), *facts)
             fillings.append(filling)
             return filling.tensor
 
         together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._decoder is not None and outcome.message.recorded:
             self.choice.opened = True
-            self._decoder.memory.begin_batch()
+            decoder = self._decoder()
+            decoder.memory.begin_batch()
             if outcome.message.recorded > 1:
-                together = self._decoder.together()
+                together = decoder.together()
         with together:
             batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
         begun_ns = time.thread_time_ns() - begin_ns

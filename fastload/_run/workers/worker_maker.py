@@ -140,6 +140,8 @@ class WorkerMaker(Maker):
         self._tasks.given.pop(outcome.task, None)
         if outcome.report is not None:
             self._tasks.choice.learn(outcome.report)
+        elif self._tasks.records and self._tasks.choice.measures:
+            outcome.report = self._tasks.choice.passed(outcome.samples)
         if outcome.raised is not None:
             outcome.error = _raised(outcome.raised)
         try:

@@ -32,11 +32,13 @@ class _Exchange:
     Attributes:
         original, stub: its code before, and since.
         trial: of what the stub calls.
+        stays: whether it has the stub at rest, too.
     """
 
     original: types.CodeType
     stub: types.CodeType
     trial: Trial
+    stays: bool
 
 
 _EXCHANGES: Final[dict[types.FunctionType, _Exchange]] = {}
@@ -49,6 +51,7 @@ def redirect(
     proof: Callable[[Function, Function], str],
     name: str,
     in_usual_state: bool = False,
+    stays: bool = False,
 ) -> Trial | None:
     """Have calls of ``function`` go to ``make(original)``, if the proof holds; None: they cannot.
 
@@ -63,13 +66,14 @@ def redirect(
         proof: gets the original and what was made, and says what is wrong with that; "": nothing.
         name: of the function, for the user.
         in_usual_state: the proof means something only there; see Note [The program's state].
+        stays: whether it is redirected at rest, too.
     """
     if not isinstance(function, types.FunctionType) or function.__code__.co_freevars:
         leave_out(name, "it is not a plain Python function")
         return None
     exchange = _EXCHANGES.get(function)
     if exchange is None or _of_others(function, exchange):
-        made = _exchange(function, make, proof, name, in_usual_state)
+        made = _exchange(function, make, proof, name, in_usual_state, stays)
         if isinstance(made, str):
             leave_out(name, made)
             return None
@@ -91,11 +95,29 @@ def holds(function: Function) -> bool:
     return False
 
 
+def rest(everything: bool) -> None:
+    """Give the functions their own codes until ``wake``; those that stay only with ``everything``.
+
+    The codes are the same objects each time: what ``torch.compile`` has made for one is used again.
+    """
+    for function, exchange in list(_EXCHANGES.items()):
+        if function.__code__ is exchange.stub and (everything or not exchange.stays):
+            function.__code__ = exchange.original
+
+
+def wake() -> None:
+    """Undo ``rest``."""
+    for function, exchange in list(_EXCHANGES.items()):
+        if function.__code__ is exchange.original:
+            function.__code__ = exchange.stub
+
+
 def put_back() -> None:
     """Give every function its own code again, unless another program has exchanged it since."""
     # The stubs' globals stay: another thread may be in a stub, and has yet to look its global up.
     for function in redirected():
-        function.__code__ = _EXCHANGES.pop(function).original
+        function.__code__ = _EXCHANGES[function].original
+    _EXCHANGES.clear()
     forget_all()
 
 
@@ -110,6 +132,7 @@ def _exchange(
     proof: Callable[[Function, Function], str],
     name: str,
     in_usual_state: bool,
+    stays: bool,
 ) -> _Exchange | str:
     """What to exchange; or why the function stays as it is."""
     code = function.__code__
@@ -141,7 +164,7 @@ def _exchange(
         name, ours, _by_position(original), lambda: proof(original, ours), settle, in_usual_state
     )
     function.__globals__[called] = trial
-    return _Exchange(code, stub, trial)
+    return _Exchange(code, stub, trial, stays)
 
 
 def _by_position(function: types.FunctionType) -> Function:

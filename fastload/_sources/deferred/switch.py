@@ -1,30 +1,58 @@
 """Switching deferring on: within ``deferring``, on this thread, what is opened comes deferred.
 
 Functions of other libraries are redirected for the whole process, when a thread defers for the
-first time (``redirect.py`` says how and why), and stay so until ``uninstall``. Those of a library
-that the program has not imported yet follow when it has: fastload imports neither torchvision nor
-OpenCV for this.
+first time (``redirect.py`` says how and why). Those of a library that the program has not imported
+yet follow when it has: fastload imports neither torchvision nor OpenCV for this.
+
+Rest
+    While nobody in this process defers, the functions have their own codes again, so that what is
+    made eagerly costs what it costs without fastload. Who defers batch after batch holds them
+    (``hold``) until it says otherwise (``release``) or is gone. Once images were opened deferred, a
+    dataset may have kept some: then the functions that would take those for something else stay
+    redirected. So do OpenCV's, which only look at a flag, and are replaced by name.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import weakref
 from types import TracebackType
 
 from ..._base.fork_lock import ForkLock
+from . import redirect
 from .patches import patch, pillow
-from .redirect import put_back
-from .thread_state import THREAD, forget
+from .thread_state import THREAD, forget, may_be_kept
 from .trial import may_try_again
 
 _LOCK = ForkLock()
 _INSTALLED: set[tuple[str, ...]] = set()
 
 
+class _Use:
+    """Who needs the functions redirected in this process.
+
+    Attributes:
+        threads: how many threads are within ``deferring``; as often as each has entered it.
+        holders: who defers batch after batch.
+        rests: whether the functions have their own codes.
+    """
+
+    def __init__(self) -> None:
+        self.threads = 0
+        self.holders: weakref.WeakSet[object] = weakref.WeakSet()
+        self.rests = False
+
+
+_USE = _Use()
+
+
 class deferring:
     """A context in which this thread's images are deferred. It may be entered within itself."""
 
     def __enter__(self) -> None:
+        with _LOCK:
+            _USE.threads += 1
         install()
         self._before = THREAD.deferring
         THREAD.deferring = not patch.MISSING
@@ -36,11 +64,17 @@ class deferring:
         trace: TracebackType | None,
     ) -> None:
         THREAD.deferring = self._before
+        with _LOCK:
+            _USE.threads = max(0, _USE.threads - 1)  # a child may leave what its parent has entered
         forget()
 
 
 def install() -> None:
     """Redirect the functions, if they are not. A forked child has it from its parent."""
+    if _USE.rests:
+        with _LOCK:
+            redirect.wake()
+            _USE.rests = False
     if len(_INSTALLED) == len(_PARTS):
         return
     for needed, part in _PARTS.items():
@@ -49,6 +83,22 @@ def install() -> None:
                 if needed not in _INSTALLED:
                     part()
                     _INSTALLED.add(needed)
+
+
+def hold(holder: object) -> None:
+    """Keep the functions redirected between the batches of ``holder``, while that is alive."""
+    if holder not in _USE.holders:
+        with _LOCK:
+            _USE.holders.add(holder)
+
+
+def release(holder: object) -> None:
+    """Note that ``holder`` does not defer for now, and let the functions rest if nobody does."""
+    with _LOCK:
+        _USE.holders.discard(holder)
+        if not (_USE.rests or _USE.threads or _USE.holders):
+            redirect.rest(everything=not may_be_kept())
+            _USE.rests = True
 
 
 def try_again() -> None:
@@ -66,13 +116,23 @@ def uninstall() -> None:
     What is deferred already stays so, and is made when somebody asks for its values.
     """
     with _LOCK:
-        put_back()
+        redirect.put_back()
         if ("cv2",) in _INSTALLED:
             from .patches import opencv
 
             opencv.put_back()
         patch.MISSING.clear()
         _INSTALLED.clear()
+        _USE.rests = False
+
+
+def _in_forked_child() -> None:
+    # Of the loaders and threads of its parent, none runs here.
+    _USE.threads = 0
+    _USE.holders = weakref.WeakSet()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def _pillow() -> None:

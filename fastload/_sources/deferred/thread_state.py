@@ -112,6 +112,7 @@ class _Thread(threading.local):
     several = False
     kept: tuple[Opened, np.ndarray] | None = None
     ahead: Ahead | None = None
+    once_ns = 0
 
     def __init__(self) -> None:
         self.batch = BatchContext()
@@ -128,6 +129,7 @@ last, times_asked: the image of which ``single.py`` made something last, and how
 several: whether it made something of the image before more than once.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
+once_ns: CPU time of this process that went into proofs which the thread waited for.
 """
 
 _OPENED: list[bool] = []  # not empty once a dataset has, in this process or one that it came of

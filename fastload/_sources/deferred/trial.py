@@ -1,6 +1,6 @@
 """Trial: what is called in the place of another library's function until ours has proved itself.
 
-It proves itself at its first call in a process that defers, so that nobody waits for proofs of
+It proves itself at its first call on a thread that defers, so that nobody waits for proofs of
 functions that are not used. ``explain()`` settles what nobody has called, in this process: the
 workers' verdicts are the same.
 
@@ -18,6 +18,7 @@ Note [The program's state]
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,11 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from ..._base.pixel_limit import is_within
-from .thread_state import THREAD, may_be_kept
+from .thread_state import THREAD
 
 Function: TypeAlias = "Callable[..., Any]"
+
+clock: Callable[[], int] = time.process_time_ns
 
 TRIES: Final = 3
 _tries = [0]
@@ -101,9 +104,8 @@ class Trial:
         _OPEN.append(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # a proof would be compiled too
-            return self._otherwise(*args, **kwargs)
-        if not (THREAD.deferring or may_be_kept()):
+        # A proof would be compiled too. What is kept deferred is made real by the original.
+        if torch.compiler.is_compiling() or not THREAD.deferring:
             return self._otherwise(*args, **kwargs)
         return self.settled()(*args, **kwargs)
 
@@ -158,7 +160,7 @@ def _aside(proof: Callable[[], str]) -> str:
         except Exception as error:  # noqa: BLE001 - whatever another release raises
             return f"fastload cannot try it ({type(error).__name__}: {error})"
 
-    state = torch.default_generator.get_state()
+    state, begin_ns = torch.default_generator.get_state(), clock()
     try:
         with ThreadPoolExecutor(1) as own, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -169,3 +171,4 @@ def _aside(proof: Callable[[], str]) -> str:
             return said.result()
     finally:
         torch.default_generator.set_state(state)
+        THREAD.once_ns += clock() - begin_ns

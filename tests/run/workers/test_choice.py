@@ -21,6 +21,7 @@ from fastload import FastLoader
 from fastload._run.image_counts import Report, Spent
 from fastload._run.workers import choice
 from fastload._run.workers.choice import Choice
+from fastload._sources.deferred import trial
 from fastload._sources.deferred.image import DeferredImage
 from sides import side_by_side
 
@@ -48,7 +49,11 @@ CLOCK = Clock()
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "clock", CLOCK)
+    monkeypatch.setattr(trial, "clock", CLOCK)
     monkeypatch.delenv("FASTLOAD_DEFER")
+    # Every loader begins to defer at once; and every batch is measured, however little it takes.
+    monkeypatch.setattr(Choice, "waits", False)
+    monkeypatch.setattr(choice, "_SHORT_NS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -307,9 +312,9 @@ def test_what_is_known_travels_with_a_loader(photos: list[Path]) -> None:
 def test_a_dataset_without_images_is_not_measured() -> None:
     known = Choice()
     for _ in range(3):
-        assert not known.passes()
+        assert not known.passes(1)
         known.learn(Report(run=True))
-    assert [known.passes() for _ in range(128)].count(False) == 2
+    assert [known.passes(1) for _ in range(128)].count(False) == 8
 
 
 def test_a_cost_is_that_of_the_last_samples_without_the_highest() -> None:

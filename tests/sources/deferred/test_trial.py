@@ -47,8 +47,7 @@ def _trial(proof: Callable[[], str], **given: Any) -> Trial:
 
 
 @pytest.mark.usefixtures("anew")
-def test_a_process_that_defers_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "may_be_kept", lambda: False)
+def test_a_thread_that_defers_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     one = _trial(lambda: "")
     assert one() == "theirs"
     monkeypatch.setattr(THREAD, "deferring", True)

@@ -54,7 +54,9 @@ def exchange(patches: Iterable[Patch]) -> None:
         function = named(*patch.names)
         if function is None:
             leave_out(name, "this release has no such function")
-        trial = function and redirect(function, patch.ours, patch.proof, name, patch.in_usual_state)
+        trial = function and redirect(
+            function, patch.ours, patch.proof, name, patch.in_usual_state, stays=patch.needed
+        )
         if patch.needed and trial:
             needed.append((name, trial))
         elif patch.needed:

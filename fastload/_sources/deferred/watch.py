@@ -1,0 +1,65 @@
+"""Watch: whether code opens images that could be deferred, seen without exchanging anything.
+
+A profile function sees calls of this thread, and is gone with the first one that opens an image.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, Final
+
+_OPENERS: Final = (
+    "PIL.Image.open",
+    "PIL.Image.fromarray",
+    "torchvision.io.read_image",
+    "torchvision.io.decode_image",
+    "torchvision.io.decode_jpeg",
+    "torchvision.transforms.functional.to_tensor",  # of an array
+    "torchvision.transforms.functional.pil_to_tensor",
+    "fastload._engine.pillow.decode_record",
+)
+_OF_OPENCV: Final = ("imread", "imdecode")
+
+
+class Watch:
+    """A context that sees what its thread calls.
+
+    Attributes:
+        seen: whether that has opened an image; or a profiler of the program's runs, and nobody
+            knows.
+    """
+
+    seen = False
+
+    def __enter__(self) -> Watch:
+        self._codes = {id(one.__code__) for one in _functions()}
+        self.seen = sys.getprofile() is not None
+        if not self.seen:
+            sys.setprofile(self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if sys.getprofile() == self._note:
+            sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, called: Any) -> None:
+        if event == "call":
+            opens = id(frame.f_code) in self._codes
+        else:
+            opens = event == "c_call" and called.__name__ in _OF_OPENCV
+        if opens:
+            self.seen = True
+            sys.setprofile(None)
+
+
+def _functions() -> list[FunctionType]:
+    """Those of ``_OPENERS`` whose modules the program has imported."""
+    split = (name.rpartition(".") for name in _OPENERS)
+    found = (getattr(sys.modules.get(module), function, None) for module, _, function in split)
+    return [one for one in found if isinstance(one, FunctionType)]

@@ -1,0 +1,360 @@
+"""A dataset waits to defer until it is worth it, and others' functions rest while nobody defers."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import pytest
+import torch
+import torch._dynamo
+import torchvision.transforms.functional as F
+from torch.utils.data import Dataset
+
+import deferred_datasets as shapes
+import fastload
+from fastload import FastLoader
+from fastload._run.workers import choice
+from fastload._run.workers.choice import Choice
+from fastload._sources.deferred import redirect, switch, trial
+from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.watch import Watch
+from sides import side_by_side
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    fastload.uninstall()
+    monkeypatch.delenv("FASTLOAD_DEFER")
+    monkeypatch.setattr(choice._TOTAL, "ns", 0.0)
+    gc.collect()  # loaders of other tests that hold the functions
+    yield
+    fastload.uninstall()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    paths = shapes.write_photos(tmp_path_factory.mktemp("photos"))
+    return [path for path in paths if path.suffix == ".jpg"]
+
+
+class Kinds(Dataset[bool]):
+    """Whether each image that it opens is deferred."""
+
+    def __init__(self, paths: list[Path], opens: bool = True) -> None:
+        self.paths = paths * 4
+        self.opens = opens
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int) -> bool:
+        if not self.opens:
+            return False
+        with PIL.Image.open(self.paths[i]) as image:
+            return type(image) is DeferredImage
+
+
+def _original(function: Any) -> bool:
+    return function not in redirect.redirected()
+
+
+def _choose(loader: FastLoader[Any], *, eager: bool) -> Choice:
+    """Have a loader keep one way, without looking at the other one."""
+    known = loader._resources.choice
+    known.saw(True)
+    known.eager, known._left = eager, float("inf")
+    return known
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing takes time, so that no way is found to be cheaper."""
+    monkeypatch.setattr(choice, "clock", lambda: 0)
+    monkeypatch.setattr(trial, "clock", lambda: 0)
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_little_work_is_left_as_it_is(photos: list[Path], workers: int) -> None:
+    loader = FastLoader(Kinds(photos), 4, num_workers=workers)
+    for _ in range(3):
+        assert not any(torch.cat(list(loader)))
+    assert loader._resources.choice.waits
+    assert redirect.redirected() == []
+    assert loader.stats()["samples_eager"] == len(loader.dataset)
+    assert "images: opened as ever, until making samples takes so long" in loader.explain()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_enough_work_with_images_is_deferred(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    monkeypatch.setattr(choice, "_SPREAD", 1e9)  # neither way is ahead
+    loader = FastLoader(Kinds(photos), 2, num_workers=workers)
+    first = list(map(any, loader))
+    assert not any(first[:3])
+    assert any(first[3:])
+
+
+def test_epochs_that_are_over_count(photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = FastLoader(Kinds(photos), 4)
+    list(loader)
+    assert choice._TOTAL.ns == 0
+    list(loader)
+    assert choice._TOTAL.ns > 0
+    monkeypatch.setattr(choice, "_STAKE_NS", choice._TOTAL.ns)
+    other = FastLoader(Kinds(photos), 4)
+    list(other)
+    assert not other._resources.choice.waits
+
+
+def test_a_dataset_without_images_exchanges_nothing(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    loader = FastLoader(Kinds(photos, opens=False), 1)
+    for _ in range(4):
+        list(loader)
+    assert loader._resources.choice.waits
+    assert redirect.redirected() == []
+
+
+def test_the_loader_of_a_sample_defers_when_the_outer_one_does(photos: list[Path]) -> None:
+    class Episodes(Dataset[Any]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> Any:
+            return next(iter(FastLoader(Kinds(photos), 4)))
+
+    loader = FastLoader(Episodes(), 2)
+    assert not torch.cat(list(loader)).any()
+    _choose(loader, eager=False)
+    assert torch.cat(list(loader)).all()
+
+
+def test_a_watch_sees_what_opens_an_image(photos: list[Path]) -> None:
+    with Watch() as watch:
+        PIL.Image.new("RGB", (2, 2)).resize((3, 3))
+    assert not watch.seen
+    with Watch() as watch:
+        PIL.Image.open(photos[0]).close()
+        assert sys.getprofile() is None
+    assert watch.seen
+
+
+def test_a_watch_leaves_a_programs_profiler_alone(photos: list[Path]) -> None:
+    called = []
+
+    def theirs(frame: types.FrameType, event: str, argument: Any) -> None:
+        called.append(event)
+
+    sys.setprofile(theirs)
+    try:
+        with Watch() as watch:
+            PIL.Image.new("RGB", (2, 2))
+        assert sys.getprofile() is theirs
+    finally:
+        sys.setprofile(None)
+    assert watch.seen
+    assert called
+
+
+# --- rest -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("still")
+def test_functions_have_their_own_codes_while_a_loader_is_eager(photos: list[Path]) -> None:
+    codes = {one: one.__code__ for one in (PIL.Image.open, F.to_tensor, F.normalize)}
+    loader = FastLoader(Kinds(photos), 4)
+    known = _choose(loader, eager=False)
+    assert torch.cat(list(loader)).all()
+    assert not any(map(_original, codes))
+    stubs = {one: one.__code__ for one in codes}
+    known.eager = True
+    list(loader)
+    assert all(one.__code__ is code for one, code in codes.items())
+    known.eager, known._left = False, float("inf")
+    assert torch.cat(list(loader)).all()
+    assert all(one.__code__ is stub for one, stub in stubs.items())
+
+
+def test_functions_come_back_when_ways_are_measured_anew(photos: list[Path]) -> None:
+    seen = []
+
+    class Looking(Kinds):
+        def __getitem__(self, i: int) -> bool:
+            seen.append(_original(PIL.Image.open))
+            return super().__getitem__(i)
+
+    loader = FastLoader(Looking(photos), 2)
+    known = _choose(loader, eager=True)
+    list(loader)
+    assert all(seen)
+    known._left = 0
+    seen.clear()
+    list(loader)
+    assert not all(seen)
+    assert known.deferred.samples
+
+
+@pytest.mark.usefixtures("still")
+def test_what_a_dataset_kept_stays_right_at_rest(photos: list[Path]) -> None:
+    dataset = shapes.Keeping(photos)
+    loader = FastLoader(dataset, 4)
+    known = _choose(loader, eager=False)
+    list(loader)
+    known.eager = True
+    expected = list(torch.utils.data.DataLoader(shapes.Keeping(photos), 4))
+    found = list(loader)
+    assert len(found) == len(expected)
+    needed = {one.__name__ for one in redirect.redirected()}
+    assert needed == {"wrap", "_get_fill", "transform"}
+
+
+@pytest.mark.usefixtures("still")
+def test_a_loader_that_defers_holds_the_functions_as_long_as_it_lives(photos: list[Path]) -> None:
+    deferring, eager = (FastLoader(Kinds(photos), 4) for _ in range(2))
+    _choose(deferring, eager=False)
+    _choose(eager, eager=True)
+    list(deferring)
+    list(eager)
+    assert not _original(PIL.Image.open)
+    del deferring
+    gc.collect()
+    list(eager)
+    assert _original(PIL.Image.open)
+
+
+@pytest.mark.usefixtures("still")
+def test_another_thread_that_defers_keeps_the_functions(photos: list[Path]) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def defer() -> None:
+        with switch.deferring():
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=defer)
+    thread.start()
+    entered.wait()
+    try:
+        loader = FastLoader(Kinds(photos), 4)
+        _choose(loader, eager=True)
+        assert not torch.cat(list(loader)).any()
+        assert not _original(PIL.Image.open)
+    finally:
+        leave.set()
+        thread.join()
+    list(loader)
+    assert _original(PIL.Image.open)
+
+
+@pytest.mark.usefixtures("still")
+def test_threads_that_rest_and_wake_see_what_they_should(photos: list[Path]) -> None:
+    wrong = []
+    first = FastLoader(Kinds(photos), 4)
+    _choose(first, eager=False)
+    list(first)  # functions prove themselves, on one thread at a time
+    del first
+
+    def run(eager: bool) -> None:
+        loader = FastLoader(Kinds(photos), 4)
+        _choose(loader, eager=eager)
+        for _ in range(10):
+            if torch.cat(list(loader)).any().item() is eager:
+                wrong.append(eager)
+
+    threads = [threading.Thread(target=run, args=(eager,)) for eager in (True, False) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.usefixtures("still")
+def test_uninstall_restores_everything_at_rest_too(photos: list[Path]) -> None:
+    before = {one: one.__code__ for one in (PIL.Image.open, F.to_tensor)}
+    loader = FastLoader(Kinds(photos), 4)
+    known = _choose(loader, eager=False)
+    list(loader)
+    known.eager = True
+    list(loader)
+    fastload.uninstall()
+    assert redirect.redirected() == []
+    assert all(one.__code__ is code for one, code in before.items())
+    known.eager = False
+    assert torch.cat(list(loader)).all()
+
+
+@pytest.mark.usefixtures("still")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_whose_workers_defer_keeps_its_own_codes(
+    photos: list[Path], workers: int
+) -> None:
+    loader = FastLoader(Kinds(photos), 4, num_workers=workers)
+    _choose(loader, eager=False)
+    assert torch.cat(list(loader)).all()
+    assert _original(PIL.Image.open)
+
+
+def _centre(image: torch.Tensor) -> torch.Tensor:
+    return F.resize(F.center_crop(image, 16), [8, 8]).mean()
+
+
+@pytest.mark.usefixtures("still")
+def test_a_compiled_model_is_not_compiled_again_each_time(photos: list[Path]) -> None:
+    torch._dynamo.reset()
+    compiled_so_far = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        nonlocal compiled_so_far
+        compiled_so_far += 1
+        return graph.forward
+
+    image = torch.rand(1, 3, 32, 32)
+    compiled = torch.compile(_centre, backend=backend, fullgraph=True, dynamic=False)
+    expected = compiled(image)
+    loader = FastLoader(Kinds(photos), 4)
+    known = _choose(loader, eager=False)
+    counts = []
+    for n in range(12):
+        known.eager = bool(n % 2)
+        list(loader)
+        assert _original(F.resize) is known.eager
+        assert torch.equal(compiled(image), expected)
+        counts.append(compiled_so_far)
+    assert counts[-1] == counts[1] <= 2
+    assert torch._dynamo.explain(_centre)(image).graph_break_count == 0
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [shapes.Photos, shapes.V2, shapes.Keeping, shapes.FromArrays])
+def test_batches_are_the_same_from_waiting_to_deferring(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch, kind: type, workers: int
+) -> None:
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    side_by_side(
+        kind(photos * 4),
+        batch_size=2,
+        shuffle=True,
+        num_workers=workers,
+        worker_init_fn=shapes.seed_numpy,
+    )
