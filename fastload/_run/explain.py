@@ -221,7 +221,7 @@ def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]
     elif not seen and not choice.opened:
         lines.append(
             "images: opened as ever, until making samples takes so long that deferring may pay"
-            if choice.waits
+            if route.measures and choice.waits
             else "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
         )
     lines += [f"slower: {line}" for line in left_out()]
