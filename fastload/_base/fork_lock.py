@@ -15,7 +15,7 @@ class ForkLock:
     """A lock, for ``with``. A process that it was pickled for gets another one."""
 
     def __init__(self) -> None:
-        self._lock = self._held = threading.Lock()
+        self._lock = self._held = threading.RLock()
         _made.add(self)
 
     def __enter__(self) -> None:
@@ -35,7 +35,7 @@ _made: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 
 def _free_all() -> None:
     for lock in list(_made):
-        lock._lock = threading.Lock()
+        lock._lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_free_all)

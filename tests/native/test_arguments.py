@@ -59,6 +59,7 @@ def readonly(array: np.ndarray) -> np.ndarray:
         ("checksum", np.zeros(2, np.int32), TypeError),
         ("rows", np.array([0, 2]), ValueError),
         ("rows", np.array([0, -1]), ValueError),
+        ("rows", np.array([0, 2**63 - 1]), ValueError),
         ("rows", np.array([0, 1], np.int32), TypeError),
         ("out", np.zeros(2 * 3 * 8 * 8 - 1, np.uint8), ValueError),
         ("out", np.zeros((2, 3 * 8 * 8), np.uint8), ValueError),

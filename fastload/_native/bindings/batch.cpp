@@ -290,7 +290,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const BatchSpec& spec) {
       s.filter = static_cast<Filter>(filter_array.data<uint8_t>()[i]);
     }
     s.row = placed ? rows_array.data<int64_t>()[i] : static_cast<int64_t>(i);
-    require(s.row >= 0 && (s.row + 1) * row <= out_array.nbytes(), "rows", i, "a row of out");
+    require(s.row >= 0 && s.row < out_array.nbytes() / row, "rows", i, "a row of out");
     s.large = large[i] || is_large(s, spec.most_pixels) ||
               (spec.cache_fill && is_large(spec.cache_fill->samples[i], spec.most_pixels));
     check_sample(s, i);

@@ -18,11 +18,12 @@ When both ways are tried
 
 waiting
     To begin to defer takes a process a tenth of a second once: for imports, and to exchange and
-    prove functions of other libraries. So it waits, and makes samples as ever, until what they take
-    in this epoch, or took in the epochs so far, comes to ``_STAKE_NS``. Then it watches a batch: it
-    begins if that opens images (``watch.py``). Until then few batches are measured: the first ones
-    of an epoch, and batches 1, 2, 4, 8 ... A dataset that opens no images any more is waited for
-    again.
+    prove functions of other libraries. So a process that has fewer than ``_MANY`` samples to make,
+    or knows no number, waits, and makes samples as ever, until what they take in this epoch, or
+    took in the epochs so far, comes to ``_STAKE_NS``, and they open images (``watch.py``). Until
+    then few batches are measured, and their first calls watched: the first batch of an epoch, and
+    batches 1, 2, 4, 8 ... Where they take as much and none was seen, a whole batch is watched. A
+    dataset that opens no images any more is waited for again.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ clock: Callable[[], int] = time.process_time_ns
 """CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""
 
 _STAKE_NS = 250_000_000
+
+# Of photos, so many take twice the time that it takes to begin.
+_MANY: Final = 128
 
 _SHARE: Final = 0.005
 
@@ -170,6 +174,7 @@ class Choice:
         self._gap = 1  # and those until the next one is looked at, while it waits
         self._trying = 0  # samples that are still to be made in the other way
         self._tried = 0  # and those that were
+        self._epochs = 0  # that have begun
         self._expected = 0  # samples of this epoch, if that is known
         self._made = 0  # those so far
         self._warm = 0  # the process that has made a batch over deferred images
@@ -200,8 +205,10 @@ class Choice:
             if not self._quiet:
                 self._alone = 0  # the first batch is measured
         self._expected, self._made = samples, 0
-        if THREAD.deferring:  # in a sample of another loader's, which has begun
-            self.saw(True)
+        # THREAD.deferring: in a sample of another loader's, which has begun
+        if self.waits and (THREAD.deferring or (samples >= _MANY and not self._epochs)):
+            self._begin()
+        self._epochs += 1
 
     def passes(self, samples: int) -> bool:
         """Whether the next batch, of about so many samples, is left alone: nothing is deferred."""
@@ -217,16 +224,20 @@ class Choice:
             self._alone, self._gap = self._gap - 1, self._gap * 2
         return False
 
-    def asks(self) -> bool:
-        """Whether the next batch, which is eager, is watched: does it open images?"""
-        if not self.waits or self.eagerly.measured < _LEAST:
+    @property
+    def at_stake(self) -> bool:
+        """Whether samples take so long that deferring may pay."""
+        if self.eagerly.samples < _LEAST:
             return False
         return _TOTAL.ns + self.eagerly.ns * max(self._expected, self._made) >= _STAKE_NS
 
     def saw(self, images: bool) -> None:
-        """Note whether that batch has opened images."""
-        if images:
-            self.begun, self._quiet, self._alone = True, 0, 0
+        """Note whether a batch that was watched while this waits has opened images."""
+        if images and self.at_stake:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.begun, self._quiet, self._alone = True, 0, 0
 
     def defers(self, samples: int) -> bool:
         """Whether to run the next batch, of about so many samples, over deferred images."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 from ..._base.machine import cpu
@@ -91,15 +92,22 @@ def _expect(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> None
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
         _note(_decoder(config, resources), config, resources)
         rest(choice)  # only the workers run the dataset
+    if config.num_workers:
+        # Before workers are forked, which share them, whether they defer or wait.
+        from ..._sources.deferred.entry_points import entry_points
+        from ..._sources.deferred.headers import header_table
+
+        header_table()
+        entry_points()
 
 
 def _length(config: LoaderConfig) -> int:
     """How many samples the dataset says that it has; 0: it does not say."""
-    if config.iterable:
+    if config.iterable or not config.own_order:  # else torch does not ask it either
         return 0
     try:
         return len(config.dataset)
-    except (TypeError, NotImplementedError):  # its sampler knows
+    except Exception:  # noqa: BLE001 - the sampler's to raise, with the first batch
         return 0
 
 
@@ -236,11 +244,14 @@ def _deferral(
         return None
     choice = resources.choice
     if not config.num_workers:
+        holder = weakref.ref(resources)  # which holds the deferral: no cycle
 
         def local() -> Local:
-            decoder = _decoder(config, resources)
-            _note(decoder, config, resources)
-            return Local(decoder, _ahead(resources, decoder))
+            held = holder()
+            assert held is not None, "the iterator's fetcher runs"
+            decoder = _decoder(config, held)
+            _note(decoder, config, held)
+            return Local(decoder, _ahead(held, decoder))
 
         deferral = resources.deferral
         if deferral is None or deferral.once != once:
@@ -255,10 +266,6 @@ def _deferral(
     few = None
     if cache is None and config.num_workers >= cpu.available():  # else other threads have CPUs
         few = functools.partial(_few, config)
-        if not choice.waits:
-            from ..._sources.deferred.batch import entry_points
-
-            entry_points()  # before workers are forked, which share them
     return Deferral(choice, keep=keep, cache=cache, few=few, once=once)
 
 

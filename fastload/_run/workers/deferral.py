@@ -182,17 +182,20 @@ class Deferral:
 
     def run_eagerly(self, make: Callable[[], Outcome]) -> Outcome:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
-        rest(self.choice)
-        if self.choice.asks():
-            with Watch() as watch:
-                made = make()
-            self.choice.saw(watch.seen)
-            made.report = self.choice.passed(made.samples)
-            return made
-        begin_ns = self.choice.begin()
-        made = make()
-        made.report = Report(spent=self.choice.spent_eagerly(made.samples, begin_ns))
-        self.choice.learn(made.report)
+        choice = self.choice
+        rest(choice)
+        whole = choice.waits and choice.at_stake
+        watch = Watch(whole) if choice.waits else None
+        with watch or contextlib.nullcontext():
+            begin_ns = choice.begin()
+            made = make()
+        if whole:  # to watch takes time, too
+            made.report = choice.passed(made.samples)
+        else:
+            made.report = Report(spent=choice.spent_eagerly(made.samples, begin_ns))
+            choice.learn(made.report)
+        if watch is not None:
+            choice.saw(watch.seen)
         return made
 
     def run(

@@ -46,15 +46,15 @@ def at_path(name: str | bytes) -> File | None:
     """
     try:
         status = os.stat(name)
+        if not S_ISREG(status.st_mode):
+            return None  # to open a pipe would wait for a writer, and take what it writes
         if stamps.is_recent(status):
-            if not S_ISREG(status.st_mode):
-                return None
             with open(name, "rb") as file:
                 return of_bytes(file.read())
         # From the root of the file system; links and dots may be in it.
         path = name if type(name) is str else os.fsdecode(name)
         if path[:1] != "/":
-            path = os.path.abspath(path)
+            path = os.path.join(os.getcwd(), path)  # "link/.." is not where the link is
         stamp = stamps.of(status)
         header = header_table().find(path, stamp)
         if header is None:
@@ -152,10 +152,11 @@ def _open_file(original: Open, fp: Any) -> Any:
 def _named(fp: io.BufferedReader) -> File | None:
     """An open file that was not written just now, by the name that leads to it; None: none does."""
     name = fp.name
-    if not isinstance(name, (str, bytes)):
+    if fp.closed or not isinstance(name, (str, bytes)):
         return None
-    status, path = os.fstat(fp.fileno()), os.path.abspath(os.fsdecode(name))
+    status = os.fstat(fp.fileno())
     try:
+        path = os.path.join(os.getcwd(), os.fsdecode(name))
         there = os.stat(path)
     except OSError:
         return None

@@ -53,7 +53,12 @@ class deferring:
     def __enter__(self) -> None:
         with _LOCK:
             _USE.threads += 1
-        install()
+        try:
+            install()
+        except BaseException:  # such as Ctrl-C; then __exit__ is not called
+            with _LOCK:
+                _USE.threads -= 1
+            raise
         self._before = THREAD.deferring
         THREAD.deferring = not patch.MISSING
 

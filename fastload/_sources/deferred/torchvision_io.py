@@ -6,7 +6,6 @@ else, errors included, is torchvision's own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -46,17 +45,17 @@ def reader(warnings: int) -> Callable[[Function], Function]:
 
 
 def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> DeferredTensor | None:
-    name = "UNCHANGED" if mode is None else getattr(mode, "name", mode)
+    name = getattr(mode, "name", mode)
     if not isinstance(name, str):
         return None
     wanted = {"UNCHANGED": "", "RGB": "RGB", "GRAY": "L"}.get(name.upper())
     if wanted is None or apply_exif_orientation is not False:
         return None
     if not isinstance(input, torch.Tensor):
-        file = openers.at_path(os.fspath(input))
+        file = openers.at_path(str(input))  # as torchvision, which knows no bytes
     elif isinstance(input, _Deferred) or input.dtype != torch.uint8 or input.ndim != 1:
         return None
-    elif input.device.type != "cpu" or input.requires_grad:
+    elif input.device.type != "cpu" or input.requires_grad or not input.is_contiguous():
         return None
     else:
         file = openers.of_bytes(input.numpy().tobytes())

@@ -353,13 +353,16 @@ def compose(original: Function) -> Function:
 
     applied_as_usual = _unchanged(transforms.RandomApply, "forward")
 
-    def recorder(transform: Any) -> Recorder | None:
+    def recorder(transform: Any) -> Recorder | _Applied | None:
         own = getattr(transform, "__dict__", {})
         changed = "forward" in own or "_compiled_call_impl" in own
         if changed or hooks_everywhere() or any(_hooks(transform)):
             return None
         if type(transform) is transforms.RandomApply and applied_as_usual():
-            return functools.partial(_applied, list(map(recorder, transform.transforms)))
+            if type(transform.transforms) not in _SEQUENCES:
+                return None
+            steps = list(transform.transforms)
+            return _Applied(steps, list(map(recorder, steps)))
         step, is_usual = usual.get(type(transform), (None, None))
         return step.record if step is not None and is_usual and is_usual(transform) else None
 
@@ -374,34 +377,60 @@ def compose(original: Function) -> Function:
             recorded_ones = itertools.compress(now, recorders)
             hooks = list(itertools.chain.from_iterable(map(_hooks, recorded_ones)))
             chains[self] = known, recorders, hooks
-        return _chained(now, recorders, img)
+        made, _ = _chained(now, recorders, img, False)
+        return made
 
     return __call__
 
 
-def _chained(steps: Sequence[Any], recorders: Sequence[Recorder | None], img: Any) -> Any:
-    mine = False
-    for transform, recorded in zip(steps, recorders):
+def _chained(
+    steps: Sequence[Any], recorders: Sequence[Recorder | _Applied | None], img: Any, mine: bool
+) -> tuple[Any, bool]:
+    """What the steps make of ``img``, and whether nobody else has that."""
+    for transform, recorded in zip(steps, recorders, strict=True):
+        if isinstance(recorded, _Applied):
+            img, mine = recorded.chained(transform, img, mine)
+            continue
         made = recorded and recorded(transform, img, mine)
         if made is None:
             img, mine = transform(img), False
         elif made is not img:
             img, mine = made, True
-    return img
+    return img, mine
 
 
-def _applied(recorders: list[Recorder | None], transform: Any, image: Any, mine: bool) -> Any:
-    """``RandomApply``."""
-    if not waiting(image):
-        return None
-    return image if _exceeds(transform.p) else _chained(transform.transforms, recorders, image)
+class _Applied:
+    """Records ``RandomApply``.
+
+    Args:
+        steps: its transforms when their recorders were found.
+        recorders: of those.
+    """
+
+    def __init__(self, steps: list[Any], recorders: list[Recorder | _Applied | None]) -> None:
+        self._steps = steps
+        self._recorders = recorders
+
+    def chained(self, transform: Any, image: Any, mine: bool) -> tuple[Any, bool]:
+        """As ``_chained``. A step may be the user's, and may keep what it gives."""
+        if not waiting(image) or list(transform.transforms) != self._steps:
+            return transform(image), False
+        if _exceeds(transform.p):
+            return image, mine
+        return _chained(self._steps, self._recorders, image, mine)
+
+
+_SEQUENCES: Final = (list, tuple, torch.nn.ModuleList)
 
 
 def _hooks(transform: Any) -> list[Any]:
     """What has the hooks of a module, those too that are registered later."""
-    inner = transform.transforms if type(transform) is transforms.RandomApply else ()
-    owned = [getattr(one, "__dict__", {}) for one in (transform, *inner)]
-    return [own[name] for own in owned for name in _HOOKS if name in own]
+    own = getattr(transform, "__dict__", {})
+    found = [own[name] for name in _HOOKS if name in own]
+    if type(transform) is transforms.RandomApply and type(transform.transforms) in _SEQUENCES:
+        for inner in transform.transforms:
+            found += _hooks(inner)
+    return found
 
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -1,6 +1,6 @@
 """Watch: whether code opens images that could be deferred, seen without exchanging anything.
 
-A profile function sees calls of this thread, and is gone with the first one that opens an image.
+A profile function sees calls of this thread. It is gone with the first one that opens an image.
 """
 
 from __future__ import annotations
@@ -19,22 +19,30 @@ _OPENERS: Final = (
     "torchvision.transforms.functional.pil_to_tensor",
     "fastload._engine.pillow.decode_record",
 )
+_FIRST: Final = 1000  # events; a call is two of them
+
 _OF_OPENCV: Final = ("imread", "imdecode")
 
 
 class Watch:
     """A context that sees what its thread calls.
 
+    Args:
+        whole: whether it sees all of that, and not only the first calls.
+
     Attributes:
         seen: whether that has opened an image; or a profiler of the program's runs, and nobody
             knows.
     """
 
-    seen = False
+    def __init__(self, whole: bool) -> None:
+        self.seen = False
+        self._left = -1 if whole else _FIRST
 
     def __enter__(self) -> Watch:
         self._codes = {id(one.__code__) for one in _functions()}
-        self.seen = sys.getprofile() is not None
+        yappi = sys.modules.get("yappi")  # whose profile function Python does not show
+        self.seen = sys.getprofile() is not None or bool(yappi and yappi.is_running())
         if not self.seen:
             sys.setprofile(self._note)
         return self
@@ -53,8 +61,9 @@ class Watch:
             opens = id(frame.f_code) in self._codes
         else:
             opens = event == "c_call" and called.__name__ in _OF_OPENCV
-        if opens:
-            self.seen = True
+        self._left -= 1
+        if opens or not self._left:
+            self.seen = opens
             sys.setprofile(None)
 
 

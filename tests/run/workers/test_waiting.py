@@ -6,7 +6,9 @@ import gc
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import PIL.Image
 import pytest
 import torch
 import torch._dynamo
+import torchvision.transforms as T
 import torchvision.transforms.functional as F
 from torch.utils.data import Dataset
 
@@ -73,7 +76,7 @@ def _original(function: Any) -> bool:
 def _choose(loader: FastLoader[Any], *, eager: bool) -> Choice:
     """Have a loader keep one way, without looking at the other one."""
     known = loader._resources.choice
-    known.saw(True)
+    known._begin()
     known.eager, known._left = eager, float("inf")
     return known
 
@@ -86,6 +89,57 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- waiting --------------------------------------------------------------------------------------
+
+
+class Uncounted(Kinds):
+    def __len__(self) -> int:
+        raise RuntimeError("nobody knows")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_length_is_not_asked_for_that_torch_does_not_ask_for(
+    photos: list[Path], workers: int
+) -> None:
+    loader = FastLoader(Uncounted(photos), 2, sampler=range(6), num_workers=workers)
+    assert len(list(loader)) == 3
+
+
+def test_a_dataset_goes_with_its_loader(photos: list[Path]) -> None:
+    dataset = Kinds(photos)
+    there = weakref.ref(dataset)
+    loader = FastLoader(dataset, 4)
+    list(loader)
+    gc.disable()
+    try:
+        del loader, dataset
+        assert there() is None
+    finally:
+        gc.enable()
+
+
+def test_an_epoch_of_much_work_is_deferred_from_its_second_batch_on(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    first, *later = map(any, FastLoader(Kinds(photos), 4))
+    assert not first
+    assert any(later)
+
+
+def test_two_threads_may_iterate_over_one_loader(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_DEFER", "1")
+    chain = T.Compose([T.Resize(40), T.CenterCrop(32), T.ToTensor()])
+    loader = FastLoader(shapes.Photos(photos * 4, chain), 2)
+    expected = [images for images, *_ in loader]
+
+    def epochs(_: int) -> bool:
+        again = (zip(expected, loader, strict=True) for _ in range(4))
+        return all(torch.equal(one, batch[0]) for epoch in again for one, batch in epoch)
+
+    with ThreadPoolExecutor(2) as threads:
+        assert all(threads.map(epochs, range(2)))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -107,8 +161,9 @@ def test_enough_work_with_images_is_deferred(
     monkeypatch.setattr(choice, "_SPREAD", 1e9)  # neither way is ahead
     loader = FastLoader(Kinds(photos), 2, num_workers=workers)
     first = list(map(any, loader))
-    assert not any(first[:3])
-    assert any(first[3:])
+    # Each process makes its first batch as ever.
+    assert not any(first[: max(1, workers)])
+    assert any(first[max(1, workers) :])
 
 
 def test_epochs_that_are_over_count(photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,10 +204,10 @@ def test_the_loader_of_a_sample_defers_when_the_outer_one_does(photos: list[Path
 
 
 def test_a_watch_sees_what_opens_an_image(photos: list[Path]) -> None:
-    with Watch() as watch:
+    with Watch(whole=True) as watch:
         PIL.Image.new("RGB", (2, 2)).resize((3, 3))
     assert not watch.seen
-    with Watch() as watch:
+    with Watch(whole=True) as watch:
         PIL.Image.open(photos[0]).close()
         assert sys.getprofile() is None
     assert watch.seen
@@ -166,7 +221,7 @@ def test_a_watch_leaves_a_programs_profiler_alone(photos: list[Path]) -> None:
 
     sys.setprofile(theirs)
     try:
-        with Watch() as watch:
+        with Watch(whole=True) as watch:
             PIL.Image.new("RGB", (2, 2))
         assert sys.getprofile() is theirs
     finally:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastload._sources.deferred import batch
-from fastload._sources.deferred.batch import EntryPoints
+from fastload._sources.deferred import entry_points
+from fastload._sources.deferred.entry_points import EntryPoints
 from fastload._sources.deferred.recording import Opened, Stored
 from fastload.storage.base import ENCODED, RAW
 
@@ -55,7 +55,7 @@ def test_a_place_that_two_processes_give_to_two_images_skips_no_checksum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both saw that it was free; the one that wrote last has it."""
-    monkeypatch.setattr(batch, "_REMEMBERED", 1)
+    monkeypatch.setattr(entry_points, "_REMEMBERED", 1)
     points = EntryPoints()
     one, other = record(0), record(1)
     assert points.places([one]).numbers.tolist() == [0]
@@ -78,7 +78,7 @@ def test_the_same_bytes_under_another_checksum_are_verified() -> None:
 
 
 def test_what_has_no_place_is_verified_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "_REMEMBERED", 1)
+    monkeypatch.setattr(entry_points, "_REMEMBERED", 1)
     points = EntryPoints()
     verify(points, record(0), record(1), record(2, b"pixels", kind=RAW))
     numbers = points.places([record(0), record(1), record(2, b"pixels", kind=RAW)]).numbers

@@ -484,6 +484,40 @@ def test_a_chain_calls_what_a_program_has_changed_in_it() -> None:
     assert len(seen) == 1
 
 
+def test_what_a_step_of_random_apply_gives_may_be_the_users_to_keep() -> None:
+    kept: list[Any] = []
+
+    def remember(image: Any) -> Any:
+        kept.append(image.resize((20, 20)))
+        return kept[-1]
+
+    chain = transforms.Compose(
+        [transforms.RandomApply([remember], 1.0), transforms.RandomHorizontalFlip(1.0)]
+    )
+    with deferring():
+        flipped = chain(opened())
+        assert flipped is not kept[0]
+        before = recorded(kept[0])
+        assert recorded(flipped)[1] != before[1]  # type: ignore[index]
+
+
+def test_steps_of_random_apply_may_change_between_samples() -> None:
+    applied = transforms.RandomApply([transforms.Resize(20)], 1.0)
+    chain = transforms.Compose([applied])
+    with deferring():
+        assert chain(opened()).size != (9, 9)
+        applied.transforms = [transforms.Resize(20), transforms.Resize((9, 9))]
+        assert chain(opened()).size == (9, 9)
+
+
+def test_a_step_of_random_apply_that_gives_nothing_runs_once() -> None:
+    calls: list[Any] = []
+    chain = transforms.Compose([transforms.RandomApply([calls.append], 1.0)])
+    with deferring():
+        assert chain(opened()) is None
+    assert len(calls) == 1
+
+
 def test_what_is_not_deferred_is_torchvisions() -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (40, 44, 3), np.uint8)
     chain = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()]
