@@ -1,7 +1,8 @@
 """ForkLock: a lock for the threads of this process, which a forked child finds free.
 
 An ordinary lock that another thread holds during a fork stays locked in the child for ever: the
-child does not have that thread.
+child does not have that thread. A thread may enter it again: what a signal handler calls may need
+the lock that the handler has interrupted.
 """
 
 from __future__ import annotations

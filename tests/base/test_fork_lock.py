@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fastload._base.fork_lock import ForkLock
@@ -31,10 +32,19 @@ def child_does(work: Callable[[], object]) -> bool:
 
 def test_a_lock_is_free_in_a_forked_child_and_held_in_its_parent() -> None:
     lock = ForkLock()
-    with lock:
+    with ThreadPoolExecutor(1) as other:
+        with lock:
+            assert child_does(lock.__enter__)
+            assert not other.submit(lock._lock.acquire, blocking=False).result()
+        assert other.submit(lock._lock.acquire, blocking=False).result()
+
+
+def test_a_signal_handler_may_enter_what_its_thread_holds() -> None:
+    lock = ForkLock()
+    with lock, lock:
         assert child_does(lock.__enter__)
-        assert not lock._lock.acquire(blocking=False)
-    assert lock._lock.acquire(blocking=False)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(lock._lock.acquire, blocking=False).result()
 
 
 def test_a_child_of_the_thread_that_holds_it_may_leave_it() -> None:
