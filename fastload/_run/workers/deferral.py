@@ -172,13 +172,15 @@ class Deferral:
         return not loaded() or self.choice.passes(samples)
 
     def begin(self) -> None:
-        """Prepare to complete batches in this process."""
-        assert self.local is not None, "another process completes them"
-        local, self.local = self.local, None
+        """Prepare to complete batches in this process. Again does nothing, on other threads too."""
+        local = self.local
+        if local is None:
+            return
         self._own = OwnGenerators()  # the dataset may have got others
         begin_epoch()
         self._made, self._ahead = local()
         self._cache = self._made.cache
+        self.local = None
 
     def run_eagerly(self, make: Callable[[], Outcome]) -> Outcome:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
@@ -220,8 +222,7 @@ class Deferral:
         from ..._sources.deferred import switch
         from ..._sources.deferred.thread_state import BatchContext
 
-        if self.local is not None:
-            self.begin()
+        self.begin()
         switch.hold(self.choice)
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()
