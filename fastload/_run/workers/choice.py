@@ -18,9 +18,9 @@ When both ways are tried
 
 waiting
     To begin to defer takes a process a tenth of a second once: for imports, and to exchange and
-    prove functions of other libraries. So a process that has fewer than ``_MANY`` samples to make,
-    or knows no number, waits, and makes samples as ever, until what they take in this epoch, or
-    took in the epochs so far, comes to ``_STAKE_NS``, and they open images (``watch.py``). Until
+    prove functions of other libraries. So with fewer than ``_MANY`` samples in an epoch, or nobody
+    knows how many, a process waits, and makes samples as ever, until what they take in this epoch,
+    or took in the epochs so far, comes to ``_STAKE_NS``, and they open images (``watch.py``). Until
     then few batches are measured, and their first calls watched: the first batch of an epoch, and
     batches 1, 2, 4, 8 ... Where they take as much and none was seen, a whole batch is watched. A
     dataset that opens no images any more is waited for again.
@@ -47,7 +47,7 @@ clock: Callable[[], int] = time.process_time_ns
 _STAKE_NS = 250_000_000
 
 # Of photos, so many take twice the time that it takes to begin.
-_MANY: Final = 128
+_MANY: Final = 80
 
 _SHARE: Final = 0.005
 
@@ -198,13 +198,13 @@ class Choice:
         """Whether batches are deferred, but for those that are made to compare."""
         return not (self.waits or self.eager) and self._quiet < _PATIENCE
 
-    def expect(self, samples: int) -> None:
-        """An epoch begins, of so many samples for this process; 0: nobody knows."""
+    def expect(self, samples: int, processes: int) -> None:
+        """An epoch begins, of so many samples (0: nobody knows), which processes share."""
         if self.waits:
             _TOTAL.ns += self.eagerly.ns * self._made
             if not self._quiet:
                 self._alone = 0  # the first batch is measured
-        self._expected, self._made = samples, 0
+        self._expected, self._made = samples // processes, 0
         # THREAD.deferring: in a sample of another loader's, which has begun
         if self.waits and (THREAD.deferring or (samples >= _MANY and not self._epochs)):
             self._begin()

@@ -86,7 +86,7 @@ def _expect(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> None
     assert isinstance(plan.route, WorkersRoute)
     choice = resources.choice
     choice.measures = plan.route.measures
-    choice.expect(_length(config) // max(1, config.num_workers) if choice.waits else 0)
+    choice.expect(_length(config) if choice.waits else 0, max(1, config.num_workers))
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
