@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Callable
@@ -115,9 +116,9 @@ def test_a_dataset_whose_images_are_decoded_in_batches_is_bound_by_decoding(
     workers: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "photo.jpg"
-    native_core.photo(640, 480, 1).save(path)
+    native_core.photo(1600, 1200, 1).save(path)  # beside it, what an epoch does once is little
     loader = FastLoader(Opened(path), batch_size=16, num_workers=workers)
-    for _ in loader:
+    for _ in itertools.chain(loader, loader):
         pass
     found = loader.stats()
     assert found["bound"] == "decoding", found["why"]
