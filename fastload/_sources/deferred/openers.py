@@ -78,7 +78,6 @@ def _read_header(descriptor: int, path: str, stamp: Stamp) -> Header | None:
 
 def opener(original: Open) -> Open:
     """``PIL.Image.open``, given the original one."""
-    header_table()  # before workers are forked, which share it
 
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
         if not THREAD.deferring or mode != "r" or formats is not None:
