@@ -19,6 +19,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,14 @@ def pytest_configure(config: pytest.Config) -> None:
             "expected the native core with libdeflate and libwebp (FASTLOAD_REQUIRE_NATIVE=1), but "
             "it is not built: run `make setup` and read its output"
         )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_materialised_before() -> None:
+    """A test that defers by hand leaves causes, which the next loader would report."""
+    state = sys.modules.get("fastload._sources.deferred.thread_state")
+    if state is not None:
+        state.THREAD.causes.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)
