@@ -34,7 +34,7 @@ START=$(date +%s)
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 STAGES="1 2 3" PARTS='' LAB="link smoke warm fed_compiled overlap threads to_device fed_eager fed_small
-    dali dali_boxes fed_dali"
+    fed_files dali dali_boxes fed_dali"
 WHEELS='' COLLECT='' JOIN='' REPORT='' OUT=$PWD/bench/results/local/gpu.json
 from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
@@ -279,6 +279,7 @@ for stage in $STAGES; do
         lab to_device 25
         lab fed_eager 45
         lab fed_small 45
+        lab fed_files 75
         ;;
     3) # DALI: right first, then how fast.
         tests decode

@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from torch.utils.data import DataLoader, RandomSampler
 from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 from torchvision.models import resnet50
 
 from bench import data
@@ -72,15 +74,18 @@ def left() -> float:
     return float(os.environ.get("LAB_UNTIL", "inf")) - time.time()
 
 
+def photos() -> Path:
+    """A folder of the suites' images, made once."""
+    return data.jpegs(data.cache_folder(), data=None, count=COUNT, small=False, say=print)
+
+
 def store(kind: str) -> Path:
-    """A store of the suites' images as JPEGs, DCT records or raw pixels, packed once."""
-    cache = data.cache_folder()
-    path = cache / "stores" / f"lab-{kind}-{COUNT}.lmdb"
+    """A store of ``photos`` as JPEGs, DCT records or raw pixels, packed once."""
+    path = data.cache_folder() / "stores" / f"lab-{kind}-{COUNT}.lmdb"
     if not path.exists():
-        photos = data.jpegs(cache, data=None, count=COUNT, small=False, say=print)
         path.parent.mkdir(parents=True, exist_ok=True)
         raw: Any = {"encode": "raw", "resize": "256"}
-        pack(photos, path, **{"jpeg": {}, "dct": {"encode": "dct"}, "raw": raw}[kind])
+        pack(photos(), path, **{"jpeg": {}, "dct": {"encode": "dct"}, "raw": raw}[kind])
     return path
 
 
@@ -89,7 +94,7 @@ def loader_of(
 ) -> FastLoader[Any]:
     """One long epoch: where an epoch ends, nothing is ahead."""
     dataset = PackedDataset(str(store(kind)), transform=TRAIN)
-    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=batches * batch)
+    sampler = RandomSampler(dataset, replacement=True, num_samples=batches * batch)
     given = {"num_workers": max(1, CPUS - 2), "dtype": torch.bfloat16, **given}
     return FastLoader(
         dataset,
@@ -133,40 +138,35 @@ class Speeds(NamedTuple):
     Attributes:
         shares: by round, the speed of a fed step as a share of that of a step on a batch there.
         alone: by round, seconds of a step without a loader.
-        explain: what the loader says of itself, line by line.
     """
 
     shares: list[float]
     alone: list[float]
-    explain: list[str]
+
+    def row(self) -> dict[str, object]:
+        """The shares, and milliseconds of a step without a loader."""
+        step_ms = round(1e3 * statistics.median(self.alone), 3)
+        return {"shares": [round(share, 4) for share in self.shares], "step_ms": step_ms}
 
 
 def measured(
-    loader: FastLoader[Batch],
-    network: torch.nn.Module,
-    device: torch.device,
-    *,
-    steps: int,
-    rounds: int,
+    batches: Iterator[Batch], network: torch.nn.Module, *, steps: int, rounds: int
 ) -> Speeds:
     """By round: the speed of a fed step as a share of that of a step on a batch that is there.
 
     In each round both are measured in turn, so that both meet the same clocks. The first
     ``_UNTIMED`` steps of each measurement are not timed.
     """
-    step = _step(network, device)
-    fed = iter(loader)
-    there = repeat(next(fed))
+    step = _step(network, DEVICE)
+    there = repeat(next(batches))
     # Warm up: clocks, kernels, memory, and what the core remembers of each JPEG.
-    _seconds(step, there, min(steps, _WARM_UP), device)
-    _seconds(step, fed, min(steps, _WARM_UP), device)
+    _seconds(step, there, min(steps, _WARM_UP), DEVICE)
+    _seconds(step, batches, min(steps, _WARM_UP), DEVICE)
     shares, alone = list[float](), list[float]()
     for _ in range(rounds):
-        alone.append(_seconds(step, there, steps, device))
-        shares.append(alone[-1] / _seconds(step, fed, steps, device))
-    stats = loader.stats()
-    told = [f"{name}: {stats[name]}" for name in ("bound", "why", "wait_share", "stages_s")]
-    return Speeds(shares, alone, [*loader.explain().splitlines(), *told])
+        alone.append(_seconds(step, there, steps, DEVICE))
+        shares.append(alone[-1] / _seconds(step, batches, steps, DEVICE))
+    return Speeds(shares, alone)
 
 
 def _step(network: torch.nn.Module, device: torch.device) -> Step:
@@ -297,14 +297,14 @@ def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
     """Say the speed of a step that is fed by a loader, as a share of that on a batch there."""
     steps, rounds = (2, 2) if TOY else (30 if batch == BATCH else 100, 3)
     loader = loader_of(kind, batch, **on_device(**given))
-    fed_step = measured(loader, model, DEVICE, steps=steps, rounds=rounds)
+    speeds = measured(iter(loader), model, steps=steps, rounds=rounds)
+    stats = loader.stats()
     say(
         store=kind,
         batch=batch,
         given={name: str(value) for name, value in given.items()},
-        shares=[round(share, 4) for share in fed_step.shares],
-        step_ms=round(1e3 * statistics.median(fed_step.alone), 3),
-        explain=fed_step.explain[-4:],
+        **speeds.row(),
+        **{name: stats[name] for name in ("bound", "why", "wait_share", "stages_s")},
     )
 
 
@@ -341,6 +341,29 @@ def fed_small() -> None:
 def fed_dali() -> None:
     """The step fed by DALI on the same GPU: decoding there takes time from the step."""
     fed(network(False), "jpeg", BATCH, engine="dali")
+
+
+def fed_files() -> None:
+    """What one import changes: the step fed from loose files by DataLoader, and by FastLoader."""
+    dataset, model = ImageFolder(str(photos()), TRAIN), network(False)
+    loaders: dict[str, tuple[type[DataLoader[Any]], dict[str, Any]]] = {
+        "DataLoader": (DataLoader, {"pin_memory": CUDA}),
+        "FastLoader": (FastLoader, {"pin_memory": CUDA}),
+        "FastLoader, device": (FastLoader, on_device()),
+    }
+    for name, (kind, given) in loaders.items():
+        if left() > 30:
+            sampler = RandomSampler(dataset, replacement=True, num_samples=2_000 * BATCH)
+            loader = kind(dataset, BATCH, sampler=sampler, num_workers=CPUS, **given)
+            speeds = measured(_moved(loader), model, steps=2 if TOY else 20, rounds=2)
+            say(loader=name, workers=CPUS, **speeds.row())
+
+
+def _moved(loader: DataLoader[Any]) -> Iterator[Batch]:
+    """Batches on the device, as training scripts move them."""
+    for images, labels in loader:
+        images = images.to(DEVICE, non_blocking=True, memory_format=torch.channels_last)
+        yield [images, labels.to(DEVICE, non_blocking=True)]
 
 
 def overlap() -> None:
@@ -427,7 +450,7 @@ def dali_boxes() -> None:
 PARTS: dict[str, Callable[[], None]] = {
     part.__name__: part
     for part in (link, smoke, warm, fed_compiled, overlap, threads, to_device)
-    + (fed_eager, fed_small, dali, dali_boxes, fed_dali)
+    + (fed_eager, fed_small, fed_files, dali, dali_boxes, fed_dali)
 }
 
 
