@@ -161,7 +161,7 @@ install_wheels() {
     pip="$PY $(echo "$WHEELS"/pip-*.whl)/pip install -q --no-index --no-deps --no-compile"
     set --
     for wheel in "$WHEELS"/*.whl; do
-        case $wheel in *fastload-*) continue ;; esac
+        case ${wheel##*/} in *fastload-*) continue ;; esac # fastload is installed as it stands
         grep -qxF "$(basename "$wheel")" "$VENV/wheels" || set -- "$@" "$wheel"
     done
     [ $# = 0 ] || $pip "$@"
@@ -226,12 +226,13 @@ run() {
 }
 # test_file PART FILE [OPTION...]: in a process of its own: one that dies takes only its own results
 # along. Other packages' warnings, and the plugins of pytest that they bring, are not what this is
-# about. A test may take TEST_LIMIT seconds; where not even Python gets through, the process ends.
+# about. Threads of torch that wait would spin in the other processes' way. A test may take TEST_LIMIT
+# seconds; where not even Python gets through, the process ends.
 test_file() {
     part_of=$1 path=tests/gpu/test_$2.py
     shift 2
-    run "$part_of" 100 env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
-        PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "$path" -v --long -W default \
+    run "$part_of" 130 env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+        PYTEST_PLUGINS=pytest_timeout OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 "$PY" -m pytest "$path" -v --long -W default \
         --timeout "${TEST_LIMIT:-45}" -o faulthandler_timeout=$((${TEST_LIMIT:-45} + 20)) \
         --junitxml "$FOUND/$part_of.xml" "$@"
 }

@@ -215,7 +215,7 @@ esac
 def test_wheels_are_installed_once_as_they_come_and_the_core_out_of_fastloads(
     tmp_path: Path,
 ) -> None:
-    wheels, tree, calls = tmp_path / "wheels", tmp_path / "tree", tmp_path / "calls"
+    wheels, tree, calls = tmp_path / "my-fastload-gpu", tmp_path / "tree", tmp_path / "calls"
     (tree / "bench").mkdir(parents=True)
     shutil.copy(ROOT / "bench" / "gpu.sh", tree / "bench")
     python = tmp_path / "python"
