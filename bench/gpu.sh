@@ -278,13 +278,13 @@ for stage in $STAGES; do
     2) # CPUs: never measured on more than two. And the step for which the host has least time.
         lab threads 45
         lab to_device 25
-        lab fed_eager 45
+        lab fed_eager 60
         lab fed_small 45
-        lab fed_files 75
+        lab fed_files 90
         ;;
     3) # DALI: right first, then how fast.
         tests decode
-        lab dali 40
+        lab dali 45
         nvjpeg=$(ls "$VENV"/lib/python3*/site-packages/nvidia/*/lib/libnvjpeg.so.1? | head -n 1)
         run dali_boxes 45 env LD_PRELOAD="$nvjpeg" "$PY" -m bench.gpu_lab "$FOUND" dali_boxes
         run dali-reader 60 "$PY" -m bench run gpu-decode --variant photos --rounds 2 --seconds 1.5 \

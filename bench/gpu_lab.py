@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,15 +138,37 @@ class Speeds(NamedTuple):
     Attributes:
         shares: by round, the speed of a fed step as a share of that of a step on a batch there.
         alone: by round, seconds of a step without a loader.
+        next_s: seconds of a ``next`` of the loader, the mean of the last round.
+        cpu_s: CPU seconds of a fed step there, by thread; of all threads of one name together.
     """
 
     shares: list[float]
     alone: list[float]
+    next_s: float
+    cpu_s: dict[str, float]
 
     def row(self) -> dict[str, object]:
-        """The shares, and milliseconds of a step without a loader."""
-        step_ms = round(1e3 * statistics.median(self.alone), 3)
-        return {"shares": [round(share, 4) for share in self.shares], "step_ms": step_ms}
+        """The figures for a line of JSON, times in milliseconds."""
+        return {
+            "shares": [round(share, 4) for share in self.shares],
+            "step_ms": round(1e3 * statistics.median(self.alone), 3),
+            "next_ms": round(1e3 * self.next_s, 3),
+            "cpu_ms": {name: round(1e3 * cpu_s, 3) for name, cpu_s in self.cpu_s.items()},
+        }
+
+
+class Timed(Iterator[Batch]):
+    """``batches``; ``spent_s`` counts the seconds that its ``next`` took."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self.spent_s = 0.0
+
+    def __next__(self) -> Batch:
+        begin = time.perf_counter_ns()
+        batch = next(self._batches)
+        self.spent_s += (time.perf_counter_ns() - begin) / 1e9
+        return batch
 
 
 def measured(
@@ -157,16 +179,33 @@ def measured(
     In each round both are measured in turn, so that both meet the same clocks. The first
     ``_UNTIMED`` steps of each measurement are not timed.
     """
-    step = _step(network, DEVICE)
-    there = repeat(next(batches))
+    step, fed = _step(network, DEVICE), Timed(batches)
+    there = repeat(next(fed))
     # Warm up: clocks, kernels, memory, and what the core remembers of each JPEG.
     _seconds(step, there, min(steps, _WARM_UP), DEVICE)
-    _seconds(step, batches, min(steps, _WARM_UP), DEVICE)
+    _seconds(step, fed, min(steps, _WARM_UP), DEVICE)
     shares, alone = list[float](), list[float]()
     for _ in range(rounds):
         alone.append(_seconds(step, there, steps, DEVICE))
-        shares.append(alone[-1] / _seconds(step, batches, steps, DEVICE))
-    return Speeds(shares, alone)
+        before, fed.spent_s = _cpu_seconds(), 0.0
+        shares.append(alone[-1] / _seconds(step, fed, steps, DEVICE))
+    all_steps = _UNTIMED + steps
+    cpu_s = {
+        name: (cpu_s - before.get(name, 0)) / all_steps for name, cpu_s in _cpu_seconds().items()
+    }
+    return Speeds(shares, alone, fed.spent_s / all_steps, cpu_s)
+
+
+def _cpu_seconds() -> dict[str, float]:
+    """CPU seconds of this process's threads so far, by name."""
+    spent = dict[str, float]()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            name = (thread / "comm").read_text().strip()
+            name = "main" if thread.name == str(os.getpid()) else name.rstrip("0123456789-_")
+            ns = int((thread / "schedstat").read_text().split()[0])
+            spent[name] = spent.get(name, 0) + ns / 1e9
+    return spent
 
 
 def _step(network: torch.nn.Module, device: torch.device) -> Step:
@@ -295,7 +334,7 @@ def network(compiled: bool) -> torch.nn.Module:
 
 def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
     """Say the speed of a step that is fed by a loader, as a share of that on a batch there."""
-    steps, rounds = (2, 2) if TOY else (30 if batch == BATCH else 100, 3)
+    steps, rounds = (2, 2) if TOY else (16 if batch == BATCH else 60, 3)
     loader = loader_of(kind, batch, **on_device(**given))
     speeds = measured(iter(loader), model, steps=steps, rounds=rounds)
     stats = loader.stats()
@@ -326,16 +365,24 @@ def fed_compiled() -> None:
 
 
 def fed_eager() -> None:
-    """The same, not compiled."""
-    fed(network(False), "jpeg", BATCH)
+    """The same, not compiled, by one loader after another: each has a side stream of its own."""
+    model = network(False)
+    copied(model)
+    for _ in range(4):
+        if left() > 12:
+            fed(model, "jpeg", BATCH)
+
+
+def copied(model: torch.nn.Module) -> None:
+    """Say the speed of a step that is fed by copies out of pinned memory in its own stream."""
+    images, labels = next(iter(loader_of("jpeg", pin_memory=CUDA)))
+    speeds = measured(_moved(repeat([images, labels])), model, steps=2 if TOY else 16, rounds=2)
+    say(loader="none: pinned batches", **speeds.row())
 
 
 def fed_small() -> None:
-    """Batch 32, where the host has least time; fewer threads tell whether they are in its way."""
-    model, batch = network(False), 2 if TOY else 32
-    fed(model, "jpeg", batch)
-    if left() > 25:
-        fed(model, "jpeg", batch, num_workers=min(4, CPUS))
+    """Batch 32, where the host has least time."""
+    fed(network(False), "jpeg", 2 if TOY else 32)
 
 
 def fed_dali() -> None:
@@ -352,14 +399,14 @@ def fed_files() -> None:
         "FastLoader, device": (FastLoader, on_device()),
     }
     for name, (kind, given) in loaders.items():
-        if left() > 30:
+        if left() > 15:
             sampler = RandomSampler(dataset, replacement=True, num_samples=2_000 * BATCH)
             loader = kind(dataset, BATCH, sampler=sampler, num_workers=CPUS, **given)
             speeds = measured(_moved(loader), model, steps=2 if TOY else 20, rounds=2)
             say(loader=name, workers=CPUS, **speeds.row())
 
 
-def _moved(loader: DataLoader[Any]) -> Iterator[Batch]:
+def _moved(loader: Iterable[Batch]) -> Iterator[Batch]:
     """Batches on the device, as training scripts move them."""
     for images, labels in loader:
         images = images.to(DEVICE, non_blocking=True, memory_format=torch.channels_last)
@@ -430,7 +477,7 @@ def dali() -> None:
     from fastload._engine.nvidia import dali as engine
 
     for load in (0.65, 0.0, 1.0) if CUDA else (0.65,):
-        if left() > 12:
+        if left() > 6:
             with mock.patch.object(engine, "HW_DECODER_LOAD", load):
                 loader = loader_of("jpeg", **on_device(engine="dali"))
                 say(hw_decoder_load=load, **rate(loader, 3))

@@ -58,7 +58,8 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
         times.append(len(network.seen))
         return float(len(times))
 
-    monkeypatch.setattr(gpu_lab, "time", SimpleNamespace(perf_counter=clock))
+    clocks = SimpleNamespace(perf_counter=clock, perf_counter_ns=lambda: 0)
+    monkeypatch.setattr(gpu_lab, "time", clocks)
     monkeypatch.setattr(gpu_lab, "_synchronize", lambda device: waited.append(len(network.seen)))
     dataset = PackedDataset(
         store,
@@ -69,6 +70,7 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
     monkeypatch.setattr(gpu_lab, "DEVICE", torch.device("cpu"))
     found = gpu_lab.measured(iter(loader), network, steps=3, rounds=2)
     assert found.shares == [1.0, 1.0] and found.alone == [1 / 3, 1 / 3]  # by the clock above
+    assert found.cpu_s["main"] > 0
     whole = gpu_lab._UNTIMED + 3
     assert times == waited == [n for k in range(6) for n in (whole * k + 8, whole * (k + 1))]
     there = network.seen[0]

@@ -331,7 +331,7 @@ def test_a_stream_of_the_callers_own_may_be_destroyed_and_the_loader_goes_on() -
 def test_two_loaders_may_share_a_side_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch has 32 streams, and gives them out in turn."""
     side, callers = torch.cuda.Stream(), [torch.cuda.Stream(), torch.cuda.Stream()]
-    monkeypatch.setattr(cuda, "Stream", lambda device: side)
+    monkeypatch.setattr(cuda, "side_stream", lambda device: side)
     first, second = loader_of(), loader_of()
     found = []
     for _ in range(3):

@@ -88,7 +88,7 @@ def test_recycled_memory_is_never_torn(
     expected = [images.clone() for images, _ in loader]
     busy = torch.ones(2048, 2048, device="cuda")
     found = []
-    for _ in range(count(20, 200)):
+    for _ in range(count(20, 60)):
         loader.set_epoch(0)
         for number, (images, _) in enumerate(loader):
             for _ in range(10):
@@ -106,7 +106,7 @@ def test_memory_of_the_device_stays_flat(store: Path, count: Callable[[int, int]
             pass
     torch.cuda.synchronize()
     free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
-    for _ in range(count(20, 330)):
+    for _ in range(count(20, 100)):
         for _ in loader:
             pass
     torch.cuda.synchronize()

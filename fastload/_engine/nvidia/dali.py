@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from ..._base.devices.cuda import Stream, on_stream
+from ..._base.devices.cuda import on_stream, side_stream
 from ..._base.slabs import SlabRing
 from ..._transforms.geometry.crop_geometry import Geometry
 from ..._transforms.geometry.draws import RESIZING, BucketCrop, CenterCrop, Pad, RandomCrop
@@ -102,7 +102,7 @@ class DaliEngine(ImageEngine):
         self.device = options.device
         self.stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
-            self.stream = Stream(self.device)
+            self.stream = side_stream(self.device)
         self.records = Records(store)
         # bool (n,): records that DALI failed on, which it is not given again
         self.for_cpu = np.zeros(len(store), bool)
