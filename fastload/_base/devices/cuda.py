@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -44,16 +44,33 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
-@contextlib.contextmanager
-def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+class on_stream:
     """A context in which work and allocations of this thread use ``stream``.
 
-    The device context must enclose the stream's. torch's stream context alone restores the previous
+    torch.cuda.stream makes 110 calls in Python for each use. And by itself it restores the previous
     device in a way that creates a CUDA context there (half a gigabyte), even if nothing uses it: a
-    new thread starts with GPU 0, also in the process of another GPU.
+    new thread starts with GPU 0, also in the process of another GPU. So where the stream's device
+    is not the current one, the device's context encloses the stream's.
     """
-    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
-        yield
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._before: torch.cuda.Stream | None = None
+        self._device: Any = None  # torch's context
+
+    def __enter__(self) -> None:
+        device = self._stream.device.index
+        if torch.cuda.current_device() != device:
+            self._device = torch.cuda.device(device)
+            self._device.__enter__()
+        self._before = torch.cuda.current_stream(device)
+        torch.cuda.set_stream(self._stream)
+
+    def __exit__(self, *error: object) -> None:
+        assert self._before is not None
+        torch.cuda.set_stream(self._before)
+        if self._device is not None:
+            self._device.__exit__(None, None, None)
 
 
 _refusal: str | None = None
@@ -239,6 +256,8 @@ class Cuda(Accelerator):
 
     @override
     def capturing(self) -> bool:
+        if torch.cuda.current_device() == self.device.index:
+            return bool(torch.cuda.is_current_stream_capturing())
         with torch.cuda.device(self.device):
             return bool(torch.cuda.is_current_stream_capturing())
 
@@ -250,7 +269,7 @@ class Cuda(Accelerator):
                 "capture, and copy it into the tensor that the graph reads"
             )
         self._unregister()
-        self._caller = torch.cuda.current_stream(self.device)
+        self._caller = torch.cuda.current_stream(self.device.index)
         self._side.wait_stream(self._caller)
 
     @override
@@ -281,7 +300,7 @@ class Cuda(Accelerator):
     @override
     def hand_over(self, mark: Mark, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         assert isinstance(mark, _CudaMark)
-        current = torch.cuda.current_stream(self.device)
+        current = torch.cuda.current_stream(self.device.index)
         current.wait_event(mark.event)
         _record([tensor for tensor in tensors() if self._holds(tensor)], current)
 

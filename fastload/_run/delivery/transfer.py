@@ -86,6 +86,10 @@ class _InFlight:
             return
         if self._accelerator is not None and self._accelerator.capturing():
             return
+        self.free(most)
+
+    def free(self, most: int) -> None:
+        """As ``settle``, in a process and at a time that may ask the device."""
         while self._transfers:
             mark, _, done = self._transfers[0]
             if not mark.done():
@@ -267,7 +271,7 @@ class _Settle:
         self._accelerator.follow()  # first, because it raises while a graph is captured
         while _orphaned:
             _orphaned.pop().settle()
-        self._in_flight.settle(self._most)
+        self._in_flight.free(self._most)
 
 
 def _record_times(accelerator: Accelerator, stamps: Stamps, weight: int, marks: list[Mark]) -> None:
