@@ -259,61 +259,65 @@ def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
     Lists, dicts and objects are changed in place, so that whoever else refers to them sees the
     same; tuples and other containers that cannot be changed are made again where a part differs.
     """
-    seen: set[int] = set()
+    return _walked(batch, one, set(), 0, math.inf)
 
-    def walk(part: Any, depth: int, most: float) -> Any:
-        kind = type(part)
-        if kind in _ATOMS:
-            return part
-        new = one(part)
-        if new is not part or isinstance(part, torch.Tensor) or id(part) in seen:
-            return new
-        seen.add(id(part))
-        if depth == _DEEPEST:
-            return part
-        depth += 1
-        if isinstance(part, tuple):
-            parts = [walk(each, depth, most) for each in part]
-            if all(map(operator.is_, parts, part)):
-                return part
-            return kind(*parts) if hasattr(part, "_fields") else kind(parts)
-        if isinstance(part, MutableMapping):
-            if len(part) <= most:
-                for key, value in list(part.items()):
-                    new = walk(value, depth, most)
-                    if new is not value:
-                        part[key] = new
-        elif isinstance(part, MutableSequence):
-            if len(part) <= most and not isinstance(part, bytearray):
-                for i, value in enumerate(part):
-                    new = walk(value, depth, most)
-                    if new is not value:
-                        part[i] = new
-        elif isinstance(part, (set, frozenset)):
-            members = [walk(each, depth, most) for each in part]
-            if not all(map(operator.is_, members, part)):
-                if isinstance(part, frozenset):
-                    return kind(members)
-                part.clear()
-                part.update(members)
-        elif isinstance(part, np.ndarray):
-            if part.dtype == object and part.size <= most:
-                for i, value in enumerate(part.flat):
-                    new = walk(value, depth, most)
-                    if new is not value:
-                        part.flat[i] = new
-        elif kind is types.MappingProxyType:
-            known = {key: walk(value, depth, most) for key, value in part.items()}
-            if not all(map(operator.is_, known.values(), part.values())):
-                return kind(known)
-        elif not isinstance(part, type) and not callable(part):
-            for name, value in _attributes(part):
-                new = walk(value, depth, _MOST_OWNED)
-                if new is not value:
-                    object.__setattr__(part, name, new)
+
+def _walked(part: Any, one: Callable[[Any], Any], seen: set[int], depth: int, most: float) -> Any:
+    """``replaced`` of a part; ``seen`` has the ids of those that were looked at.
+
+    Not a function within ``replaced``: that would be in a circle with itself, which keeps the batch
+    until the next garbage collection.
+    """
+    kind = type(part)
+    if kind in _ATOMS:
         return part
-
-    return walk(batch, 0, math.inf)
+    new = one(part)
+    if new is not part or isinstance(part, torch.Tensor) or id(part) in seen:
+        return new
+    seen.add(id(part))
+    if depth == _DEEPEST:
+        return part
+    depth += 1
+    if isinstance(part, tuple):
+        parts = [_walked(each, one, seen, depth, most) for each in part]
+        if all(map(operator.is_, parts, part)):
+            return part
+        return kind(*parts) if hasattr(part, "_fields") else kind(parts)
+    if isinstance(part, MutableMapping):
+        if len(part) <= most:
+            for key, value in list(part.items()):
+                new = _walked(value, one, seen, depth, most)
+                if new is not value:
+                    part[key] = new
+    elif isinstance(part, MutableSequence):
+        if len(part) <= most and not isinstance(part, bytearray):
+            for i, value in enumerate(part):
+                new = _walked(value, one, seen, depth, most)
+                if new is not value:
+                    part[i] = new
+    elif isinstance(part, (set, frozenset)):
+        members = [_walked(each, one, seen, depth, most) for each in part]
+        if not all(map(operator.is_, members, part)):
+            if isinstance(part, frozenset):
+                return kind(members)
+            part.clear()
+            part.update(members)
+    elif isinstance(part, np.ndarray):
+        if part.dtype == object and part.size <= most:
+            for i, value in enumerate(part.flat):
+                new = _walked(value, one, seen, depth, most)
+                if new is not value:
+                    part.flat[i] = new
+    elif kind is types.MappingProxyType:
+        known = {key: _walked(value, one, seen, depth, most) for key, value in part.items()}
+        if not all(map(operator.is_, known.values(), part.values())):
+            return kind(known)
+    elif not isinstance(part, type) and not callable(part):
+        for name, value in _attributes(part):
+            new = _walked(value, one, seen, depth, _MOST_OWNED)
+            if new is not value:
+                object.__setattr__(part, name, new)
+    return part
 
 
 def _attributes(part: object) -> list[tuple[str, Any]]:

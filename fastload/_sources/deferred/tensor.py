@@ -778,25 +778,30 @@ def _stacked_strides(
 def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What ``func`` makes of the real tensors."""
     wrappers: dict[int, _Deferred] = {}
-
-    def real(value: Any) -> Any:
-        if isinstance(value, _Deferred):
-            if value._real_or_none() is None:
-                with cause(_name(func)):
-                    made = value.materialise()
-            else:
-                made = value.materialise()
-            wrappers[id(made)] = value
-            return made
-        if isinstance(value, (list, tuple)):
-            return _with_parts(value, [real(part) for part in value])
-        if type(value) is dict:
-            return {key: real(part) for key, part in value.items()}
-        return value
-
-    result = func(*real(tuple(args)), **real(dict(kwargs)))
+    result = func(*_made(tuple(args), func, wrappers), **_made(dict(kwargs), func, wrappers))
     # What works in place returns the tensor that it was given.
     return wrappers.get(id(result), result) if isinstance(result, torch.Tensor) else result
+
+
+def _made(value: Any, func: Callable[..., Any], wrappers: dict[int, _Deferred]) -> Any:
+    """``value`` with real tensors, which ``func`` asks for; ``wrappers`` gets theirs, by their ids.
+
+    Not a function within ``_eagerly``: that would be in a circle with itself, which keeps the
+    tensors until the next garbage collection.
+    """
+    if isinstance(value, _Deferred):
+        if value._real_or_none() is None:
+            with cause(_name(func)):
+                made = value.materialise()
+        else:
+            made = value.materialise()
+        wrappers[id(made)] = value
+        return made
+    if isinstance(value, (list, tuple)):
+        return _with_parts(value, [_made(part, func, wrappers) for part in value])
+    if type(value) is dict:
+        return {key: _made(part, func, wrappers) for key, part in value.items()}
+    return value
 
 
 def _with_parts(container: Any, parts: list[Any]) -> Any:

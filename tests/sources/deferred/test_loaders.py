@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,6 +93,21 @@ def kinds_in(batch: Any) -> set[type]:
 def test_a_dataset_gives_the_same_in_this_process(photos: list[Path], kind: type) -> None:
     batches = side_by_side(kind(photos), epochs=3, batch_size=2, shuffle=True)
     assert kinds_in([batch for batch in batches if not isinstance(batch, str)]) <= {torch.Tensor}
+
+
+@pytest.mark.parametrize("kind", SHAPES, ids=lambda kind: kind.__name__)
+def test_a_batch_goes_with_the_last_reference_to_it(photos: list[Path], kind: type) -> None:
+    """Memory that waits for the garbage collector is not recycled, and collecting takes time."""
+    batches = iter(FastLoader(kind(photos), 3, num_workers=0))
+    next(batches)  # what is made once may be in circles
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            next(batches)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
