@@ -50,16 +50,10 @@ class Seen:
 
 
 def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
-    """Read one epoch and return what was found, for the report.
+    """Read one epoch of an open loader, compare it with ``reference``; what to report of it.
 
-    Args:
-        loader: open.
-        work: what it was opened for.
-        reference: the file that ``reference.make`` made.
-
-    Raises:
-        WrongOutput: a batch of another shape, dtype or layout; labels or pixel statistics that are
-            not the data's; an epoch that leaves samples out or, shuffled, comes in file order.
+    Raises WrongOutput: a batch of another shape, dtype or layout; labels or pixel statistics that
+    are not the data's; an epoch that leaves samples out or, shuffled, comes in file order.
     """
     samples, classes = work.samples()
     seen = Seen()

@@ -38,10 +38,7 @@ class Photos(_Files):
 class Trained(_Files):
     """JPEG files as most training code has them: open, convert, transform, return with a label.
 
-    Args:
-        paths: of the files.
-        transform: called with each image.
-        views: how often.
+    ``views``: how often each image is transformed.
     """
 
     def __init__(self, paths: list[Path], transform: Callable[[Any], Any], views: int = 1) -> None:
@@ -87,9 +84,7 @@ class Arrays(_Files):
 class Albumented(_Files):
     """JPEG files through Albumentations: (float32 (3, 224, 224), label).
 
-    Args:
-        paths: of the files.
-        cv2: read them with ``cv2.imread``; otherwise with Pillow.
+    ``cv2``: read them with ``cv2.imread``; otherwise with Pillow.
     """
 
     def __init__(self, paths: list[Path], *, cv2: bool) -> None:

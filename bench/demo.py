@@ -116,10 +116,6 @@ class Photos(Dataset[tuple[torch.Tensor, int]]):
     """Opens a file, applies the transform, and returns the result with the label.
 
     Nothing in it is made for fastload. A sample is (float32 (3, h, w), int).
-
-    Args:
-        samples: path and label of each image.
-        transform: PIL image -> tensor.
     """
 
     def __init__(

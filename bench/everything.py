@@ -42,13 +42,10 @@ _TRIES = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """One variant of one suite.
+    """One variant of one suite, with ``loaders``.
 
-    Attributes:
-        suite, variant: names.
-        rounds, seconds: as for ``python -m bench run``.
-        tuned_by: (suite, variant) whose settings are taken over; None: each loader tries its own.
-        loaders: those that take part.
+    ``rounds``, ``seconds``: as for ``python -m bench run``. ``tuned_by``: (suite, variant) whose
+    settings are taken over; None: each loader tries its own.
     """
 
     suite: str
@@ -90,11 +87,9 @@ def run(
 ) -> Iterator[list[Row]]:
     """Run the parts of ``suites`` in the order of the plan; yield the rows of each.
 
-    Args:
-        options: threads, cache, toy, say and machine; the rest is the plan's.
-        suites: names.
-        out: folder; the rows of a suite are in SUITE.json there after each of its variants.
-        photos, small: images of the two kinds, or None to make some.
+    The rows of a suite are in the folder ``out`` as SUITE.json after each of its variants. Of
+    ``options`` threads, cache, toy, say and machine count. ``photos``, ``small``: images of the two
+    kinds, or None to make some.
     """
     out.mkdir(parents=True, exist_ok=True)
     of_suite: dict[str, list[Row]] = {}

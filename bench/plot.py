@@ -51,9 +51,6 @@ def figures(
     best bar comes first: fastload's are blue, the best peer's stands out among the gray ones. Each
     shows its median and its ratio to the best peer's; a line on it goes from the smallest to the
     largest round. Loaders without a figure are named below.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
     """
     try:
         import matplotlib

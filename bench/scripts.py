@@ -37,13 +37,7 @@ from bench.workload import MEAN, STD
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where things are.
-
-    Attributes:
-        repos: the folder of checkouts.
-        root: photos, laid out by ``lay_out``.
-        toy: the smallest size.
-    """
+    """Where things are: ``repos`` has checkouts, ``root`` photos, laid out by ``lay_out``."""
 
     repos: Path
     root: Path

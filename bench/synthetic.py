@@ -101,16 +101,8 @@ def make_images(
         make_images("photos", 300)              # about 110 KB each
         make_images("small", 10_000, kind=SMALL)
 
-    Args:
-        directory: created if missing; files of the same name in it are overwritten.
-        count: number of pictures of all classes together, assigned in turn; at least 1.
-        kind: ``PHOTO``, ``SMALL`` (32 x 32, about 1 KB) or ``LARGE`` (12 megapixels, about 4 MB).
-        classes: number of class folders, at least 1.
-        seed: another seed gives other pictures.
-        threads: number of threads; None: the number of CPUs that this process may use.
-
-    Raises:
-        UsageError: ``count`` or ``classes`` below 1.
+    The pictures of all classes together are ``count``, assigned in turn; files of the same name are
+    overwritten. Another ``seed`` gives other pictures. ``threads`` None: the CPUs of this process.
     """
     if count < 1 or classes < 1:
         raise UsageError(

@@ -1,4 +1,8 @@
-"""Converters: from sources to stores. Installed as ``fastload.converters``."""
+"""Converters: from sources to stores. Installed as ``fastload.converters``.
+
+Errors are those of ``fastload.storage``, and DecodeError for an image that is none; docstrings of
+private functions name only others.
+"""
 
 from __future__ import annotations
 

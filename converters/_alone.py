@@ -16,10 +16,6 @@ def alone(paths: Iterable[str]) -> Iterator[None]:
     """Hold the locks on replacing the stores ``paths``: two processes would mix their files.
 
     Each lock is on an empty file beside the store. A kill leaves it, and the next run deletes it.
-
-    Raises:
-        UsageError: another process holds one of the locks, a folder cannot be written, its file
-            system has no locks, or something else has the name of a lock.
     """
     with contextlib.ExitStack() as stack:
         for path in sorted(paths):  # of two processes, one gets the first that both want

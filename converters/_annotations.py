@@ -38,7 +38,7 @@ _YAML_NAMES = re.compile(rb"^names\s*:", re.MULTILINE)
 
 
 class _Wrong(Exception):
-    """What is wrong with one object, in words."""
+    """What is wrong with one object."""
 
 
 @dataclasses.dataclass
@@ -122,16 +122,7 @@ def is_annotations(path: str) -> bool:
 
 
 def annotated(folder: str, chosen: Chosen) -> FolderSource:
-    """The images in ``folder`` that are annotated, with boxes, classes and masks as fields.
-
-    Args:
-        folder: of the images.
-        chosen: with ``annotations``, or with ``masks`` that are annotations.
-
-    Raises:
-        StoreError: the annotations are invalid, or none belongs to an image.
-        MissingDependencyError: masks without pycocotools, or YOLO's class names without PyYAML.
-    """
+    """The images in ``folder`` that are annotated, with boxes, classes and masks as fields."""
     chosen.refuse(repr(folder), "masks", "annotations")
     path = chosen.annotations or chosen.masks
     assert path is not None  # the caller looked
@@ -164,12 +155,7 @@ def annotated(folder: str, chosen: Chosen) -> FolderSource:
 
 
 class _Boxes(Column):
-    """x0, y0, x1, y1 in pixels, as JSON, compared with the image's size.
-
-    Args:
-        objects: of each image.
-        relative: whether their boxes are parts of its sides.
-    """
+    """x0, y0, x1, y1 in pixels, as JSON, compared with the image's size."""
 
     joint = "xyxy"
 
@@ -199,11 +185,6 @@ class _Drawn(Column):
 
     As in torchvision's reference for segmentation: 0 where there is no object, else 1 + its class,
     and 255 where objects overlap. With more than 253 classes it has 16 bits, and 65535 is 255's.
-
-    Args:
-        objects: of each image.
-        relative: whether their shapes are parts of its sides.
-        classes: how many there are.
     """
 
     kind = "bytes"
@@ -330,11 +311,7 @@ def _below(folder: str, suffix: str) -> list[str]:
 
 
 def _present(found: _Annotated, folder: str, path: str) -> _Annotated:
-    """``found``, whose images that are not in ``folder`` are faults.
-
-    Raises:
-        StoreError: none is there.
-    """
+    """``found``, whose images that are not in ``folder`` are faults."""
     there = [_is_inside(name) and os.path.isfile(os.path.join(folder, name))
              for name in found.names]  # fmt: skip
     if not any(there):

@@ -160,13 +160,9 @@ def _append(
 def _opened(
     store: Store, source: object, options: Mapping[str, Any]
 ) -> tuple[object, dict[str, Any]]:
-    """``source`` as ``pack`` takes it, which was compared with ``store``, and the other options.
+    """``source`` as ``pack`` takes it, and the other options, compared with ``store``.
 
-    What is at a URL is compared once it was packed.
-
-    Raises:
-        UsageError: it does not fit: found before all images are read.
-        StoreError: as ``pack`` does.
+    That is before all images are read; what is at a URL is compared once it was packed.
     """
     if is_url(source):
         return source, dict(options)
@@ -203,11 +199,7 @@ def _check_keys(store: Store, keys: Sequence[str]) -> None:
 
 
 def _classes_of_both(store: Store, own: Sequence[str], source: object) -> list[str]:
-    """The classes of ``store``, and then those of ``own`` that are new.
-
-    Raises:
-        UsageError: one of the two has no classes, or fields and vectors count them.
-    """
+    """The classes of ``store``, and then those of ``own`` that are new."""
     classes = list(store.classes)
     counted = store.labels is None or store.labels.ndim > 1
     if bool(own) != bool(classes) or (counted and list(own) != classes):
@@ -220,11 +212,7 @@ def _classes_of_both(store: Store, own: Sequence[str], source: object) -> list[s
 
 
 def _together(store: Store, more: Store, source: object) -> ConcatStore:
-    """``store`` and then ``more``, which was packed from ``source``, with the classes of both.
-
-    Raises:
-        UsageError: they do not fit together.
-    """
+    """``store`` and then ``more``, which was packed from ``source``, with the classes of both."""
     own = list(more.classes)
     classes = _classes_of_both(store, own, source)
     labels = None

@@ -70,9 +70,6 @@ def array_source(path: str) -> ArraySource | None:
     """The images of ``path`` if it is a file, folder or archive of MNIST or CIFAR, else None.
 
     A folder or an archive stands for its training part; for the test part give its file.
-
-    Raises:
-        StoreError: damaged or incomplete.
     """
     name = os.path.basename(os.path.normpath(path))
     if os.path.isfile(path) and IDX.match(name):

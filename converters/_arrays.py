@@ -12,11 +12,7 @@ from ._source import Source
 
 
 def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encoding:
-    """The encoding of a store at ``path``: ``encode``, or what its format holds, or ``default``.
-
-    Raises:
-        UsageError: the format holds raw pixels only.
-    """
+    """The encoding of a store at ``path``: ``encode``, or what its format holds, or ``default``."""
     found = find_by_suffix(path)
     if found is None or found.pixels != "only":
         return default if encode is None else encode
@@ -35,15 +31,8 @@ def check_sizes(
 ) -> None:
     """Check the sizes of all images before anything is written, if the format needs one size.
 
-    Args:
-        path: of the store to be written.
-        source: of the images; if it does not know their sizes they are checked while packing.
-        encoding: of the records.
-        resize: applied to the images; None: nothing.
-        exif: the EXIF orientation is applied, which may swap width and height.
-
-    Raises:
-        UsageError: the images differ in size; it names two of them.
+    Those of a source that does not know them are checked while packing. ``exif``: the orientation
+    is applied, which may swap width and height.
     """
     found = find_by_suffix(path)
     if found is None or found.pixels == "any" or encoding != "raw":

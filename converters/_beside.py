@@ -47,25 +47,14 @@ class Column(abc.ABC):
 
     @abc.abstractmethod
     def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
-        """The value for image ``index``.
+        """The value for image ``index`` of ``size`` (width, height), of its file in ``paths``.
 
-        Args:
-            index: of the image.
-            data: the content of its file in ``paths``.
-            size: width and height of the image, in pixels.
-
-        Raises:
-            DataError: it does not fit the image. The message names its file.
+        Raises DataError, whose message names that file, where it does not fit the image.
         """
 
 
 class FileColumn(Column):
-    """Files as they are. Masks must have one channel, and the size of their images.
-
-    Args:
-        name: of the field.
-        paths: of the files.
-    """
+    """Files as they are. Masks must have one channel, and the size of their images."""
 
     def __init__(self, name: str, paths: Sequence[str]) -> None:
         self.name, self.paths = name, paths
@@ -109,15 +98,10 @@ def _check_mask(data: bytes, path: str, size: tuple[int, int]) -> None:
 
 
 class Beside:
-    """Labels and fields of images, by their index.
-
-    Args:
-        count: of the images.
-        labels: of class folders.
-        classes: class names.
+    """Labels and fields of ``count`` images, by their index.
 
     Attributes:
-        labels, classes: as in a store.
+        labels, classes: as in a store; at first those of class folders.
         columns: fields that are made when the images are read.
         joint: which fields are moved with the images, and their kinds.
         faults: as of ``Source``.
@@ -140,14 +124,9 @@ class Beside:
         self._read = b""
 
     def label(self, values: Sequence[Any], where: Callable[[int], str]) -> None:
-        """Take ``values``, one for each image, as labels.
+        """Take ``values``, one for each image, as labels: numbers, class names or lists of numbers.
 
-        Args:
-            values: numbers, class names, lists of numbers; None or "" is a fault, unless all are.
-            where: what messages call the place of one.
-
-        Raises:
-            UsageError: they are no labels.
+        None or "" is a fault, unless all are. ``where``: what messages call the place of one.
         """
         classes, labels, faults = labelled(values, where)
         if labels is not None:
@@ -233,9 +212,6 @@ def matched(
     """The file of ``names`` (below ``folder``) for each of ``keys``, by its stem; "" if none.
 
     Files without an image are left out, and said.
-
-    Raises:
-        StoreError: no image has one.
     """
     known = by_stem(folder, names)
     paths = [known.pop(stem_of(key), "") for key in keys]
@@ -256,11 +232,7 @@ def matched(
 
 
 def add_masks(beside: Beside, keys: Sequence[str], folder: str) -> None:
-    """Add the field ``mask``: the images in ``folder`` with the names of the images.
-
-    Raises:
-        StoreError: there are none, or two of one name.
-    """
+    """Add the field ``mask``: the images in ``folder`` with the names of the images."""
     paths = matched(beside, keys, folder, images_below(folder), "mask")
     for index, path in enumerate(paths):
         if not path:
@@ -273,9 +245,6 @@ def of_folder(store: FolderStore, keys: Sequence[str], chosen: Chosen) -> Beside
 
     ``a.json``, ``a.txt`` and ``a.cls`` become fields if every image has one, as in tar archives:
     the label is in ``a.cls``, or an entry of ``a.json``.
-
-    Raises:
-        UsageError, StoreError: what ``chosen`` wants is not there, or is no label.
     """
     beside = Beside(len(store), store.labels, store.classes)
     beside.left_out = list(store.left_out)

@@ -56,13 +56,8 @@ def read_chunk(
 ) -> Chunk:
     """Read and encode some samples; once ``stop`` is set, return those that are done.
 
-    Args:
-        source: of the samples.
-        indices: int64, ascending.
-        encoder: makes records of them.
-        stop: set if no more are wanted.
-        samples: those of ``indices``, if another thread has read them.
-        gatherer: reads files that the encoder keeps unchanged, if the source has one.
+    ``samples``: those of ``indices`` (int64, ascending), if another thread has read them.
+    ``gatherer`` reads files that the encoder keeps unchanged.
     """
     if gatherer is None or samples is not None or not encoder.as_is or stop.is_set():
         return _one_by_one(source, indices, encoder, stop, samples)

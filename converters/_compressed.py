@@ -29,13 +29,7 @@ _FORMATS = ("tar", "tfrecord", "recordio")  # what people compress
 
 
 class CompressedSource(StoreSource):
-    """The records of an archive that was decompressed.
-
-    Args:
-        path: of the compressed file.
-        inside: of the decompressed one.
-        chosen: the column of labels.
-    """
+    """The records of the archive ``inside``, which was decompressed from the file ``path``."""
 
     def __init__(self, path: str, inside: str, chosen: Chosen) -> None:
         store = open_store(inside)
@@ -59,12 +53,7 @@ class CompressedSource(StoreSource):
 
 
 def compressed_source(path: str, chosen: Chosen) -> CompressedSource | None:
-    """The records of ``path`` if it is a compressed file, else None.
-
-    Raises:
-        StoreError: it is damaged, holds no archive, or there is no room for it.
-        MissingDependencyError: nothing here decompresses it.
-    """
+    """The records of ``path`` if it is a compressed file, else None."""
     tool = compressed_by(path)
     if tool is None:
         return None

@@ -34,15 +34,7 @@ class DatasetSource(Source):
     An image is a PIL image, a uint8 tensor (3 or 1, height, width), a uint8 array (height, width,
     3) or (height, width), a uint16 array (height, width), or the bytes of an image file. In a dict,
     image and label are found by their names (``_labels.py``); other entries become fields. The
-    dataset is only used in the calling thread.
-
-    Args:
-        dataset: with ``__len__`` and ``__getitem__``; its ``classes`` are the class names.
-        name: for settings and messages.
-        chosen: entries of the dicts that the caller named.
-
-    Raises:
-        UsageError: it has no ``__len__`` or no ``__getitem__``.
+    dataset is only used in the calling thread. ``name`` is for settings and messages.
     """
 
     encoding = "png"
@@ -97,11 +89,7 @@ class DatasetSource(Source):
         return image, label
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``.
-
-        Raises:
-            UsageError: labels or fields that do not fit together.
-        """
+        """As in ``Source``."""
         labels = [sample.label for sample in samples]
         missing = sum(label is None for label in labels)
         if missing not in (0, len(labels)):
@@ -115,12 +103,7 @@ class DatasetSource(Source):
 
 
 class IterableSource(DatasetSource):
-    """The samples of a Dataset that can only be read from start to end.
-
-    Args:
-        dataset: with ``__iter__``, which ends.
-        name: for settings and messages.
-    """
+    """The samples of a Dataset that can only be read from start to end."""
 
     streamed = True
 
@@ -138,11 +121,7 @@ class IterableSource(DatasetSource):
 
 
 def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> DatasetSource:
-    """The source for a Dataset: by index if possible, else from start to end.
-
-    Raises:
-        UsageError: neither is possible.
-    """
+    """The source for a Dataset: by index if possible, else from start to end."""
     # torch's IterableDataset inherits a __getitem__ that does not work. An instance exists only if
     # torch was imported, so torch is not imported here, which takes a second.
     torch_data = sys.modules.get("torch.utils.data")
@@ -156,11 +135,7 @@ def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> Dat
 
 
 def named_object(text: str) -> object:
-    """The dataset ``module:object``; a class or a function is called.
-
-    Raises:
-        UsageError: no such module or object.
-    """
+    """The dataset ``module:object``; a class or a function is called."""
     found = import_object(text)
     made = isinstance(found, type) or not (
         hasattr(found, "__getitem__") or hasattr(found, "__iter__")
@@ -184,11 +159,7 @@ def _kept(value: object) -> object:
 
 
 def _image(item: object) -> bytes | Image.Image:
-    """Bytes of a file, or a PIL image.
-
-    Raises:
-        DecodeError: not an image.
-    """
+    """Bytes of a file, or a PIL image."""
     from PIL import Image
 
     if isinstance(item, (bytes, Image.Image)):

@@ -17,11 +17,7 @@ _T = TypeVar("_T")  # bytes of an image file, or an image
 
 
 def dct_encoder(encode: Callable[[_T], Encoded]) -> Callable[[_T], Encoded]:
-    """An encoder that turns the JPEGs of ``encode`` into DCT records, without loss.
-
-    Raises:
-        MissingDependencyError: no core, or one that cannot read such records at full speed.
-    """
+    """An encoder that turns the JPEGs of ``encode`` into DCT records, without loss."""
     core = _writing_core()
 
     def transcode(data: _T) -> Encoded:

@@ -69,12 +69,7 @@ def make_encoder(
     exif: bool = False,
     check: bool = False,
 ) -> Encoder:
-    """The encoder for these options; they are those of ``pack``.
-
-    Raises:
-        UsageError: an option, or a combination, that cannot work.
-        MissingDependencyError: "dct" without a core that writes it.
-    """
+    """The encoder for these options; they are those of ``pack``."""
     if encode not in ENCODINGS:
         raise UsageError(f"encode: expected one of {', '.join(ENCODINGS)}, got {encode!r}")
     if quality is None:
@@ -119,9 +114,6 @@ def examine(data: bytes, *, check: bool) -> tuple[int, int]:
 
     Only its header is read, and for a JPEG whether it has an end marker. A JPEG without one is
     decoded, because Pillow decides whether it is truncated. ``check``: every image is decoded.
-
-    Raises:
-        DecodeError: not an image, too large, or Pillow cannot decode it.
     """
     size = image_size(data)
     if check or (data[:2] == b"\xff\xd8" and not jpeg_ends(data)):

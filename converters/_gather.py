@@ -44,12 +44,7 @@ class Gathered:
 
 
 class Gatherer:
-    """Reads files by number; thread-safe.
-
-    Args:
-        core: the native core.
-        paths, ends: all files, as ``Store.file_table`` gives them.
-    """
+    """Reads files by number, of those in a ``Store.file_table``; thread-safe."""
 
     def __init__(self, core: ModuleType, paths: bytes, ends: np.ndarray) -> None:
         self._core = core

@@ -23,12 +23,7 @@ _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the image file ``data``, in pixels, before any EXIF rotation.
-
-    Raises:
-        DecodeError: not an image that Pillow supports, or a decompression bomb, as
-            ``pixel_limit.py`` says.
-    """
+    """Width and height of the image file ``data``, in pixels, before any EXIF rotation."""
     size = _jpeg(data) if data[:2] == b"\xff\xd8" else _png(data)
     if size is None:
         with opened(data) as image:

@@ -14,13 +14,9 @@ from ._source import Source
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Which records of the source, into which store.
+    """Which records of the source, ascending, into which store, maybe at a URL.
 
-    Attributes:
-        path: of the store.
-        indices: int64, of the records in the source, ascending.
-        settings: JSON-able; equal settings resume unfinished work.
-        remote: how the path is reached if it is a URL.
+    Equal ``settings`` (JSON-able) resume unfinished work.
     """
 
     path: str

@@ -76,11 +76,7 @@ class Chosen:
         )
 
     def image_of(self, names: Sequence[str]) -> str | None:
-        """The column of images; None if no column has a usual name.
-
-        Raises:
-            UsageError: there is no column of the given name.
-        """
+        """The column of images; None if no column has a usual name."""
         return _find(self.image, names, _IMAGES, "image_column")
 
     def label_of(self, names: Sequence[str]) -> str | None:
@@ -144,9 +140,6 @@ def numbered(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
     """Class names (none for numbers), and labels as a store holds them.
 
     If all of ``values`` hold numbers alone, and some several, such as "1 0 1", they are vectors.
-
-    Raises:
-        UsageError: neither text nor numbers, or lists of different lengths.
     """
     if not all(isinstance(value, str) for value in values):
         return [], label_column(values)
@@ -198,17 +191,10 @@ def labels_in_text(values: Sequence[str]) -> Sequence[str | int | float]:
 def labelled(
     values: Sequence[Any], where: Callable[[int], str]
 ) -> tuple[Sequence[str], np.ndarray | None, dict[int, str]]:
-    """As ``numbered``, of values some of which may be missing; None if all are.
+    """As ``numbered``, of values of which some are None or "", which are missing.
 
-    Args:
-        values: None or "" where there is none.
-        where: what messages call the place of one.
-
-    Returns:
-        Class names, labels, and what to say of those without one, by index.
-
-    Raises:
-        UsageError: as ``numbered`` does.
+    Class names, labels (None if all are missing), and what to say of those without one, by index.
+    ``where``: what messages call the place of one.
     """
     there = [value for value in values if not is_missing(value)]
     if not there:
@@ -232,14 +218,9 @@ def warn_of_others(
     why: Callable[[str], str] = lambda name: "",
     surely: Collection[str] = (),
 ) -> None:
-    """Warn about columns that look like labels and become fields.
+    """Warn about columns that look like labels and become fields, as ``label`` has the labels.
 
-    Args:
-        path: of the source.
-        label: the column of labels.
-        columns: the other ones.
-        why: what is wrong with one as labels, in words.
-        surely: those that are labels whatever they are called.
+    ``why``: what is wrong with one as labels. ``surely``: labels whatever they are called.
     """
     named = [one for one in columns if one in surely or _LIKE.search(_plain(one))]
     like = named if label is not None else [

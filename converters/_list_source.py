@@ -35,14 +35,6 @@ def list_source(path: str, chosen: Chosen | None = None) -> FolderSource:
     the folder of the list. Labels are numbers, lists of numbers (JSONL), text such as "1 0 1",
     several columns of numbers, or class names, which are numbered in alphabetical order. Other
     columns become fields; a column of a CSV becomes an array if every value is a number, else text.
-
-    Args:
-        path: of the list.
-        chosen: columns that the caller named.
-
-    Raises:
-        UsageError: there is no column of a given name.
-        StoreError: the list is invalid.
     """
     chosen = chosen or Chosen()
     chosen.refuse(repr(path), "image", "label", "files")

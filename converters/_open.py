@@ -29,11 +29,7 @@ from ._store_source import FolderSource, StoreSource, TableSource
 
 
 def open_source(source: object, chosen: Chosen | None = None) -> Source:
-    """The samples of ``source``: a path, ``module:object``, a store or several, a Dataset.
-
-    Raises:
-        UsageError, StoreError: it cannot be packed, or has no columns ``chosen``.
-    """
+    """The samples of ``source``: a path, ``module:object``, a store or several, a Dataset."""
     chosen = chosen or Chosen()
     if isinstance(source, Source):
         return source
@@ -45,11 +41,7 @@ def open_source(source: object, chosen: Chosen | None = None) -> Source:
 
 
 def part_of(source: object, part: str) -> object:
-    """The part of ``source`` called ``part``: a folder in it, or one of several datasets.
-
-    Raises:
-        UsageError: there is no such part.
-    """
+    """The part of ``source`` called ``part``: a folder in it, or one of several datasets."""
     parts: list[str] = []
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)

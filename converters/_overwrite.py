@@ -37,20 +37,12 @@ def workplace(path: str, what: str = "overwriting") -> Workplace:
 
 
 def needed(path: str, parts: Sequence[str]) -> bool:
-    """Whether a part of the store ``path`` exists, or an earlier run was replacing it.
-
-    Raises:
-        UsageError: a folder that is not a store exists there.
-    """
+    """Whether a part of the store ``path`` exists, or an earlier run was replacing it."""
     return os.path.lexists(workplace(path).folder) or any(map(_files_of, parts))
 
 
 def _files_of(path: str) -> list[str]:
-    """The existing files of the store at ``path``.
-
-    Raises:
-        UsageError: a folder that is not a store, and is not deleted.
-    """
+    """The existing files of the store at ``path``."""
     path = path.rstrip(os.sep)
     if os.path.isdir(path) and not os.path.islink(path):
         try:
@@ -78,14 +70,7 @@ def replacing(
 ) -> PackReport:
     """Call ``run`` with another path, and move the stores that it writes there to their places.
 
-    Args:
-        path: of the store.
-        parts: the paths of its parts, as of a split.
-        run: packs to a path.
-        what: is done to it, for the name of the folder.
-
-    Raises:
-        UsageError: a folder in the way is not a store, or another process replaces a part.
+    ``parts``: the paths of its parts, as of a split. ``what``: is done to it, in a folder's name.
     """
     with alone(parts):
         return _replacing(path, run, workplace(path, what))
@@ -126,15 +111,7 @@ def _errors_of(folder: str) -> Iterator[None]:
 def _move(
     work: Workplace, parent: str, new: set[str], places: Sequence[str], old: set[str]
 ) -> None:
-    """Move the files of the new stores to ``parent``, and delete the ``old`` ones.
-
-    Args:
-        work: where they are.
-        parent: the folder of the store.
-        new: names of the files.
-        places: paths of the new stores.
-        old: paths.
-    """
+    """Move the ``new`` files to ``parent``, where ``places`` are; delete the ``old`` ones."""
     folder = work.folder
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
     names = [name for name in names if name in new]

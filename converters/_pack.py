@@ -274,9 +274,7 @@ def _pack(
 ) -> PackReport:
     """``pack`` of an open source to a path with nothing there, or finished parts of a split.
 
-    Args:
-        remote: how a URL is reached that Ray's tasks write to.
-        staged: keep stores that an earlier run finished but was killed before moving.
+    ``staged``: keep stores that an earlier run finished but was killed before moving.
     """
     started = time.monotonic()
     default: Encoding = (

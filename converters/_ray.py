@@ -48,10 +48,7 @@ _IN_FLIGHT = 2  # tasks that wait or run, for each CPU of the cluster
 class Common:
     """What all tasks need. Every process that runs tasks gets it once.
 
-    Attributes:
-        source: of the samples.
-        encoder: makes the encoder, whose functions cannot be sent.
-        on_error, workers: as of ``pack``.
+    ``encoder`` makes the encoder, whose functions cannot be sent.
     """
 
     source: Source
@@ -62,12 +59,7 @@ class Common:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the tasks of one store did.
-
-    Attributes:
-        part: the store.
-        skipped, kept: as in ``PackReport``.
-    """
+    """The store that tasks wrote; ``skipped`` and ``kept`` as in ``PackReport``."""
 
     part: PackedPart
     skipped: list[Skipped]
@@ -91,14 +83,7 @@ def check(path: str, source: Source, sharding: Sharding, compression: Compressio
 
 
 class Tasks:
-    """Runs the tasks of one call of ``pack``.
-
-    Args:
-        ray: the module, connected to a cluster.
-        common: what the tasks need.
-        total: records of all stores.
-        progress: called as ``pack`` calls it.
-    """
+    """Runs the tasks of one call of ``pack``: ``total`` records of all stores."""
 
     def __init__(self, ray: Any, common: Common, total: int, progress: Progress | None) -> None:
         self._ray = ray
@@ -119,13 +104,7 @@ class Tasks:
         self._done: dict[str, tuple[int, int]] = {}  # the same of finished tasks
 
     def write(self, jobs: Sequence[Job], sharding: Sharding) -> list[Outcome]:
-        """Write the store of each job.
-
-        Raises:
-            DecodeError: a file that is not an image, with ``on_error="raise"``, or no images at
-                all.
-            StoreError, UsageError: as ``pack`` raises them.
-        """
+        """Write the store of each job."""
         with contextlib.ExitStack() as stack:
             begun = []
             for job in jobs:
@@ -273,12 +252,8 @@ def encode(
 ) -> Made:
     """Task: the shard at ``place``, of the samples ``indices``.
 
-    Args:
-        common: a reference to ``Common``, in a list, so that Ray does not fetch it for every task.
-        metadata: of the store.
-        place: of the shard.
-        board: is told about progress; or None.
-        indices: int64.
+    ``common`` is a reference to ``Common``, in a list, so that Ray does not fetch it for every
+    task. ``board`` is told about progress.
     """
     shared = _shared(common[0])
     source = shared.source
@@ -347,11 +322,7 @@ def _some(numbers: Iterator[int], most: int) -> Iterator[int]:
 
 
 def _result(ray: Any, reference: Any, place: ShardPlace) -> Made:
-    """What a task returned.
-
-    Raises:
-        FastloadError: what the task raised, or that its process died too often.
-    """
+    """What a task returned."""
     try:
         found = ray.get(reference)
     except ray.exceptions.RayTaskError as error:

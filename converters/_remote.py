@@ -57,10 +57,7 @@ _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versi
 def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
     """Turn errors of a file system, which may have any type, into a StoreError.
 
-    Args:
-        url: of the file or folder.
-        what: the start of the message.
-        options: those of ``url``; the message does not show their secrets.
+    Its message begins with ``what``, and does not show the secrets in ``options``.
     """
     try:
         yield
@@ -105,11 +102,6 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
 
     A store is read through the block cache (``storage/remote``), fetched ahead. The images of a
     folder or a list are fetched a chunk at a time. Anything else is fetched whole first.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: it cannot be fetched.
-        MissingDependencyError: obstore, or what fsspec needs for this scheme, is not installed.
     """
     if chosen.masks is not None or chosen.annotations is not None:
         raise UsageError(
@@ -159,7 +151,7 @@ def _identity(versions: Sequence[tuple[str, int, str]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """A file elsewhere: its path there, where it would be here, and what says which one it is."""
+    """A remote file: its path there, where it would be here, and what says which one it is."""
 
     path: str
     place: str
@@ -232,14 +224,10 @@ def _source(
 
 
 class RemoteFiles(Files):
-    """Image files elsewhere, each of which is fetched when it is read.
+    """Image files at a URL, each of which is fetched when it is read.
 
-    Args:
-        url: of the source.
-        system: the file system that has them.
-        paths: place here -> path in ``system``.
-        here: places of files that were fetched to open the source; the others are empty.
-        options: whose secrets are not shown.
+    ``paths``: path in ``system`` by the place of an empty file on this machine. ``here``: places of
+    those that were fetched to open the source.
     """
 
     elsewhere = True
@@ -280,19 +268,7 @@ class RemoteFiles(Files):
 def pack_to(
     url: str, split: str | None, run: Callable[[str], PackReport], options: RemoteOptions
 ) -> PackReport:
-    """Call ``run`` with a local path, and upload the stores that it writes there to ``url``.
-
-    Args:
-        url: of the store.
-        split: as of ``pack``, for the URLs of the other parts.
-        run: packs to a path.
-        options: those of ``url``.
-
-    Raises:
-        UsageError: something exists there, or another process packs to it.
-        StoreError: it cannot be uploaded.
-        MissingDependencyError: fsspec, or its package for this protocol, is not installed.
-    """
+    """Call ``run`` with a local path, and upload the stores that it writes there to ``url``."""
     system, path = file_system(url, options)
     parts = list(zip(_split.paths(url, split), _split.paths(path, split), strict=True))
     with contextlib.ExitStack() as ends:

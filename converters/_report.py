@@ -18,7 +18,7 @@ class Skipped:
 
     Attributes:
         path: of the file.
-        reason: why, in words.
+        reason: why.
         record: number of the sample in the source.
     """
 

@@ -33,11 +33,7 @@ class Resize:
 
     @classmethod
     def parse(cls, text: str | int) -> Resize:
-        """From ``256``, ``"256"``, ``"longest:256"``, ``"crop:224"`` or ``"320x240"``.
-
-        Raises:
-            UsageError: anything else.
-        """
+        """From ``256``, ``"256"``, ``"longest:256"``, ``"crop:224"`` or ``"320x240"``."""
         mode, colon, rest = str(text).rpartition(":")
         sides = rest.split("x")
         good = all(s.isascii() and s.isdigit() and 1 <= int(s) <= _MAX_SIDE for s in sides)

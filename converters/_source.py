@@ -73,7 +73,6 @@ class Source(abc.ABC):
 
     Attributes:
         path: the name of the source in settings and messages.
-        classes: class names, position = label.
         keys: the unique name of each sample.
         encoding: the default of ``encode``.
         noted: entries of the store's metadata that replace the options of ``pack``.
@@ -83,7 +82,7 @@ class Source(abc.ABC):
             ``keys``, and ``read`` is not called.
         left_out: files of a folder that are no samples.
         joint: the fields that move with their images, and their kinds.
-        faults: what is known to be wrong with samples before they are read, by index, in words.
+        faults: what is known to be wrong with samples before they are read, by index.
     """
 
     path: str

@@ -13,11 +13,7 @@ from ..errors import UsageError
 
 
 def parse(split: str) -> dict[str, float]:
-    """Names and shares from ``"val=0.1"`` or ``"val=0.1,test=0.05"``.
-
-    Raises:
-        UsageError: not of this form, or the shares leave nothing for the training part.
-    """
+    """Names and shares from ``"val=0.1"`` or ``"val=0.1,test=0.05"``."""
     parts: dict[str, float] = {}
     for item in split.split(","):
         match = re.fullmatch(r"([A-Za-z0-9_]+)=(0?\.\d+)", item.strip())
@@ -47,11 +43,7 @@ def assign(keys: Sequence[str], shares: Sequence[float]) -> np.ndarray:
 
 
 def named(split: str | None) -> str | None:
-    """The name of an existing part of the source: ``split`` without a share; else None.
-
-    Raises:
-        UsageError: ``split`` is no string.
-    """
+    """The name of an existing part of the source: ``split`` without a share; else None."""
     if split is not None and not isinstance(split, str):
         raise UsageError(f"split: expected NAME=SHARE, such as 'val=0.1', got {split!r}")
     return split if split is not None and re.fullmatch(r"[\w.-]+", split) else None

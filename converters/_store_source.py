@@ -29,13 +29,7 @@ from ._source import Annotations, Sample, Source, update_digest
 class StoreSource(Source):
     """The unchanged records of any store, each compared with its checksum.
 
-    Args:
-        store: open.
-        label: the field that replaces the labels.
-
-    Raises:
-        UsageError: there is no such field, or it holds no labels.
-        StoreError: checksum mismatch in labels, keys or fields.
+    ``label``: the field that replaces the labels.
     """
 
     _marks = True  # the fields that a sample has by default are labels that some records lack
@@ -180,13 +174,7 @@ class StoreSource(Source):
 
 
 class TableSource(StoreSource):
-    """The rows of a table; images with an EXIF orientation are decoded, as ``datasets`` does.
-
-    Args:
-        store: over the dataset.
-        name: for settings and messages.
-        label: as of ``StoreSource``.
-    """
+    """The rows of a table; images with an EXIF orientation are decoded, as ``datasets`` does."""
 
     _marks = False
 
@@ -247,10 +235,8 @@ def unique(keys: list[str]) -> list[str]:
 class FolderSource(Source):
     """Loose files: the bytes of each are a sample.
 
-    Args:
-        store: over the files.
-        beside: their labels and fields; None: those of ``store``.
-        keys: of the files; None: their paths below the folder of ``store``.
+    ``beside``: their labels and fields; None: those of ``store``. ``keys``: None: their paths below
+    the folder of ``store``.
     """
 
     def __init__(

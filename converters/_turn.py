@@ -58,10 +58,6 @@ class Turn:
 
     Attributes:
         folder: of this URL on this machine; the next one finds what is in it.
-
-    Raises:
-        UsageError: another process of this machine packs to it, or the folder belongs to another
-            user.
     """
 
     def __init__(self, url: str) -> None:
@@ -91,8 +87,7 @@ class Turn:
 def scratch(url: str) -> Iterator[str]:
     """A temporary folder while the block lasts.
 
-    Before, the folders are deleted that killed processes have left on this machine which packed to
-    the same URL.
+    Those are deleted that killed processes of this machine have left, which packed to this URL.
     """
     prefix = f"{_name(url)}."
     for name in os.listdir(tempfile.gettempdir()):

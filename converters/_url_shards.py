@@ -60,8 +60,7 @@ _R = TypeVar("_R")
 class UrlShardPlace(ShardPlace):
     """Where one shard of a set is uploaded; ``store`` and ``folder`` are URLs.
 
-    Attributes:
-        system: the file system that has them. It opens its connections in each process anew.
+    ``system`` opens its connections in each process anew.
     """
 
     system: fsspec.AbstractFileSystem
@@ -73,7 +72,7 @@ class UrlShardPlace(ShardPlace):
         return Made(path=f"{self.finished}/{self.name}", **self.parsed(about))
 
     def discard(self) -> None:
-        """As in ``ShardPlace``: first what says that it is finished."""
+        """First what says that it is finished."""
         with _asking(self.system, self.finished, "it cannot be deleted"):
             self.system.rm_file(_inside(self.system, f"{self.finished}/{REPORT}"))
 
@@ -98,18 +97,7 @@ class UrlShardPlace(ShardPlace):
 class UrlShardSet:
     """The unfinished store at ``path``, a URL, whose shards other machines make.
 
-    Has the methods of ``ShardSet``.
-
-    Args:
-        path: of the finished store; its suffix names a format of ``format_apart``.
-        settings: as of ``ShardSet``.
-        options: how the URL is reached.
-
-    Raises:
-        UsageError: the store exists, or it was begun with other settings, or another process packs
-            to it.
-        StoreError: the object store cannot be asked.
-        MissingDependencyError: fsspec, or its package for this protocol, is not installed.
+    Has the methods of ``ShardSet``. ``path`` ends as a format of ``format_apart`` does.
     """
 
     def __init__(self, path: str, settings: Mapping[str, object], options: RemoteOptions) -> None:
@@ -165,7 +153,7 @@ class UrlShardSet:
         )
 
     def commit(self, made: Sequence[Made]) -> Table:
-        """As in ``ShardSet``. If it is interrupted, the next run copies the shards again."""
+        """If it is interrupted, the next run copies the shards again."""
         above = os.path.dirname(self.path)
         copies = [
             (one, f"{above}/{os.path.basename(one)}")
@@ -242,11 +230,7 @@ class UrlShardSet:
 
 
 def finished(path: str, options: RemoteOptions) -> Table | None:
-    """The table of the store at ``path``, a URL, if it is a set of shards that is complete.
-
-    Raises:
-        StoreError: it cannot be fetched, or is damaged.
-    """
+    """The table of the store at ``path``, a URL, if it is a set of shards that is complete."""
     system, _ = file_system(path, options)
     with scratch(path) as folder:
         place = os.path.join(folder, "manifest")

@@ -24,13 +24,7 @@ _TEXT = b"fastload makes a store here, and deletes this folder when it is done.\
 class Workplace:
     """A folder ``NAME-WHAT.SUFFIX.partial`` beside the store ``NAME.SUFFIX``.
 
-    Args:
-        path: of the store.
-        what: is done to it, such as "appending".
-
-    Attributes:
-        folder: its path.
-        staged: where a store of the same name lies in it.
+    ``what`` is done to it, such as "appending". ``staged``: where a store of the same name lies.
     """
 
     def __init__(self, path: str, what: str) -> None:
@@ -45,9 +39,7 @@ class Workplace:
     def begin(self) -> None:
         """Make the folder, or take over that of a run that was killed.
 
-        Raises:
-            UsageError: something else has its name.
-            OSError: it cannot be written.
+        Raises OSError where it cannot be written.
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.folder)

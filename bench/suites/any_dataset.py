@@ -19,11 +19,9 @@ from bench.suites.pairs import compare
 class _Own(Variant):
     """A user's own dataset.
 
-    Attributes:
-        make: makes it of JPEG files; without ``files``, of so many samples.
-        count, batch: samples of an epoch, and of a batch.
-        files, small: whether it reads files, and whether these have 32 x 32 pixels.
-        needs: libraries that fastload does not install.
+    ``make`` makes it of JPEG files; without ``files``, of so many samples. ``count``, ``batch``:
+    samples of an epoch, and of a batch. ``small``: the files have 32 x 32 pixels. ``needs``:
+    libraries that fastload does not install.
     """
 
     make: Callable[[Any], Any]

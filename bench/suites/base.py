@@ -90,12 +90,8 @@ class Suite(abc.ABC):
     ) -> Workload:
         """The workload of a variant.
 
-        Args:
-            variant: its name.
-            options: of the command line.
-            images: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32).
-            recipe: as in ``Workload``; small images have one of their own.
-            count: of images; None: what the kind has.
+        ``images``: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32),
+        which have a ``recipe`` of their own. ``count``: of images; None: what the kind has.
         """
         spec, kind, toy = self.variants[variant], _IMAGES[images], options.toy
         if images == "large":
@@ -166,10 +162,7 @@ _IMAGES = {
 class Figures:
     """The rows of one variant: figures in the order in which they come, then who has none.
 
-    Args:
-        work: what was measured.
-        options: of the command line.
-        facts: further fields of every row.
+    ``facts``: further fields of every row.
     """
 
     def __init__(self, work: Workload, options: Options, **facts: Any) -> None:

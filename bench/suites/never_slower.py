@@ -35,13 +35,9 @@ _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
 class Configuration:
     """A loader as users write it.
 
-    Attributes:
-        name: in the report.
-        make: gives the dataset.
-        batch: samples in a batch.
-        workers: of both loaders; None: ``--threads``.
-        more: further arguments of both, made of the dataset; without a sampler it is shuffled.
-        persistent: whether worker processes outlive an epoch.
+    ``workers`` None: ``--threads``. ``more``: further arguments of both loaders, made of the
+    dataset; without a sampler it is shuffled. ``persistent``: whether worker processes outlive an
+    epoch.
     """
 
     name: str

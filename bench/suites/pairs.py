@@ -33,15 +33,10 @@ def compare(
     ours: dict[str, Any] | None = None,
     **facts: Any,
 ) -> Row:
-    """The row of how many times DataLoader's speed FastLoader has.
+    """The row of how many times DataLoader's speed FastLoader has, with ``arguments`` of both.
 
-    Args:
-        dataset: of both.
-        arguments: of both.
-        options: of the command line.
-        theirs: another dataset for DataLoader, where people write it otherwise.
-        ours: further arguments of FastLoader.
-        facts: further fields of the row.
+    ``theirs``: another dataset for DataLoader, where people write it otherwise. ``ours``: further
+    arguments of FastLoader. ``facts``: further fields of the row.
     """
     workers = arguments["num_workers"]
     with warnings.catch_warnings():

@@ -88,16 +88,9 @@ class Remote(Suite):
 
 
 class _Trial:
-    """Epochs of one loader, each with a new cache.
+    """Epochs of one loader, each with a new cache; its packed form has ``nbytes``.
 
-    Args:
-        name: of the loader.
-        work: whose variant is one of ``Remote.variants``.
-        nbytes: of its packed form.
-        options: of the command line.
-
-    Attributes:
-        process: the last one, which runs until ``close``.
+    ``process`` is the last one, which runs until ``close``.
     """
 
     def __init__(self, name: str, work: Workload, nbytes: int, options: Options) -> None:

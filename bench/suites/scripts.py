@@ -158,10 +158,9 @@ def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
 
 
 def _checked(theirs: Any, ours: Any) -> str:
-    """Compare an epoch of both from the same seed: in words, what is equal.
+    """Compare an epoch of both from the same seed, and say what is equal.
 
-    Raises:
-        AssertionError: they differ in what FastLoader promises.
+    Raises AssertionError if they differ in what FastLoader promises.
     """
     iterators = []
     for loader in (theirs, ours):

@@ -28,11 +28,7 @@ def parse(text: str) -> int | None:
 
 
 def argument(name: str, value: object) -> int:
-    """The bytes of the argument ``name``: a number, or text as for ``parse``.
-
-    Raises:
-        UsageError: it is no size.
-    """
+    """The bytes of the argument ``name``: a number, or text as for ``parse``; else UsageError."""
     nbytes = None if isinstance(value, (bool, float)) else parse(str(value))
     if nbytes is None:
         raise UsageError(

@@ -90,12 +90,9 @@ def _is_generator(part: object) -> bool:
 
 
 class OwnSeeds:
-    """What a Dataset has that keeps generators, and can be seeded: Albumentations' pipelines.
+    """What a Dataset, or a transform, has that can be seeded: Albumentations' pipelines.
 
     It is looked for before sample 1, 2, 4, 8 ... of a process.
-
-    Args:
-        owner: a Dataset, or a transform.
     """
 
     def __init__(self, owner: object) -> None:

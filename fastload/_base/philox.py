@@ -37,19 +37,15 @@ def words(
     indices: npt.NDArray[np.int64],
     streams: Sequence[int] | npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.uint64]:
-    """Four random 32-bit words for each stream and index.
+    """Four random 32-bit words for each stream and index: uint64 (2, 2, b, n), below 2**32.
+
+    Word ``2 * i + j`` of a block is at ``[i, j]``.
 
     Args:
         seed: the key, modulo 2**64.
         epoch: counter word 3, modulo 2**32.
         indices: sample indices, int64 (n,): counter words 1 (low half) and 2 (high half).
         streams: which block of numbers, each below 2**32, length b: counter word 0.
-
-    Returns:
-        uint64 (2, 2, b, n), values below 2**32. Word ``2 * i + j`` of the block is at ``[i, j]``.
-
-    Raises:
-        MissingDependencyError: there is no core.
     """
     core = _native.required("seed= needs the native core, which draws the random numbers")
     stream = np.ascontiguousarray(streams, dtype=np.uint64)

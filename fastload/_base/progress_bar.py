@@ -50,13 +50,9 @@ class Bar(Protocol):
 
 
 def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
-    """A tqdm bar, a context manager. Its last state stays on the screen.
+    """A tqdm bar with the label ``what``, a context manager. Its last state stays on the screen.
 
-    Args:
-        what: label of the bar, one word.
-        unit: of ``total``, in the plural; "s": the bar shows the time that is spent.
-        total: units of the whole task; None: unknown, except of seconds.
-        done: units that were already done at the start.
+    ``unit`` of ``total`` and ``done`` is in the plural; "s": the bar shows the time that is spent.
     """
     notebook = in_notebook()
     if notebook:  # draws widgets if they are installed

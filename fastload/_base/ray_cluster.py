@@ -12,11 +12,7 @@ from ..errors import MissingDependencyError, UsageError, install
 
 
 def load() -> Any:  # ray's functions are typed by decorators that mypy cannot follow
-    """The module ``ray``.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
+    """The module ``ray``; MissingDependencyError if it is not installed."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -25,17 +21,11 @@ def load() -> Any:  # ray's functions are typed by decorators that mypy cannot f
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """A context with the module ``ray``, connected to a cluster.
+    """A context with the module ``ray``, connected to a cluster; UsageError where there is none.
 
-    Args:
-        address: "local": start Ray on this machine and stop it at the end; "auto": the cluster that
-            this machine belongs to; else the address of a cluster, such as ``"10.0.0.1:6379"`` or
-            ``"ray://10.0.0.1:10001"``. A process that is connected already stays so, whatever the
-            address.
-
-    Raises:
-        MissingDependencyError: Ray is not installed.
-        UsageError: there is no cluster at ``address``.
+    ``address``: "local": start Ray on this machine and stop it at the end; "auto": the cluster that
+    this machine belongs to; else the address of a cluster, such as ``"10.0.0.1:6379"`` or
+    ``"ray://10.0.0.1:10001"``. A process that is connected already stays so, whatever the address.
     """
     ray = load()
     if ray.is_initialized():

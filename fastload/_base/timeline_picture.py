@@ -25,12 +25,7 @@ def is_picture(path: str) -> bool:
 
 
 def picture(spans: Sequence[Span], name_of: Callable[[int], str]) -> str:
-    """``spans`` as SVG, from the first to the last.
-
-    Args:
-        spans: by thread and time, an enclosing one before those it encloses.
-        name_of: the name of a thread.
-    """
+    """``spans`` as SVG: by thread and time, an enclosing one before those it encloses."""
     threads = dict.fromkeys(span[1] for span in spans)
     # The loop comes first, then who makes batches.
     looped = {span[1] for span in spans if span[0] in ("wait", "step")}

@@ -43,16 +43,11 @@ class RecordColumns(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Everything about n records except their bytes.
+    """Everything about n records except their bytes; dtypes and shapes as in ``Batch``.
 
     Attributes:
-        labels: as in ``Batch``.
-        sizes: int32 (n, 2), width and height.
-        crc32c: uint32 (n,).
-        kinds: uint8 (n,).
         nbytes: int64 (n,), length of each record.
         keys: the keys in UTF-8 (undecodable bytes of file names unchanged).
-        fields: name -> column.
         places: int64 (n, 4): number of the data file; where in it the record's frame starts, its
             bytes start, its frame ends. None if the format finds that out by itself.
         frames: uint32 (n,), CRC32C of the bytes before the record in its frame, of the record's

@@ -37,15 +37,11 @@ _held: set[str] = set()  # partials of this process: fcntl locks do not exclude 
 
 
 class Partial:
-    """The partial of one store.
+    """The partial of the store ``path`` (absolute). Equal ``settings`` (JSON-able) resume it.
 
-    Args:
-        path: of the finished store, absolute.
-        settings: JSON-able; equal settings make a partial resumable.
-        mark: the file whose existence means that the store exists; None: ``path``.
+    ``mark``: the file whose existence means that the store exists; None: ``path``.
 
     Attributes:
-        folder: ``path`` + ".partial".
         chunks: columns of the records in the journal, one item per durable step.
         started_ns: when the work was started, in nanoseconds since 1970.
     """
@@ -239,13 +235,10 @@ class Partial:
         self.publish([(name, self.path)])
 
     def publish(self, renames: Sequence[tuple[str, str]], *, replace: bool = False) -> None:
-        """Sync finished files of the partial and rename them in order.
+        """Sync finished files of the partial and rename them in order: (name in it, path).
 
-        Args:
-            renames: (name in the partial, path). The last one makes the store exist: if a run is
-                killed before it, the next run takes the others back.
-            replace: whether the others may replace an existing file: sidecar and index files of a
-                store that was deleted.
+        The last one makes the store exist: if a run is killed before it, the next run takes the
+        others back. ``replace``: these may replace what a store that was deleted has left.
         """
         for name, _ in renames:
             sync(self.file(name))

@@ -72,7 +72,6 @@ class ColumnChunk:
         gone: it is forgotten when nobody needs it, as its store was closed, or nobody will again.
         nbytes: of memory, estimated until it is decoded.
         used: when it was pinned last, as a count of pins.
-        done: set when it is decoded, or could not be.
     """
 
     def __init__(self, reader: RowGroupReader, key: Key, nbytes: int) -> None:

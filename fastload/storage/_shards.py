@@ -99,9 +99,7 @@ def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarr
 class ShardStart:
     """One shard that is written apart from the others: what its bytes depend on beside its records.
 
-    Attributes:
-        first: index in the whole store of the shard's first record.
-        first_key: key of the first record of the whole store.
+    That is the index in the whole store of its ``first`` record, and the store's first key.
     """
 
     first: int
@@ -123,9 +121,8 @@ def is_pattern(path: str) -> bool:
 def data_files(path: str) -> list[str]:
     """The files of the store ``path``, in order, if no sidecar lists them.
 
-    Args:
-        path: a file; a pattern with ``*``, ``?``, ``[...]`` or numbers in braces; or
-            ``NAME.SUFFIX`` for shards ``NAME-00000-of-00016.SUFFIX``.
+    ``path``: a file; a pattern with ``*``, ``?``, ``[...]`` or numbers in braces; or
+    ``NAME.SUFFIX`` for shards ``NAME-00000-of-00016.SUFFIX``.
     """
     if os.path.exists(path):
         return [path]

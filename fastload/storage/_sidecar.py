@@ -61,10 +61,9 @@ def write_sidecar(
     target: str | None = None,
     place: str | None = None,
 ) -> None:
-    """Write the sidecar of the store ``path``, whole or not at all.
+    """Write the sidecar of the store ``path``, whole or not at all; reads its files' fingerprints.
 
     Args:
-        path, table: the store; its files are read for their fingerprints.
         names: of the files in the sidecar, relative to its folder; None: where they lie now.
         target: write this file instead, without a rename.
         place: the path of the sidecar; None: ``sidecar_of(path)``.

@@ -32,9 +32,7 @@ class WriterOptions(TypedDict, total=False):
 class PartialWriter(Writer):
     """Counts and checks records on their way into ``NAME.partial``. Arguments as ``open_writer``'s.
 
-    Args:
-        layout: the format and its options, which go into the settings of the partial.
-        mark: the file whose existence means that the store exists; None: ``path``.
+    ``layout``: the format and its options, for the partial's settings; ``mark`` as of ``Partial``.
     """
 
     _resumes: ClassVar[bool] = True  # synced records need not be written again

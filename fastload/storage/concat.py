@@ -16,12 +16,10 @@ _Value = TypeVar("_Value")
 
 
 class ConcatStore(Store):
-    """The records of ``stores``, one store after the other.
+    """The records of ``stores``, at least one, one store after the other.
 
-    Args:
-        stores: at least one. There are labels only if every store has them; classes are those of
-            the first store.
-        labels: of all records, as numbers of the first store's classes; None: those of the stores.
+    There are labels only if every store has them; classes are those of the first store. ``labels``:
+    of all records, as numbers of the first store's classes; None: those of the stores.
     """
 
     format = "concat"
@@ -288,12 +286,7 @@ class ConcatStore(Store):
 
 
 class NumberedConcatStore(ConcatStore):
-    """Several stores read as one, with a field that has the number of each record's store.
-
-    Args:
-        stores: as for ConcatStore.
-        name: of the field: int64, 0 for the records of the first store. No store has such a field.
-    """
+    """Several stores read as one, with a field ``name``: the number of a record's store, int64."""
 
     def __init__(self, stores: Sequence[Store], name: str) -> None:
         super().__init__(stores)

@@ -149,10 +149,7 @@ class FolderStore(Store):
     ) -> FolderStore:
         """The files of a torchvision ``DatasetFolder``: its ``samples`` and ``classes``.
 
-        Args:
-            samples: (path, class index), in the wanted order.
-            classes: class names.
-            root: the folder that keys are relative to; None: keys are the paths.
+        ``root``: the folder that keys are relative to; None: keys are the paths.
         """
         self = cls.__new__(cls)
         self.path = os.path.abspath(os.path.expanduser(os.fspath(root))) if root is not None else ""
@@ -225,12 +222,7 @@ class FolderStore(Store):
 
 
 def images_below(folder: str) -> list[str]:
-    """The images in ``folder`` and the folders in it, as paths below it with forward slashes.
-
-    Raises:
-        StoreNotFoundError: there is no such folder.
-        StoreError: a folder cannot be read, or leads back to itself.
-    """
+    """The images in ``folder`` and the folders in it, as paths below it with forward slashes."""
     if not os.path.isdir(folder):
         raise StoreNotFoundError(
             f"expected a folder of images, found none{nothing_at(folder)}", path=folder

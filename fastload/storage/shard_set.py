@@ -81,10 +81,7 @@ def apart_of(path: str) -> Apart:
 class ShardPlace:
     """Where shard ``number`` of ``count`` is made. Sent to the process that makes it.
 
-    Attributes:
-        store: path of the whole store.
-        folder: of the finished shards.
-        shard: what its bytes depend on.
+    ``store`` is the path of the whole store, ``folder`` that of the finished shards.
     """
 
     store: str

@@ -58,15 +58,9 @@ def read_stream(
     warning; if ``path`` is a pattern; and if a single shard of a set is opened.
 
     Args:
-        path: of the store.
-        format: name of the format.
         mark: the first 1,024 bytes of a file -> STORE or SHARD if fastload's writer says so there,
             else None. None: files have no mark.
         scan: files -> their table. None: such files have no table without their sidecar.
-
-    Raises:
-        StoreNotFoundError: a data file is missing.
-        StoreError: the sidecar that the store was written with is missing; something is damaged.
     """
     table = read_sidecar(path, format)
     if table is not None:
@@ -115,17 +109,8 @@ class StreamWriter(PartialWriter):
     """Appends framed records to data files. See ``open_writer`` for the arguments.
 
     A format implements what surrounds its records: ``frames``, and if needed ``header``,
-    ``trailer`` and ``extras``.
-
-    Attributes:
-        format: name of the format, in the sidecar.
-        version: of the layout; an unfinished store of another version is not resumed.
-
-    Args:
-        shards: write this many files with equally many records; needs ``total``.
-        shard_nbytes: start another file before one becomes larger than this.
-        total: the expected number of records; if there are fewer, the last shards are smaller.
-        shard: write this shard of a larger store, apart from the others.
+    ``trailer`` and ``extras``. An unfinished store of another ``version`` is not resumed.
+    ``shard``: write this shard of a larger store, apart from the others.
     """
 
     format: ClassVar[str]

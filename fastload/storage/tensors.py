@@ -15,11 +15,7 @@ from .concat import ConcatStore
 
 
 class TensorStore(Store):
-    """Rows of tensors of the same length; a record is a row of each.
-
-    Args:
-        tensors: contiguous, on the CPU; not copied.
-    """
+    """A record is a row of each of ``tensors``: of one length, contiguous, on the CPU."""
 
     format = "tensors"
     path = "<TensorDataset>"
@@ -69,11 +65,7 @@ class TensorStore(Store):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """The tensors of one or several stores, one after the other.
-
-    Attributes:
-        stores: their tensors agree in number, dtype and shape beyond the first dimension.
-    """
+    """The tensors of ``stores``, one after the other: of the same number, dtypes and rows."""
 
     stores: tuple[TensorStore, ...]
 

@@ -240,15 +240,11 @@ def folder_table(
     """The table of images in blocks, with the arrays that lie in the same folder.
 
     Args:
-        path: of the folder.
         get: name -> array of the folder, or None if there is none.
-        format: of the store.
         axes: of the array of images, which are raw pixels of one size.
-        places: None: images do not lie in files as they are; they are read as ``otherwise`` says.
-        otherwise: used without ``places``, with the files ``described``.
-        described: the description of the array.
+        places: None: images do not lie in files as they are; they are read as ``otherwise`` says,
+            with the files ``described``, the description of the array.
         attributes: of the folder; may have class names.
-        header: of a store that fastload wrote.
     """
     if header.sums is not None and not axes.in_place:
         raise StoreError(

@@ -216,14 +216,11 @@ def image_table(
     """The table of images with named arrays beside them.
 
     Args:
-        path: of the store.
         get: name -> array, or None if there is none.
         keys: reads them, when they are used.
-        header: of a store that fastload wrote.
         present: the names of the arrays.
         nbytes: int64 (n,), of each record.
         axes: of raw pixels; None of image files, whose sizes and kinds are arrays.
-        others: what else the table has.
     """
     count = len(nbytes)
     reader = ColumnReader(path, count, get)

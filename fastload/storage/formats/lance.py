@@ -41,13 +41,9 @@ _process: int | None = None
 
 
 class LanceStore(SchemaStore):
-    """The rows of a Lance dataset; a record is a row's image.
+    """The rows of the Lance dataset at ``path`` or its URL; a record is a row's image.
 
-    Args:
-        path: a folder, or the URL of one.
-        options: which column holds the images, and how much memory rows may take.
-        remote: of a URL; only ``storage_options``, which are pylance's.
-        version: which one is read; None: the newest.
+    ``remote``: only ``storage_options``, which are pylance's. ``version``: None: the newest.
     """
 
     format = "lance"

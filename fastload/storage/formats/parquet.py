@@ -309,12 +309,9 @@ _FEWEST = 8  # a row group stays in memory for a batch that takes more than one 
 class ParquetStore(SchemaStore):
     """The rows of Parquet files; a record is a row's image.
 
-    Args:
-        path: a file, a pattern, a folder of files, or a list of these; all files have the same
-            columns.
-        options: which column holds the images, and how much memory row groups may take; without a
-            limit they share the one of this process.
-        fetch: what to ask for before bytes of the files are read; None: they are all there.
+    ``path``: a file, a pattern, a folder of files, or a list of these; all files have the same
+    columns. Without a limit in ``options``, row groups share that of this process. ``fetch``: what
+    to ask for before bytes of the files are read; None: they are all there.
     """
 
     format = "parquet"

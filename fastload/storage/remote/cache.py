@@ -181,15 +181,11 @@ class BlockCache:
     def hold(
         self, ranges: Ranges, origin: Origin, *, urgency: float = 0.0, ahead: bool = False
     ) -> Hold | None:
-        """Pin ``ranges``, and fetch what is missing.
+        """Pin ``ranges``, and fetch what is missing; the smallest ``urgency`` is served first.
 
-        Args:
-            urgency: of its requests; the smallest is served first.
-            ahead: it is not needed yet: None is returned where there is no room.
+        ``ahead``: it is not needed yet: None is returned where there is no room.
 
-        Raises:
-            StoreError: there is no room.
-            LostFiles: the cache's files were deleted or truncated.
+        Raises LostFiles where the cache's files were deleted or truncated.
         """
         hold = Hold(self, ranges, origin, urgency=urgency, ahead=ahead)
         try:

@@ -65,13 +65,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where the bytes of a store come from.
-
-    Attributes:
-        service: what sends requests.
-        secrets: values that must not be shown.
-        counters: what requests are counted in.
-    """
+    """Where the bytes of a store come from; ``secrets`` must not be shown."""
 
     service: Service
     secrets: tuple[str, ...]
