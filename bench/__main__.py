@@ -215,8 +215,8 @@ def _say(line: str) -> None:
 
 def _show(rows: list[report.Row]) -> None:
     out = Console() if Console().is_terminal else Console(width=160)
-    for one in report.tables(rows):
-        out.print(one)
+    for table in report.tables(rows):
+        out.print(table)
 
 
 def _run(suite: Suite, variant: str, options: Options) -> list[report.Row]:

@@ -134,9 +134,11 @@ def _check_masks(pixels: torch.Tensor, masks: torch.Tensor, work: Workload) -> N
         )
     gray = pixels.mean(dim=1, keepdim=True)
     both = [torch.nn.functional.avg_pool2d(v, 8).flatten() for v in (gray, masks[:, None].float())]
-    found = float(torch.corrcoef(torch.stack(both))[0, 1])
-    if not found > 0.7:
-        raise WrongOutput(f"masks that are not those of their images: correlation {found:.2f}")
+    correlation = float(torch.corrcoef(torch.stack(both))[0, 1])
+    if not correlation > 0.7:
+        raise WrongOutput(
+            f"masks that are not those of their images: correlation {correlation:.2f}"
+        )
 
 
 def _check_epoch(seen: Seen, labels: list[int], work: Workload) -> None:

@@ -194,10 +194,10 @@ def _classes(root: Path) -> dict[str, list[Path]]:
     if len(folders) == 1 and not any(_is_image(entry) for entry in entries):
         inner = _classes(folders[0])
         return inner if len(inner) > 1 else {folders[0].name: next(iter(inner.values()), [])}
-    found = {folder.name: [path for path in sorted(folder.iterdir()) if _is_image(path)]
+    images_of = {folder.name: [path for path in sorted(folder.iterdir()) if _is_image(path)]
              for folder in folders}  # fmt: skip
-    found = {name: group for name, group in found.items() if group}
-    return found or {"all": [entry for entry in entries if _is_image(entry)]}
+    images_of = {name: group for name, group in images_of.items() if group}
+    return images_of or {"all": [entry for entry in entries if _is_image(entry)]}
 
 
 def _is_image(path: Path) -> bool:

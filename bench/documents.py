@@ -158,13 +158,13 @@ def untuned(rows: Sequence[Row]) -> str:
     if not by_script:
         return ""
     cells = []
-    for found in sorted(
+    for rows_of in sorted(
         by_script.values(), key=lambda one: -min(float(row["median"]) for row in one.values())
     ):
-        row = next(iter(found.values()))
+        row = next(iter(rows_of.values()))
         repository, kind = row["script"]["repository"], row["does"].split(":")[0]
         link = f"[{repository.split('/')[1]}](https://github.com/{repository}), {kind}"
-        gains = [f"{found[count]['median']:.1f}" if count in found else "-" for count in (0, 2)]
+        gains = [f"{rows_of[count]['median']:.1f}" if count in rows_of else "-" for count in (0, 2)]
         cells.append([link, *gains])
     return "\n".join(_table(("script", "0 workers", "2 workers"), cells))
 
@@ -503,11 +503,11 @@ def _line(workload: str, group: Sequence[Row]) -> list[str]:
     ]
 
 
-def _figure(found: Row, *, best: bool = False) -> str:
+def _figure(row: Row, *, best: bool = False) -> str:
     """A median; after the one of a first epoch, if the suite has first epochs."""
-    figure = report.shown(found["median"])
+    figure = report.shown(row["median"])
     figure = f"**{figure}**" if best else figure
-    return f"{report.first_epoch(found)} / {figure}" if report.raced([found]) else figure
+    return f"{report.first_epoch(row)} / {figure}" if report.raced([row]) else figure
 
 
 def _conditions(rows: Sequence[Row]) -> str:

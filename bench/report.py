@@ -73,9 +73,9 @@ def missing(
 def settings(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     """By loader, the setting of its throughput, as the loader itself states it."""
     return {
-        found["loader"]: {k: v for k, v in found["setting"].items() if k != "memory_format"}
-        for found in rows
-        if found["metric"] == "throughput" and found["median"] is not None
+        row["loader"]: {k: v for k, v in row["setting"].items() if k != "memory_format"}
+        for row in rows
+        if row["metric"] == "throughput" and row["median"] is not None
     }
 
 
@@ -83,34 +83,34 @@ def is_peer(loader: str) -> bool:
     return not loader.startswith("fastload") and loader != SEQUENTIAL
 
 
-def ratio(found: Row, other: Row | None) -> float | None:
-    """How many times better ``found`` is than ``other``."""
-    if other is None or not other["median"] or not found["median"]:
+def ratio(row: Row, other: Row | None) -> float | None:
+    """How many times better ``row`` is than ``other``."""
+    if other is None or not other["median"] or not row["median"]:
         return None
-    if found["metric"] == "import":  # torch's own loader comes with torch: no ratio to nothing
+    if row["metric"] == "import":  # torch's own loader comes with torch: no ratio to nothing
         return None
-    quotient = float(found["median"]) / float(other["median"])
-    return 1 / quotient if found["unit"] in LOWER_IS_BETTER else quotient
+    quotient = float(row["median"]) / float(other["median"])
+    return 1 / quotient if row["unit"] in LOWER_IS_BETTER else quotient
 
 
 def raced(rows: Iterable[Row]) -> bool:
     """Whether the table ``rows`` can have a column of first epochs."""
-    return all(found["suite"] in RACES and found["metric"] == "throughput" for found in rows)
+    return all(row["suite"] in RACES and row["metric"] == "throughput" for row in rows)
 
 
-def first_epoch(found: Row) -> str:
+def first_epoch(row: Row) -> str:
     """The median of its first epochs; "-" where none was measured."""
-    rates = found.get("first_epochs")
+    rates = row.get("first_epochs")
     return shown(statistics.median(rates)) if rates else "-"
 
 
 def best_peer(rows: Iterable[Row]) -> Row | None:
     """The best row of a loader that is not fastload's."""
-    peers = [found for found in rows if is_peer(found["loader"]) and found["median"]]
+    peers = [row for row in rows if is_peer(row["loader"]) and row["median"]]
     if not peers:
         return None
     sign = -1 if peers[0]["unit"] in LOWER_IS_BETTER else 1
-    return max(peers, key=lambda found: sign * float(found["median"]))
+    return max(peers, key=lambda row: sign * float(row["median"]))
 
 
 def tables(rows: Sequence[Row]) -> list[Any]:
@@ -121,26 +121,26 @@ def tables(rows: Sequence[Row]) -> list[Any]:
 def groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
     """The rows of each table, in the order of the rows. A suite's numbers of workers are apart."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
-    for found in rows:
-        workers = found["setting"].get("workers")
-        variant = found["variant"] + ("" if workers is None else f", {workers} workers")
-        key = (found["suite"], variant, found["metric"], found["unit"])
-        groups.setdefault(key, []).append(found)
+    for row in rows:
+        workers = row["setting"].get("workers")
+        variant = row["variant"] + ("" if workers is None else f", {workers} workers")
+        key = (row["suite"], variant, row["metric"], row["unit"])
+        groups.setdefault(key, []).append(row)
     return groups
 
 
 def best_first(group: Sequence[Row]) -> list[Row]:
     """The rows that have a figure."""
     sign = 1 if group[0]["unit"] in LOWER_IS_BETTER else -1
-    measured = [found for found in group if found["median"] is not None]
-    return sorted(measured, key=lambda found: sign * float(found["median"]))
+    measured = [row for row in group if row["median"] is not None]
+    return sorted(measured, key=lambda row: sign * float(row["median"]))
 
 
 def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
     from rich.table import Table
 
     suite, variant, metric, unit = key
-    baseline = next((found for found in group if found["loader"] == BASELINE), None)
+    baseline = next((row for row in group if row["loader"] == BASELINE), None)
     peer = best_peer(group)
     table = Table(title=f"{suite}, {variant}: {metric}, {unit}", title_justify="left")
     table.add_column("loader")
@@ -149,25 +149,25 @@ def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
     for heading in headings:
         table.add_column(heading, justify="right")
     table.add_column("setting", overflow="fold")
-    for found in best_first(group):
-        name = f"{found['loader']} *" if found is peer else found["loader"]
-        figures = [shown(found[field]) for field in ("median", "min", "max")]
-        ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
-        first = [first_epoch(found)] * raced(group)
-        table.add_row(name, *figures, *ratios, *first, _setting(found))
-    for found in group:
-        if found["median"] is None:
+    for row in best_first(group):
+        name = f"{row['loader']} *" if row is peer else row["loader"]
+        figures = [shown(row[field]) for field in ("median", "min", "max")]
+        ratios = [_times(ratio(row, other)) for other in (baseline, peer)]
+        first = [first_epoch(row)] * raced(group)
+        table.add_row(name, *figures, *ratios, *first, _setting(row))
+    for row in group:
+        if row["median"] is None:
             empty = [""] * (len(headings) - 1)
-            table.add_row(found["loader"], "-", *empty, found["reason"], style="dim")
+            table.add_row(row["loader"], "-", *empty, row["reason"], style="dim")
     if peer is not None:
         table.caption = "* the best peer"
         table.caption_justify = "left"
     return table
 
 
-def _setting(found: Row) -> str:
-    shown = [f"{name}={value}" for name, value in found["setting"].items()]
-    off = found.get("check", {}).get("levels_off")
+def _setting(row: Row) -> str:
+    shown = [f"{name}={value}" for name, value in row["setting"].items()]
+    off = row.get("check", {}).get("levels_off")
     if off is not None:
         shown.append(f"({off} grey levels from Pillow)")
     return " ".join(shown)

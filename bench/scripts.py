@@ -198,7 +198,7 @@ def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
         listed = voc / "ImageSets" / "Segmentation"
         for made in (plain, classes, pictures, levels, listed):
             made.mkdir(parents=True)
-        names, found, boxes = [], [], []
+        names, photos, boxes = [], [], []
         for number, path in enumerate(data.files(images)):
             mask = (masks / path.relative_to(images)).with_suffix(".png")
             name = f"{number:06}"
@@ -210,14 +210,14 @@ def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
             palette.putpalette([level for level in range(256) for _ in range(3)])
             palette.save(levels / f"{name}.png")
             width, height = palette.size
-            found.append(
+            photos.append(
                 {"id": number, "file_name": f"{name}.jpg", "width": width, "height": height}
             )
             for part in range(4):
                 boxes.append(_box(len(boxes), number, part, width, height))
         (listed / "train.txt").write_text("\n".join(names) + "\n")
         categories = [{"id": number, "name": str(number)} for number in range(91)]
-        instances = {"images": found, "annotations": boxes, "categories": categories}
+        instances = {"images": photos, "annotations": boxes, "categories": categories}
         (folder / "coco.json").write_text(json.dumps(instances))
         lines = [f"{images / path}\tphoto {path.stem}" for path in data.files(images)]
         (folder / "captions.csv").write_text("\n".join(["filepath\ttitle", *lines]) + "\n")

@@ -217,12 +217,12 @@ def _people(folder: Path, files: list[Path]) -> None:
     images = folder / "people" / "images" / "train2017"
     images.mkdir(parents=True)
     (folder / "people" / "annotations").mkdir()
-    found, marked = [], []
+    photos, marked = [], []
     for number, path in enumerate(files):
         with Image.open(path) as picture:
             width, height = picture.size
         (images / f"{number:012}.jpg").symlink_to(path)
-        found.append({"id": number, "width": width, "height": height})
+        photos.append({"id": number, "width": width, "height": height})
         points: list[float] = []
         for joint in range(17):
             points += [width * (0.3 + joint % 4 * 0.12), height * (0.2 + joint // 4 * 0.15), 2]
@@ -239,7 +239,7 @@ def _people(folder: Path, files: list[Path]) -> None:
             }
         )
     categories = [{"id": 1, "name": "person"}]
-    people = {"images": found, "annotations": marked, "categories": categories}
+    people = {"images": photos, "annotations": marked, "categories": categories}
     file = folder / "people" / "annotations" / "person_keypoints_train2017.json"
     file.write_text(json.dumps(people))
 
@@ -248,12 +248,12 @@ def _captions(folder: Path, files: list[Path]) -> None:
     """Photos resized to 256 x 256 by the script that comes with it, and a caption each."""
     size, lanczos = (256, 256), Image.Resampling.LANCZOS
     _saved(files, folder / "resized", lambda photo: photo.resize(size, lanczos))
-    found, said = [], []
+    photos, said = [], []
     for number in range(len(files)):
-        found.append({"id": number, "file_name": f"{number:06}.jpg"})
+        photos.append({"id": number, "file_name": f"{number:06}.jpg"})
         words = " ".join(f"word{(number * part) % 50}" for part in range(1, 4 + number % 9))
         said.append({"id": number, "image_id": number, "caption": words})
-    (folder / "said.json").write_text(json.dumps({"images": found, "annotations": said}))
+    (folder / "said.json").write_text(json.dumps({"images": photos, "annotations": said}))
 
 
 def _tiles(folder: Path, files: list[Path]) -> None:
@@ -607,9 +607,9 @@ def retrieval(place: Place) -> Made:
         images=images,
         imsize=362,
         qsize=count,
-        qidxs=[one[0] for one in chosen],
-        pidxs=[one[1] for one in chosen],
-        nidxs=[one[2:] for one in chosen],
+        qidxs=[tuple_[0] for tuple_ in chosen],
+        pidxs=[tuple_[1] for tuple_ in chosen],
+        nidxs=[tuple_[2:] for tuple_ in chosen],
         transform=transform,
         loader=helpers.default_loader,
     )

@@ -119,9 +119,9 @@ class _Session:
                 gc.collect()
             settings = [settings[max(range(len(tried)), key=tried.__getitem__)]]
         self._loader.open(self._work, settings[0])
-        found = check(self._loader, self._work, reference)
+        facts = check(self._loader, self._work, reference)
         self._run(seconds)
-        return {"setting": settings[0], "tried": [round(rate, 1) for rate in tried], "check": found}
+        return {"setting": settings[0], "tried": [round(rate, 1) for rate in tried], "check": facts}
 
     def open(self, setting: int) -> None:
         self._loader.open(self._work, self._loader.settings(self._work)[setting])
@@ -167,14 +167,14 @@ class _Session:
         folder = self._loader.data_folder(self._work)
         files = coldness.files(folder)
         coldness.drop(files)
-        found = {"resident": coldness.resident(files), "setting": setting}
+        facts = {"resident": coldness.resident(files), "setting": setting}
         before = coldness.nbytes_read(os.getpgrp())
         images, first, begin = 0, 0.0, time.perf_counter()
         for batch, _ in self._loader.epoch():
             first = first or time.perf_counter() - begin
             images += len(batch)
         passed = time.perf_counter() - begin
-        return found | {
+        return facts | {
             "images_per_s": images / passed,
             "first_batch_s": first,
             "nbytes": sum(file.stat().st_size for file in files),

@@ -71,9 +71,9 @@ class Workload:
         """The files in ImageFolder's order with their labels, and the class names."""
         root = Path(self.images)
         classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
-        found = [
+        samples = [
             (str(path), label)
             for label, name in enumerate(classes)
             for path in sorted((root / name).iterdir())
         ]
-        return found, classes
+        return samples, classes

@@ -126,32 +126,32 @@ def annotated(folder: str, chosen: Chosen) -> FolderSource:
     chosen.refuse(repr(folder), "masks", "annotations")
     path = chosen.annotations or chosen.masks
     assert path is not None  # the caller looked
-    found = _read(folder, path)
-    beside, objects = found.beside, found.objects
-    beside.classes = found.classes
+    images = _read(folder, path)
+    beside, objects = images.beside, images.objects
+    beside.classes = images.classes
     if chosen.annotations is not None:
-        beside.make("boxes", _Boxes(objects, found.relative))
+        beside.make("boxes", _Boxes(objects, images.relative))
         beside.add("labels", [one.classes for one in objects], "labels")  # as torchvision's
         for name in dict.fromkeys(name for one in objects for name in one.more):
             beside.add(name, [one.more.get(name, []) for one in objects])
-        if found.ids:
-            beside.add("image_id", found.ids)
+        if images.ids:
+            beside.add("image_id", images.ids)
     if chosen.masks == path or (chosen.masks is not None and is_annotations(chosen.masks)):
         if chosen.masks != path:
             raise UsageError(
                 f"masks: expected a folder of masks, or {path!r} itself, got {chosen.masks!r}"
             )
-        beside.make(MASK, _Drawn(objects, found.relative, len(found.classes)))
+        beside.make(MASK, _Drawn(objects, images.relative, len(images.classes)))
     else:
         for one in objects:
             one.shapes = [None] * len(one.boxes)  # polygons take the most memory
         if chosen.masks is not None:
-            add_masks(beside, found.names, chosen.masks)
-    files = [os.path.join(folder, name) for name in found.names]
-    if found.unlisted:
-        add_unlisted(beside, folder, files, found.unlisted)
+            add_masks(beside, images.names, chosen.masks)
+    files = [os.path.join(folder, name) for name in images.names]
+    if images.unlisted:
+        add_unlisted(beside, folder, files, images.unlisted)
     store = FolderStore.from_samples([(file, 0) for file in files], [], root=folder)
-    return FolderSource(store, beside, found.names)
+    return FolderSource(store, beside, images.names)
 
 
 class _Boxes(Column):
@@ -163,18 +163,18 @@ class _Boxes(Column):
         self._objects, self._relative = objects, relative
 
     def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
-        found = self._objects[index]
-        found.check_size(size)
+        objects = self._objects[index]
+        objects.check_size(size)
         sides = (*size, *size)
-        boxes = found.boxes
+        boxes = objects.boxes
         if self._relative:
             boxes = [[value * side for value, side in zip(box, sides)] for box in boxes]
-        for box, number in zip(boxes, found.places):
+        for box, number in zip(boxes, objects.places):
             outside = max(-box[0], -box[1], box[2] - size[0], box[3] - size[1])
             if outside > _OUTSIDE:
                 shown = ", ".join(f"{value:g}" for value in box)
                 raise DecodeError(
-                    f"{found.place(number)}: the box ({shown}) lies outside the image of "
+                    f"{objects.place(number)}: the box ({shown}) lies outside the image of "
                     f"{size[0]}x{size[1]} pixels: correct it"
                 )
         return encode_json(boxes)
@@ -191,7 +191,7 @@ class _Drawn(Column):
     joint = "mask"
 
     def __init__(self, objects: Sequence[_Objects], relative: bool, classes: int) -> None:
-        kinds = {type(shape) for one in objects for shape in one.shapes}
+        kinds = {type(shape) for of_image in objects for shape in of_image.shapes}
         if kinds <= {type(None)}:
             raise UsageError(
                 "masks: expected polygons or run lengths in the annotations, found boxes only: "
@@ -210,23 +210,23 @@ class _Drawn(Column):
     def value(self, index: int, data: bytes | None, size: tuple[int, int]) -> bytes:
         from PIL import Image
 
-        found = self._objects[index]
-        found.check_size(size)
+        objects = self._objects[index]
+        objects.check_size(size)
         levels, overlap = np.zeros(size[::-1], self._type), np.iinfo(self._type).max
         count = np.zeros(size[::-1], np.int32)
-        for shape, number, place in zip(found.shapes, found.classes, found.places):
+        for shape, number, place in zip(objects.shapes, objects.classes, objects.places):
             if shape is None:
                 continue
             try:
                 inside = _drawn(shape, size, relative=self._relative)
             except Exception as error:
                 raise DecodeError(
-                    f"{found.place(place)}: its shape cannot be drawn: {error}"
+                    f"{objects.place(place)}: its shape cannot be drawn: {error}"
                 ) from error
             if number + 1 >= overlap:
                 raise DecodeError(
-                    f"{found.place(place)}: class {number} has no value below {overlap}, which is "
-                    "for overlaps: write the names of all classes into classes.txt"
+                    f"{objects.place(place)}: class {number} has no value below {overlap}, which "
+                    "is for overlaps: write the names of all classes into classes.txt"
                 )
             levels[inside] = number + 1
             count += inside
@@ -242,14 +242,14 @@ def _drawn(shape: Any, size: tuple[int, int], *, relative: bool) -> np.ndarray:
     if isinstance(shape, list):
         from pycocotools import mask as coco
 
-        polygons = [np.asarray(one, np.float64) for one in shape]
+        polygons = [np.asarray(xy, np.float64) for xy in shape]
         if relative:
-            polygons = [one * np.resize([width, height], len(one)) for one in polygons]
+            polygons = [xy * np.resize([width, height], len(xy)) for xy in polygons]
         most = 2 * max(width, height)  # memory is taken for every pixel of an outline
-        for one in polygons:
-            if one.ndim != 1 or len(one) < 6 or len(one) % 2 or not np.abs(one).max() <= most:
+        for xy in polygons:
+            if xy.ndim != 1 or len(xy) < 6 or len(xy) % 2 or not np.abs(xy).max() <= most:
                 raise ValueError("expected polygons of three points or more in the image")
-        shape = coco.merge(coco.frPyObjects([one.tolist() for one in polygons], height, width))
+        shape = coco.merge(coco.frPyObjects([xy.tolist() for xy in polygons], height, width))
     counts = shape["counts"]
     if not isinstance(counts, list):
         counts = _run_lengths(counts.encode() if isinstance(counts, str) else counts)
@@ -301,30 +301,32 @@ def _contents(path: str) -> bytes:
 
 def _below(folder: str, suffix: str) -> list[str]:
     """The files below ``folder`` with this suffix, as paths below it, sorted."""
-    found = [
+    paths = [
         os.path.relpath(os.path.join(root, name), folder).replace(os.sep, "/")
         for root, _, names in os.walk(folder)
         for name in names
         if name.lower().endswith(suffix) and name not in _NAMES
     ]
-    return sorted(found)
+    return sorted(paths)
 
 
-def _present(found: _Annotated, folder: str, path: str) -> _Annotated:
-    """``found``, whose images that are not in ``folder`` are faults."""
+def _present(images: _Annotated, folder: str, path: str) -> _Annotated:
+    """``images``, whose images that are not in ``folder`` are faults."""
     there = [_is_inside(name) and os.path.isfile(os.path.join(folder, name))
-             for name in found.names]  # fmt: skip
+             for name in images.names]  # fmt: skip
     if not any(there):
         raise StoreError(
             f"expected the annotated images in {folder!r}, such as "
-            f"{', '.join(map(repr, found.names[:1])) or 'none'}, found none of {len(there):,}: "
+            f"{', '.join(map(repr, images.names[:1])) or 'none'}, found none of {len(there):,}: "
             "give the folder that they are in",
             path=path,
         )
     for index in np.flatnonzero(~np.array(there)).tolist():
-        where = found.objects[index].where
-        found.beside.fault(index, f"{where!r} is about {found.names[index]!r}, which is not there")
-    return found
+        where = images.objects[index].where
+        images.beside.fault(
+            index, f"{where!r} is about {images.names[index]!r}, which is not there"
+        )
+    return images
 
 
 def _is_inside(name: str) -> bool:
@@ -378,14 +380,14 @@ def _coco(folder: str, path: str) -> _Annotated:
             _add_coco(objects[at], number, one, numbers)
         except _Wrong as wrong:
             beside.fault(at, f"{objects[at].place(number)}: {wrong}")
-    found = _Annotated(names, objects, classes, beside, f"{path!r} does not list it")
+    annotations = _Annotated(names, objects, classes, beside, f"{path!r} does not list it")
     if all(type(one["id"]) is int for one in images):
-        found.ids = list(index)
-    return _present(found, folder, path)
+        annotations.ids = list(index)
+    return _present(annotations, folder, path)
 
 
 def _add_coco(
-    found: _Objects, place: int, given: Mapping[str, Any], numbers: Mapping[Any, int]
+    objects: _Objects, place: int, given: Mapping[str, Any], numbers: Mapping[Any, int]
 ) -> None:
     category, box = given.get("category_id"), given.get("bbox")
     if not isinstance(category, (int, str)) or category not in numbers:
@@ -399,7 +401,7 @@ def _add_coco(
         area = float(given.get("area", width * height))
     except (TypeError, ValueError) as error:
         raise _Wrong(f"expected a bbox of x, y, width, height, found {box!r}") from error
-    found.add(
+    objects.add(
         place,
         numbers[category],
         (x, y, x + width, y + height),
@@ -435,13 +437,13 @@ def _voc(folder: str, path: str, lines: Sequence[Sequence[str]] | None) -> _Anno
     for index, stem in enumerate(stems):
         sides = (_text(trees[stem], f"size/{side}") for side in ("width", "height"))
         size = _size_in(*(int(side) if side.isdigit() else None for side in sides))
-        found = _Objects("object", files[stem], size)
+        of_image = _Objects("object", files[stem], size)
         for number, one in enumerate(trees[stem].iter("object")):
             try:
-                _add_voc(found, number, one, classes)
+                _add_voc(of_image, number, one, classes)
             except _Wrong as wrong:
-                beside.fault(index, f"{found.place(number)}: {wrong}")
-        objects.append(found)
+                beside.fault(index, f"{of_image.place(number)}: {wrong}")
+        objects.append(of_image)
     images: dict[str, list[str]] = {}
     for name in images_below(folder):
         images.setdefault(stem_of(name), []).append(name)
@@ -469,13 +471,13 @@ def _xml(path: str, beside: Beside) -> Element:
         raise StoreError(f"expected XML, found something else: {error}", path=path) from error
 
 
-def _add_voc(found: _Objects, place: int, given: Element, classes: Sequence[str]) -> None:
+def _add_voc(objects: _Objects, place: int, given: Element, classes: Sequence[str]) -> None:
     try:
         box = [float(_text(given, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
     except ValueError as error:
         raise _Wrong("expected a bndbox of numbers xmin, ymin, xmax, ymax") from error
     difficult = int(_text(given, "difficult") == "1")
-    found.add(place, classes.index(_text(given, "name")), box, difficult=difficult)
+    objects.add(place, classes.index(_text(given, "name")), box, difficult=difficult)
 
 
 def _text(given: Element, path: str) -> str:
@@ -496,21 +498,21 @@ def _yolo(folder: str, path: str) -> _Annotated:
     beside.read(repr(classes).encode("utf-8", "replace"))
     objects = []
     for index, file in enumerate(files):
-        found = _Objects("line", file)
+        of_image = _Objects("line", file)
         data = _contents(file) if file else b""
         beside.read(data)
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             try:
                 if line.strip():
-                    _add_yolo(found, number, line.split(), classes)
+                    _add_yolo(of_image, number, line.split(), classes)
             except _Wrong as wrong:
-                beside.fault(index, f"{found.place(number)}: {wrong}")
-        objects.append(found)
+                beside.fault(index, f"{of_image.place(number)}: {wrong}")
+        objects.append(of_image)
     return _Annotated(names, objects, classes or [], beside, relative=True)
 
 
 def _add_yolo(
-    found: _Objects, place: int, parts: Sequence[str], classes: Sequence[str] | None
+    objects: _Objects, place: int, parts: Sequence[str], classes: Sequence[str] | None
 ) -> None:
     try:
         number, *values = int(parts[0]), *map(float, parts[1:])
@@ -528,10 +530,10 @@ def _add_yolo(
         )
     if len(values) == 4:
         x, y, width, height = values
-        found.add(place, number, (x - width / 2, y - height / 2, x + width / 2, y + height / 2))
+        objects.add(place, number, (x - width / 2, y - height / 2, x + width / 2, y + height / 2))
     else:
         xs, ys = values[::2], values[1::2]
-        found.add(place, number, (min(xs), min(ys), max(xs), max(ys)), [values])
+        objects.add(place, number, (min(xs), min(ys), max(xs), max(ys)), [values])
 
 
 def _yolo_classes(path: str) -> Iterator[list[str]]:

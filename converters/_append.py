@@ -171,14 +171,14 @@ def _opened(
     _classes_of_both(store, opened.classes, source)
     _check_keys(store, opened.keys)
     good = (index for index in range(len(opened)) if index not in opened.faults)
-    one = np.array([next(good, 0)])
-    first = next(opened.read(one), None) if len(opened) else None
+    sampled = np.array([next(good, 0)])
+    first = next(opened.read(sampled), None) if len(opened) else None
     if isinstance(first, Sample):
-        found = opened.annotate(one, [first])
-        labels = None if found.labels is None else label_column(found.labels)
+        annotations = opened.annotate(sampled, [first])
+        labels = None if annotations.labels is None else label_column(annotations.labels)
         fields = {
-            name: field_column(name, values, found.field_kinds.get(name)).field
-            for name, values in found.fields.items()
+            name: field_column(name, values, annotations.field_kinds.get(name)).field
+            for name, values in annotations.fields.items()
         }
         for what, own, other in (
             ("type of labels", label_type(store.labels), label_type(labels)),
@@ -228,7 +228,7 @@ def _together(store: Store, more: Store, source: object) -> ConcatStore:
 def _noted(stores: Sequence[Store]) -> dict[str, Any]:
     """Source and options of the records: the values of all stores, if they differ."""
     sources = [str(store.metadata.get("source", os.path.basename(store.path))) for store in stores]
-    found: dict[str, Any] = {"source": ", ".join(dict.fromkeys(sources))}
+    metadata: dict[str, Any] = {"source": ", ".join(dict.fromkeys(sources))}
     for name in ("encode", "resize", "quality", "exif"):
         values = [store.metadata.get(name) for store in stores]
         if any(value != values[0] for value in values):
@@ -236,8 +236,8 @@ def _noted(stores: Sequence[Store]) -> dict[str, Any]:
             values = [
                 ", ".join(dict.fromkeys(parts.split(", ")))
             ]  # a value may list several already
-        found[name] = values[0]
-    return found
+        metadata[name] = values[0]
+    return metadata
 
 
 def _clear(work: Workplace, *stores: str) -> None:

@@ -106,7 +106,7 @@ def _file(path: str) -> bytes:
 
 def _members(path: str) -> dict[str, bytes]:
     """The files of an archive by name; nothing is unpacked to the disk."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
@@ -116,10 +116,10 @@ def _members(path: str) -> dict[str, bytes]:
                 wanted = CIFAR.match(name) or "meta" in name or "names" in name
                 content = archive.extractfile(member) if wanted else None
                 if content is not None:
-                    found[name] = content.read()
+                    contents[name] = content.read()
     except (tarfile.TarError, OSError, EOFError) as error:
         raise StoreError(f"the archive is damaged: {error}", path=path) from error
-    return found
+    return contents
 
 
 # --- MNIST ----------------------------------------------------------------------------------------
@@ -131,10 +131,10 @@ def _mnist(path: str) -> ArraySource:
     match = IDX.match(name)
     assert match is not None  # the caller checked
     wanted = [f"{match[1]}labels{dash}idx1-ubyte{gz}" for dash in "-." for gz in ("", ".gz")]
-    found = [one for one in wanted if os.path.isfile(os.path.join(folder, one))]
-    if not found:
+    there = [one for one in wanted if os.path.isfile(os.path.join(folder, one))]
+    if not there:
         raise StoreNotFoundError(f"expected its labels beside it, as {wanted[0]}", path=path)
-    labels = _idx(os.path.join(folder, found[0]), 1)
+    labels = _idx(os.path.join(folder, there[0]), 1)
     if len(labels) != len(pixels):
         raise StoreError(f"{len(pixels)} images have {len(labels)} labels", path=path)
     classes = [str(number) for number in range(int(labels.max(initial=0)) + 1)]

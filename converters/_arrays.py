@@ -13,14 +13,14 @@ from ._source import Source
 
 def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encoding:
     """The encoding of a store at ``path``: ``encode``, or what its format holds, or ``default``."""
-    found = find_by_suffix(path)
-    if found is None or found.pixels != "only":
+    form = find_by_suffix(path)
+    if form is None or form.pixels != "only":
         return default if encode is None else encode
     if encode not in (None, "raw"):
         others = [one for one in known_formats() if one.writer is not None and one.pixels != "only"]
         *suffixes, last = (one.suffixes[0] for one in others)
         raise UsageError(
-            f"{found.suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
+            f"{form.suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
             f"encode='raw', or choose {', '.join(suffixes)} or {last}"
         )
     return "raw"
@@ -34,8 +34,8 @@ def check_sizes(
     Those of a source that does not know them are checked while packing. ``exif``: the orientation
     is applied, which may swap width and height.
     """
-    found = find_by_suffix(path)
-    if found is None or found.pixels == "any" or encoding != "raw":
+    form = find_by_suffix(path)
+    if form is None or form.pixels == "any" or encoding != "raw":
         return
     if resize is not None and resize.mode in ("exact", "crop"):
         return
@@ -54,7 +54,7 @@ def check_sizes(
             (mine, one), (other, two) = targets.items()
             names = source.keys[one], source.keys[two]
             raise UsageError(
-                f"{found.suffixes[0]} stores hold raw pixels of one size only, found "
+                f"{form.suffixes[0]} stores hold raw pixels of one size only, found "
                 f"{mine[0]} x {mine[1]} ({names[0]}) and {other[0]} x {other[1]} ({names[1]}): "
                 "give resize='crop:224' or resize='224x224', or choose .lmdb, which holds any sizes"
             )

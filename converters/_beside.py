@@ -83,12 +83,12 @@ class FileColumn(Column):
 def _check_mask(data: bytes, path: str, size: tuple[int, int]) -> None:
     try:
         with opened(data) as mask:
-            found, mode = mask.size, mask.mode
+            sides, mode = mask.size, mask.mode
     except DecodeError as error:
         raise DecodeError(f"its mask {path!r}: {error.message}") from error
-    if found != size:
+    if sides != size:
         raise DecodeError(
-            f"its mask {path!r} has {found[0]}x{found[1]} pixels, the image {size[0]}x{size[1]}"
+            f"its mask {path!r} has {sides[0]}x{sides[1]} pixels, the image {size[0]}x{size[1]}"
         )
     if mode not in _MASK_MODES and not mode.startswith("I;16"):
         raise DecodeError(
@@ -193,17 +193,17 @@ def stem_of(key: str) -> str:
 
 def by_stem(folder: str, names: Sequence[str]) -> dict[str, str]:
     """stem -> path of the files ``names`` (below ``folder``). Raises StoreError for two of one."""
-    found: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     for name in names:
         path = os.path.join(folder, name)
-        other = found.setdefault(stem_of(name), path)
+        other = path_of.setdefault(stem_of(name), path)
         if other != path:
             raise StoreError(
                 f"expected one file for each image, found two of one name, {other!r} and {path!r}: "
                 "move one away",
                 path=folder,
             )
-    return found
+    return path_of
 
 
 def matched(
@@ -251,7 +251,7 @@ def of_folder(store: FolderStore, keys: Sequence[str], chosen: Chosen) -> Beside
     if chosen.masks is not None:
         add_masks(beside, keys, chosen.masks)
     known = ["masks"]
-    for suffix in sorted({os.path.splitext(one.example)[1] for one in store.left_out}):
+    for suffix in sorted({os.path.splitext(files.example)[1] for files in store.left_out}):
         if suffix in _KINDS and _add_beside(beside, store, suffix) and suffix != ".txt":
             known.append("label")
     chosen.refuse(repr(store.path), *known)
@@ -267,20 +267,20 @@ def _add_beside(beside: Beside, store: FolderStore, suffix: str) -> bool:
     all_there = count == len(set(paths)) == len(paths)
     if all_there:
         beside.make(suffix[1:], FileColumn(suffix[1:], paths))
-    for one in list(beside.left_out):
-        if os.path.splitext(one.example)[1] != suffix or not count:
+    for left_out in list(beside.left_out):
+        if os.path.splitext(left_out.example)[1] != suffix or not count:
             continue
-        beside.left_out.remove(one)
+        beside.left_out.remove(left_out)
         if not all_there:
             reason = f"{count:,} of {len(paths):,} images have such a file: it is no field"
-            beside.left_out.append(dataclasses.replace(one, reason=reason))
-        elif one.files > count:
+            beside.left_out.append(dataclasses.replace(left_out, reason=reason))
+        elif left_out.files > count:
             used = set(paths)
             every = (os.path.join(root, name) for root, _, names in os.walk(store.path)
                      for name in names if name.endswith(suffix))  # fmt: skip
             beside.left_out.append(LeftOut(
-                reason="no image has its name", files=one.files - count,
-                example=min((path for path in every if path not in used), default=one.example),
+                reason="no image has its name", files=left_out.files - count,
+                example=min((path for path in every if path not in used), default=left_out.example),
             ))  # fmt: skip
     return all_there
 
@@ -294,17 +294,17 @@ def _label_beside(beside: Beside, chosen: Chosen) -> None:
     elif "json" in beside.columns:
         paths = beside.columns["json"].paths or ()
         objects = list(map(_object, Files().contents(paths)))
-        names = dict.fromkeys(name for one in objects for name in one)
+        names = dict.fromkeys(name for entries in objects for name in entries)
         entry = chosen.label_of(list(names))
         if entry is not None:
-            values = [one.get(entry) for one in objects]
+            values = [entries.get(entry) for entries in objects]
             beside.label(values, lambda index: f"{entry!r} of {paths[index]!r}")
 
 
 def _object(data: bytes) -> Mapping[str, Any]:
     """A JSON object; empty for anything else, which is an error when its image is read."""
     try:
-        found = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -61,23 +61,23 @@ def read_chunk(
     """
     if gatherer is None or samples is not None or not encoder.as_is or stop.is_set():
         return _one_by_one(source, indices, encoder, stop, samples)
-    found = gatherer.read(indices)
-    indices, left = np.split(indices, [len(found.known)])
-    mine = indices[found.known]
+    gathered = gatherer.read(indices)
+    indices, left = np.split(indices, [len(gathered.known)])
+    mine = indices[gathered.known]
     whole = Chunk(
         indices=mine,
-        data=list(found.data),
-        sizes=found.sizes,
+        data=list(gathered.data),
+        sizes=gathered.sizes,
         kinds=np.full(len(mine), ENCODED, np.uint8),
-        crc32c=found.crc32c,
+        crc32c=gathered.crc32c,
         annotations=source.annotate(mine, ()) if len(mine) else Annotations(),
         failed=[],
         kept=collections.Counter(),
         left=left,
     )
-    if bool(found.known.all()):
+    if bool(gathered.known.all()):
         return whole
-    others = _one_by_one(source, indices[~found.known], encoder, stop, None)
+    others = _one_by_one(source, indices[~gathered.known], encoder, stop, None)
     return _merged(source, whole, others)
 
 

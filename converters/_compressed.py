@@ -76,11 +76,11 @@ def compressed_source(path: str, chosen: Chosen) -> CompressedSource | None:
                 path=path,
             ) from error
         try:
-            found = CompressedSource(path, inside, chosen)
+            records = CompressedSource(path, inside, chosen)
         except StoreError as error:
             raise StoreError(f"decompressed by {tool}: {error.message}", path=path) from error
-        weakref.finalize(found, stack.pop_all().close)
-        return found
+        weakref.finalize(records, stack.pop_all().close)
+        return records
 
 
 def _decompressing(path: str, tool: str) -> Any:
@@ -91,10 +91,10 @@ def _decompressing(path: str, tool: str) -> Any:
         return known[tool](path)
     for module in ("compression.zstd", "pyarrow"):  # Python 3.14 has the first
         with contextlib.suppress(ImportError):
-            found = importlib.import_module(module)
+            library = importlib.import_module(module)
             if module == "pyarrow":
-                return found.input_stream(path, compression="zstd")  # whatever the file is called
-            return found.open(path)
+                return library.input_stream(path, compression="zstd")  # whatever the file is called
+            return library.open(path)
     raise MissingDependencyError(
         f"{path!r}: decompressing zstd needs pyarrow: {install('parquet')}"
     )

@@ -136,11 +136,11 @@ def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> Dat
 
 def named_object(text: str) -> object:
     """The dataset ``module:object``; a class or a function is called."""
-    found = import_object(text)
-    made = isinstance(found, type) or not (
-        hasattr(found, "__getitem__") or hasattr(found, "__iter__")
+    imported = import_object(text)
+    made = isinstance(imported, type) or not (
+        hasattr(imported, "__getitem__") or hasattr(imported, "__iter__")
     )
-    return found() if made and callable(found) else found
+    return imported() if made and callable(imported) else imported
 
 
 def _plain(value: object) -> object:

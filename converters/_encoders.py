@@ -144,8 +144,8 @@ def _decode(data: bytes, *, exif: bool) -> Image.Image:
             if exif:
                 ImageOps.exif_transpose(image, in_place=True)
             image.load()
-            found = plain(image)
-            return image.copy() if found is image else found
+            decoded = plain(image)
+            return image.copy() if decoded is image else decoded
     except DecodeError:
         raise
     except Exception as error:  # Pillow raises anything

@@ -99,7 +99,7 @@ def estimate(
     threads = workers or available()
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
     others = Others()
-    found: list[Estimate] = []
+    estimates: list[Estimate] = []
     good, reason = np.delete(np.arange(len(opened)), list(opened.faults)), "it is empty"
     count = min(len(good), _SAMPLED)
     with tempfile.TemporaryDirectory(prefix="fastload-") as folder, contextlib.ExitStack() as stack:
@@ -124,7 +124,7 @@ def estimate(
             load = _loader(opened, chunk, threads, os.path.join(folder, f"{name}.lmdb"), stack)
             loaders.append(load)
             scale = len(opened) / done
-            found.append(
+            estimates.append(
                 Estimate(
                     encode=name,
                     nbytes=round(sum(map(len, chunk.data)) * scale),
@@ -134,15 +134,17 @@ def estimate(
                     others=0.0,
                 )
             )
-        if not found:
+        if not estimates:
             raise DecodeError(f"no image could be read: {reason}", path=opened.path)
         # In turn, so that a machine that becomes slower or faster meanwhile favours none of them.
         rounds = [[load(epoch) for load in loaders] for epoch in range(_ROUNDS + 1)]
     share = others.share()
-    rates = [one.sampled / min(seconds) for one, *seconds in zip(found, *rounds[1:], strict=True)]
+    rates = [
+        one.sampled / min(seconds) for one, *seconds in zip(estimates, *rounds[1:], strict=True)
+    ]
     measured = [
         dataclasses.replace(one, load_images_per_s=rate, others=share)
-        for one, rate in zip(found, rates, strict=True)
+        for one, rate in zip(estimates, rates, strict=True)
     ]
     return tuple(sorted(measured, key=lambda one: -one.load_images_per_s))
 

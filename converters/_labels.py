@@ -68,8 +68,8 @@ class Chosen:
         """For the folder ``part`` of a source: masks and annotations may have one, too."""
 
         def inner(path: str | None) -> str | None:
-            found = os.path.join(path or "", part)
-            return found if path is not None and os.path.isdir(found) else path
+            folder = os.path.join(path or "", part)
+            return folder if path is not None and os.path.isdir(folder) else path
 
         return dataclasses.replace(
             self, masks=inner(self.masks), annotations=inner(self.annotations)
@@ -89,8 +89,8 @@ class Chosen:
         Several are given as names or patterns (``*``, ``?``) with commas between them.
         """
         if self.label is None or self.label in names or not re.search(r"[,*?]", self.label):
-            found = self.label_of(names)
-            return [] if found is None else [found]
+            column = self.label_of(names)
+            return [] if column is None else [column]
         parts = [(part.strip(), fnmatch.filter(names, part.strip()))
                  for part in self.label.split(",")]  # fmt: skip
         for part, some in parts:
@@ -147,15 +147,15 @@ def numbered(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
         [value] if _THOUSANDS.fullmatch(value) else re.split(r"[\s,;|]+", value.strip(" []()"))
         for value in values
     ]
-    several = any(len(one) > 1 for one in vectors)
-    if several and all(_NUMBER.fullmatch(part) for one in vectors for part in one):
-        other = next((at for at, one in enumerate(vectors) if len(one) != len(vectors[0])), None)
+    several = any(len(row) > 1 for row in vectors)
+    if several and all(_NUMBER.fullmatch(part) for row in vectors for part in row):
+        other = next((at for at, row in enumerate(vectors) if len(row) != len(vectors[0])), None)
         if other is not None:
             raise UsageError(
                 f"expected equally long lists of numbers, found {values[0]!r} and "
                 f"{values[other]!r}: put lists of different lengths into a field"
             )
-        return [], label_column([as_numbers(one) for one in vectors])
+        return [], label_column([as_numbers(row) for row in vectors])
     classes = sorted(set(values), key=encode_text)
     number = {name: index for index, name in enumerate(classes)}
     return classes, np.array([number[value] for value in values], np.int64)

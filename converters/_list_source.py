@@ -74,19 +74,19 @@ def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
 
 def metadata_of(folder: str) -> str | None:
     """The list of Hugging Face's imagefolder in ``folder``: one with a column of file names."""
-    found = []
+    lists = []
     for path in (os.path.join(folder, name) for name in METADATA):
         if os.path.isfile(path):
             table = _columns(path)[0]
             if any(f"_{column}".endswith(_FILE_NAME) for column in table):
-                found.append(path)
-    if len(found) > 1:
+                lists.append(path)
+    if len(lists) > 1:
         raise StoreError(
-            f"expected one list of its images, found {' and '.join(map(repr, found))}: move one "
+            f"expected one list of its images, found {' and '.join(map(repr, lists))}: move one "
             "away",
             path=folder,
         )
-    return found[0] if found else None
+    return lists[0] if lists else None
 
 
 def add_unlisted(beside: Beside, folder: str, listed: Sequence[str], reason: str) -> None:
@@ -132,8 +132,8 @@ def _read(path: str, chosen: Chosen) -> _Table:
         if name not in names or name == image:
             others = ", ".join(one for one in names if one != image)
             raise UsageError(f"file_columns: expected one of {others}, got {name!r}")
-    found = [name for name in names if name.endswith(_FILE_NAME) and name != image]
-    files = dict.fromkeys((*chosen.files, *(found if os.path.basename(path) in METADATA else ())))
+    named = [name for name in names if name.endswith(_FILE_NAME) and name != image]
+    files = dict.fromkeys((*chosen.files, *(named if os.path.basename(path) in METADATA else ())))
     for name in (image, *files):
         columns[name] = [
             _path(value, name, line, path, needed=name == image)

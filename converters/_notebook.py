@@ -36,7 +36,7 @@ def report_html(report: PackReport) -> str:
         rows.append(("skipped", escape(f"{where}: {skipped.reason}")))
     if len(report.skipped) > _SKIPPED:
         rows.append(("skipped", f"{len(report.skipped) - _SKIPPED:,} more"))
-    rows += [("left out", escape(str(one))) for one in report.left_out]
+    rows += [("left out", escape(str(files))) for files in report.left_out]
     images = _images(report.parts[0].path)
     return table([*rows, ("images", images)] if images else rows)
 

@@ -68,7 +68,7 @@ def _is_stores(
 ) -> TypeGuard[Store | Sequence[str | os.PathLike[str] | Store]]:
     return isinstance(source, Store) or (
         isinstance(source, Sequence)
-        and all(isinstance(one, (str, os.PathLike, Store)) for one in source)
+        and all(isinstance(part, (str, os.PathLike, Store)) for part in source)
     )
 
 
@@ -94,32 +94,32 @@ def _at(text: str, chosen: Chosen) -> Source:
     return compressed or _of_store(open_store(text), chosen, path)
 
 
-def _of_object(found: object, name: str, chosen: Chosen) -> Source:
-    if huggingface.known(found):
-        return _of_store(ArrowStore(found), chosen, name)
-    if isinstance(found, Mapping) and any(isinstance(name, str) for name in found):
-        names = ", ".join(map(str, found))
+def _of_object(source: object, name: str, chosen: Chosen) -> Source:
+    if huggingface.known(source):
+        return _of_store(ArrowStore(source), chosen, name)
+    if isinstance(source, Mapping) and any(isinstance(name, str) for name in source):
+        names = ", ".join(map(str, source))
         raise UsageError(
             f"{name}: expected one dataset, found several ({names}): name one with "
-            f"split={next(iter(found))!r}"
+            f"split={next(iter(source))!r}"
         )
     chosen.refuse(name, "image", "label")
-    files = _image_files(found, chosen)
-    return dataset_source(found, name, chosen) if files is None else files
+    files = _image_files(source, chosen)
+    return dataset_source(source, name, chosen) if files is None else files
 
 
-def _image_files(found: object, chosen: Chosen) -> FolderSource | None:
+def _image_files(given: object, chosen: Chosen) -> FolderSource | None:
     """The files of torchvision's ImageFolder, if its samples are what they hold."""
     if "torchvision.datasets.folder" not in sys.modules:
         return None  # this cannot be one; below, torch is imported, which takes a second
     from .._sources.source import check_loader, folder_store, is_image_folder
     from .._sources.unreadable import Unreadable
 
-    if not is_image_folder(found) or (found.transform, found.target_transform) != (None, None):
+    if not is_image_folder(given) or (given.transform, given.target_transform) != (None, None):
         return None
     try:
-        check_loader(found)
-        store = folder_store(found)
+        check_loader(given)
+        store = folder_store(given)
     except Unreadable:
         return None  # what only its own code makes
     chosen.refuse(repr(store.path))

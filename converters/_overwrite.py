@@ -52,17 +52,17 @@ def _files_of(path: str) -> list[str]:
                 f"{path!r} is a folder and not a store, so it is not overwritten: move it"
             ) from error
         return [path]
-    found = [path]
+    files = [path]
     if not os.path.lexists(path):
         try:
             with open_store(path) as store:  # a set of shards
-                found = list(store.files)
+                files = list(store.files)
         except StoreError:
             pass  # nothing there, or an incomplete set
     # What has the name of an index belongs to a store only beside its data file.
-    beside = [other for one in found if os.path.lexists(one) for other in companions_of(one)]
-    found += [path + SIDECAR, *beside]
-    return [one for one in dict.fromkeys(found) if os.path.lexists(one)]
+    beside = [other for file in files if os.path.lexists(file) for other in companions_of(file)]
+    files += [path + SIDECAR, *beside]
+    return [file for file in dict.fromkeys(files) if os.path.lexists(file)]
 
 
 def replacing(
@@ -176,9 +176,9 @@ def _take_back(folder: str, parent: str) -> list[str]:
     if not moved:
         for name, inode in new:
             place = os.path.join(parent, name)
-            for one in (place, _waiting(place)) if name not in there else ():
-                if _inode(one) == inode:
-                    os.rename(one, os.path.join(folder, name))
+            for moved_to in (place, _waiting(place)) if name not in there else ():
+                if _inode(moved_to) == inode:
+                    os.rename(moved_to, os.path.join(folder, name))
         sync(parent)
         return left
     for place in left:

@@ -327,10 +327,10 @@ def _pack(
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(reporting("packing", progress))
         jobs = list(_jobs(path, keys, list(opened.faults), split, settings, remote))
-        found = list(map(_finished, jobs))
-        finished = [part for part in found if part is not None]
+        stores = list(map(_finished, jobs))
+        finished = [part for part in stores if part is not None]
         if staged:
-            _check_unchanged(opened, [job for job, part in zip(jobs, found) if part is not None])
+            _check_unchanged(opened, [job for job, part in zip(jobs, stores) if part is not None])
         # A run may have been killed between the commits of the parts of a split.
         if staged or len(finished) < len(jobs):
             jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
@@ -413,9 +413,9 @@ def _by_ray(
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
         done = _ray.Tasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
-    parts = [one.part for one in done]
-    skipped = [left_out for one in done for left_out in one.skipped]
-    return parts, skipped, sum((one.kept for one in done), collections.Counter[str]())
+    parts = [outcome.part for outcome in done]
+    skipped = [left_out for outcome in done for left_out in outcome.skipped]
+    return parts, skipped, sum((outcome.kept for outcome in done), collections.Counter[str]())
 
 
 def _jobs(

@@ -162,8 +162,8 @@ class Tasks:
     def _committed(
         self, shards: ShardSet | UrlShardSet, job: Job, resumed: int, made: Sequence[Made]
     ) -> Outcome:
-        notes = [Noted.from_json(one.noted) for one in made]
-        nbytes = sum(one.nbytes for one in made)
+        notes = [Noted.from_json(shard.noted) for shard in made]
+        nbytes = sum(shard.nbytes for shard in made)
         return Outcome(
             part=PackedPart.of(job.path, shards.commit(made), nbytes, resumed),
             skipped=[one for note in notes for one in note.skipped],
@@ -196,9 +196,9 @@ class Tasks:
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_EVERY_S)
                 for reference in ready:
                     number = running.pop(reference)
-                    found = made[number] = _result(ray, reference, places[number])
+                    shard = made[number] = _result(ray, reference, places[number])
                     samples = len(arguments[number]["indices"])
-                    self._done[_name(places[number])] = samples, found.nbytes
+                    self._done[_name(places[number])] = samples, shard.nbytes
                 self._show()
         finally:
             for reference in running:
@@ -226,7 +226,7 @@ class Noted:
     def to_json(self) -> dict[str, Any]:
         """JSON-able."""
         return {
-            "skipped": [dataclasses.asdict(one) for one in self.skipped],
+            "skipped": [dataclasses.asdict(file) for file in self.skipped],
             "kept": dict(self.kept.most_common()),
         }
 
@@ -234,7 +234,7 @@ class Noted:
     def from_json(cls, noted: Mapping[str, Any]) -> Noted:
         """The inverse of ``to_json``."""
         return cls(
-            skipped=[Skipped(**one) for one in noted["skipped"]],
+            skipped=[Skipped(**file) for file in noted["skipped"]],
             kept=collections.Counter(noted["kept"]),
         )
 
@@ -286,9 +286,9 @@ def _name(place: ShardPlace) -> str:
 @functools.lru_cache(maxsize=1)
 def _shared(reference: Any) -> Common:
     """The object of ``reference``, which this process fetches once."""
-    found = ray_cluster.get(reference)
-    assert isinstance(found, Common)
-    return found
+    common = ray_cluster.get(reference)
+    assert isinstance(common, Common)
+    return common
 
 
 def _changed(source: Source, indices: np.ndarray, since_ns: int) -> bool:
@@ -324,7 +324,7 @@ def _some(numbers: Iterator[int], most: int) -> Iterator[int]:
 def _result(ray: Any, reference: Any, place: ShardPlace) -> Made:
     """What a task returned."""
     try:
-        found = ray.get(reference)
+        made = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, FastloadError):
             raise error.cause from None
@@ -335,5 +335,5 @@ def _result(ray: Any, reference: Any, place: ShardPlace) -> Made:
             "machines, and run the same command again",
             path=place.name,
         ) from error
-    assert isinstance(found, Made)
-    return found
+    assert isinstance(made, Made)
+    return made

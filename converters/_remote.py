@@ -118,8 +118,8 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source
     system, path = file_system(url, options)
     with scratch(url) as folder, _named(folder, os.path.dirname(url)):
         with asking(url, "it cannot be fetched", options):
-            local, found = _files(system, path, folder, chosen)
-            source = _source(url, system, local, found, chosen, options)
+            local, files = _files(system, path, folder, chosen)
+            source = _source(url, system, local, files, chosen, options)
         source.path = url
         yield source
 
@@ -134,8 +134,8 @@ def _named(folder: str, url: str) -> Iterator[None]:
             raise
         message = error.message.split(type_next(""))[0].replace(folder, url)  # nothing is here
         shown = error.path.replace(folder, url)
-        found = type(error)(message, path=shown, record=error.record, offset=error.offset)
-        raise found.with_traceback(error.__traceback__) from error.__cause__
+        renamed = type(error)(message, path=shown, record=error.record, offset=error.offset)
+        raise renamed.with_traceback(error.__traceback__) from error.__cause__
 
 
 def _is_store(url: str) -> bool:
@@ -166,7 +166,7 @@ def _files(
     parent, name = os.path.split(path)
     local = os.path.join(folder, name)
     if system.isdir(path):
-        found = dict(system.find(path, detail=True))
+        infos = dict(system.find(path, detail=True))
     elif system.isfile(path):
         if not is_packable(path):
             raise StoreError(
@@ -174,22 +174,24 @@ def _files(
                 "file: fetch it; `fastload pack FILE imgs.lmdb` then says how to read it",
                 path=path,
             )
-        found = {path: system.info(path)}
+        infos = {path: system.info(path)}
         if path.endswith(LISTS):
             system.get_file(path, local)
             names = dict.fromkeys(listed_files(local, chosen))
-            found |= {f"{parent}/{one}": system.info(f"{parent}/{one}") for one in names}
+            infos |= {f"{parent}/{file}": system.info(f"{parent}/{file}") for file in names}
     else:
         raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=path)
-    if not found:
+    if not infos:
         raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=path)
     files = []
-    for one, info in found.items():
-        inside = os.path.normpath(os.path.relpath(one, parent))
+    for file, info in infos.items():
+        inside = os.path.normpath(os.path.relpath(file, parent))
         if inside.startswith(".."):
-            raise StoreError("expected files below the list's folder", path=one)
+            raise StoreError("expected files below the list's folder", path=file)
         tags = [str(info[key]) for key in _TAGS if key in info]
-        files.append(_File(one, os.path.join(folder, inside), int(info["size"]), "".join(tags[:1])))
+        files.append(
+            _File(file, os.path.join(folder, inside), int(info["size"]), "".join(tags[:1]))
+        )
     return local, files
 
 
@@ -250,8 +252,8 @@ class RemoteFiles(Files):
             return
         wanted = list(map(self.shown, paths))
         with asking(self._url, "it cannot be fetched", self._options):
-            found = self._system.cat_ranges(wanted, None, None, on_error="return")
-        for path, data in zip(wanted, found, strict=True):
+            answers = self._system.cat_ranges(wanted, None, None, on_error="return")
+        for path, data in zip(wanted, answers, strict=True):
             if isinstance(data, BaseException):
                 said = redacted(str(data), RemoteUrl(path), self._options.secrets())
                 yield StoreError(
@@ -273,9 +275,9 @@ def pack_to(
     parts = list(zip(_split.paths(url, split), _split.paths(path, split), strict=True))
     with contextlib.ExitStack() as ends:
         turns = {}
-        for one, _ in sorted(parts):  # of two processes, one gets the first that both want
-            turns[one] = Turn(one)
-            ends.callback(turns[one].end)
+        for part_url, _ in sorted(parts):  # of two processes, one gets the first that both want
+            turns[part_url] = Turn(part_url)
+            ends.callback(turns[part_url].end)
         report = _pack_and_upload(url, parts, run, options, system, path, turns[url].folder)
     remote = os.path.dirname(url)
     named = [
@@ -378,14 +380,14 @@ def in_order(folder: str) -> list[str]:
 
     That is the manifest of shards, the metadata of a folder, and a single file that has a sidecar.
     """
-    found = [
+    paths = [
         os.path.relpath(os.path.join(root, name), folder)
         for root, _, names in os.walk(folder)
         for name in names
         if name != _JOURNAL
     ]
     # A run may have been killed between the last rename of a store and the end of its partial.
-    found = [name for name in found if not name.split(os.sep)[0].endswith(".partial")]
+    paths = [name for name in paths if not name.split(os.sep)[0].endswith(".partial")]
 
     def turn(name: str) -> int:
         if name.count("/") == 1 and os.path.basename(name) in _METADATA:
@@ -394,4 +396,4 @@ def in_order(folder: str) -> list[str]:
             return 2 if os.path.lexists(os.path.join(folder, name + SIDECAR)) else 1
         return 0 if os.path.lexists(os.path.join(folder, name[: -len(SIDECAR)])) else 2
 
-    return sorted(found, key=lambda name: (turn(name), name))
+    return sorted(paths, key=lambda name: (turn(name), name))

@@ -184,15 +184,15 @@ class TableSource(StoreSource):
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         for index in indices.tolist():
-            one = np.array([index], np.int64)
+            record = np.array([index], np.int64)
             try:
-                if int(self.store.kinds(one)[0]) == TURNED:
+                if int(self.store.kinds(record)[0]) == TURNED:
                     # imports torch, which takes 1 s, and few images have an orientation
                     from .._engine.pillow import decode_record
 
                     yield Sample(decode_record(self.store, index))
                 else:
-                    yield Sample(self.store.read(one)[0])
+                    yield Sample(self.store.read(record)[0])
             except DataError as error:
                 yield error
 
@@ -263,21 +263,21 @@ class FolderSource(Source):
             else self.files.read([column.paths[index] for index in indices.tolist()])
             for column in columns.values()
         ]
-        for index, image, *found in zip(indices.tolist(), images, *others):
+        for index, image, *beside in zip(indices.tolist(), images, *others):
             try:
-                yield self._sample(index, image, dict(zip(columns, found)))
+                yield self._sample(index, image, dict(zip(columns, beside)))
             except DataError as error:
                 yield error
 
     def _sample(
-        self, index: int, image: bytes | StoreError, found: Mapping[str, bytes | StoreError | None]
+        self, index: int, image: bytes | StoreError, beside: Mapping[str, bytes | StoreError | None]
     ) -> Sample:
         """One sample, of an image and the files beside it. Raises DataError."""
         if isinstance(image, StoreError):
             raise image
         size = image_size(image)
         fields = {}
-        for name, data in found.items():
+        for name, data in beside.items():
             if isinstance(data, StoreError):
                 raise StoreError(f"the field {name!r}, {data.path!r}: {data.message}")
             fields[name] = self.beside.columns[name].value(index, data, size)

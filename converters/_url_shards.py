@@ -223,7 +223,7 @@ class UrlShardSet:
             self._system.invalidate_cache()
             with _asking(self._system, self._folder, "it cannot be listed"):
                 there = self._system.find(self._inside(self._folder))
-            if there and not (keep and any("/made/" in one for one in there)):
+            if there and not (keep and any("/made/" in path for path in there)):
                 self._delete()
         finally:
             self._turn.end()

@@ -54,15 +54,15 @@ class Workplace:
         if not stat.S_ISDIR(os.lstat(self.folder).st_mode):
             return False
         names, mark = os.listdir(self.folder), self.file(_MARK)
-        found = b""
+        text = b""
         if _MARK in names:
             if not stat.S_ISREG(os.lstat(mark).st_mode):
                 return False
             with open(mark, "rb") as file:
-                found = file.read(len(_TEXT) + 1)
-            if found == _TEXT:
+                text = file.read(len(_TEXT) + 1)
+            if text == _TEXT:
                 return True
-        if set(names) - {_MARK} or not _TEXT.startswith(found):
+        if set(names) - {_MARK} or not _TEXT.startswith(text):
             return False
         try:  # nothing else is there before the mark is
             with open(mark, "wb") as file:

@@ -56,8 +56,8 @@ class Dali(Loader):
     def _outputs(self) -> Iterator[Batch]:
         """The pipeline's own batches: each is valid until the next one is asked for."""
         if self._plugin:
-            for (found,) in self._iterator:
-                yield found["images"], found["labels"]
+            for (outputs,) in self._iterator:
+                yield outputs["images"], outputs["labels"]
             return
         for _ in range(self._batches):
             images, labels = self._pipeline.run()

@@ -40,9 +40,9 @@ class TorchArray(Loader):
     def open(self, work: Workload, setting: Setting) -> None:
         torch.set_num_threads(setting["threads"])
         self._work = work
-        with np.load(self.store_folder(work) / "all.npz") as found:
-            pixels = torch.from_numpy(found["pixels"]).permute(0, 3, 1, 2)
-            self._labels = torch.from_numpy(found["labels"]).long()
+        with np.load(self.store_folder(work) / "all.npz") as stored:
+            pixels = torch.from_numpy(stored["pixels"]).permute(0, 3, 1, 2)
+            self._labels = torch.from_numpy(stored["labels"]).long()
         mean, std = (torch.tensor(value).view(3, 1, 1) for value in (MEAN, STD))
         # Normalised and padded once: 12 bytes a pixel fit into memory at this size only.
         whole = torch.empty(len(pixels), 3, work.size + 8, work.size + 8)

@@ -249,23 +249,23 @@ class Formats(Suite):
 
 def _shares(rows: Sequence[Row]) -> list[Row]:
     """Each format's rate as a share of the fastest format's, round by round."""
-    measured = [found for found in rows if found["median"]]
+    measured = [each for each in rows if each["median"]]
     if not measured:
         return []
-    best = max(measured, key=lambda found: float(found["median"]))
+    best = max(measured, key=lambda each: float(each["median"]))
     kept = {"suite", "variant", "loader", "setting"}
     left_out = {"metric", "unit", "median", "min", "max", "rounds", "values"} | kept
     return [
         row(
-            **{name: found[name] for name in kept},
+            **{name: each[name] for name in kept},
             metric="of the fastest",
             unit="x",
             values=[
-                value / other for value, other in zip(found["values"], best["values"], strict=False)
+                value / other for value, other in zip(each["values"], best["values"], strict=False)
             ],
-            **{name: value for name, value in found.items() if name not in left_out},
+            **{name: value for name, value in each.items() if name not in left_out},
         )
-        for found in measured
+        for each in measured
     ]
 
 

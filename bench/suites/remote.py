@@ -133,7 +133,7 @@ class _Trial:
         images = len(self._work.samples()[0]) // self._work.batch * self._work.batch
         return {
             **epoch,
-            "share": sum(one.nbytes for one in asked) / self._nbytes,
+            "share": sum(request.nbytes for request in asked) / self._nbytes,
             "requests": len(asked) / images,
         }
 

@@ -60,17 +60,17 @@ class Scripts(Suite):
         assert options.repos is not None
         try:
             with imported([options.repos / folder for folder in script.folders]):
-                found = _measured(script, options, facts)
+                result = _measured(script, options, facts)
         except Exception as error:  # someone else's code: the other scripts are measured
             options.say(f"{variant} failed:\n{traceback.format_exc()}")
             return [missing(reason=f"failed: {type(error).__name__}: {error}", **facts)]
-        setting = found["setting"]
+        setting = result["setting"]
         options.say(
-            f"{variant}: {found['median']} times DataLoader ({found['min']} to {found['max']}), "
+            f"{variant}: {result['median']} times DataLoader ({result['min']} to {result['max']}), "
             f"{setting['cpu']} times less CPU time; {setting['checked']}; "
             f"{setting['engine']}, {' and '.join(map(str, setting['samples_per_s']))} samples/s"
         )
-        return [found]
+        return [result]
 
 
 def _absent(script: Script, repos: Path | None) -> str:
@@ -85,7 +85,7 @@ def _absent(script: Script, repos: Path | None) -> str:
         other.clone(str(repos))
         for name in sorted(folders)
         if not (repos / name).is_dir()
-        for other in [next(one for one in _ALL.values() if one.folder == name)]
+        for other in [next(listed for listed in _ALL.values() if listed.folder == name)]
     ]
     return "; ".join(clones)
 
@@ -124,7 +124,7 @@ def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
                 spent[name].append(cpu_s)
     cpu = statistics.median(spent["torch"]) / max(1e-9, statistics.median(spent["fastload"]))
     stats = loaders["fastload"].stats()
-    found = row(
+    result = row(
         values=[
             ours / theirs for ours, theirs in zip(rates["fastload"], rates["torch"], strict=True)
         ],
@@ -154,7 +154,7 @@ def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
         options.say(loaders["fastload"].explain())
     del loaders
     gc.collect()  # processes that persist are of the loaders
-    return found
+    return result
 
 
 def _checked(theirs: Any, ours: Any) -> str:
@@ -170,15 +170,15 @@ def _checked(theirs: Any, ours: Any) -> str:
         iterators.append(iter(loader))
     equal = True
     for number, (one, other) in enumerate(zip_longest(*iterators)):
-        for expected, found in zip(_leaves(one), _leaves(other), strict=True):
-            assert type(expected) is type(found), f"batch {number}: {type(expected)}, {type(found)}"
+        for expected, got in zip(_leaves(one), _leaves(other), strict=True):
+            assert type(expected) is type(got), f"batch {number}: {type(expected)}, {type(got)}"
             if isinstance(expected, np.ndarray):
-                expected, found = map(torch.from_numpy, (expected, found))
+                expected, got = map(torch.from_numpy, (expected, got))
             if not isinstance(expected, torch.Tensor):
-                assert expected == found, f"batch {number}: {found!r} instead of {expected!r}"
+                assert expected == got, f"batch {number}: {got!r} instead of {expected!r}"
                 continue
-            assert expected.shape == found.shape and expected.dtype == found.dtype
-            same = torch.equal(expected, found)
+            assert expected.shape == got.shape and expected.dtype == got.dtype
+            same = torch.equal(expected, got)
             # An engine that knows the transform draws its own random numbers.
             assert same or (expected.ndim > 2 and ours.stats()["engine"] == "native"), (
                 f"batch {number} differs"

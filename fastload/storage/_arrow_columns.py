@@ -144,9 +144,9 @@ def _strings(array: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Buffer | None]
     _, positions, memory = array.buffers()
     if not len(array) or positions is None:
         return np.zeros(len(array), np.int64), np.zeros(len(array), np.int64), memory
-    found = np.frombuffer(positions, np.int64 if large else np.int32)
-    found = found[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    return found[:-1], found[1:], memory
+    edges = np.frombuffer(positions, np.int64 if large else np.int32)
+    edges = edges[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    return edges[:-1], edges[1:], memory
 
 
 def _bytes(memory: pa.Buffer) -> np.ndarray:

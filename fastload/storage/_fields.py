@@ -290,7 +290,7 @@ def label_column(labels: object) -> np.ndarray:
         )
     large = array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max
     if array.dtype.kind == "f" and isinstance(labels, list):  # NumPy makes floats of large ints
-        large = any(isinstance(one, int) and abs(one) >= 1 << 63 for one in labels)
+        large = any(isinstance(label, int) and abs(label) >= 1 << 63 for label in labels)
     if large:
         raise UsageError("expected labels below 2**63")
     if array.dtype.kind != "f":

@@ -32,7 +32,7 @@ class ConcatStore(Store):
         alike = all(store.joint == joint for store in self.stores)
         self.metadata: dict[str, Any] = {"joint": joint} if joint and alike else {}
         ids = [store.metadata.get("category_ids") for store in self.stores]
-        if ids[0] is not None and all(one == ids[0] for one in ids):
+        if ids[0] is not None and all(others == ids[0] for others in ids):
             self.metadata["category_ids"] = ids[0]
         self.mapped = all(store.mapped for store in self.stores)
         self.remote = any(store.remote for store in self.stores)

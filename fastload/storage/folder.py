@@ -279,7 +279,9 @@ class _LeftOut:
         """What was counted, the most files first."""
         return tuple(
             LeftOut(reason=reason, files=files, example=self._first[reason])
-            for reason, files in sorted(self._files.items(), key=lambda one: (-one[1], one[0]))
+            for reason, files in sorted(
+                self._files.items(), key=lambda counted: (-counted[1], counted[0])
+            )
         )
 
 

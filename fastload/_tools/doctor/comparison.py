@@ -70,12 +70,12 @@ def _error(runs: Sequence[Sequence[float]]) -> float:
 
     The larger of those over blocks and over runs, because a whole run may be disturbed.
     """
-    found = 0.0
+    error = 0.0
     logarithms = [[math.log(rate) for rate in run] for run in runs]
     for values in (
-        [one for run in logarithms for one in run],
+        [ratio for run in logarithms for ratio in run],
         list(map(statistics.fmean, logarithms)),
     ):
         if len(values) > 1:
-            found = max(found, statistics.stdev(values) / math.sqrt(len(values)))
-    return found
+            error = max(error, statistics.stdev(values) / math.sqrt(len(values)))
+    return error

@@ -246,13 +246,13 @@ class Observation:
     @property
     def training(self) -> LoaderSeen | None:
         """The training loop's loader: the one with most batches."""
-        found = [loader for loader in self.loaders if loader.trains and loader.steps_s]
-        return max(found, key=lambda loader: len(loader.steps_s), default=None)
+        training = [loader for loader in self.loaders if loader.trains and loader.steps_s]
+        return max(training, key=lambda loader: len(loader.steps_s), default=None)
 
     @property
     def evaluations(self) -> list[LoaderSeen]:
         """Loaders of loops that run the model, but never call ``backward``."""
-        return [one for one in self.loaders if one.forwards and not one.backwards]
+        return [loader for loader in self.loaders if loader.forwards and not loader.backwards]
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Observation:

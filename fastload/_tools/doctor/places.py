@@ -62,12 +62,12 @@ class Places:
 
     def raising(self, error: BaseException) -> str:
         """``file:line`` of the innermost line of the user's code in a traceback, or ""."""
-        found = [
+        places = [
             place(frame.f_code.co_filename, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
             if self.mine(frame.f_code.co_filename)
         ]
-        return found[-1] if found else ""
+        return places[-1] if places else ""
 
     def files(self) -> list[str]:
         """The files of the user's imported modules, without the script."""

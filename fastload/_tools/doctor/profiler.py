@@ -68,9 +68,9 @@ class Profiler:
 
     def _look(self, frame: FrameType | None) -> None:
         self._looks += 1
-        found = attributed(frame, self.places)
-        if found is not None:
-            key, line = found
+        place = attributed(frame, self.places)
+        if place is not None:
+            key, line = place
             self._lines.setdefault(key, Counter())[line] += 1
 
     def write(self) -> None:

@@ -48,8 +48,8 @@ class Finding:
 
 def findings(seen: Observation) -> list[Finding]:
     """What to change, the largest gain first; unverified findings come last."""
-    found = [finding for rule in _RULES if (finding := rule(seen)) is not None]
-    return sorted(found, key=lambda finding: (not finding.verified, -finding.gain))
+    kept = [finding for rule in _RULES if (finding := rule(seen)) is not None]
+    return sorted(kept, key=lambda finding: (not finding.verified, -finding.gain))
 
 
 def _without(loader: LoaderSeen, wait_s: float) -> float:

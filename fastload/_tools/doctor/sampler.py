@@ -78,13 +78,13 @@ def growth(looks: Sequence[tuple[float, int]]) -> float:
 
 
 def _children() -> list[str]:
-    found: list[str] = []
+    children: list[str] = []
     for task in Path("/proc/self/task").iterdir():
         try:
-            found += (task / "children").read_text().split()
+            children += (task / "children").read_text().split()
         except OSError:
             continue
-    return found
+    return children
 
 
 def _running(pid: str) -> int:

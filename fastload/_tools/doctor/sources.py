@@ -11,7 +11,7 @@ SETTINGS = frozenset({"benchmark", "autocast", "channels_last", "pin_memory"})
 
 def cuda_only(files: Iterable[str]) -> list[str]:
     """The names of ``SETTINGS`` used under a condition, or in a call, that mentions CUDA."""
-    found: set[str] = set()
+    settings: set[str] = set()
     for file in files:
         try:
             tree = ast.parse(Path(file).read_bytes())
@@ -25,8 +25,8 @@ def cuda_only(files: Iterable[str]) -> list[str]:
             else:
                 continue
             if any("cuda" in word for word in conditional):
-                found |= SETTINGS.intersection(_words(node))
-    return sorted(found)
+                settings |= SETTINGS.intersection(_words(node))
+    return sorted(settings)
 
 
 def _words(tree: ast.AST) -> Iterator[str]:

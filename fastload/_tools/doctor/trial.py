@@ -78,22 +78,22 @@ def _materialised(loader: FastLoader[Any]) -> list[MaterialisedSeen]:
     total_s = stats["elapsed_s"] * max(1, loader.num_workers) * deferred
     return [
         MaterialisedSeen(
-            function=one["function"],
-            where=one["where"],
-            images=one["count"] / max(1, stats["images_opened"] + stats["images_from_arrays"]),
-            share=min(1.0, one["seconds"] / total_s) if total_s > 0 else 0.0,
+            function=call["function"],
+            where=call["where"],
+            images=call["count"] / max(1, stats["images_opened"] + stats["images_from_arrays"]),
+            share=min(1.0, call["seconds"] / total_s) if total_s > 0 else 0.0,
         )
-        for one in stats["materialised"]
+        for call in stats["materialised"]
     ]
 
 
 def _measured(loader: FastLoader[Any], seconds: float, clock: Callable[[], float]) -> list[float]:
     """The time for each batch, without those that were prefetched before the clock started."""
     ahead = 1 + (loader.prefetch_factor or 0) * (loader.num_workers > 0)
-    found: list[float] = []
+    times: list[float] = []
     end = clock() + seconds
     while True:
-        before = len(found)
+        before = len(times)
         begin = clock()
         whole: list[float] = []
         for _ in loader:
@@ -103,6 +103,6 @@ def _measured(loader: FastLoader[Any], seconds: float, clock: Callable[[], float
             if now >= end:
                 break
         # In an epoch with only prefetched batches, the mean of all is representative.
-        found += whole[ahead:] or [statistics.fmean(whole)] if whole else []
-        if len(found) == before or (clock() >= end and len(found) > 1):
-            return found
+        times += whole[ahead:] or [statistics.fmean(whole)] if whole else []
+        if len(times) == before or (clock() >= end and len(times) > 1):
+            return times

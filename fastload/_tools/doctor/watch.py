@@ -174,10 +174,10 @@ class Watch:
             seen.epochs.append(epoch)
 
     def _look(self, seen: LoaderSeen, batch: object) -> None:
-        found = tensors(batch)
+        held = tensors(batch)
         seen.images += batch_length(batch)
-        seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in found))
-        images = next((tensor for tensor in found if tensor.dim() == 4), None)
+        seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in held))
+        images = next((tensor for tensor in held if tensor.dim() == 4), None)
         if images is None:
             return
         shape, last = list(images.shape), seen.image_shape

@@ -150,10 +150,10 @@ class Meter:
             if torchs:
                 loader = self.target.torch_loader(point.batch_size)
                 defaults = Point(num_workers=0, batch_size=point.batch_size)
-                found = rates_of(loader, self.step, defaults, seconds, most_warm=1)
+                measured = rates_of(loader, self.step, defaults, seconds, most_warm=1)
             else:
-                found = rates_of(self.target.loader(point), self.step, point, seconds)
-            rates[torchs] = statistics.median(found)
+                measured = rates_of(self.target.loader(point), self.step, point, seconds)
+            rates[torchs] = statistics.median(measured)
         return rates[False], rates[True]
 
     def step_rate(self, batch_size: int, seconds: float) -> float:

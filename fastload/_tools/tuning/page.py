@@ -24,11 +24,11 @@ th { background: #f4f4f4 } .best { outline: 3px solid #d62728 } .left { text-ali
 
 def places(tuning: Tuning) -> list[Tried]:
     """The fastest setting measured for each num_workers and batch_size, the fastest first."""
-    found: dict[tuple[int, int], Tried] = {}
+    tried_at: dict[tuple[int, int], Tried] = {}
     for tried in sorted(tuning.tried, key=lambda tried: -tried.images_per_s):
         if tried.images_per_s:
-            found.setdefault((tried.point.num_workers, tried.point.batch_size), tried)
-    return list(found.values())
+            tried_at.setdefault((tried.point.num_workers, tried.point.batch_size), tried)
+    return list(tried_at.values())
 
 
 def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
@@ -135,16 +135,16 @@ def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
 
 def heat_map(tuning: Tuning) -> list[str]:
     """The lines of a table in HTML: images/s by num_workers and batch size."""
-    found = cells(tuning)
-    workers = sorted({place[0] for place in found})
-    sizes = sorted({place[1] for place in found})
-    best = max(found.values())
+    rate_at = cells(tuning)
+    workers = sorted({place[0] for place in rate_at})
+    sizes = sorted({place[1] for place in rate_at})
+    best = max(rate_at.values())
     rows = ['<table id="heatmap">', "<tr><th>num_workers \\ batch_size</th>"]
     rows += [f"<th>{size}</th>" for size in sizes] + ["</tr>"]
     for number in workers:
         rows.append(f"<tr><th>{number}</th>")
         for size in sizes:
-            rate = found.get((number, size))
+            rate = rate_at.get((number, size))
             if rate is None:
                 rows.append('<td class="none">-</td>')
                 continue

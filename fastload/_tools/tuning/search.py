@@ -138,7 +138,7 @@ class _Search:
         left = self._fastest(max(_FINALISTS, len(points) // 3))
         grid = dataclasses.replace(grid, caches=self._worth_caching(left))
         begin = {left[0], *self._own(left)[:2]}
-        near = {point for one in begin for point in grid.near(one) if self._meter.fits(point)}
+        near = {point for start in begin for point in grid.near(start) if self._meter.fits(point)}
         for number in (0.5, 1.0):
             self._round(sorted({*left, *near}), self._end(_GRID + number * (_REFINE - _GRID)))
         for number in (1, 2, 3):
