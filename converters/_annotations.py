@@ -311,7 +311,7 @@ def _below(folder: str, suffix: str) -> list[str]:
 
 
 def _present(images: _Annotated, folder: str, path: str) -> _Annotated:
-    """``images``, whose images that are not in ``folder`` are faults."""
+    """``images``, of which those that are not in ``folder`` are faults."""
     there = [_is_inside(name) and os.path.isfile(os.path.join(folder, name))
              for name in images.names]  # fmt: skip
     if not any(there):

@@ -111,9 +111,9 @@ class _Memory:
 
 
 class Files:
-    """Reads files of this machine in Python; ``_remote.py`` has those that lie elsewhere."""
+    """Reads files of this machine in Python; ``_remote.py`` has remote ones."""
 
-    elsewhere = False
+    remote = False
 
     def read(self, paths: Sequence[str]) -> Iterator[bytes | StoreError]:
         """The contents in turn; an error for one that cannot be read."""

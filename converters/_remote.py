@@ -232,7 +232,7 @@ class RemoteFiles(Files):
     those that were fetched to open the source.
     """
 
-    elsewhere = True
+    remote = True
 
     def __init__(
         self,

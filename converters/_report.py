@@ -100,7 +100,7 @@ class PackReport:
 
 
 def contents(part: PackedPart) -> str:
-    """What a store holds, in words."""
+    """What a store holds, for a line of text."""
     resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
     labels = describe_labels(part.classes, part.labels)
     return f"{describe_count(part.records)}, {labels}, {human(part.nbytes)}{resumed}"

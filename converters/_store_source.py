@@ -285,7 +285,7 @@ class FolderSource(Source):
 
     def gatherer(self) -> Gatherer | None:
         """By the native core, if it is built, and no field is made when its image is read."""
-        if self.beside.columns or self.files.elsewhere:
+        if self.beside.columns or self.files.remote:
             return None
         core = _native.load()
         return None if core is None else Gatherer(core, *self.store.file_table())
@@ -311,8 +311,8 @@ class FolderSource(Source):
         return max(status.st_mtime_ns, status.st_ctime_ns) > since_ns
 
     def sizes(self) -> np.ndarray | None:
-        """From the files' headers; None if they are elsewhere."""
-        return None if self.files.elsewhere else self.store.sizes(np.arange(len(self.store)))
+        """From the files' headers; None if they are remote."""
+        return None if self.files.remote else self.store.sizes(np.arange(len(self.store)))
 
 
 def _paths(store: Store) -> list[str]:

@@ -74,7 +74,7 @@ class Shown:
         image: the grid, RGB.
         tiles: the position of each picture; a row of the grid is a sample.
         engine: the engine that made the samples: "native" or "torch".
-        levels: how values were converted to levels, in words.
+        levels: how values were converted to levels.
     """
 
     image: Image.Image

@@ -103,9 +103,9 @@ class LoaderSeen:
             training mode, under autocast, with channels_last images.
         items: number of calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the
             loop, by place; without those of torch itself, for instance of an optimiser.
-        held: Python objects of the dataset whose pages workers copy, in words; or "".
-        network_s: time in which the making of batches waited for what is elsewhere.
-        remote_nbytes, remote_requests: bytes that came from elsewhere, and the requests for them.
+        held: Python objects of the dataset whose pages workers copy; or "".
+        network_s: time in which the making of batches waited for remote bytes.
+        remote_nbytes, remote_requests: remote bytes, and the requests for them.
         remote_hit_nbytes: bytes that were in the cache instead.
         fast: trial of FastLoader in its place; None if it was not tried.
     """

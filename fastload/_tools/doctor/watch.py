@@ -244,7 +244,7 @@ class Made:
 
 
 def _fetched(seen: LoaderSeen, loader: FastLoader[Any]) -> None:
-    """Add what the epoch that ends has fetched from elsewhere."""
+    """Add what the epoch that ends has fetched of remote stores."""
     stats = loader.stats()
     remote = stats["remote"]
     if remote is not None:

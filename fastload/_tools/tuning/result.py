@@ -59,7 +59,7 @@ class Tuning:
         loader_images_per_s: rate of the loader alone; None without a step.
         bound: what limits the loop: "compute" (the step), "decoding", "reading" or "python" (the
             dataset's own code).
-        why: the figures behind ``bound``, in words.
+        why: the figures behind ``bound``.
         tried: every setting that was measured or left out.
         machine, dataset: fingerprints.
         others: share of the CPUs that other programs took during the search.
