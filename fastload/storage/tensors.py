@@ -65,7 +65,7 @@ class TensorStore(Store):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """The tensors of ``stores``, one after the other: of the same number, dtypes and rows."""
+    """The tensors of ``stores``, one after the other: as many each, of the same dtypes and rows."""
 
     stores: tuple[TensorStore, ...]
 

@@ -583,11 +583,7 @@ def is_folder(path: str) -> bool:
 
 def open_ranged(path: str, need: Need, options: ColumnOptions = DEFAULT) -> ParquetStore:
     """The store ``path`` of files of which nothing is there yet: ``Format.ranged``."""
-
-    def fetch(ranges: Sequence[tuple[str, int, int]]) -> None:
-        need(ranges)
-
-    return ParquetStore(path, options=options, fetch=fetch)
+    return ParquetStore(path, options=options, fetch=need)
 
 
 FORMAT = Format(
