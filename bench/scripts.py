@@ -49,7 +49,7 @@ class Place:
         return str(self.root / "train")
 
 
-class Made:
+class Given:
     """A script's Dataset, and the arguments of its DataLoader but for batch size and workers."""
 
     def __init__(self, dataset: Any, **arguments: Any) -> None:
@@ -77,7 +77,7 @@ class Script:
     repository: str
     commit: str
     file: str
-    make: Callable[[Place], Made]
+    make: Callable[[Place], Given]
     batch: int = 64
     heavy: bool = False
     imports: tuple[str, ...] | None = None
@@ -112,7 +112,7 @@ class Script:
 SCRIPTS: dict[str, Script] = {}
 """By variant of the suite."""
 
-_Make = Callable[[Place], Made]
+_Make = Callable[[Place], Given]
 
 
 def script(
@@ -244,9 +244,9 @@ def _box(number: int, image: int, part: int, width: int, height: int) -> dict[st
 # Every script here that trains on several GPUs gives DataLoader a DistributedSampler.
 
 
-def _distributed(dataset: Any, *, drop_last: bool) -> Made:
+def _distributed(dataset: Any, *, drop_last: bool) -> Given:
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0)
-    return Made(dataset, sampler=sampler, pin_memory=True, drop_last=drop_last)
+    return Given(dataset, sampler=sampler, pin_memory=True, drop_last=drop_last)
 
 
 def _folder(place: Place, transform: Callable[[Any], Any]) -> Any:
@@ -267,7 +267,7 @@ def _jitter(*strength: float) -> Any:
     return T.RandomApply([T.ColorJitter(*strength)], p=0.8)
 
 
-def _two_crops(place: Place, loader: Any) -> Made:
+def _two_crops(place: Place, loader: Any) -> Given:
     """Two views, with MoCo's classes in the module ``loader``."""
     view = chain(
         T.RandomResizedCrop(224, scale=(0.2, 1.0)),
@@ -280,10 +280,10 @@ def _two_crops(place: Place, loader: Any) -> Made:
 
 
 @script("pytorch/examples", "77f55b9121", "imagenet/main.py", imports=())
-def imagenet(place: Place) -> Made:
+def imagenet(place: Place) -> Given:
     """ImageFolder; random crop, flip"""
     dataset = _folder(place, _usual())
-    return Made(dataset, shuffle=True, pin_memory=True)
+    return Given(dataset, shuffle=True, pin_memory=True)
 
 
 @script(
@@ -293,11 +293,11 @@ def imagenet(place: Place) -> Made:
     batch=32,
     imports=("vision/references/classification",),
 )
-def classification(place: Place) -> Made:
+def classification(place: Place) -> Given:
     """ImageFolder; its own class around random crop and flip"""
     presets = importlib.import_module("presets")
     dataset = _folder(place, presets.ClassificationPresetTrain(crop_size=224))
-    return Made(dataset, sampler=RandomSampler(dataset), pin_memory=True)
+    return Given(dataset, sampler=RandomSampler(dataset), pin_memory=True)
 
 
 @script(
@@ -308,18 +308,18 @@ def classification(place: Place) -> Made:
     heavy=True,
     imports=("vision/references/segmentation",),
 )
-def segmentation(place: Place) -> Made:
+def segmentation(place: Place) -> Given:
     """VOC: image and mask, resized, flipped and cropped to 480 alike; its own collate_fn"""
     presets, utils = map(importlib.import_module, ("presets", "utils"))
     transform = presets.SegmentationPresetTrain(base_size=520, crop_size=480)
     dataset = datasets.VOCSegmentation(place.root, image_set="train", transforms=transform)
-    return Made(
+    return Given(
         dataset, sampler=RandomSampler(dataset), collate_fn=utils.collate_fn, drop_last=True
     )
 
 
 @script("kuangliu/pytorch-cifar", "49b7aa97b0", "main.py", batch=128, imports=())
-def cifar(place: Place) -> Made:
+def cifar(place: Place) -> Given:
     """CIFAR10 in memory; padded crop, flip"""
     dataset = own.cifar(256 if place.toy else 20_000)
     dataset.transform = T.Compose(
@@ -331,11 +331,11 @@ def cifar(place: Place) -> Made:
         ]
     )
     dataset.transforms = datasets.vision.StandardTransform(dataset.transform)
-    return Made(dataset, shuffle=True)
+    return Given(dataset, shuffle=True)
 
 
 @script("huggingface/pytorch-image-models", "aa4b5850c1", "train.py", imports=(), timm=True)
-def timm(place: Place) -> Made:
+def timm(place: Place) -> Given:
     """its own Dataset; crop with random interpolation, jitter; its own collate_fn (uint8)"""
     timm = importlib.import_module("timm.data")
     collate = importlib.import_module("timm.data.loader").fast_collate
@@ -343,7 +343,7 @@ def timm(place: Place) -> Made:
     dataset.transform = timm.create_transform(
         224, is_training=True, use_prefetcher=True, color_jitter=0.4, interpolation="random"
     )
-    return Made(dataset, shuffle=True, collate_fn=collate, pin_memory=False, drop_last=True)
+    return Given(dataset, shuffle=True, collate_fn=collate, pin_memory=False, drop_last=True)
 
 
 def _keep_a_bit() -> None:
@@ -377,16 +377,16 @@ def _timm_options(place: Place, **more: Any) -> Any:
 
 
 @script("facebookresearch/deit", "7e160fe43f", "main.py", timm=True)
-def deit(place: Place) -> Made:
+def deit(place: Place) -> Given:
     """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
     module = definitions(place.repos / "deit" / "datasets.py")
     dataset, _ = module.build_dataset(True, _timm_options(place, color_jitter=0.3))
-    return Made(dataset, sampler=RandomSampler(dataset), pin_memory=True, drop_last=True)
+    return Given(dataset, sampler=RandomSampler(dataset), pin_memory=True, drop_last=True)
 
 
 @script("facebookresearch/ConvNeXt", "048efcea89", "main.py", timm=True)
-def convnext(place: Place) -> Made:
+def convnext(place: Place) -> Given:
     """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
     module = definitions(place.repos / "ConvNeXt" / "datasets.py")
@@ -396,7 +396,7 @@ def convnext(place: Place) -> Made:
 
 
 @script("microsoft/Swin-Transformer", "f82860bfb5", "main.py", timm=True)
-def swin(place: Place) -> Made:
+def swin(place: Place) -> Given:
     """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
     module = definitions(place.repos / "Swin-Transformer" / "data" / "build.py")
@@ -422,7 +422,7 @@ def swin(place: Place) -> Made:
 
 
 @script("facebookresearch/mae", "efb2a8062c", "main_pretrain.py", imports=())
-def mae(place: Place) -> Made:
+def mae(place: Place) -> Given:
     """ImageFolder; random crop (bicubic), flip"""
     transform = chain(
         T.RandomResizedCrop(224, scale=(0.2, 1.0), interpolation=InterpolationMode.BICUBIC),
@@ -438,7 +438,7 @@ def mae(place: Place) -> Made:
     imports=("unilm/beit",),
     timm=True,
 )
-def beit(place: Place) -> Made:
+def beit(place: Place) -> Given:
     """jitter of the whole photo, then one crop in two sizes; masks of patches"""
     root = place.repos / "unilm" / "beit"
     # It says np.int, which NumPy has called int since 1.24.
@@ -464,7 +464,7 @@ def beit(place: Place) -> Made:
 
 
 @script("facebookresearch/dino", "7c446df5b9", "main_dino.py", heavy=True)
-def dino(place: Place) -> Made:
+def dino(place: Place) -> Given:
     """two crops of 224, eight of 96; jitter, blur, solarize"""
     module = definitions(place.repos / "dino" / "main_dino.py")
     transform = module.DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8)
@@ -472,7 +472,7 @@ def dino(place: Place) -> Made:
 
 
 @script("bytedance/ibot", "da316d8263", "main_ibot.py", heavy=True)
-def ibot(place: Place) -> Made:
+def ibot(place: Place) -> Given:
     """two crops of 224, ten of 96; jitter, blur, solarize; masks drawn in Python"""
     module = definitions(place.repos / "ibot" / "main_ibot.py")
     dataset = importlib.import_module("loader").ImageFolderMask(
@@ -488,17 +488,17 @@ def ibot(place: Place) -> Made:
 
 
 @script("sthalles/SimCLR", "1848fc934a", "run.py")
-def simclr(place: Place) -> Made:
+def simclr(place: Place) -> Given:
     """two views of 96; jitter, blurred by a convolution of torch's"""
     views = importlib.import_module("data_aug.view_generator").ContrastiveLearningViewGenerator
     module = importlib.import_module("data_aug.contrastive_learning_dataset")
     transform = module.ContrastiveLearningDataset.get_simclr_pipeline_transform(96)
     dataset = _folder(place, views(transform, 2))
-    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
+    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
 @script("HobbitLong/SupContrast", "66a8fe5388", "main_supcon.py")
-def supcontrast(place: Place) -> Made:
+def supcontrast(place: Place) -> Given:
     """two views of 32; jitter, grayscale"""
     transform = chain(
         T.RandomResizedCrop(size=32, scale=(0.2, 1.0)),
@@ -507,17 +507,17 @@ def supcontrast(place: Place) -> Made:
         T.RandomGrayscale(p=0.2),
     )
     dataset = _folder(place, importlib.import_module("util").TwoCropTransform(transform))
-    return Made(dataset, shuffle=True, pin_memory=True)
+    return Given(dataset, shuffle=True, pin_memory=True)
 
 
 @script("facebookresearch/moco", "78b69cafae", "main_moco.py")
-def moco(place: Place) -> Made:
+def moco(place: Place) -> Given:
     """two views; jitter, grayscale, blur"""
     return _two_crops(place, importlib.import_module("moco.loader"))
 
 
 @script("facebookresearch/moco-v3", "c349e6e24f", "main_moco.py")
-def moco_v3(place: Place) -> Made:
+def moco_v3(place: Place) -> Given:
     """two views; jitter, grayscale, blur, solarize"""
     loader = importlib.import_module("moco.loader")
 
@@ -536,27 +536,27 @@ def moco_v3(place: Place) -> Made:
 
 
 @script("facebookresearch/simsiam", "a7bc177289", "main_simsiam.py")
-def simsiam(place: Place) -> Made:
+def simsiam(place: Place) -> Given:
     """two views; jitter, grayscale, blur"""
     return _two_crops(place, importlib.import_module("simsiam.loader"))
 
 
 @script("facebookresearch/barlowtwins", "8e8d284ca0", "main.py")
-def barlowtwins(place: Place) -> Made:
+def barlowtwins(place: Place) -> Given:
     """two views, bicubic; jitter, grayscale, blur, solarize"""
     module = definitions(place.repos / "barlowtwins" / "main.py")
     return _distributed(_folder(place, module.Transform()), drop_last=False)
 
 
 @script("facebookresearch/vicreg", "4e12602fd4", "main_vicreg.py")
-def vicreg(place: Place) -> Made:
+def vicreg(place: Place) -> Given:
     """two views, bicubic; jitter, grayscale, blur, solarize, drawn by NumPy"""
     transform = importlib.import_module("augmentations").TrainTransform()
     return _distributed(_folder(place, transform), drop_last=False)
 
 
 @script("facebookresearch/swav", "06b1b7cbaf", "main_swav.py", heavy=True)
-def swav(place: Place) -> Made:
+def swav(place: Place) -> Given:
     """a subclass of ImageFolder; two crops of 224, six of 96; jitter, blur"""
     module = definitions(
         place.repos / "swav" / "src" / "multicropdataset.py", logger=types.SimpleNamespace()
@@ -566,12 +566,12 @@ def swav(place: Place) -> Made:
 
 
 @script("lucidrains/byol-pytorch", "299312613c", "examples/lightning/train.py", batch=32)
-def byol(place: Place) -> Made:
+def byol(place: Place) -> Given:
     """its own Dataset; resize, centre crop to 256, a Lambda"""
     path = place.repos / "byol-pytorch" / "examples" / "lightning" / "train.py"
     module = definitions(path, IMAGE_EXTS=[".jpg", ".png", ".jpeg"])
     dataset = module.ImagesDataset(place.train, 256)
-    return Made(dataset, shuffle=True)
+    return Given(dataset, shuffle=True)
 
 
 @script(
@@ -582,7 +582,7 @@ def byol(place: Place) -> Made:
     timm=True,
     needs=("ftfy", "regex", "pandas"),
 )
-def open_clip(place: Place) -> Made:
+def open_clip(place: Place) -> Given:
     """photos listed in a CSV file; bicubic crop, text as tokens"""
     module = importlib.import_module("open_clip.transform")
     tokenizer = importlib.import_module("open_clip.tokenizer").SimpleTokenizer()
@@ -597,19 +597,19 @@ def open_clip(place: Place) -> Made:
         caption_key="title",
         tokenizer=tokenizer,
     )
-    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
+    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
 @script("milesial/Pytorch-UNet", "21d7850f2a", "train.py", batch=1, heavy=True, needs=("tqdm",))
-def unet(place: Place) -> Made:
+def unet(place: Place) -> Given:
     """image and mask at half size, as arrays"""
     path = place.repos / "Pytorch-UNet" / "utils" / "data_loading.py"
     dataset = definitions(path).BasicDataset(place.root / "imgs", place.root / "masks", 0.5)
-    return Made(dataset, shuffle=True, pin_memory=True)
+    return Given(dataset, shuffle=True, pin_memory=True)
 
 
 @script("junyanz/pytorch-CycleGAN-and-pix2pix", "master", "train.py", batch=1)
-def cyclegan(place: Place) -> Made:
+def cyclegan(place: Place) -> Given:
     """two photos, resized to 286 (bicubic), cropped to 256; batches of one"""
     options = types.SimpleNamespace(
         dataroot=str(place.root),
@@ -625,13 +625,13 @@ def cyclegan(place: Place) -> Made:
         serial_batches=False,
     )
     dataset = importlib.import_module("data.unaligned_dataset").UnalignedDataset(options)
-    return Made(dataset, shuffle=True)
+    return Given(dataset, shuffle=True)
 
 
 @script(
     "facebookresearch/detr", "29901c51d7", "main.py", batch=2, heavy=True, needs=("pycocotools",)
 )
-def detr(place: Place) -> Made:
+def detr(place: Place) -> Given:
     """COCO: image and boxes, resized up to 800 x 1333; batches of two, padded"""
     root = place.repos / "detr"
     misc = definitions(root / "util" / "misc.py")
@@ -644,7 +644,7 @@ def detr(place: Place) -> Made:
         return_masks=False,
     )
     sampler = BatchSampler(RandomSampler(dataset), 2, drop_last=True)
-    return Made(dataset, batch_sampler=sampler, collate_fn=misc.collate_fn)
+    return Given(dataset, batch_sampler=sampler, collate_fn=misc.collate_fn)
 
 
 @script(
@@ -655,7 +655,7 @@ def detr(place: Place) -> Made:
     imports=(),
     needs=("datasets",),
 )
-def hugging_face(place: Place) -> Made:
+def hugging_face(place: Place) -> Given:
     """a Hugging Face dataset with set_transform; random crop, flip"""
     import datasets as hugging_face
 
@@ -670,7 +670,7 @@ def hugging_face(place: Place) -> Made:
         return batch
 
     dataset.set_transform(transformed)
-    return Made(dataset, shuffle=True, collate_fn=_stacked)
+    return Given(dataset, shuffle=True, collate_fn=_stacked)
 
 
 def _stacked(samples: list[Any]) -> Any:

@@ -30,7 +30,7 @@ from torchvision.transforms import functional
 
 from bench import data, scripts
 from bench.data import Say
-from bench.scripts import Made, Place, Script, chain, definitions, lay_out
+from bench.scripts import Given, Place, Script, chain, definitions, lay_out
 from bench.workload import MEAN, STD
 
 UNTUNED: dict[str, Script] = {}
@@ -308,7 +308,7 @@ class _FormerJitter:
     heavy=True,
     needs=("pycocotools", "yaml"),
 )
-def maskrcnn(place: Place) -> Made:
+def maskrcnn(place: Place) -> Given:
     """detection: COCO, resized up to 800 x 1333, BGR; grouped by shape, padded"""
     root = place.repos / "maskrcnn-benchmark" / "maskrcnn_benchmark"
     boxes = definitions(
@@ -335,7 +335,7 @@ def maskrcnn(place: Place) -> Made:
     shapes = [dataset.get_img_info(number) for number in range(len(dataset))]
     upright = [int(shape["height"] >= shape["width"]) for shape in shapes]
     batches = sampler.GroupedBatchSampler(RandomSampler(dataset), upright, 2, drop_uneven=False)
-    return Made(dataset, batch_sampler=batches, collate_fn=collate.BatchCollator(32))
+    return Given(dataset, batch_sampler=batches, collate_fn=collate.BatchCollator(32))
 
 
 @script(
@@ -346,7 +346,7 @@ def maskrcnn(place: Place) -> Made:
     heavy=True,
     needs=("cv2", "yaml", "pandas", "tqdm", "requests", "matplotlib", "scipy"),
 )
-def yolov7(place: Place) -> Made:
+def yolov7(place: Place) -> Given:
     """detection: OpenCV, mosaics of four and nine photos, warped, jittered in HSV"""
     import yaml
 
@@ -367,27 +367,27 @@ def yolov7(place: Place) -> Made:
         stride=32,
     )
     collate = module.LoadImagesAndLabels.collate_fn
-    return Made(dataset, pin_memory=True, collate_fn=collate)
+    return Given(dataset, pin_memory=True, collate_fn=collate)
 
 
 @script("jfzhang95/pytorch-deeplab-xception", "9135e104a7", "train.py", batch=4, heavy=True)
-def deeplab(place: Place) -> Made:
+def deeplab(place: Place) -> Given:
     """segmentation: VOC, scaled by 0.5 to 2, cropped to 513, blurred; arrays of float32"""
     root = place.repos / "pytorch-deeplab-xception" / "dataloaders"
     joint = definitions(root / "custom_transforms.py")
     module = definitions(root / "datasets" / "pascal.py", tr=joint)
     sizes = types.SimpleNamespace(base_size=513, crop_size=513)
     dataset = module.VOCSegmentation(sizes, str(place.root / "VOCdevkit" / "VOC2012"))
-    return Made(dataset, shuffle=True, pin_memory=True)
+    return Given(dataset, shuffle=True, pin_memory=True)
 
 
 @script("leftthomas/SRGAN", "5e9da9395c", "train.py")
-def srgan(place: Place) -> Made:
+def srgan(place: Place) -> Given:
     """super-resolution: PNG, a crop of 88, and that resized to 22 by way of a tensor"""
     module = importlib.import_module("data_utils")
     folder = str(place.root / "pairs" / "target")
     dataset = module.TrainDatasetFromFolder(folder, crop_size=88, upscale_factor=4)
-    return Made(dataset, shuffle=True)
+    return Given(dataset, shuffle=True)
 
 
 @script(
@@ -398,20 +398,20 @@ def srgan(place: Place) -> Made:
     heavy=True,
     imports=("MPRNet/Deblurring",),
 )
-def mprnet(place: Place) -> Made:
+def mprnet(place: Place) -> Given:
     """deblurring: two PNGs, saturation, then crops, flips and turns of tensors"""
     module = importlib.import_module("dataset_RGB")
     dataset = module.DataLoaderTrain(str(place.root / "pairs"), {"patch_size": 256})
-    return Made(dataset, shuffle=True, drop_last=False, pin_memory=True)
+    return Given(dataset, shuffle=True, drop_last=False, pin_memory=True)
 
 
 @script("Holmeyoung/crnn-pytorch", "dc2f21afc1", "train.py", needs=("lmdb", "six"))
-def crnn(place: Place) -> Made:
+def crnn(place: Place) -> Given:
     """OCR: words from LMDB in gray, resized to 100 x 32 in its collate_fn"""
     module = importlib.import_module("dataset")
     dataset = module.lmdbDataset(root=str(place.root / "words"))
     collate = module.alignCollate(imgH=32, imgW=100, keep_ratio=False)
-    return Made(dataset, shuffle=True, collate_fn=collate)
+    return Given(dataset, shuffle=True, collate_fn=collate)
 
 
 @script(
@@ -420,7 +420,7 @@ def crnn(place: Place) -> Made:
     "code/train.py",
     imports=("Proxy-Anchor-CVPR2020/code",),
 )
-def proxy_anchor(place: Place) -> Made:
+def proxy_anchor(place: Place) -> Given:
     """metric learning: channels exchanged, random crop, flip, arithmetic"""
     module = importlib.import_module("dataset")
     birds = place.root / "CUB_200_2011"
@@ -429,31 +429,31 @@ def proxy_anchor(place: Place) -> Made:
         (birds / "images").symlink_to((place.root / "train").resolve())
     transform = module.utils.make_transform(is_train=True, is_inception=True)
     dataset = module.load(name="cub", root=str(place.root), mode="train", transform=transform)
-    return Made(dataset, shuffle=True, drop_last=True, pin_memory=True)
+    return Given(dataset, shuffle=True, drop_last=True, pin_memory=True)
 
 
 @script("yinboc/few-shot-meta-baseline", "779fae39da", "train_meta.py", batch=80)
-def few_shot(place: Place) -> Made:
+def few_shot(place: Place) -> Given:
     """few-shot: episodes of 5 classes and 16 photos, resize, centre crop"""
     module = importlib.import_module("datasets")
     samplers = importlib.import_module("datasets.samplers")
     dataset = module.make("image-folder", root_path=place.train)
     smallest = min(np.bincount(dataset.label))
     batches = samplers.CategoriesSampler(dataset.label, 4, 5, min(16, int(smallest)))
-    return Made(dataset, batch_sampler=batches, pin_memory=True)
+    return Given(dataset, batch_sampler=batches, pin_memory=True)
 
 
 @script("openai/guided-diffusion", "22e0df8183", "scripts/image_train.py", needs=("blobfile",))
-def guided_diffusion(place: Place) -> Made:
+def guided_diffusion(place: Place) -> Given:
     """diffusion: halved (box) while it can be, bicubic, then cropped as an array"""
     path = place.repos / "guided-diffusion" / "guided_diffusion" / "image_datasets.py"
     module = definitions(path)
     dataset = module.ImageDataset(64, module._list_image_files_recursively(place.train))
-    return Made(dataset, shuffle=True, drop_last=True)
+    return Given(dataset, shuffle=True, drop_last=True)
 
 
 @script("nianticlabs/monodepth2", "b676244e5a", "train.py", batch=12, heavy=True)
-def monodepth2(place: Place) -> Made:
+def monodepth2(place: Place) -> Given:
     """depth: three frames of 1242 x 375, four sizes of each, jittered alike"""
     _antialias()
     root = place.repos / "monodepth2" / "datasets"
@@ -471,11 +471,11 @@ def monodepth2(place: Place) -> Made:
         is_train=True,
         img_ext=".jpg",
     )
-    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
+    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
 @script("mit-han-lab/temporal-shift-module", "1f6a834b02", "main.py", batch=8)
-def tsm(place: Place) -> Made:
+def tsm(place: Place) -> Given:
     """video: clips of 8 frames, one crop and flip, put together as an array"""
     group = importlib.import_module("ops.transforms")
     transform = T.Compose(
@@ -493,15 +493,15 @@ def tsm(place: Place) -> Made:
         num_segments=8,
         transform=transform,
     )
-    return Made(dataset, shuffle=True, pin_memory=True, drop_last=True)
+    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
 @script("LeeJunHyun/Image_Segmentation", "bc69043e28", "main.py", batch=1, heavy=True)
-def image_segmentation(place: Place) -> Made:
+def image_segmentation(place: Place) -> Given:
     """medical: photo and mask, resized twice, turned, cropped, jittered; batches of one"""
     module = importlib.import_module("data_loader")
     dataset = module.ImageFolder(root=str(place.root / "isic" / "train") + "/")
-    return Made(dataset, shuffle=True)
+    return Given(dataset, shuffle=True)
 
 
 @script(
@@ -511,7 +511,7 @@ def image_segmentation(place: Place) -> Made:
     batch=16,
     needs=("cv2", "albumentations"),
 )
-def nested_unet(place: Place) -> Made:
+def nested_unet(place: Place) -> Given:
     """medical: OpenCV and Albumentations, PNGs of 96 x 96 with masks, resized to 256"""
     import albumentations as A
 
@@ -544,11 +544,11 @@ def nested_unet(place: Place) -> Made:
         1,
         transform,
     )
-    return Made(dataset, shuffle=True, drop_last=True)
+    return Given(dataset, shuffle=True, drop_last=True)
 
 
 @script("arnoweng/CheXNet", "3d45ee77e2", "model.py", batch=16, heavy=True)
-def chexnet(place: Place) -> Made:
+def chexnet(place: Place) -> Given:
     """medical: gray PNGs of 1024 x 1024, ten crops of each"""
     module = importlib.import_module("read_data")
     normalize = T.Normalize(list(MEAN), list(STD))
@@ -563,11 +563,11 @@ def chexnet(place: Place) -> Made:
     dataset = module.ChestXrayDataSet(
         str(place.root / "chests"), str(place.root / "chests.txt"), transform
     )
-    return Made(dataset, shuffle=False, pin_memory=True)
+    return Given(dataset, shuffle=False, pin_memory=True)
 
 
 @script("webdataset/webdataset", "e0953f9bba", "README.md", imports=(), needs=("webdataset",))
-def webdataset(place: Place) -> Made:
+def webdataset(place: Place) -> Given:
     """stream: tar archives, decode('pil'), random crop, flip"""
     import webdataset as wds
 
@@ -580,13 +580,13 @@ def webdataset(place: Place) -> Made:
         .to_tuple("jpg", "cls")
         .map_tuple(transform, lambda label: label)
     )
-    return Made(dataset)
+    return Given(dataset)
 
 
 @script(
     "filipradenovic/cnnimageretrieval-pytorch", "1e66a417af", "cirtorch/examples/train.py", batch=5
 )
-def retrieval(place: Place) -> Made:
+def retrieval(place: Place) -> Given:
     """image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362"""
     _antialias()
     root = place.repos / "cnnimageretrieval-pytorch" / "cirtorch" / "datasets"
@@ -613,13 +613,13 @@ def retrieval(place: Place) -> Made:
         transform=transform,
         loader=helpers.default_loader,
     )
-    return Made(
+    return Given(
         dataset, shuffle=True, pin_memory=True, drop_last=True, collate_fn=helpers.collate_tuples
     )
 
 
 @script("timesler/facenet-pytorch", "787da06156", "examples/finetune.ipynb", batch=32)
-def facenet(place: Place) -> Made:
+def facenet(place: Place) -> Given:
     """faces: JPEGs of 160 x 160 as float32 arrays, arithmetic"""
     from torchvision import datasets
 
@@ -627,7 +627,7 @@ def facenet(place: Place) -> Made:
     transform = T.Compose([np.float32, T.ToTensor(), module.fixed_image_standardization])
     dataset = datasets.ImageFolder(str(place.root / "faces"), transform=transform)
     sampler = SubsetRandomSampler(range(len(dataset)))
-    return Made(dataset, sampler=sampler)
+    return Given(dataset, sampler=sampler)
 
 
 @script(
@@ -638,7 +638,7 @@ def facenet(place: Place) -> Made:
     imports=("deep-high-resolution-net.pytorch/lib",),
     needs=("cv2", "pycocotools"),
 )
-def hrnet(place: Place) -> Made:
+def hrnet(place: Place) -> Given:
     """keypoints: OpenCV, one affine warp; heatmaps drawn by NumPy"""
     root = place.repos / "deep-high-resolution-net.pytorch" / "lib" / "dataset"
     base = definitions(root / "JointsDataset.py")
@@ -675,7 +675,7 @@ def hrnet(place: Place) -> Made:
     )
     transform = chain()
     dataset = module.COCODataset(config, str(place.root / "people"), "train2017", True, transform)
-    return Made(dataset, shuffle=True, pin_memory=True)
+    return Given(dataset, shuffle=True, pin_memory=True)
 
 
 @script(
@@ -684,7 +684,7 @@ def hrnet(place: Place) -> Made:
     "tutorials/03-advanced/image_captioning/train.py",
     needs=("pycocotools",),
 )
-def captioning(place: Place) -> Made:
+def captioning(place: Place) -> Given:
     """captions: JPEGs of 256 x 256, crop, flip; sorted and padded in its collate_fn"""
     words = types.SimpleNamespace(tokenize=types.SimpleNamespace(word_tokenize=str.split))
     folder = place.repos / "pytorch-tutorial" / "tutorials" / "03-advanced" / "image_captioning"
@@ -694,13 +694,13 @@ def captioning(place: Place) -> Made:
     said = str(place.root / "said.json")
     vocab = vocabulary.build_vocab(said, 1)
     dataset = module.CocoDataset(str(place.root / "resized"), said, vocab, transform)
-    return Made(dataset, shuffle=True, collate_fn=module.collate_fn)
+    return Given(dataset, shuffle=True, collate_fn=module.collate_fn)
 
 
 @script("bbrattoli/JigsawPuzzlePytorch", "ec85994b9f", "JigsawTrain.py", heavy=True)
-def jigsaw(place: Place) -> Made:
+def jigsaw(place: Place) -> Given:
     """self-supervision: nine tiles, each jittered by NumPy and normalized by itself"""
     module = definitions(place.repos / "JigsawPuzzlePytorch" / "Dataset" / "JigsawImageLoader.py")
     with contextlib.chdir(place.root):
         dataset = module.DataLoader(str(place.root / "imgs"), "listed.txt", classes=1000)
-    return Made(dataset, shuffle=True)
+    return Given(dataset, shuffle=True)

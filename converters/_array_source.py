@@ -21,13 +21,13 @@ import numpy as np
 from ..errors import DataError, StoreError, StoreNotFoundError
 from ..storage._packable import CIFAR, CIFAR_FOLDERS, CIFAR_TARS, IDX
 from ._dataset_source import raw_sample
-from ._source import Annotations, Sample, Source
+from ._source import LabelsAndFields, PackSource, Sample
 
 _MAX_NBYTES = 1 << 32  # of such a file, decompressed
 _SIDE = 32
 
 
-class ArraySource(Source):
+class ArraySource(PackSource):
     """Images that are already pixels: uint8 (n, h, w, 3), with labels."""
 
     encoding = "raw"
@@ -50,9 +50,9 @@ class ArraySource(Source):
             pixels = self._pixels[index]
             yield raw_sample(pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=2))
 
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
         fields = {name: column[indices] for name, column in self._fields.items()}
-        return Annotations(self._labels[indices], fields)
+        return LabelsAndFields(self._labels[indices], fields)
 
     def digest(self) -> str:
         """Of pixels and labels."""

@@ -8,7 +8,7 @@ from ..errors import UsageError
 from ..hints import Encoding
 from ..storage import find_by_suffix, known_formats
 from ._resize import Resize
-from ._source import Source
+from ._source import PackSource
 
 
 def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encoding:
@@ -27,7 +27,7 @@ def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encod
 
 
 def check_sizes(
-    path: str, source: Source, encoding: str, resize: Resize | None, *, exif: bool
+    path: str, source: PackSource, encoding: str, resize: Resize | None, *, exif: bool
 ) -> None:
     """Check the sizes of all images before anything is written, if the format needs one size.
 

@@ -25,7 +25,7 @@ from ..storage.folder import FolderStore, images_below
 from ._gather import Files
 from ._headers import opened
 from ._labels import Chosen, labelled, labels_in_text
-from ._source import Annotations, Sample, update_digest
+from ._source import LabelsAndFields, Sample, update_digest
 
 MASK = "mask"  # the field of masks, whose files are compared with their images
 _KINDS = {".json": "json", ".txt": "text", ".cls": "text"}  # of files; bytes for all others
@@ -104,7 +104,7 @@ class Beside:
         labels, classes: as in a store; at first those of class folders.
         columns: fields that are made when the images are read.
         joint: which fields are moved with the images, and their kinds.
-        faults: as of ``Source``.
+        faults: as of ``PackSource``.
         left_out: files that belong to no image.
         noted: further entries of the store's metadata.
     """
@@ -167,7 +167,7 @@ class Beside:
         digest.update(data)
         self._read = digest.digest()
 
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
         fields: dict[str, np.ndarray | Sequence[bytes]] = {
             name: values[indices]
             if isinstance(values, np.ndarray)
@@ -176,7 +176,7 @@ class Beside:
         }
         for name in self.columns:
             fields[name] = [cast("bytes", sample.fields[name]) for sample in samples]
-        return Annotations(None if self.labels is None else self.labels[indices], fields,
+        return LabelsAndFields(None if self.labels is None else self.labels[indices], fields,
                            self._kinds)  # fmt: skip
 
     def update(self, digest: hashlib.blake2b) -> None:

@@ -15,7 +15,7 @@ from ..storage import DCT, ENCODED, RAW
 from ..storage._crc import crc32c
 from ._encoders import Encoded, Encoder, examine, plain
 from ._gather import Gatherer
-from ._source import Annotations, Sample, Source
+from ._source import LabelsAndFields, PackSource, Sample
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,14 +40,14 @@ class Chunk:
     sizes: np.ndarray
     kinds: np.ndarray
     crc32c: np.ndarray
-    annotations: Annotations
+    annotations: LabelsAndFields
     failed: list[tuple[int, str]]
     kept: collections.Counter[str]
     left: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def read_chunk(
-    source: Source,
+    source: PackSource,
     indices: np.ndarray,
     encoder: Encoder,
     stop: threading.Event,
@@ -70,7 +70,7 @@ def read_chunk(
         sizes=gathered.sizes,
         kinds=np.full(len(mine), ENCODED, np.uint8),
         crc32c=gathered.crc32c,
-        annotations=source.annotate(mine, ()) if len(mine) else Annotations(),
+        annotations=source.annotate(mine, ()) if len(mine) else LabelsAndFields(),
         failed=[],
         kept=collections.Counter(),
         left=left,
@@ -81,7 +81,7 @@ def read_chunk(
     return _merged(source, whole, others)
 
 
-def _merged(source: Source, some: Chunk, others: Chunk) -> Chunk:
+def _merged(source: PackSource, some: Chunk, others: Chunk) -> Chunk:
     """The records of both, in the order of the source."""
     both = np.concatenate([some.indices, others.indices])
     order = np.argsort(both, kind="stable")
@@ -92,7 +92,7 @@ def _merged(source: Source, some: Chunk, others: Chunk) -> Chunk:
         sizes=np.concatenate([some.sizes, others.sizes])[order],
         kinds=np.concatenate([some.kinds, others.kinds])[order],
         crc32c=np.concatenate([some.crc32c, others.crc32c])[order],
-        annotations=source.annotate(both[order], ()) if len(both) else Annotations(),
+        annotations=source.annotate(both[order], ()) if len(both) else LabelsAndFields(),
         failed=others.failed,
         kept=others.kept,
         left=some.left,
@@ -100,7 +100,7 @@ def _merged(source: Source, some: Chunk, others: Chunk) -> Chunk:
 
 
 def _one_by_one(
-    source: Source,
+    source: PackSource,
     indices: np.ndarray,
     encoder: Encoder,
     stop: threading.Event,
@@ -141,7 +141,7 @@ def _one_by_one(
         sizes=np.ascontiguousarray(shapes[:, :2]),
         kinds=shapes[:, 2].astype(np.uint8),
         crc32c=np.array(crcs, np.uint32),
-        annotations=source.annotate(chosen, taken) if done else Annotations(),
+        annotations=source.annotate(chosen, taken) if done else LabelsAndFields(),
         failed=failed,
         kept=kept,
     )

@@ -15,7 +15,7 @@ from ..errors import DataError, DecodeError, UsageError
 from ..storage import RAW
 from ..storage._fields import gather_fields, label_column
 from ._labels import Chosen, warn_of_others
-from ._source import Annotations, Sample, Source
+from ._source import LabelsAndFields, PackSource, Sample
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,7 +28,7 @@ def is_object_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-class DatasetSource(Source):
+class DatasetSource(PackSource):
     """The samples of a Dataset: (image, label), an image, or a dict with image and label.
 
     An image is a PIL image, a uint8 tensor (3 or 1, height, width), a uint8 array (height, width,
@@ -57,7 +57,7 @@ class DatasetSource(Source):
         self.classes = [str(one) for one in getattr(dataset, "classes", ())]
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """As in ``Source``; errors of the dataset are not caught."""
+        """As in ``PackSource``; errors of the dataset are not caught."""
         for index in indices.tolist():
             yield self._sample(self._dataset[index])
 
@@ -88,14 +88,14 @@ class DatasetSource(Source):
         warn_of_others(self.path, label, {name: () for name in others if name != label})
         return image, label
 
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """As in ``Source``."""
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
+        """As in ``PackSource``."""
         labels = [sample.label for sample in samples]
         missing = sum(label is None for label in labels)
         if missing not in (0, len(labels)):
             raise UsageError("expected a label in every sample of the dataset or in none")
         fields, kinds = gather_fields([sample.fields for sample in samples])
-        return Annotations(None if missing else label_column(labels), fields, kinds)
+        return LabelsAndFields(None if missing else label_column(labels), fields, kinds)
 
     def digest(self) -> str:
         """Of name and length: the contents are unknown."""
@@ -112,7 +112,7 @@ class IterableSource(DatasetSource):
         self.keys = []
 
     def stream(self) -> Iterator[Sample | DataError]:
-        """As in ``Source``; errors of the dataset are not caught."""
+        """As in ``PackSource``; errors of the dataset are not caught."""
         return map(self._sample, self._dataset)
 
     def key(self, index: int) -> str:

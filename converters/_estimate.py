@@ -23,7 +23,7 @@ from ._encoders import ENCODINGS, make_encoder
 from ._labels import Chosen
 from ._open import open_source, part_of
 from ._resize import Resize
-from ._source import Source
+from ._source import PackSource
 
 _SAMPLED = 128  # images: a second or two for each encoding of photos
 _PIXELS = 1 << 27  # of the images of one encoding: raw, they take 400 MB in a temporary folder
@@ -150,7 +150,7 @@ def estimate(
 
 
 def _loader(
-    source: Source, chunk: Chunk, threads: int, path: str, stack: contextlib.ExitStack
+    source: PackSource, chunk: Chunk, threads: int, path: str, stack: contextlib.ExitStack
 ) -> Callable[[int], float]:
     """Loads the records of ``chunk`` by the engine, for an epoch; returns the seconds it took."""
     from torchvision.transforms import v2

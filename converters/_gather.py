@@ -49,7 +49,7 @@ class Gatherer:
     def __init__(self, core: ModuleType, paths: bytes, ends: np.ndarray) -> None:
         self._core = core
         self._files = core.Files(paths, ends, np.zeros(len(ends), np.uint8))
-        self._memory = _Memory()
+        self._memory = _ReusedMemory()
 
     def read(self, indices: np.ndarray) -> Gathered:
         """Read the first of the files ``indices``, as many as fit into a chunk."""
@@ -82,7 +82,7 @@ class Gatherer:
         return Gathered(known=known, data=kept, sizes=sizes[known], crc32c=crc32c[known])
 
 
-class _Memory:
+class _ReusedMemory:
     """Arrays that are reused once nothing refers to the data in them.
 
     New memory costs a page fault for every 4 KiB: a tenth of the time of packing.

@@ -9,11 +9,11 @@ import numpy as np
 
 from .._version import __version__
 from ..storage.remote.options import RemoteOptions
-from ._source import Source
+from ._source import PackSource
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class PackJob:
     """Which records of the source, ascending, into which store, maybe at a URL.
 
     Equal ``settings`` (JSON-able) resume unfinished work.
@@ -24,7 +24,7 @@ class Job:
     settings: dict[str, Any]
     remote: RemoteOptions
 
-    def metadata(self, source: Source) -> dict[str, Any]:
+    def metadata(self, source: PackSource) -> dict[str, Any]:
         """What the store says about its making."""
         joint = {"joint": dict(source.joint)} if source.joint else {}
         return {"fastload": __version__, **self.settings, **joint, **source.noted}

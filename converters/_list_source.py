@@ -100,7 +100,7 @@ def add_unlisted(beside: Beside, folder: str, listed: Sequence[str], reason: str
 
 
 @dataclasses.dataclass(frozen=True)
-class _Table:
+class _ListTable:
     """A list.
 
     Attributes:
@@ -118,7 +118,7 @@ class _Table:
     text: bool
 
 
-def _read(path: str, chosen: Chosen) -> _Table:
+def _read(path: str, chosen: Chosen) -> _ListTable:
     columns, lines = _columns(path)
     names = list(columns)
     image = chosen.image_of(names)
@@ -139,11 +139,11 @@ def _read(path: str, chosen: Chosen) -> _Table:
             _path(value, name, line, path, needed=name == image)
             for value, line in zip(columns[name], lines)
         ]
-    return _Table(columns, lines, image, list(files), text=not path.endswith(_JSON_LINES))
+    return _ListTable(columns, lines, image, list(files), text=not path.endswith(_JSON_LINES))
 
 
 def _label(
-    beside: Beside, table: _Table, columns: Mapping[str, list[Any]], chosen: Chosen, path: str
+    beside: Beside, table: _ListTable, columns: Mapping[str, list[Any]], chosen: Chosen, path: str
 ) -> list[str]:
     """Take the labels; returns their columns. In ``columns`` of text, others become numbers."""
     labels = chosen.labels_of([name for name in columns if name not in table.files])
@@ -173,7 +173,7 @@ def _label(
 
 
 def _add_files(
-    beside: Beside, table: _Table, name: str, values: Sequence[str], folder: str
+    beside: Beside, table: _ListTable, name: str, values: Sequence[str], folder: str
 ) -> None:
     for index, value in enumerate(values):
         if not value:

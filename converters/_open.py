@@ -1,4 +1,4 @@
-"""From the ``source`` argument of ``pack`` to a ``Source``."""
+"""From the ``source`` argument of ``pack`` to a ``PackSource``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ._compressed import compressed_source
 from ._dataset_source import dataset_source, is_object_name, named_object
 from ._labels import Chosen
 from ._list_source import list_source, metadata_of
-from ._source import Source
+from ._source import PackSource
 from ._store_source import FolderSource, StoreSource, TableSource
 
 
-def open_source(source: object, chosen: Chosen | None = None) -> Source:
+def open_source(source: object, chosen: Chosen | None = None) -> PackSource:
     """The samples of ``source``: a path, ``module:object``, a store or several, a Dataset."""
     chosen = chosen or Chosen()
-    if isinstance(source, Source):
+    if isinstance(source, PackSource):
         return source
     if isinstance(source, (str, os.PathLike)):
         return _at(os.fspath(source), chosen)
@@ -72,7 +72,7 @@ def _is_stores(
     )
 
 
-def _at(text: str, chosen: Chosen) -> Source:
+def _at(text: str, chosen: Chosen) -> PackSource:
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.lexists(path) and is_object_name(text):
         return _of_object(named_object(text), text, chosen)
@@ -94,7 +94,7 @@ def _at(text: str, chosen: Chosen) -> Source:
     return compressed or _of_store(open_store(text), chosen, path)
 
 
-def _of_object(source: object, name: str, chosen: Chosen) -> Source:
+def _of_object(source: object, name: str, chosen: Chosen) -> PackSource:
     if huggingface.known(source):
         return _of_store(ArrowStore(source), chosen, name)
     if isinstance(source, Mapping) and any(isinstance(name, str) for name in source):
@@ -126,7 +126,7 @@ def _image_files(given: object, chosen: Chosen) -> FolderSource | None:
     return FolderSource(store)
 
 
-def _of_store(store: Store, chosen: Chosen, name: str | None = None) -> Source:
+def _of_store(store: Store, chosen: Chosen, name: str | None = None) -> PackSource:
     if isinstance(store, FolderStore):
         keys = store.keys(np.arange(len(store)))
         return FolderSource(store, of_folder(store, keys, chosen), keys)

@@ -32,13 +32,13 @@ from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split, _turn
 from ._encoders import QUALITY, Encoder, make_encoder
-from ._job import Job
+from ._job import PackJob
 from ._labels import Chosen
 from ._open import open_source, part_of
 from ._report import PackedPart, PackReport, Skipped
 from ._resize import Resize
 from ._run import Run
-from ._source import Source
+from ._source import PackSource
 
 
 @names_nearest
@@ -255,7 +255,7 @@ def _how_to_resume(path: str, split: str | None) -> str:
 
 
 def _pack(
-    opened: Source,
+    opened: PackSource,
     path: str,
     *,
     encode: Encoding | None,
@@ -361,11 +361,11 @@ def _pack(
 
 
 def _here(
-    jobs: Sequence[Job], run: Run, opened: Source, options: Mapping[str, Any]
+    jobs: Sequence[PackJob], run: Run, opened: PackSource, options: Mapping[str, Any]
 ) -> list[PackedPart]:
     """Write the stores of ``jobs`` in this process."""
     with contextlib.ExitStack() as stack:
-        writers: list[tuple[Job, Writer, int]] = []
+        writers: list[tuple[PackJob, Writer, int]] = []
         for job in jobs:
             begin = functools.partial(
                 open_writer, job.path, classes=opened.classes, metadata=job.metadata(opened),
@@ -394,8 +394,8 @@ def _here(
 
 def _by_ray(
     address: str,
-    jobs: Sequence[Job],
-    opened: Source,
+    jobs: Sequence[PackJob],
+    opened: PackSource,
     making: Callable[[], Encoder],
     options: Mapping[str, Any],
     *,
@@ -412,7 +412,7 @@ def _by_ray(
     )
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
-        done = _ray.Tasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
+        done = _ray.RayTasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
     parts = [outcome.part for outcome in done]
     skipped = [left_out for outcome in done for left_out in outcome.skipped]
     return parts, skipped, sum((outcome.kept for outcome in done), collections.Counter[str]())
@@ -425,17 +425,17 @@ def _jobs(
     split: str | None,
     settings: dict[str, Any],
     remote: RemoteOptions,
-) -> Iterator[Job]:
+) -> Iterator[PackJob]:
     """The stores to write, of all records but those ``without``."""
     good = np.delete(np.arange(len(keys)), without)
     if split is None:
         alone = {**settings, "part": None}
-        yield Job(path=path, indices=good, settings=alone, remote=remote)
+        yield PackJob(path=path, indices=good, settings=alone, remote=remote)
         return
     shares = _split.parse(split)
     part = _split.assign(keys, list(shares.values()))
     for number, name in enumerate(["train", *shares]):
-        yield Job(
+        yield PackJob(
             path=path if number == 0 else _split.path_of(path, name),
             indices=good[part[good] == number],
             settings={**settings, "split": split, "part": name},
@@ -443,7 +443,7 @@ def _jobs(
         )
 
 
-def _finished(job: Job) -> PackedPart | None:
+def _finished(job: PackJob) -> PackedPart | None:
     """The store of ``job``, if an earlier run with the same settings wrote it."""
     if is_url(job.path):
         from . import _url_shards
@@ -463,7 +463,7 @@ def _finished(job: Job) -> PackedPart | None:
         return PackedPart.of(store.path, store, nbytes, len(store))
 
 
-def _check_unchanged(opened: Source, finished: Sequence[Job]) -> None:
+def _check_unchanged(opened: PackSource, finished: Sequence[PackJob]) -> None:
     """Raise UsageError if a sample of a store that an earlier run finished has changed since.
 
     That run was killed before the store was moved or uploaded to its place.
@@ -480,7 +480,7 @@ def _check_unchanged(opened: Source, finished: Sequence[Job]) -> None:
             )
 
 
-def _same_settings(store: Store | Table, job: Job) -> bool:
+def _same_settings(store: Store | Table, job: PackJob) -> bool:
     return all(store.metadata.get(name) == value for name, value in job.settings.items())
 
 

@@ -30,12 +30,12 @@ from ..hints import Compression, OnPackError
 from ..storage._local import is_url
 from ..storage._shards import Sharding, ShardStart
 from ..storage._writer import PartialWriter
-from ..storage.shard_set import Made, ShardPlace, ShardSet, format_apart
+from ..storage.shard_set import FinishedShard, ShardPlace, ShardSet, format_apart
 from ._encoders import Encoder
-from ._job import Job
+from ._job import PackJob
 from ._report import PackedPart, Skipped
 from ._run import Run
-from ._source import Source
+from ._source import PackSource
 from ._url_shards import UrlShardSet
 
 _RETRIES = 8  # of a task whose process or machine died
@@ -51,14 +51,14 @@ class Common:
     ``encoder`` makes the encoder, whose functions cannot be sent.
     """
 
-    source: Source
+    source: PackSource
     encoder: Callable[[], Encoder]
     on_error: OnPackError
     workers: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TaskResults:
     """The store that tasks wrote; ``skipped`` and ``kept`` as in ``PackReport``."""
 
     part: PackedPart
@@ -66,7 +66,9 @@ class Outcome:
     kept: collections.Counter[str]
 
 
-def check(path: str, source: Source, sharding: Sharding, compression: Compression | None) -> None:
+def check(
+    path: str, source: PackSource, sharding: Sharding, compression: Compression | None
+) -> None:
     """Raise UsageError unless tasks can write shards of ``source`` into the store ``path``."""
     format_apart(path)
     if compression is not None:
@@ -82,7 +84,7 @@ def check(path: str, source: Source, sharding: Sharding, compression: Compressio
         )
 
 
-class Tasks:
+class RayTasks:
     """Runs the tasks of one call of ``pack``: ``total`` records of all stores."""
 
     def __init__(self, ray: Any, common: Common, total: int, progress: Progress | None) -> None:
@@ -103,7 +105,7 @@ class Tasks:
         self._told: dict[str, tuple[int, int]] = {}  # task -> its records and bytes
         self._done: dict[str, tuple[int, int]] = {}  # the same of finished tasks
 
-    def write(self, jobs: Sequence[Job], sharding: Sharding) -> list[Outcome]:
+    def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> list[TaskResults]:
         """Write the store of each job."""
         with contextlib.ExitStack() as stack:
             begun = []
@@ -131,8 +133,8 @@ class Tasks:
             ]
 
     def _made(
-        self, shards: ShardSet | UrlShardSet, job: Job, sharding: Sharding
-    ) -> tuple[int, list[Made]]:
+        self, shards: ShardSet | UrlShardSet, job: PackJob, sharding: Sharding
+    ) -> tuple[int, list[FinishedShard]]:
         """All shards of a store, and how many of their records an earlier run has written."""
         key = self._common.source.key(int(job.indices[0])) if len(job.indices) else ""
         count = sharding.shards
@@ -150,7 +152,7 @@ class Tasks:
         )
         return resumed, made
 
-    def _check_records(self, made: Sequence[Sequence[Made]]) -> None:
+    def _check_records(self, made: Sequence[Sequence[FinishedShard]]) -> None:
         """Raise DecodeError if all samples of all stores were left out."""
         shards = [one for of_store in made for one in of_store]
         failed = [one for shard in shards for one in Noted.from_json(shard.noted).skipped]
@@ -160,19 +162,23 @@ class Tasks:
             )
 
     def _committed(
-        self, shards: ShardSet | UrlShardSet, job: Job, resumed: int, made: Sequence[Made]
-    ) -> Outcome:
+        self,
+        shards: ShardSet | UrlShardSet,
+        job: PackJob,
+        resumed: int,
+        made: Sequence[FinishedShard],
+    ) -> TaskResults:
         notes = [Noted.from_json(shard.noted) for shard in made]
         nbytes = sum(shard.nbytes for shard in made)
-        return Outcome(
+        return TaskResults(
             part=PackedPart.of(job.path, shards.commit(made), nbytes, resumed),
             skipped=[one for note in notes for one in note.skipped],
             kept=sum((note.kept for note in notes), collections.Counter[str]()),
         )
 
     def _run(
-        self, job: Job, places: Sequence[ShardPlace], arguments: Sequence[Mapping[str, Any]]
-    ) -> list[Made]:
+        self, job: PackJob, places: Sequence[ShardPlace], arguments: Sequence[Mapping[str, Any]]
+    ) -> list[FinishedShard]:
         """What ``encode`` returns for each of ``places``, with its arguments.
 
         Raises the first error of a task, after the others have ended.
@@ -182,7 +188,7 @@ class Tasks:
         remote = ray.remote(encode).options(
             num_cpus=self._common.workers, max_retries=_RETRIES, scheduling_strategy="SPREAD"
         )
-        made: list[Made | None] = [None] * len(places)
+        made: list[FinishedShard | None] = [None] * len(places)
         running: dict[Any, int] = {}
         waiting = iter(range(len(places)))
         try:
@@ -249,7 +255,7 @@ def encode(
     board: Any | None,
     *,
     indices: np.ndarray,
-) -> Made:
+) -> FinishedShard:
     """Task: the shard at ``place``, of the samples ``indices``.
 
     ``common`` is a reference to ``Common``, in a list, so that Ray does not fetch it for every
@@ -291,13 +297,13 @@ def _shared(reference: Any) -> Common:
     return common
 
 
-def _changed(source: Source, indices: np.ndarray, since_ns: int) -> bool:
+def _changed(source: PackSource, indices: np.ndarray, since_ns: int) -> bool:
     return source.identity is None and any(
         source.changed(index, since_ns) for index in indices.tolist()
     )
 
 
-class Board:
+class ProgressBoard:
     """An actor that the tasks tell how far they are."""
 
     def __init__(self) -> None:
@@ -313,7 +319,7 @@ class Board:
 
 
 def _board(ray: Any) -> Any:
-    return ray.remote(Board).options(num_cpus=0, max_restarts=-1).remote()
+    return ray.remote(ProgressBoard).options(num_cpus=0, max_restarts=-1).remote()
 
 
 def _some(numbers: Iterator[int], most: int) -> Iterator[int]:
@@ -321,7 +327,7 @@ def _some(numbers: Iterator[int], most: int) -> Iterator[int]:
         yield number
 
 
-def _result(ray: Any, reference: Any, place: ShardPlace) -> Made:
+def _result(ray: Any, reference: Any, place: ShardPlace) -> FinishedShard:
     """What a task returned."""
     try:
         made = ray.get(reference)
@@ -335,5 +341,5 @@ def _result(ray: Any, reference: Any, place: ShardPlace) -> Made:
             "machines, and run the same command again",
             path=place.name,
         ) from error
-    assert isinstance(made, Made)
+    assert isinstance(made, FinishedShard)
     return made

@@ -41,7 +41,7 @@ from ._labels import Chosen
 from ._list_source import listed_files
 from ._open import open_source
 from ._report import PackReport
-from ._source import Source
+from ._source import PackSource
 from ._store_source import FolderSource
 from ._turn import Turn, scratch
 
@@ -97,7 +97,7 @@ def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSy
 
 
 @contextlib.contextmanager
-def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[Source]:
+def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[PackSource]:
     """The source at ``url`` while the block lasts: a packed store, a folder of images, or a list.
 
     A store is read through the block cache (``storage/remote``), fetched ahead. The images of a
@@ -202,7 +202,7 @@ def _source(
     files: list[_File],
     chosen: Chosen,
     options: RemoteOptions,
-) -> Source:
+) -> PackSource:
     listed = os.path.isfile(local)
     wanted = files[1:] if listed else files  # the list itself is there
     here = set()

@@ -17,7 +17,7 @@ from ..storage import Batch, Writer
 from ._chunk import Chunk, read_chunk
 from ._encoders import Encoder
 from ._report import Skipped
-from ._source import Sample, Source
+from ._source import PackSource, Sample
 
 _Part = tuple[np.ndarray, "list[Sample | DataError] | None"]
 
@@ -34,7 +34,7 @@ class Run:
 
     def __init__(
         self,
-        source: Source,
+        source: PackSource,
         encoder: Encoder,
         on_error: str,
         workers: int,

@@ -47,7 +47,7 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True)
-class Annotations:
+class LabelsAndFields:
     """Labels and fields of some samples, as in ``Batch``."""
 
     labels: np.ndarray | None = None
@@ -68,7 +68,7 @@ def update_digest(
         digest.update("\0".join(names).encode("utf-8", "surrogateescape"))
 
 
-class Source(abc.ABC):
+class PackSource(abc.ABC):
     """Samples to pack.
 
     Attributes:
@@ -109,7 +109,7 @@ class Source(abc.ABC):
         return iter(parts)
 
     @abc.abstractmethod
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
         """Labels and fields of ``indices``, whose ``samples`` were read."""
 
     @abc.abstractmethod

@@ -23,10 +23,10 @@ from ._beside import Beside
 from ._gather import Files, Gatherer
 from ._headers import image_size
 from ._labels import Chosen, is_missing, labelled, warn_of_others
-from ._source import Annotations, Sample, Source, update_digest
+from ._source import LabelsAndFields, PackSource, Sample, update_digest
 
 
-class StoreSource(Source):
+class StoreSource(PackSource):
     """The unchanged records of any store, each compared with its checksum.
 
     ``label``: the field that replaces the labels.
@@ -99,9 +99,9 @@ class StoreSource(Source):
     def ahead(self, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         return fetched_ahead(self.store, parts)
 
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
         store, fields = self.store, self.store.fields
-        return Annotations(
+        return LabelsAndFields(
             None if self._labels is None else self._labels[indices],
             {
                 name: store.column(name)[indices]
@@ -232,7 +232,7 @@ def unique(keys: list[str]) -> list[str]:
     return names
 
 
-class FolderSource(Source):
+class FolderSource(PackSource):
     """Loose files: the bytes of each are a sample.
 
     ``beside``: their labels and fields; None: those of ``store``. ``keys``: None: their paths below
@@ -290,7 +290,7 @@ class FolderSource(Source):
         core = _native.load()
         return None if core is None else Gatherer(core, *self.store.file_table())
 
-    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
         return self.beside.annotate(indices, samples)
 
     def digest(self) -> str:

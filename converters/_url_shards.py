@@ -33,7 +33,7 @@ from ..storage._writer import PartialWriter
 from ..storage.remote.options import RemoteOptions
 from ..storage.shard_set import (
     REPORT,
-    Made,
+    FinishedShard,
     ShardPlace,
     begun_with,
     format_apart,
@@ -65,11 +65,11 @@ class UrlShardPlace(ShardPlace):
 
     system: fsspec.AbstractFileSystem
 
-    def found(self) -> Made | None:
+    def found(self) -> FinishedShard | None:
         about = _content(self.system, f"{self.finished}/{REPORT}")
         if about is None:
             return None
-        return Made(path=f"{self.finished}/{self.name}", **self.parsed(about))
+        return FinishedShard(path=f"{self.finished}/{self.name}", **self.parsed(about))
 
     def discard(self) -> None:
         """First what says that it is finished."""
@@ -82,7 +82,7 @@ class UrlShardPlace(ShardPlace):
         *,
         classes: Sequence[str],
         metadata: Mapping[str, Any],
-    ) -> Made:
+    ) -> FinishedShard:
         with scratch(self.store) as folder:
             self.write_into(folder, write, classes=classes, metadata=metadata)
             path = os.path.join(folder, self.name)
@@ -152,7 +152,7 @@ class UrlShardSet:
             system=self._system,
         )
 
-    def commit(self, made: Sequence[Made]) -> Table:
+    def commit(self, made: Sequence[FinishedShard]) -> Table:
         """If it is interrupted, the next run copies the shards again."""
         above = os.path.dirname(self.path)
         copies = [
@@ -177,7 +177,7 @@ class UrlShardSet:
             self._turn.end()
         return table
 
-    def _table(self, folder: str, numbered: tuple[int, Made]) -> Table:
+    def _table(self, folder: str, numbered: tuple[int, FinishedShard]) -> Table:
         """The table of a shard, fetched into ``folder``."""
         number, made = numbered
         place = os.path.join(folder, f"{number}.table")

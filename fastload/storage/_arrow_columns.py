@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Images:
+class ImagePlaces:
     """Where the images of a column lie.
 
     Attributes:
@@ -38,7 +38,7 @@ class Images:
     ends: np.ndarray
 
 
-def images_of(column: pa.ChunkedArray, name: str) -> Images:
+def images_of(column: pa.ChunkedArray, name: str) -> ImagePlaces:
     """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -95,7 +95,7 @@ def images_of(column: pa.ChunkedArray, name: str) -> Images:
         path_ends = np.asarray(ends - first, np.int64)
         file[outside] = len(buffers) + np.arange(len(outside), dtype=np.int32)
         nbytes[outside] = -1
-    return Images(buffers, file, none, offset, nbytes, blob, path_ends)
+    return ImagePlaces(buffers, file, none, offset, nbytes, blob, path_ends)
 
 
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:

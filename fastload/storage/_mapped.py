@@ -82,7 +82,7 @@ class MappedFiles:
         return mapped
 
 
-class Watch:
+class TruncationWatch:
     """Notices that the mapped file ``path`` was truncated, for example by copying over it.
 
     With the core, reading the missing part returns zeros until ``check`` is called, instead of
@@ -112,7 +112,7 @@ class MappedColumns:
     """
 
     def __init__(self, path: str) -> None:
-        self.watch: Watch | None = None
+        self.watch: TruncationWatch | None = None
         self._path = path
         self._map: mmap.mmap | bytes = b""
 
@@ -121,7 +121,7 @@ class MappedColumns:
         if not self._map:
             self._map = map_file(self._path)
             if isinstance(self._map, mmap.mmap):
-                self.watch = Watch(self._map, self._path)
+                self.watch = TruncationWatch(self._map, self._path)
         count = math.prod(shape)
         if offset + count * dtype.itemsize > len(self._map):
             raise StoreError(

@@ -31,7 +31,7 @@ from .._base.machine import memory, ranks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ._arrow_columns import Images
+    from ._arrow_columns import ImagePlaces
 
 THREADS = 4
 """Row groups decoded at a time, at most. Decoding one is mostly copying and waiting for the disk,
@@ -49,7 +49,7 @@ where a store has no row groups."""
 class DecodedColumn:
     """A column of a row group, and how much memory it takes."""
 
-    column: Images | pa.ChunkedArray
+    column: ImagePlaces | pa.ChunkedArray
     nbytes: int
 
 

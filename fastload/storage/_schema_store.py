@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import StoreError, UsageError
 from . import _row_groups
-from ._arrow_columns import Images, images_of, numbers_of
+from ._arrow_columns import ImagePlaces, images_of, numbers_of
 from ._column_store import ColumnField, ColumnStore, likely_label
 from ._probe import core_files
 from ._row_groups import RowGroups
@@ -180,7 +180,7 @@ class SchemaStore(ColumnStore):
 
 def images_in(
     column: pa.ChunkedArray, name: str, path: str, record: Callable[[int], int]
-) -> Images:
+) -> ImagePlaces:
     """The images of rows of the column ``name``: byte strings, or structs of these and a path.
 
     ``record`` gives the number of the record of a row.

@@ -24,7 +24,7 @@ from ._columns import field_arrays, fields_of
 from ._crc import crc32c
 from ._durable import sync
 from ._fields import Blobs, Field, is_text
-from ._mapped import Watch
+from ._mapped import TruncationWatch
 from ._read import open_regular
 from ._sums import Sums
 from .registry import Need
@@ -155,7 +155,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
         header, arrays = _parse(memoryview(mapped))
         table = _table(path, header, arrays)
         if isinstance(mapped, mmap.mmap):
-            table = dataclasses.replace(table, watch=Watch(mapped, place))
+            table = dataclasses.replace(table, watch=TruncationWatch(mapped, place))
     except _DAMAGE as error:
         raise StoreError(
             f"the sidecar is damaged or was not written by this version of fastload ({error}): "

@@ -95,7 +95,7 @@ class FolderStore(Store):
             )
         folders, files = _entries(self.path)
         names = [name for name in folders if not _is_unfinished(name)]
-        left_out = _LeftOut()
+        left_out = _LeftOutCounts()
         loose = left_out.images_of(self.path, files)
         splits = [name for name in names if name.lower() in SPLITS]
         if splits and splits == names and any(map(self._is_dataset, splits)):
@@ -228,7 +228,7 @@ def images_below(folder: str) -> list[str]:
             f"expected a folder of images, found none{nothing_at(folder)}", path=folder
         )
     paths: list[bytes] = []
-    _collect(folder, paths, _LeftOut())
+    _collect(folder, paths, _LeftOutCounts())
     start = len(os.path.join(folder, ""))
     return [os.fsdecode(path)[start:].replace(os.sep, "/") for path in paths]
 
@@ -251,7 +251,7 @@ def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-class _LeftOut:
+class _LeftOutCounts:
     """Counts what is left out of a folder."""
 
     def __init__(self) -> None:
@@ -300,7 +300,7 @@ def _entries(folder: str) -> tuple[list[str], list[str]]:
     return sorted(by_kind[0]), sorted(by_kind[1])
 
 
-def _collect(folder: str, paths: list[bytes], left: _LeftOut) -> None:
+def _collect(folder: str, paths: list[bytes], left: _LeftOutCounts) -> None:
     """Append the images below ``folder``: folders in the order of their paths, files by name."""
 
     def refuse(error: OSError) -> None:

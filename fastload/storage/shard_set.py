@@ -40,7 +40,7 @@ REPORT = "report.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Made:
+class FinishedShard:
     """A finished shard.
 
     Attributes:
@@ -99,20 +99,20 @@ class ShardPlace:
         """The folder of the finished shard."""
         return os.path.join(self.folder, f"{self.number:05d}")
 
-    def found(self) -> Made | None:
+    def found(self) -> FinishedShard | None:
         """The shard, if it is finished."""
         try:
             with open(os.path.join(self.finished, REPORT), "rb") as file:
                 about = file.read()
         except FileNotFoundError:
             return None
-        return Made(path=os.path.join(self.finished, self.name), **self.parsed(about))
+        return FinishedShard(path=os.path.join(self.finished, self.name), **self.parsed(about))
 
     def parsed(self, report: bytes) -> dict[str, Any]:
-        """The attributes of ``Made`` in a report, without its path."""
+        """The attributes of ``FinishedShard`` in a report, without its path."""
         try:
             about = json.loads(report)
-            Made(path="", **about)
+            FinishedShard(path="", **about)
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"the report of a finished shard is damaged ({error}): delete the folder "
@@ -130,7 +130,7 @@ class ShardPlace:
         *,
         classes: Sequence[str],
         metadata: Mapping[str, Any],
-    ) -> Made:
+    ) -> FinishedShard:
         """Write the shard: whole or not at all.
 
         ``write`` adds the records to a writer, and returns what is noted in the report.
@@ -184,7 +184,7 @@ class ShardPlace:
             }
         write_synced(os.path.join(folder, REPORT), json.dumps(about).encode())
 
-    def surely_found(self) -> Made:
+    def surely_found(self) -> FinishedShard:
         """The shard, which was just made."""
         made = self.found()
         if made is None:
@@ -219,7 +219,7 @@ class ShardSet:
             shard=shard,
         )
 
-    def commit(self, made: Sequence[Made]) -> Table:
+    def commit(self, made: Sequence[FinishedShard]) -> Table:
         """Write the manifest, and give all shards, in order, their names; the store's table."""
         tables = [table_of(self._format, shard.path) for shard in made]
         table = whole_table(self._format, self.path, tables)

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import StoreError, StoreNotFoundError
 from ._crc import crc32c
 from ._fields import Field, FieldColumn, Strings, is_label_dtype
-from ._mapped import Watch
+from ._mapped import TruncationWatch
 from ._probe import UNKNOWN, known_sizes, probe_sizes
 from ._read import open_regular
 from ._sums import Sums
@@ -84,7 +84,7 @@ class Table:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sample_fields: tuple[str, ...] | None = None
     fingerprints: Sequence[Fingerprint] | None = None
-    watch: Watch | None = None
+    watch: TruncationWatch | None = None
     sums: Sums = dataclasses.field(default_factory=lambda: Sums("", None))
     late: bool = False
     lookups: Spans | None = None

@@ -600,7 +600,7 @@ def test_pipe_among_the_files_is_skipped(tmp_path: Path) -> None:
 def test_memory_is_used_again_once_nothing_refers_to_it() -> None:
     from fastload.converters import _gather
 
-    memory = _gather._Memory()
+    memory = _gather._ReusedMemory()
     first = memory.take(100)
     view = first.data[10:20]
     place = first.ctypes.data

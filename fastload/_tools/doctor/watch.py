@@ -47,7 +47,7 @@ class Watch:
         self.seen = Observation()
         self._steps = steps
         self._places = places
-        self._made: weakref.WeakKeyDictionary[_Loader, Made] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[_Loader, Creation] = weakref.WeakKeyDictionary()
         self._loaders: dict[int, LoaderSeen] = {}
         self._kept: list[_Loader] = []  # kept alive, so that no other loader gets the same id
         self._now: LoaderSeen | None = None
@@ -89,7 +89,7 @@ class Watch:
             make(loader, *arguments, **named)
             given = inspect.signature(make).bind(loader, *arguments, **named).arguments
             given.pop(next(iter(given)))
-            self._made[loader] = Made(self._places.calling(), dict(given))
+            self._made[loader] = Creation(self._places.calling(), dict(given))
 
         return watched
 
@@ -231,7 +231,7 @@ class Watch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class Creation:
     """How a loader was created.
 
     Attributes:

@@ -22,7 +22,7 @@ from .._shards import Sharding
 from .._writer import WriterOptions
 from ..table import Indirect, Table, constant
 from ._array_writer import ArrayWriter
-from ._image_table import CLASSES, LABELS, Axes, Header, first_of, image_table, least_stored
+from ._image_table import CLASSES, LABELS, Axes, StoreHeader, first_of, image_table, least_stored
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -235,7 +235,7 @@ def folder_table(
     otherwise: Indirect,
     described: Sequence[str],
     attributes: Mapping[str, Any],
-    header: Header,
+    header: StoreHeader,
 ) -> Table:
     """The table of images in blocks, with the arrays that lie in the same folder.
 

@@ -146,7 +146,7 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Header:
+class StoreHeader:
     """What ``ArrayWriter.header`` wrote; empty for a store of another program.
 
     ``sums`` are the checksums of the columns by name; None: the store is another program's.
@@ -159,7 +159,7 @@ class Header:
     @classmethod
     def read(
         cls, text: object, name: str, version: int, path: str, has: Callable[[str], bool]
-    ) -> Header:
+    ) -> StoreHeader:
         """The header, checked; ``has`` says whether the store has a column.
 
         ``text`` is JSON or the decoded object; None if the store has no header.
@@ -206,7 +206,7 @@ def image_table(
     path: str,
     get: Callable[[str], np.ndarray | None],
     keys: Callable[[], Blobs],
-    header: Header,
+    header: StoreHeader,
     *,
     present: Collection[str],
     nbytes: np.ndarray,

@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...errors import StoreError
-from .._mapped import Watch
+from .._mapped import TruncationWatch
 from .._read import open_regular
 
 _MAGIC = 0xBEEFC0DE
@@ -95,7 +95,7 @@ class Pages:
             if os.fstat(file.fileno()).st_size < 2 * 256:
                 raise self._bad("expected an LMDB file, found fewer than two pages")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.watch = Watch(self._map, path)
+        self.watch = TruncationWatch(self._map, path)
         if need is not None:
             need(_first_ranges(len(self._map)))
         self.bytes = np.frombuffer(self._map, np.uint8)

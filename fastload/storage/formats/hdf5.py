@@ -47,7 +47,7 @@ from ._image_table import (
     CLASSES,
     IMAGES,
     Axes,
-    Header,
+    StoreHeader,
     arrays_of,
     axes_of,
     first_of,
@@ -92,7 +92,7 @@ def _layout(file: h5py.File, path: str) -> tuple[Table, Callable[[int], bytes]]:
     """The table of an open file, and what gives the bytes of a record through the library."""
     datasets, mapped = _datasets(file), MappedColumns(path)
     text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
-    header = Header.read(text, NAME, VERSION, path, datasets.__contains__)
+    header = StoreHeader.read(text, NAME, VERSION, path, datasets.__contains__)
     images = datasets.get(first_of(IMAGES, datasets) or "")
     pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
     if not pairs and images is None:
@@ -103,11 +103,11 @@ def _layout(file: h5py.File, path: str) -> tuple[Table, Callable[[int], bytes]]:
         )
     if pairs:
         ends = _array(datasets["offsets"], path, mapped)
-        places = _Places.encoded(datasets["bytes"], ends, path)
+        places = _RecordPlaces.encoded(datasets["bytes"], ends, path)
     elif _is_variable(images):
-        places = _Places.variable(images, path)
+        places = _RecordPlaces.variable(images, path)
     else:
-        places = _Places.raw(images, path)
+        places = _RecordPlaces.raw(images, path)
     count, offset, nbytes, indirect = len(places.nbytes), places.offset, places.nbytes, None
     if places.why is not None:
         offset = nbytes = np.zeros(count, np.int64)
@@ -134,7 +134,7 @@ def _layout(file: h5py.File, path: str) -> tuple[Table, Callable[[int], bytes]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Places:
+class _RecordPlaces:
     """Where the records lie, and how the library reads them if they do not lie there as they are.
 
     Attributes:
@@ -151,7 +151,7 @@ class _Places:
     axes: Axes | None = None
 
     @classmethod
-    def raw(cls, images: h5py.Dataset, path: str) -> _Places:
+    def raw(cls, images: h5py.Dataset, path: str) -> _RecordPlaces:
         """Of one dataset of pixels."""
         name = images.name.lstrip("/")
         axes = axes_of(images.shape, images.dtype, path, name)
@@ -163,7 +163,7 @@ class _Places:
         return cls(offset, nbytes, why, lambda index: axes.rgb(images[index]), axes)
 
     @classmethod
-    def encoded(cls, data: h5py.Dataset, ends: np.ndarray, path: str) -> _Places:
+    def encoded(cls, data: h5py.Dataset, ends: np.ndarray, path: str) -> _RecordPlaces:
         """Of image files one after the other, record i from ends[i] to ends[i + 1]."""
         if data.dtype != np.uint8 or data.ndim != 1 or ends.dtype.kind not in "iu" or not ends.size:
             raise StoreError(
@@ -187,7 +187,7 @@ class _Places:
         )
 
     @classmethod
-    def variable(cls, images: h5py.Dataset, path: str) -> _Places:
+    def variable(cls, images: h5py.Dataset, path: str) -> _RecordPlaces:
         """Of image files as arrays of variable length."""
         count, stored = images.shape[0], images.id.get_storage_size()
         if least_stored(images.shape, images.dtype.itemsize) > stored:

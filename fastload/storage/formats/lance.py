@@ -26,7 +26,7 @@ from ..base import Spans
 from ..column_options import DEFAULT, ColumnOptions
 from ..held import Held
 from ..registry import Format
-from ..remote.counters import Counters
+from ..remote.counters import RemoteCounters
 from ..remote.options import RemoteOptions
 from ..remote.urls import RemoteUrl, redacted
 
@@ -235,7 +235,7 @@ class LanceStore(SchemaStore):
         if not is_url(self._url.text):
             return None
         done = self._dataset.io_stats_snapshot()
-        counters = Counters(
+        counters = RemoteCounters(
             nbytes=done.read_bytes,
             missed_nbytes=done.read_bytes,
             requests=done.read_iops,

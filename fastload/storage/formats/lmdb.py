@@ -28,7 +28,7 @@ from .._writer import PartialWriter, WriterOptions
 from ..base import Batch, Spans
 from ..registry import Format, Need
 from ..table import Table, TableStore, constant
-from ._image_table import Header
+from ._image_table import StoreHeader
 from ._lmdb_pages import Fetch, Pages, Tree
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
         "metadata": values.json("metadata", dict),
         "crc32c": values.json("checksums", dict),
     }
-    header = Header.read(described, NAME, VERSION, path, values.names().__contains__)
+    header = StoreHeader.read(described, NAME, VERSION, path, values.names().__contains__)
     keys = reader.blobs("keys", "key_ends")
     if keys is None:
         raise StoreError("the column 'keys' is missing: pack it again", path=path)

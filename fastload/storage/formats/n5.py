@@ -37,7 +37,7 @@ from ._blocks import (
     pieces,
     read_json,
 )
-from ._image_table import IMAGES, Axes, Header, arrays_of, axes_of, first_of, least_stored
+from ._image_table import IMAGES, Axes, StoreHeader, arrays_of, axes_of, first_of, least_stored
 
 NAME = "n5"
 VERSION = 1
@@ -61,7 +61,7 @@ def read_n5(path: str) -> Table:
             os.path.join(path, *name.split("/"), "attributes.json")
         )
 
-    header = Header.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    header = StoreHeader.read(attributes.get("fastload"), NAME, VERSION, path, has)
     name = ""
     if "dimensions" not in attributes:
         there = {entry.name for entry in os.scandir(path) if entry.is_dir()}

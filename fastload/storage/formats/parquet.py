@@ -24,7 +24,7 @@ import numpy as np
 
 from ...errors import StoreError, StoreNotFoundError, UsageError, install, needed
 from .. import _row_groups
-from .._arrow_columns import Images
+from .._arrow_columns import ImagePlaces
 from .._read import open_regular, pread_all
 from .._row_groups import ColumnChunk, DecodedColumn, Key, Pins
 from .._schema_store import SchemaStore, images_in
@@ -403,7 +403,7 @@ class ParquetStore(SchemaStore):
                 # The next ones are decoded by threads meanwhile.
                 for group in itertools.islice(wanted, _row_groups.THREADS - len(begun)):
                     begun.append(self._pin(self._image, group))
-                images: Images = self._groups.wait(begun[0])
+                images: ImagePlaces = self._groups.wait(begun[0])
                 its = rows[mine]
                 if self._groups.roomy() or len(its) * _FEWEST > len(images.file):
                     file[mine] = -1 - len(memory) - images.file[its]
@@ -521,7 +521,7 @@ class ParquetStore(SchemaStore):
         ParquetStore.__init__(self, state["paths"], options=state["options"])
 
 
-def _copied(images: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _copied(images: ImagePlaces, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bytes of some images, one after the other, and where each begins and how long it is."""
     nbytes = images.nbytes[rows]
     ends = np.cumsum(nbytes)

@@ -44,7 +44,7 @@ from ._image_table import (
     CLASSES,
     IMAGES,
     Axes,
-    Header,
+    StoreHeader,
     arrays_of,
     axes_of,
     first_of,
@@ -469,7 +469,7 @@ def _table(
     own = "fastload" in content
     if own:  # torch can be told to write no checksums
         file.check_content()
-    header = Header.read(content.get("fastload"), NAME, VERSION, path, content.__contains__)
+    header = StoreHeader.read(content.get("fastload"), NAME, VERSION, path, content.__contains__)
 
     def get(name: str) -> np.ndarray | None:
         value = content.get(name)

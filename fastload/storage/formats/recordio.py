@@ -337,15 +337,15 @@ _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
 
 def open_recordio(path: str) -> Store:
     """The store at ``path``: RecordIO files, one or the shards of one store."""
-    return TableStore(path, _Reader())
+    return TableStore(path, _RecordIOReader())
 
 
 def _open_ranged(path: str, need: Need) -> Store:
-    reader = _Reader(need)
+    reader = _RecordIOReader(need)
     return open_ranged(path, need, NAME, reader)
 
 
-class _Reader:
+class _RecordIOReader:
     """Path -> the table of RecordIO files. Records in several pieces lie in memory."""
 
     def __init__(self, need: Need | None = None) -> None:

@@ -35,7 +35,7 @@ from ._blocks import (
     pieces,
     read_json,
 )
-from ._image_table import IMAGES, Axes, Header, arrays_of, axes_of, first_of
+from ._image_table import IMAGES, Axes, StoreHeader, arrays_of, axes_of, first_of
 
 NAME = "zarr"
 VERSION = 1
@@ -65,7 +65,7 @@ def read_zarr(path: str) -> Table:
     def has(name: str) -> bool:
         return name in attributes or _is_array(path, name)
 
-    header = Header.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    header = StoreHeader.read(attributes.get("fastload"), NAME, VERSION, path, has)
     name = ""
     if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
         there = {entry.name for entry in os.scandir(path) if entry.is_dir()}

@@ -7,7 +7,7 @@ import threading
 
 
 @dataclasses.dataclass
-class Counters:
+class RemoteCounters:
     """Sums since the store was opened in this process; safe to add to from any thread.
 
     Attributes:

@@ -4,9 +4,9 @@ How it runs
     One thread with an event loop sends all requests of a process, the most urgent first. It starts
     with the first request and ends by itself a moment after the last one.
 How many at a time
-    ``Pace`` begins with a few and doubles or halves them as long as that makes the link faster.
-    Large ones are fewer: all that are in flight share the link, so what is needed first would wait
-    for what is needed later.
+    ``RequestPace`` begins with a few and doubles or halves them as long as that makes the link
+    faster. Large ones are fewer: all that are in flight share the link, so what is needed first
+    would wait for what is needed later.
 How it ends
     success    ``Request.deliver`` gets the bytes, on another thread, so that writing them to a disk
                does not delay the other requests.
@@ -42,7 +42,7 @@ from typing import Any, TypeVar
 
 from ..._base.timeline import gauge
 from ...errors import StoreError, StoreNotFoundError, UsageError
-from .counters import Counters
+from .counters import RemoteCounters
 from .service import Changed, Permanent, RemoteObject, Service
 from .urls import RemoteUrl, redacted
 
@@ -69,7 +69,7 @@ class Origin:
 
     service: Service
     secrets: tuple[str, ...]
-    counters: Counters
+    counters: RemoteCounters
 
 
 @dataclasses.dataclass(eq=False)
@@ -95,7 +95,7 @@ class Request:
         return self.stop - self.start
 
 
-class Pace:
+class RequestPace:
     """How many requests to send at a time, as the link proves to be.
 
     Throughput is compared between rounds of twice as many answers as requests are in flight: twice
@@ -204,7 +204,7 @@ class Requests:
         self._wake: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._ending = False
-        self.pace = Pace()
+        self.pace = RequestPace()
         self._latencies = Latencies()
         self._in_flight = self._received = 0
 
@@ -412,7 +412,7 @@ class Requests:
             gauge("bytes fetched", self._received)
 
     async def _attempt(
-        self, make: Callable[[], Awaitable[_T]], counters: Counters, nbytes: int
+        self, make: Callable[[], Awaitable[_T]], counters: RemoteCounters, nbytes: int
     ) -> _T:
         begin = time.monotonic()
         deadline = begin + _ATTEMPT_S + nbytes / _SLOWEST_PER_S

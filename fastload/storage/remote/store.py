@@ -24,7 +24,7 @@ from ..wrapped import WrappedStore
 from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
 from .cache import BlockCache, Hold, LostFiles, Ranges, cache_for, let_go
-from .counters import Counters
+from .counters import RemoteCounters
 from .finding import Finder, cache_names
 from .mirror import Mirror
 from .options import RemoteOptions
@@ -178,7 +178,7 @@ class RemoteStore(WrappedStore):
     def __init__(self, url: str, options: RemoteOptions, columns: ColumnOptions = DEFAULT) -> None:
         self._url, self._options, self._columns = RemoteUrl(url), options, columns
         self.path = self._url.shown
-        self.counters = Counters()
+        self.counters = RemoteCounters()
         self._attached: _Attached | None = None
         # Whose files were lost: batches and columns may still use them.
         self._before: list[_Attached] = []
@@ -548,4 +548,4 @@ class RemoteStore(WrappedStore):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.counters = Counters()
+        self.counters = RemoteCounters()

@@ -12,7 +12,7 @@ import pytest
 import fastload.storage.remote.requests as requests_module
 from fastload import MissingDependencyError, StoreError
 from fastload.storage import Store, open_store
-from fastload.storage.remote.requests import Latencies, Pace
+from fastload.storage.remote.requests import Latencies, RequestPace
 from object_server import Faults, ObjectServer
 
 Opener = Callable[..., Store]
@@ -75,7 +75,7 @@ def test_more_requests_are_sent_as_long_as_that_is_faster(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(requests_module.time, "monotonic", lambda: now)
-    pace, widths = Pace(first=4), []
+    pace, widths = RequestPace(first=4), []
     for _ in range(3000):  # a link that serves 32 requests at a time, and is slower with more
         rate = min(pace.width, 32) - max(0, pace.width - 32) / 2
         now += 1.0 / rate
@@ -84,7 +84,7 @@ def test_more_requests_are_sent_as_long_as_that_is_faster(
     assert widths[-1] == 32 and max(widths) == 64
     for _ in range(20):
         pace.refused()
-    assert pace.width == Pace.least
+    assert pace.width == RequestPace.least
 
 
 def test_a_link_that_a_few_requests_fill_gets_no_more_of_them(
@@ -92,7 +92,7 @@ def test_a_link_that_a_few_requests_fill_gets_no_more_of_them(
 ) -> None:
     now = 100.0  # idle until then
     monkeypatch.setattr(requests_module.time, "monotonic", lambda: now)
-    pace, blocks = Pace(), 4
+    pace, blocks = RequestPace(), 4
     for _ in range(40):  # all in flight share the link, so they arrive together
         now += blocks * 8 / 50
         for left in range(blocks, 0, -1):
@@ -106,7 +106,7 @@ def test_a_link_that_begins_faster_than_it_lasts_keeps_its_requests(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(requests_module.time, "monotonic", lambda: now)
-    pace, widths = Pace(), []
+    pace, widths = RequestPace(), []
     for answer in range(3000):  # 20 ms each, 450 a second; the first ones three times as many
         now += 1.0 / min(pace.width / 0.02, 1350 if answer < 100 else 450)
         pace.answered(100_000, waiting=True, in_flight=pace.width)
@@ -132,7 +132,7 @@ def test_a_slow_link_is_not_asked_twice_for_its_first_large_requests() -> None:
 
 def test_large_requests_are_fewer_at_a_time_than_small_ones() -> None:
     def most(nbytes: int) -> int:
-        pace = Pace()
+        pace = RequestPace()
         return next(n for n in itertools.count() if not pace.room(n, (n + 1) * nbytes))
 
     assert [most(nbytes) for nbytes in (100_000, 8 << 20, 64 << 20)] == [16, 4, 4]
