@@ -19,8 +19,6 @@ class WrongOutput(Exception):
 
 @dataclasses.dataclass(kw_only=True)
 class Seen:
-    """What was in an epoch."""
-
     images: int = 0
     labels: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
     total: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(3))

@@ -19,7 +19,6 @@ _PAGE = mmap.PAGESIZE
 
 
 def files(folder: Path) -> list[Path]:
-    """All files below ``folder``."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -200,7 +200,6 @@ def mnist(count: int) -> Any:
 
 
 def tensors(count: int) -> Any:
-    """A TensorDataset of uint8 images and labels."""
     images = torch.randint(0, 256, (count, 3, 64, 64), dtype=torch.uint8)
     return TensorDataset(images, torch.arange(count) % 10)
 

@@ -97,7 +97,6 @@ class Script:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """What has to be installed."""
         return (*self.needs, *("huggingface_hub", "safetensors", "yaml") * self.timm)
 
     def clone(self, repos: str) -> str:

@@ -64,7 +64,6 @@ class Workload:
         return cls(**values)
 
     def mask_of(self, path: str) -> str:
-        """The mask's path of the image at ``path``."""
         return str((Path(self.masks) / Path(path).relative_to(self.images)).with_suffix(".png"))
 
     def samples(self) -> tuple[list[tuple[str, int]], list[str]]:

@@ -277,7 +277,6 @@ def _run_lengths(text: bytes) -> list[int]:
 
 
 def _read(folder: str, path: str) -> _Annotated:
-    """The annotations at ``path`` of the images in ``folder``."""
     if os.path.isfile(path) and path.lower().endswith(".json"):
         return _coco(folder, path)
     if os.path.isfile(path) and path.lower().endswith(".txt"):  # one of VOC's ImageSets

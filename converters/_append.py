@@ -241,7 +241,6 @@ def _noted(stores: Sequence[Store]) -> dict[str, Any]:
 
 
 def _clear(work: Workplace, *stores: str) -> None:
-    """Delete the files of ``stores`` in ``work``."""
     names = [
         file for store in stores for file in (store, f"{store}.partial", *companions_of(store))
     ]

@@ -180,7 +180,6 @@ class Beside:
                            self._kinds)  # fmt: skip
 
     def update(self, digest: hashlib.blake2b) -> None:
-        """Add labels and all that was read to ``digest``."""
         update_digest(digest, self.labels, self.classes)
         if self._kinds:
             digest.update(self._read)

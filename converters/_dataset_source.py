@@ -89,7 +89,6 @@ class DatasetSource(PackSource):
         return image, label
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
-        """As in ``PackSource``."""
         labels = [sample.label for sample in samples]
         missing = sum(label is None for label in labels)
         if missing not in (0, len(labels)):

@@ -106,7 +106,6 @@ class RayTasks:
         self._done: dict[str, tuple[int, int]] = {}  # the same of finished tasks
 
     def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> list[TaskResults]:
-        """Write the store of each job."""
         with contextlib.ExitStack() as stack:
             begun = []
             for job in jobs:
@@ -230,7 +229,6 @@ class Noted:
     kept: collections.Counter[str]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able."""
         return {
             "skipped": [dataclasses.asdict(file) for file in self.skipped],
             "kept": dict(self.kept.most_common()),
@@ -238,7 +236,6 @@ class Noted:
 
     @classmethod
     def from_json(cls, noted: Mapping[str, Any]) -> Noted:
-        """The inverse of ``to_json``."""
         return cls(
             skipped=[Skipped(**file) for file in noted["skipped"]],
             kept=collections.Counter(noted["kept"]),
@@ -328,7 +325,6 @@ def _some(numbers: Iterator[int], most: int) -> Iterator[int]:
 
 
 def _result(ray: Any, reference: Any, place: ShardPlace) -> FinishedShard:
-    """What a task returned."""
     try:
         made = ray.get(reference)
     except ray.exceptions.RayTaskError as error:

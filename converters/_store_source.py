@@ -158,12 +158,10 @@ class StoreSource(PackSource):
         return digest.hexdigest()
 
     def where(self, index: int) -> str:
-        """The file of the record."""
         file = self.store.places(self._everything[index : index + 1]).file
         return self.store.shown(int(file[0]))
 
     def offset(self, index: int) -> int | None:
-        """Of the record."""
         if self.store.indirect is not None:
             return None
         return int(self.store.places(self._everything[index : index + 1]).offset[0])
@@ -302,7 +300,6 @@ class FolderSource(PackSource):
         return digest.hexdigest()
 
     def where(self, index: int) -> str:
-        """The file."""
         return self.files.shown(self.store.files[index])
 
     def changed(self, index: int, since_ns: int) -> bool:

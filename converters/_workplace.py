@@ -33,7 +33,6 @@ class Workplace:
         self.staged = self.file(os.path.basename(path))
 
     def file(self, name: str) -> str:
-        """Path of a file in it."""
         return os.path.join(self.folder, name)
 
     def begin(self) -> None:

@@ -73,7 +73,6 @@ class Loader(abc.ABC):
         return f"not installed: {', '.join(packages)}" if missing else None
 
     def load(self) -> None:
-        """Import all that it needs."""
         for module in self.needs:
             importlib.import_module(module)
 
@@ -97,7 +96,6 @@ class Loader(abc.ABC):
         return Path(work.stores) / f"{Path(work.images).name}-{self.store}{masks}"
 
     def data_folder(self, work: Workload) -> Path:
-        """The folder that it reads."""
         return Path(work.images) if self.store is None else self.store_folder(work)
 
     def prepare(self, work: Workload, *, fresh: bool = False) -> None:

@@ -172,7 +172,6 @@ class _Trial:
         return self.process
 
     def close(self) -> None:
-        """End the process."""
         if self.process is not None:
             self.process.stop()
 

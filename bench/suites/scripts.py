@@ -219,7 +219,6 @@ def _cpu_s() -> float:
 
 
 def _commit(script: Script, repos: Path) -> dict[str, str]:
-    """The commit of its checkout."""
     command = ["git", "-C", str(repos / script.folder), "rev-parse", "--short=10", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return {"checkout": done.stdout.strip()} if done.returncode == 0 else {}

@@ -44,7 +44,6 @@ class ColumnOptions:
 
     @property
     def given(self) -> list[str]:
-        """The names of the options that were given."""
         named = {"column": self.column, "memory_limit": self.memory_limit}
         return [name for name, value in named.items() if value is not None]
 

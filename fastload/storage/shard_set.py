@@ -96,7 +96,6 @@ class ShardPlace:
 
     @property
     def finished(self) -> str:
-        """The folder of the finished shard."""
         return os.path.join(self.folder, f"{self.number:05d}")
 
     def found(self) -> FinishedShard | None:

@@ -44,7 +44,6 @@ class WrappedStore(Store):
         """The store behind it."""
 
     def _ask(self, question: Callable[[Store], _T]) -> _T:
-        """What ``question`` of the inner store returns."""
         return question(self.inner)
 
     def _describe(self, inner: Store) -> None:

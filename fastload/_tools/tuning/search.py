@@ -206,7 +206,6 @@ class _Search:
         return [point for point in measured if point in own or point in rest]
 
     def _own(self, points: list[Point]) -> list[Point]:
-        """The points with the batch size in use."""
         return [point for point in points if point.batch_size == self._batch_size]
 
     def _worth_caching(self, left: list[Point]) -> bool:
@@ -260,7 +259,6 @@ class _Search:
         )
 
     def _left_s(self) -> float:
-        """Seconds of the budget that are left."""
         return max(0.0, self._budget_s - self._spent())
 
     def _beside_torch(self, point: Point) -> list[tuple[float, float]]:

@@ -71,7 +71,6 @@ class ArrayWriter(PartialWriter):
         self._columns.append(columns)
 
     def _one_size(self, columns: Columns) -> tuple[int, int]:
-        """The width and height of all images."""
         width, height = self._size or columns.sizes[0].tolist()
         other = np.flatnonzero((columns.sizes != (width, height)).any(axis=1))
         if len(other):

@@ -152,7 +152,6 @@ class _RecordPlaces:
 
     @classmethod
     def raw(cls, images: h5py.Dataset, path: str) -> _RecordPlaces:
-        """Of one dataset of pixels."""
         name = images.name.lstrip("/")
         axes = axes_of(images.shape, images.dtype, path, name)
         begin, why = _place(images, path)

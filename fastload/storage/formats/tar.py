@@ -284,7 +284,6 @@ class _Scan:
                 yield name, FieldColumn(Field(name, kind), strings)
 
     def _with(self, extension: bytes) -> np.ndarray:
-        """The members with this extension."""
         if extension not in self._extensions:
             return np.empty(0, np.int64)
         return np.flatnonzero(self._extension == self._extensions.index(extension))

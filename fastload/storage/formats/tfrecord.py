@@ -341,7 +341,6 @@ class _Scan:
 
 
 def _field_name(feature: bytes) -> str:
-    """What the field of a feature is called."""
     name = feature.decode("utf-8", "replace").removeprefix("image/").replace("/", ".")
     return f"feature.{name}" if name in RESERVED else name
 

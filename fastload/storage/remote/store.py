@@ -205,8 +205,6 @@ class RemoteStore(WrappedStore):
         return Origin(service, options.secrets(), self.counters)
 
     def _listed(self, origin: Origin, manifest: str) -> list[str]:
-        """The files that the manifest lists."""
-
         def listed(attached: _Attached) -> list[str]:
             place = attached.mirror.path(manifest)
             attached.need([(place, 0, -1)])
