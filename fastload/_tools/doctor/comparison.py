@@ -16,13 +16,10 @@ _NEGLIGIBLE = 0.03  # smaller differences are ignored even if significant
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Runs of a script with FastLoader against unchanged runs.
+    """Runs of a script with FastLoader against unchanged runs: images/s ``after`` and ``before``.
 
-    Attributes:
-        before, after: images/s unchanged, and with FastLoader.
-        ratio: ``after`` / ``before``.
-        low, high: bounds of the ratio, from the spread within and between the runs.
-        kind: class of the loader over which the loop ran.
+    ``low`` and ``high`` are bounds of the ratio, from the spread within and between the runs;
+    ``kind`` is the class of the loader over which the loop ran.
     """
 
     before: float

@@ -33,8 +33,7 @@ _NAMES = (
 class Counters:
     """Patches torch, Pillow and ``open`` to count calls in the code of datasets.
 
-    Args:
-        profiler: notified when the code of a dataset runs.
+    It tells ``profiler`` when that code runs.
     """
 
     def __init__(self, profiler: Profiler) -> None:

@@ -20,13 +20,10 @@ from .rules import Finding, findings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The result of an examination.
+    """What ``examine`` saw in the unchanged script, and what to change, the largest gain first.
 
-    Attributes:
-        seen: observation of the unchanged script.
-        findings: what to change, the largest gain first.
-        applied: comparison with FastLoader in place of DataLoader; None if it was not requested, or
-            if it failed, which is a finding.
+    ``applied`` is the comparison with FastLoader in place of DataLoader; None if it was not
+    requested, or if it failed, which is a finding.
     """
 
     seen: Observation
@@ -60,14 +57,9 @@ def examine(
 ) -> Diagnosis:
     """Run an unchanged training script for some steps, and find what slows it down.
 
-    Args:
-        script: path of the script; it runs in a separate process, with ``arguments``.
-        steps: number of training steps (calls of ``backward``) after which it is stopped.
-        timeout_s: time limit of the run.
-
-    Raises:
-        UsageError: there is no such script.
-        ScriptError: the script failed, or it has no training loop over a DataLoader.
+    It runs in a separate process, with ``arguments``, until so many ``steps`` (calls of
+    ``backward``) or ``timeout_s``. Raises ScriptError if it fails, or has no training loop over a
+    DataLoader.
     """
     script = os.path.abspath(os.fspath(script))
     if not os.path.isfile(script):
@@ -87,9 +79,6 @@ def apply(
     """The diagnosis with a comparison of the script with FastLoader and unchanged.
 
     Both run twice, in turn. A failure is added to the findings.
-
-    Args:
-        diagnosis: result of ``examine``; the other arguments are as there.
     """
     runs: dict[bool, list[LoaderSeen]] = {True: [], False: []}
     script = os.path.abspath(os.fspath(script))

@@ -14,8 +14,7 @@ class MaterialisedSeen:
     """Code of the dataset that asks for the pixels of a deferred image.
 
     Attributes:
-        function: what it calls.
-        where: ``file:line`` of the call.
+        function, where: what it calls, and the call's ``file:line``.
         images: for how many of the images that were opened, as a share; more than 1 if it asks for
             several parts of one.
         share: part of the time for a batch that it takes.
@@ -55,9 +54,8 @@ class FunctionSeen:
     """A function in which the dataset's code spends time.
 
     Attributes:
-        name: name of the function, with its class; or of the torchvision transform.
+        name: with its class; or of the torchvision transform.
         where: ``file:line`` of its definition; for a torchvision transform, of the call.
-        torchvision: whether it is a torchvision transform.
         line: ``file:line`` of the line in it that was sampled most often.
         looks: number of the profiler's samples of the dataset's code.
         share: share of these samples in this function.

@@ -23,11 +23,7 @@ _OTHERS = tuple(
 
 
 class Places:
-    """Distinguishes the user's code from libraries.
-
-    Args:
-        script: path of the script; all code in its folder is the user's, wherever that is.
-    """
+    """Distinguishes the user's code, which is all in the folder of ``script``, from libraries."""
 
     def __init__(self, script: str) -> None:
         self._folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")

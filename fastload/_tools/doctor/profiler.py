@@ -32,9 +32,7 @@ _Key = tuple[str, str, bool]  # place and name of a function; whether it is torc
 class Profiler:
     """Samples one thread of this process at a time, and of each process forked later.
 
-    Args:
-        places: distinguishes the user's code.
-        folder: folder in which each process writes its samples.
+    Each process writes its samples into ``folder``; ``places`` distinguishes the user's code.
     """
 
     places: Places

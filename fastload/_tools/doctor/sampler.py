@@ -17,8 +17,7 @@ _STEADY = 0.5  # steady growth is at the end at least this share of its maximum
 class Sampler(threading.Thread):
     """Samples running threads of this process and its children, and the children's memory.
 
-    Args:
-        batches: returns the number of batches that all children have made.
+    ``batches`` returns the number of batches that all children have made.
     """
 
     def __init__(self, batches: Callable[[], float]) -> None:
@@ -53,12 +52,10 @@ class Sampler(threading.Thread):
 def growth(looks: Sequence[tuple[float, int]]) -> float:
     """Growth of one process per batch of all, in bytes; 0.0 if there is no steady growth.
 
-    A starting process grows too: it imports, allocates, and copies pages that it shared. That ends
-    soon. Growth counts only if it is positive in each third of the run after the start, and at the
-    end about as fast as before.
-
-    Args:
-        looks: (batches of all processes so far, private bytes of this one).
+    ``looks``: (batches of all processes so far, private bytes of this one). A starting process
+    grows too: it imports, allocates, and copies pages that it shared. That ends soon. Growth counts
+    only if it is positive in each third of the run after the start, and at the end about as fast as
+    before.
     """
     if not looks:
         return 0.0

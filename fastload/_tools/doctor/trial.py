@@ -23,11 +23,8 @@ def trial(
 ) -> FastSeen:
     """FastLoader with the arguments of a DataLoader, as after a change of the import.
 
-    Args:
-        arguments: the arguments given to DataLoader.
-        seconds: duration of the measurement, if an engine is used, or images are deferred; at least
-            two batches.
-        clock: returns the time in seconds.
+    If an engine is used, or images are deferred, it is measured for ``seconds``, at least two
+    batches.
     """
     try:
         loader: FastLoader[Any] = FastLoader(**arguments)

@@ -38,9 +38,7 @@ class Enough(BaseException):
 class Watch:
     """Patches torch to observe loops over DataLoaders and FastLoaders.
 
-    Args:
-        steps: number of training steps after which the script is ended.
-        places: distinguishes the user's code.
+    After ``steps`` training steps it ends the script. ``places`` distinguishes the user's code.
     """
 
     def __init__(self, steps: int, places: Places) -> None:
@@ -232,12 +230,7 @@ class Watch:
 
 @dataclasses.dataclass(frozen=True)
 class Creation:
-    """How a loader was created.
-
-    Attributes:
-        where: ``file:line`` in the user's code.
-        arguments: the given arguments of torch's DataLoader, by name.
-    """
+    """Where the user created a loader (``file:line``), with which arguments of DataLoader."""
 
     where: str
     arguments: dict[str, object]

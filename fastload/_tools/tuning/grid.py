@@ -18,13 +18,8 @@ _CACHES = (None, "dct", "decoded")
 class Grid:
     """The settings that may be tried.
 
-    Attributes:
-        workers, batches: values of the coarse grid, ascending.
-        most_workers, most_batch: upper limits for refinement.
-        fixed_batch: whether only one batch size is tried.
-        caches: whether caches are tried.
-        pinning: whether pinned memory is tried.
-        scaling: whether decode="scaled" is tried.
+    ``workers`` and ``batches`` are values of the coarse grid, ascending; ``most_workers`` and
+    ``most_batch`` limit refinement. ``scaling``: whether decode="scaled" is tried.
     """
 
     workers: tuple[int, ...]

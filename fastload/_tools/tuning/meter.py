@@ -27,7 +27,6 @@ class Trial:
     """The measurements of one setting.
 
     Attributes:
-        point: the setting.
         rates: images/s, one value per block of some batches.
         filling: images/s of an epoch that fills the cache, one value per visit; empty without a
             cache.
@@ -57,10 +56,8 @@ class Trial:
 class Meter:
     """Measures settings of one target.
 
-    Args:
-        target: the dataset.
-        step: called with each batch, as in a training loop; None: measure the loader alone.
-        memory_limit: bytes that a setting may use; None: half of the available memory.
+    ``step`` is called with each batch, as in a training loop; None: the loader alone is measured.
+    ``memory_limit``: bytes that a setting may use; None: half of the available memory.
     """
 
     def __init__(

@@ -51,11 +51,9 @@ class Target:
 
     Attributes:
         name: the user's name for it.
-        dataset: dataset for FastLoader.
         plain: dataset for torch's DataLoader, for comparison; it does not use fastload's engines.
         options: further arguments of both loaders.
-        shuffled: whether the order is random.
-        batch_size: batch size of the given loader; None without one.
+        batch_size: of the given loader; None without one.
     """
 
     name: str
@@ -132,17 +130,11 @@ class _Decoded(Dataset[Any]):
 
 
 def target_of(source: object, transform: Callable[[Any], Any] | None = None) -> Target:
-    """The target for ``source``.
+    """The target for a path, a Dataset, a DataLoader, or a function that returns one of them.
 
-    Args:
-        source: path of a store or of a folder of images; a Dataset; a DataLoader, whose
-            dataset, collate_fn and similar arguments are used; or a function that returns one of
-            them.
-        transform: for a path; None: random crops of 224 x 224, flipped and normalised, or no crops
-            if the images are small and of one size.
-
-    Raises:
-        UsageError: ``source`` is something else, or the dataset is empty.
+    Of a DataLoader, its dataset, collate_fn and similar arguments are used. ``transform`` is for a
+    path; None: random crops of 224 x 224, flipped and normalised, or no crops if the images are
+    small and of one size.
     """
     if isinstance(source, (str, os.PathLike)):
         target = _of_path(os.fspath(source), transform)
