@@ -226,20 +226,22 @@ def _run(suite: Suite, variant: str, options: Options) -> list[report.Row]:
         raise click.ClickException(str(error)) from error
 
 
-def _variants(given: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+def _variants(given: str | None, existing: tuple[str, ...]) -> tuple[str, ...]:
     if given == "all":
-        return known
-    return _split("variant", given, known) if given else known[:1]
+        return existing
+    return _split("variant", given, existing) if given else existing[:1]
 
 
-def _split(what: str, given: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+def _split(what: str, given: str | None, existing: tuple[str, ...]) -> tuple[str, ...]:
     """Names out of "a,b"; all known ones where nothing was given."""
     if given is None:
-        return known
+        return existing
     names = tuple(name.strip() for name in given.split(",") if name.strip())
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in existing]
     if unknown:
-        raise click.BadParameter(f"no {what} {', '.join(unknown)}; there are: {', '.join(known)}")
+        raise click.BadParameter(
+            f"no {what} {', '.join(unknown)}; there are: {', '.join(existing)}"
+        )
     return names
 
 

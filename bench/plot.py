@@ -89,15 +89,15 @@ def overview(rows: Sequence[Row]) -> dict[str, Row]:
     They are torch's loader, DALI, the best other loader, and fastload on the folder and on a DCT
     store, in the training recipe of photos.
     """
-    known = {
+    row_of = {
         row["loader"]: row
         for row in rows
         if (row["suite"], row["variant"], row["metric"]) == _OVERVIEW_ROWS and row["median"]
     }
-    others = [row for name, row in known.items() if name not in _OVERVIEW_NAMES]
-    if not known.keys() >= _OVERVIEW_NAMES.keys() or not (best := report.best_peer(others)):
+    others = [row for name, row in row_of.items() if name not in _OVERVIEW_NAMES]
+    if not row_of.keys() >= _OVERVIEW_NAMES.keys() or not (best := report.best_peer(others)):
         return {}
-    named = {label: known[loader] for loader, label in _OVERVIEW_NAMES.items()}
+    named = {label: row_of[loader] for loader, label in _OVERVIEW_NAMES.items()}
     named[best["loader"]] = best
     return dict(sorted(named.items(), key=lambda item: -float(item[1]["median"])))
 

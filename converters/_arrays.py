@@ -43,11 +43,11 @@ def check_sizes(
     if sizes is None:
         return
     every = np.arange(len(source), dtype=np.int64)
-    known = every[(sizes > 0).all(axis=1)]  # files that are not images are found when they are read
-    sides = np.sort(sizes[known], axis=1) if exif else sizes[known]
+    sized = every[(sizes > 0).all(axis=1)]  # files that are not images are found when they are read
+    sides = np.sort(sizes[sized], axis=1) if exif else sizes[sized]
     different, first = np.unique(sides, axis=0, return_index=True)
     targets: dict[tuple[int, int], int] = {}
-    for (width, height), at in zip(different.tolist(), known[first].tolist(), strict=True):
+    for (width, height), at in zip(different.tolist(), sized[first].tolist(), strict=True):
         size = (width, height) if resize is None else resize.target(width, height)
         targets.setdefault(size, at)
         if len(targets) > 1:

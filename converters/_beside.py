@@ -158,8 +158,8 @@ class Beside:
             except OSError:
                 status = None  # reading it is the error
             if status is not None:
-                known = path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-                self.read(repr(known).encode("utf-8", "surrogateescape"))
+                version = path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+                self.read(repr(version).encode("utf-8", "surrogateescape"))
 
     def read(self, data: bytes) -> None:
         """Note a part of what labels and fields were made of, for ``digest``."""
@@ -212,8 +212,8 @@ def matched(
 
     Files without an image are left out, and said.
     """
-    known = by_stem(folder, names)
-    paths = [known.pop(stem_of(key), "") for key in keys]
+    unmatched = by_stem(folder, names)
+    paths = [unmatched.pop(stem_of(key), "") for key in keys]
     if not any(paths):
         example = os.path.join(folder, stem_of(keys[0]))
         raise StoreError(
@@ -223,10 +223,10 @@ def matched(
             "column for each (file_columns)",
             path=folder,
         )
-    if known:
-        left = min(known.values())
+    if unmatched:
+        left = min(unmatched.values())
         reason = f"no image has this name, so it is the {what} of none"
-        beside.left_out.append(LeftOut(reason=reason, files=len(known), example=left))
+        beside.left_out.append(LeftOut(reason=reason, files=len(unmatched), example=left))
     return paths
 
 
@@ -249,12 +249,12 @@ def of_folder(store: FolderStore, keys: Sequence[str], chosen: Chosen) -> Beside
     beside.left_out = list(store.left_out)
     if chosen.masks is not None:
         add_masks(beside, keys, chosen.masks)
-    known = ["masks"]
+    taken = ["masks"]
     for suffix in sorted({os.path.splitext(files.example)[1] for files in store.left_out}):
         if suffix in _KINDS and _add_beside(beside, store, suffix) and suffix != ".txt":
-            known.append("label")
-    chosen.refuse(repr(store.path), *known)
-    if "label" in known and (beside.labels is None or chosen.label is not None):
+            taken.append("label")
+    chosen.refuse(repr(store.path), *taken)
+    if "label" in taken and (beside.labels is None or chosen.label is not None):
         _label_beside(beside, chosen)
     return beside
 

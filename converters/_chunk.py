@@ -62,8 +62,8 @@ def read_chunk(
     if gatherer is None or samples is not None or not encoder.as_is or stop.is_set():
         return _one_by_one(source, indices, encoder, stop, samples)
     gathered = gatherer.read(indices)
-    indices, left = np.split(indices, [len(gathered.known)])
-    mine = indices[gathered.known]
+    indices, left = np.split(indices, [len(gathered.readable)])
+    mine = indices[gathered.readable]
     whole = Chunk(
         indices=mine,
         data=list(gathered.data),
@@ -75,9 +75,9 @@ def read_chunk(
         kept=collections.Counter(),
         left=left,
     )
-    if bool(gathered.known.all()):
+    if bool(gathered.readable.all()):
         return whole
-    others = _one_by_one(source, indices[~gathered.known], encoder, stop, None)
+    others = _one_by_one(source, indices[~gathered.readable], encoder, stop, None)
     return _merged(source, whole, others)
 
 
@@ -128,8 +128,8 @@ def _one_by_one(
         done.append(index)
         taken.append(sample)
         data.append(encoded.data)
-        known = sample.crc32c if encoded.data is sample.data else None
-        crcs.append(crc32c(encoded.data) if known is None else known)
+        crc = sample.crc32c if encoded.data is sample.data else None
+        crcs.append(crc32c(encoded.data) if crc is None else crc)
         if encoded.kept is not None:
             kept[encoded.kept] += 1
         shape.append((encoded.width, encoded.height, encoded.kind))

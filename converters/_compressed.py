@@ -38,8 +38,8 @@ class CompressedSource(StoreSource):
         super().__init__(store, chosen.label)
         self.path = path
         status = os.stat(path)
-        known = path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, chosen.label
-        self.identity = repr(known)
+        version = path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, chosen.label
+        self.identity = repr(version)
 
     def paths(self) -> list[str]:
         return [self.path]
@@ -85,10 +85,10 @@ def compressed_source(path: str, chosen: Chosen) -> CompressedSource | None:
 
 def _decompressing(path: str, tool: str) -> Any:
     """The decompressed content, as a file."""
-    known: dict[str, Callable[[str], Any]]
-    known = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
-    if tool in known:
-        return known[tool](path)
+    openers: dict[str, Callable[[str], Any]]
+    openers = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+    if tool in openers:
+        return openers[tool](path)
     for module in ("compression.zstd", "pyarrow"):  # Python 3.14 has the first
         with contextlib.suppress(ImportError):
             library = importlib.import_module(module)

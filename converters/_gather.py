@@ -19,7 +19,7 @@ import numpy as np
 from .. import _native
 from .._base.pixel_limit import most_pixels
 from ..errors import StoreError
-from ..storage._read import open_regular
+from ..storage._read import open_regular, pread_all
 
 MEMORY_NBYTES = 8 << 20  # of one piece of memory; a larger file gets one of its own
 CHUNK_NBYTES = 32 << 20  # of the pieces of one call; a larger file comes alone
@@ -30,14 +30,14 @@ class Gathered:
     """Files that were read.
 
     Attributes:
-        known: bool (n,), which of the first n files were read; n is the number that CHUNK_NBYTES
+        readable: bool (n,), which of the first n files were read; n is the number that CHUNK_NBYTES
             hold, at least one. The other arrays have an item for each True.
         data: their bytes.
         sizes: int32 (m, 2), width and height.
         crc32c: uint32 (m,).
     """
 
-    known: np.ndarray
+    readable: np.ndarray
     data: Sequence[memoryview]
     sizes: np.ndarray
     crc32c: np.ndarray
@@ -75,11 +75,13 @@ class Gatherer:
                 wanted = max(MEMORY_NBYTES, int(nbytes[stop]))
             done = stop
         status, sizes, crc32c = status[:done], sizes[:done], crc32c[:done]
-        known = (status == _native.OK) & (sizes.prod(axis=1, dtype=np.int64) <= most_pixels())
-        if known.all():
-            return Gathered(known=known, data=data, sizes=sizes, crc32c=crc32c)
-        kept = [data[index] for index in np.flatnonzero(known).tolist()]
-        return Gathered(known=known, data=kept, sizes=sizes[known], crc32c=crc32c[known])
+        readable = (status == _native.OK) & (sizes.prod(axis=1, dtype=np.int64) <= most_pixels())
+        if readable.all():
+            return Gathered(readable=readable, data=data, sizes=sizes, crc32c=crc32c)
+        kept = [data[index] for index in np.flatnonzero(readable).tolist()]
+        return Gathered(
+            readable=readable, data=kept, sizes=sizes[readable], crc32c=crc32c[readable]
+        )
 
 
 class _ReusedMemory:
@@ -111,7 +113,7 @@ class _ReusedMemory:
 
 
 class Files:
-    """Reads files of this machine in Python; ``_remote.py`` has remote ones."""
+    """Reads files of this machine in Python; ``_remote.py`` reads remote ones."""
 
     remote = False
 
@@ -136,20 +138,9 @@ class Files:
 
 
 def read_file(path: str) -> bytes:
-    """The content of a file, with two system calls less than ``open``.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe, a device or a folder.
-    """
+    """The content of a file, with fewer system calls than ``open``. Raises OSError."""
     descriptor = open_regular(path)
     try:
-        size = os.fstat(descriptor).st_size
-        data = os.read(descriptor, size + 1)
-        if len(data) == size:
-            return data
-        parts = [data]  # it grew meanwhile, or is larger than one read returns
-        while parts[-1]:
-            parts.append(os.read(descriptor, 1 << 24))
-        return b"".join(parts)
+        return pread_all(descriptor, os.fstat(descriptor).st_size, 0)
     finally:
         os.close(descriptor)

@@ -91,18 +91,18 @@ class Chosen:
         if self.label is None or self.label in names or not re.search(r"[,*?]", self.label):
             column = self.label_of(names)
             return [] if column is None else [column]
-        parts = [(part.strip(), fnmatch.filter(names, part.strip()))
-                 for part in self.label.split(",")]  # fmt: skip
-        for part, some in parts:
+        parts = [(pattern.strip(), fnmatch.filter(names, pattern.strip()))
+                 for pattern in self.label.split(",")]  # fmt: skip
+        for pattern, some in parts:
             if not some:
-                _find(part, names, (), "label_column")
+                _find(pattern, names, (), "label_column")
         return list(dict.fromkeys(name for _, some in parts for name in some))
 
-    def refuse(self, source: str, *known: str) -> None:
-        """Raise UsageError for what the source does not take: all but the attributes ``known``."""
+    def refuse(self, source: str, *taken: str) -> None:
+        """Raise UsageError for what the source does not take: all but the attributes ``taken``."""
         for name, what in _ARGUMENTS.items():
             given = getattr(self, name)
-            if given and name not in known:
+            if given and name not in taken:
                 raise UsageError(
                     f"{what}: expected none, got {given!r}: {source} has no {_LACKS[name]}"
                 )
@@ -118,13 +118,13 @@ _LACKS = {
 }  # fmt: skip
 
 
-def _find(given: str | None, names: Sequence[str], known: Sequence[str], what: str) -> str | None:
+def _find(given: str | None, names: Sequence[str], usual: Sequence[str], what: str) -> str | None:
     if given is not None and given not in names:
         raise UsageError(f"{what}: expected one of {', '.join(names)}, got {given!r}")
     if given is not None:
         return given
     plain = {_plain(name): name for name in reversed(names)}
-    return next((plain[name] for name in known if name in plain), None)
+    return next((plain[name] for name in usual if name in plain), None)
 
 
 def _plain(name: str) -> str:

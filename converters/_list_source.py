@@ -91,12 +91,12 @@ def metadata_of(folder: str) -> str | None:
 
 def add_unlisted(beside: Beside, folder: str, listed: Sequence[str], reason: str) -> None:
     """Note the images in ``folder`` that are not among the paths ``listed``."""
-    known = set(listed)
-    known.update(path for column in beside.columns.values() for path in column.paths or ())
+    used = set(listed)
+    used.update(path for column in beside.columns.values() for path in column.paths or ())
     below = (os.path.join(folder, name) for name in images_below(folder))
-    left = [path for path in below if path not in known]
-    if left:
-        beside.left_out.append(LeftOut(reason=reason, files=len(left), example=min(left)))
+    unlisted = [path for path in below if path not in used]
+    if unlisted:
+        beside.left_out.append(LeftOut(reason=reason, files=len(unlisted), example=min(unlisted)))
 
 
 @dataclasses.dataclass(frozen=True)

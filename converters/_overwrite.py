@@ -81,13 +81,13 @@ def _replacing(path: str, run: Callable[[str], PackReport], place: Workplace) ->
     parent = os.path.dirname(path)
     with _errors_of(place.folder):
         place.begin()
-        known = _take_back(place.folder, parent)
+        earlier = _take_back(place.folder, parent)
     try:
         report = run(place.staged)
         new = {os.path.basename(file) for part in report.parts for file in _files_of(part.path)}
         places = [os.path.join(parent, os.path.basename(part.path)) for part in report.parts]
         old = {file for place in places for file in _files_of(place)}
-        old |= set(filter(os.path.lexists, known))
+        old |= set(filter(os.path.lexists, earlier))
     except BaseException:
         place.end()
         raise
@@ -130,8 +130,8 @@ def _move(
         os.replace(work.file(name), _waiting(place) if of_one_file else place)
     sync(parent)
     _settle(parent, names)
-    for left in old - {os.path.join(parent, name) for name in names}:
-        os.remove(left)
+    for replaced in old - {os.path.join(parent, name) for name in names}:
+        os.remove(replaced)
     work.remove([_RENAMES, *aside.values(), *(f"{name}.partial" for name in aside)])
     work.end()
 
@@ -141,10 +141,10 @@ def _note(folder: str, new: Iterable[str], old: Iterable[str]) -> None:
 
     With their inodes, to tell them from later files of the same names.
     """
-    known = [
+    inodes = [
         [(os.path.basename(path), os.lstat(path).st_ino) for path in paths] for paths in (new, old)
     ]
-    write_json(os.path.join(folder, _RENAMES), known)
+    write_json(os.path.join(folder, _RENAMES), inodes)
 
 
 def _take_back(folder: str, parent: str) -> list[str]:
@@ -172,7 +172,9 @@ def _take_back(folder: str, parent: str) -> list[str]:
     if moved:
         waited = [name for name, inode in new if _inode(_waiting(f"{parent}/{name}")) == inode]
         _settle(parent, waited)
-    left = [place for name, inode in old if _inode(place := os.path.join(parent, name)) == inode]
+    old_places = [
+        place for name, inode in old if _inode(place := os.path.join(parent, name)) == inode
+    ]
     if not moved:
         for name, inode in new:
             place = os.path.join(parent, name)
@@ -180,8 +182,8 @@ def _take_back(folder: str, parent: str) -> list[str]:
                 if _inode(moved_to) == inode:
                     os.rename(moved_to, os.path.join(folder, name))
         sync(parent)
-        return left
-    for place in left:
+        return old_places
+    for place in old_places:
         os.remove(place)
     os.remove(journal)
     return []

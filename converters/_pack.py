@@ -433,11 +433,11 @@ def _jobs(
         yield PackJob(path=path, indices=good, settings=alone, remote=remote)
         return
     shares = _split.parse(split)
-    part = _split.assign(keys, list(shares.values()))
+    part_of_key = _split.assign(keys, list(shares.values()))
     for number, name in enumerate(["train", *shares]):
         yield PackJob(
             path=path if number == 0 else _split.path_of(path, name),
-            indices=good[part[good] == number],
+            indices=good[part_of_key[good] == number],
             settings={**settings, "split": split, "part": name},
             remote=remote,
         )

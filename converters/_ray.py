@@ -216,9 +216,9 @@ class RayTasks:
             return
         with contextlib.suppress(self._ray.exceptions.RayError):  # it is being started again
             self._told = self._ray.get(self._board.read.remote())
-        known = {**self._told, **self._done}
-        done = sum(records for records, _ in known.values())
-        self._progress(done, self._total, sum(nbytes for _, nbytes in known.values()))
+        progress = {**self._told, **self._done}
+        done = sum(records for records, _ in progress.values())
+        self._progress(done, self._total, sum(nbytes for _, nbytes in progress.values()))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -83,8 +83,8 @@ def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSy
     except ImportError as error:  # fsspec says which package the protocol needs
         from fsspec.registry import known_implementations
 
-        known = known_implementations.get(RemoteUrl(url).scheme, {})
-        package = str(known.get("class", "fsspec")).partition(".")[0]
+        described = known_implementations.get(RemoteUrl(url).scheme, {})
+        package = str(described.get("class", "fsspec")).partition(".")[0]
         line = type_next(f"pip install {package}") if package != "fsspec" else ""
         raise MissingDependencyError(
             f"{url!r}: {error} (packed stores are read without it; folders, lists and destinations "

@@ -55,9 +55,9 @@ class Run:
 
     def fill(self, writer: Writer, indices: np.ndarray) -> None:
         """Write the records ``indices`` of the source that ``writer`` does not have yet."""
-        left = self._after_resume(writer, indices)
+        missing = self._after_resume(writer, indices)
         try:
-            for chunk in self._chunks(left):
+            for chunk in self._chunks(missing):
                 self._take(writer, chunk)
         except DataError:
             writer.sync()  # so that the next run can resume

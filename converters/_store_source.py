@@ -148,10 +148,10 @@ class StoreSource(PackSource):
         checksums = self.store.checksums(self._everything)
         for path in self.store.files:
             status = os.stat(path)
-            known = [status.st_size, status.st_mtime_ns]
+            version = [status.st_size, status.st_mtime_ns]
             if checksums is None:  # a new file may have the size and mtime of the old one
-                known.append(status.st_ctime_ns)
-            digest.update(f"{path}\0{known}\0".encode("utf-8", "surrogateescape"))
+                version.append(status.st_ctime_ns)
+            digest.update(f"{path}\0{version}\0".encode("utf-8", "surrogateescape"))
         if checksums is not None:
             digest.update(np.ascontiguousarray(checksums).tobytes())
         update_digest(digest, self._labels, self.classes, self.keys)
@@ -314,5 +314,5 @@ class FolderSource(PackSource):
 
 def _paths(store: Store) -> list[str]:
     if isinstance(store, ConcatStore):
-        return [path for part in store.stores for path in _paths(part)]
+        return [path for inner in store.stores for path in _paths(inner)]
     return [store.path]

@@ -52,13 +52,13 @@ def demand(names: Iterable[str], has: Callable[[str], bool], path: str) -> None:
 class Sums:
     """The checksums of one opened store, and which columns were not compared yet.
 
-    ``known`` has the CRC32C by name; None: the store has no checksums.
+    ``sums`` has the CRC32C by name; None: the store has no checksums.
     """
 
-    def __init__(self, path: str, known: Mapping[str, Any] | None) -> None:
+    def __init__(self, path: str, sums: Mapping[str, Any] | None) -> None:
         self._path = path
-        self._left = dict(known or {})
-        self.known = known is not None
+        self._left = dict(sums or {})
+        self.known = sums is not None
 
     def check(self, name: str, values: np.ndarray | Strings | None, *, all: bool = False) -> None:
         """Compare a column that is about to be used; large ones only with ``all``."""

@@ -111,7 +111,7 @@ class PartialWriter(Writer):
 
     @property
     def nbytes(self) -> int:
-        return sum(int(part.nbytes.sum()) for part in [*self._partial.chunks, *self._columns])
+        return sum(int(chunk.nbytes.sum()) for chunk in [*self._partial.chunks, *self._columns])
 
     @property
     def started_ns(self) -> int:

@@ -356,10 +356,10 @@ class Store(abc.ABC):
         return [field.decode(value) for value in self.values(name, indices)]
 
     def _no_field(self, name: str, kind: str) -> UsageError:
-        known = ", ".join(f"{field.name} ({field.kind})" for field in self.fields.values())
+        there = ", ".join(f"{field.name} ({field.kind})" for field in self.fields.values())
         return UsageError(
             f"{self.path!r}: expected a field of kind {kind} named {name!r}, found "
-            f"{known or 'no fields'}"
+            f"{there or 'no fields'}"
         )
 
     @abc.abstractmethod

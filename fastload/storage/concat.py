@@ -96,20 +96,23 @@ class ConcatStore(Store):
             yield number, mine, indices[mine] - (self._ends[number - 1] if number else 0)
 
     def _gather(
-        self, indices: np.ndarray, empty: np.ndarray, part: Callable[[int, np.ndarray], np.ndarray]
+        self,
+        indices: np.ndarray,
+        empty: np.ndarray,
+        of_store: Callable[[int, np.ndarray], np.ndarray],
     ) -> np.ndarray:
         """Fill ``empty`` (len(indices), ...) with ``part(number of the store, local indices)``."""
         for number, mine, local in self._divided(indices):
-            empty[mine] = part(number, local)
+            empty[mine] = of_store(number, local)
         return empty
 
     def _gather_values(
-        self, indices: np.ndarray, part: Callable[[Store, np.ndarray], Iterable[_Value]]
+        self, indices: np.ndarray, of_store: Callable[[Store, np.ndarray], Iterable[_Value]]
     ) -> list[_Value]:
         """What ``part(store, local indices)`` gives, in the order of ``indices``."""
         by_position: dict[int, _Value] = {}
         for number, mine, local in self._divided(indices):
-            values = part(self.stores[number], local)
+            values = of_store(self.stores[number], local)
             by_position |= zip(np.flatnonzero(mine).tolist(), values, strict=True)
         return [by_position[at] for at in range(len(indices))]
 
@@ -195,11 +198,11 @@ class ConcatStore(Store):
 
     def tables(self) -> Spans:
         parts = [store.tables() for store in self.stores]
-        files = [part.file + first for part, first in zip(parts, self._first_file, strict=True)]
+        files = [spans.file + first for spans, first in zip(parts, self._first_file, strict=True)]
         return Spans(
             file=np.concatenate(files, dtype=np.int32),
-            offset=np.concatenate([part.offset for part in parts]),
-            nbytes=np.concatenate([part.nbytes for part in parts]),
+            offset=np.concatenate([spans.offset for spans in parts]),
+            nbytes=np.concatenate([spans.nbytes for spans in parts]),
         )
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:

@@ -300,7 +300,7 @@ def _entries(folder: str) -> tuple[list[str], list[str]]:
     return sorted(by_kind[0]), sorted(by_kind[1])
 
 
-def _collect(folder: str, paths: list[bytes], left: _LeftOutCounts) -> None:
+def _collect(folder: str, paths: list[bytes], left_out: _LeftOutCounts) -> None:
     """Append the images below ``folder``: folders in the order of their paths, files by name."""
 
     def refuse(error: OSError) -> None:
@@ -311,7 +311,7 @@ def _collect(folder: str, paths: list[bytes], left: _LeftOutCounts) -> None:
     _refuse_loop(folder)
     images_in = []
     for root, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        images_in.append((root, left.images_of(root, names)))
+        images_in.append((root, left_out.images_of(root, names)))
         for name in folders:
             _refuse_loop(os.path.join(root, name))
     for root, names in sorted(images_in):

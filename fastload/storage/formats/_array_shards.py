@@ -97,8 +97,8 @@ class ShardedWriter(PartialWriter):
                     sums = shard.checksums(np.arange(len(shard)))
                     damaged = [
                         damage
-                        for part in parts_of(shard, reading_order(shard), READ_RECORDS)
-                        for damage in check_records(shard, part, None)[1]
+                        for records in parts_of(shard, reading_order(shard), READ_RECORDS)
+                        for damage in check_records(shard, records, None)[1]
                     ]
             except StoreError as error:
                 raise self._damaged(error.message, path) from error
@@ -127,9 +127,9 @@ class ShardedWriter(PartialWriter):
             self._shard.extend(_part(batch, start, stop))
             places = np.zeros((stop - start, 4), np.int64)
             places[:, 0] = number
-            part = dataclasses.replace(columns.part(start, stop), places=places)
-            self._columns.append(part)
-            self._filled += int(part.nbytes.sum())
+            added = dataclasses.replace(columns.part(start, stop), places=places)
+            self._columns.append(added)
+            self._filled += int(added.nbytes.sum())
 
     def _one_size(self, columns: Columns) -> None:
         """Raise UsageError unless raw pixels have one size in all shards, as in one file."""
@@ -228,10 +228,10 @@ def read_shards(path: str, format: str, read: Callable[[str], Table]) -> Table:
         return table
     tables = []
     for file in data_files(path):
-        one = read(file)
-        if one.indirect is not None:
-            raise StoreError(f"{one.indirect.why}; or open the files as a list", path=file)
-        tables.append(one.checked())
+        shard = read(file)
+        if shard.indirect is not None:
+            raise StoreError(f"{shard.indirect.why}; or open the files as a list", path=file)
+        tables.append(shard.checked())
     return joined(tables)
 
 

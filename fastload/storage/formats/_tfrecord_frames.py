@@ -56,15 +56,15 @@ def frames(data: Mapped, path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _truncated(data: Mapped, at: int, record: int, path: str) -> StoreError:
-    left = len(data) - at
-    if left < HEAD:
-        what = f"the file is truncated: expected the {HEAD} bytes that start a record, found {left}"
+    rest = len(data) - at
+    if rest < HEAD:
+        what = f"the file is truncated: expected the {HEAD} bytes that start a record, found {rest}"
     else:
         length = _LENGTH.unpack_from(data, at)[0]
         if data[at : at + HEAD] != head(length):
             return _damaged(at, record, path)
         nbytes = HEAD + length + TAIL
-        what = f"the file is truncated: expected a record of {nbytes} bytes, found {left}"
+        what = f"the file is truncated: expected a record of {nbytes} bytes, found {rest}"
     return StoreError(
         f"{what}; copy it again or pack it again", path=path, record=record, offset=at
     )

@@ -525,13 +525,13 @@ def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
         for start, to, length in parts:
             reader.seek(start)
             writer.seek(to)
-            left = length
-            while left is None or left > 0:
-                piece = reader.read(1 << 20 if left is None else min(left, 1 << 20))
+            remaining = length
+            while remaining is None or remaining > 0:
+                piece = reader.read(1 << 20 if remaining is None else min(remaining, 1 << 20))
                 if not piece:
                     break
                 writer.write(piece)
-                left = None if left is None else left - len(piece)
+                remaining = None if remaining is None else remaining - len(piece)
     os.unlink(source)
     return os.path.basename(target)
 

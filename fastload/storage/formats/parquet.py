@@ -255,8 +255,8 @@ class _FetchedFile(io.FileIO):
 
     def read(self, size: int | None = -1) -> bytes:
         begin = self.tell()
-        left = max(0, os.fstat(self.fileno()).st_size - begin)
-        nbytes = left if size is None or size < 0 else min(size, left)
+        remaining = max(0, os.fstat(self.fileno()).st_size - begin)
+        nbytes = remaining if size is None or size < 0 else min(size, remaining)
         if not nbytes:
             return b""
         held = self._fetch([(self._path, begin, nbytes)])

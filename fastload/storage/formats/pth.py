@@ -341,7 +341,7 @@ class PthWriter:
         """The object to put into the content for a tensor over a storage of ``count`` elements."""
         import torch
 
-        kind = next(name for name, known in _STORAGES.items() if np.dtype(known) == dtype)
+        kind = next(name for name, stored in _STORAGES.items() if np.dtype(stored) == dtype)
         storage = _SavedStorage(("storage", getattr(torch, kind), str(key), "cpu", count))
         return _SavedTensor((storage, 0, tuple(shape), tuple(strides)))
 

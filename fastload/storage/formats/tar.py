@@ -550,7 +550,7 @@ def _stem(key: bytes, ending: bytes, index: int) -> tuple[bytes, bool]:
 
 def _image_ending(data: bytes | memoryview, kind: int) -> bytes:
     if kind != ENCODED:
-        return next(ending for ending, known in KINDS.items() if known == kind)
+        return next(ending for ending, own in KINDS.items() if own == kind)
     form = image_format(data)
     return _ENDINGS.get(form, form.encode())
 

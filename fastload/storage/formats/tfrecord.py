@@ -143,7 +143,7 @@ class _Scan:
         self._parts = parts
         self._names = names
         self._found = found
-        counts = [len(part) for part in parts]
+        counts = [len(file) for file in parts]
         self._file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
         self._first = np.cumsum(counts) - counts  # number of each file's first record
         self._used = set(_KNOWN)
@@ -163,7 +163,7 @@ class _Scan:
             shown = tuple(filter(fields.__contains__, map(_field_name, named))) if named else None
         return Table(
             format=NAME,
-            files=[part.path for part in self._parts],
+            files=[file.path for file in self._parts],
             file=self._file,
             offset=offset,
             nbytes=nbytes,

@@ -112,8 +112,8 @@ def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
     """Where the user has said that the object store is, such as MinIO; or ""."""
     names = _ENDPOINTS.get(url.scheme, _AZURE)
     given = (options.get(name) for name in names)
-    known = (os.environ.get(name.upper()) for name in names)
-    return str(next((endpoint for endpoint in (*given, *known) if endpoint), ""))
+    from_environment = (os.environ.get(name.upper()) for name in names)
+    return str(next((endpoint for endpoint in (*given, *from_environment) if endpoint), ""))
 
 
 def _root(url: RemoteUrl) -> str:
