@@ -476,20 +476,18 @@ class DeferredBatch(_Deferred):
     Attributes:
         rows: what was recorded, or a copy of a tensor that is made already. What is done in place
             to a row later does not show here. Of stacked batches, those of all of them.
-        row_strides: of what was stacked; one for all where they are equal.
     """
 
     rows: tuple[Recording | torch.Tensor, ...]
-    row_strides: tuple[tuple[int, ...], ...]
     _real: torch.Tensor | None
     _geometry: tuple[tuple[int, ...], torch.dtype]
     _blank_row: torch.Tensor | None = None  # those of ``blank`` that nothing was copied to
 
     @staticmethod
     def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
-        patterns = tuple(_strides(row) for row in rows)
-        first = rows[0]
-        return cls._of(tuple(map(_row, rows)), tuple(first.shape), first.dtype, patterns)
+        shape, dtype = tuple(rows[0].shape), rows[0].dtype
+        strides = _joined_strides(torch.stack, tuple((shape, _strides(row)) for row in rows), dtype)
+        return cls._of(tuple(map(_row, rows)), (len(rows), *shape), dtype, strides)
 
     @classmethod
     def _of(
@@ -497,18 +495,13 @@ class DeferredBatch(_Deferred):
         rows: tuple[Recording | torch.Tensor, ...],
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        row_strides: tuple[tuple[int, ...], ...],
-        count: int | None = None,
+        strides: tuple[int, ...],
     ) -> DeferredBatch:
-        count = len(rows) if count is None else count
-        stacked = (count, *shape)
-        strides = _stacked_strides(shape, row_strides, count, dtype)
-        made = torch.Tensor._make_wrapper_subclass(cls, stacked, strides=strides, dtype=dtype)
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
         _without_data(made)
         made.rows = rows
-        made.row_strides = row_strides
         made._real = None
-        made._geometry = stacked, dtype
+        made._geometry = shape, dtype
         return made
 
     def materialise(
@@ -531,7 +524,7 @@ class DeferredBatch(_Deferred):
     @classmethod
     def blank(cls, shape: tuple[int, ...], dtype: torch.dtype, value: float = 0) -> DeferredBatch:
         """A batch (rows, channels, height, width) of ``value``. See Note [Filled by rows]."""
-        made = cls._of((), shape[1:], dtype, (_contiguous_strides(shape[1:]),), count=shape[0])
+        made = cls._of((), shape, dtype, _contiguous_strides(shape))
         made.fill_rows(value)
         return made
 
@@ -551,12 +544,14 @@ class DeferredBatch(_Deferred):
             self.set_row(place, cast(torch.Tensor, replay(row)))
 
     def replay(self) -> torch.Tensor:
-        return torch.stack(
-            [
-                row if isinstance(row, torch.Tensor) else cast(torch.Tensor, replay(row))
-                for row in self.rows
-            ]
-        ).view(self._shape())
+        shape, dtype = self._geometry
+        made = torch.empty_strided(shape, _strides(self), dtype=dtype, device="cpu")
+        rows = [
+            row if isinstance(row, torch.Tensor) else cast(torch.Tensor, replay(row))
+            for row in self.rows
+        ]
+        torch.stack(rows, out=made.view(-1, *shape[-3:]))
+        return made
 
     def _real_or_none(self) -> torch.Tensor | None:
         return self._real
@@ -753,26 +748,27 @@ def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
 
 
 def _strides(row: torch.Tensor) -> tuple[int, ...]:
-    if isinstance(row, DeferredTensor) and row._memory.real is None:
-        return row._memory.strides
-    if isinstance(row, DeferredBatch):
+    if pending(row):
+        return cast(DeferredTensor, row)._memory.strides
+    if isinstance(row, (DeferredUnsqueezed, DeferredBatch)):
         with torch._C.DisableTorchFunctionSubclass():  # they are the wrapper's own
             return tuple(row.stride())
     return tuple(plain(row).stride())
 
 
 @functools.lru_cache(64)
-def _stacked_strides(
-    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], count: int, dtype: torch.dtype
+def _joined_strides(
+    join: Callable[[list[torch.Tensor]], torch.Tensor],
+    parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
+    dtype: torch.dtype,
+    times: int = 1,
 ) -> tuple[int, ...]:
-    """Strides of a stack of ``count``. torch decides; rows of pixels may stay rows of pixels.
+    """Strides of what ``join`` (torch's stack or cat) makes, ``times`` over, of (shape, strides).
 
-    ``strides``: of each row, or one for all.
+    torch decides: rows of pixels may stay rows of pixels, and cat does not always as stack does.
     """
-    rows = [torch.empty_strided(shape, s, dtype=dtype, device="meta") for s in strides]
-    if len(rows) == 1:
-        rows *= count
-    return tuple(torch.stack(rows).stride())
+    rows = [torch.empty_strided(*part, dtype=dtype, device="meta") for part in parts]
+    return tuple(join(rows * times).stride())
 
 
 def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -1088,7 +1084,9 @@ def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
         return None
     ((size, mode, layout, gaps),) = looks
     shape, strides = shape_and_strides(size, mode, layout.contiguous)
-    return DeferredBatch._of(tuple(recordings), shape, layout.dtype, (gaps or strides,))
+    count, dtype = len(recordings), layout.dtype
+    stacked = _joined_strides(torch.stack, ((shape, gaps or strides),), dtype, times=count)
+    return DeferredBatch._of(tuple(recordings), (count, *shape), dtype, stacked)
 
 
 def _whole_batch(value: Any) -> bool:
@@ -1118,7 +1116,8 @@ def _stacked(batches: Sequence[Any]) -> Any:
         if (tuple(alike.shape), alike.dtype) != (shape, dtype) or _strides(alike) != strides:
             return NotImplemented
         rows += added
-    return DeferredBatch._of(tuple(rows), shape, dtype, (strides,), len(batches))
+    stacked = (len(batches), *shape)
+    return DeferredBatch._of(tuple(rows), stacked, dtype, _contiguous_strides(stacked))
 
 
 def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
@@ -1126,23 +1125,20 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
         return NotImplemented
     first = tensors[0]
     rows: list[Recording | torch.Tensor] = []
-    patterns: set[tuple[int, ...]] = set()
     for tensor in tensors:
         if _unsqueezed(tensor):
             rows.append(tensor._memory.recording())
-            patterns.add(tensor._memory.strides)
         elif isinstance(tensor, DeferredBatch) and tensor._real is None:
             rows += tensor.rows
-            patterns.update(tensor.row_strides)
         else:
             return NotImplemented
         if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
             return NotImplemented
-    if len(patterns) > 1:
-        return NotImplemented
-    count = sum(len(tensor) for tensor in tensors)
-    shape = tuple(first.shape[1:])
-    return DeferredBatch._of(tuple(rows), shape, first.dtype, tuple(patterns), count)
+    strides = _joined_strides(
+        torch.cat, tuple((tuple(tensor.shape), _strides(tensor)) for tensor in tensors), first.dtype
+    )
+    joined = (sum(map(len, tensors)), *first.shape[1:])
+    return DeferredBatch._of(tuple(rows), joined, first.dtype, strides)
 
 
 def _unsqueeze(tensor: Any, dim: Any) -> Any:

@@ -426,6 +426,27 @@ def test_a_batch_has_the_strides_of_torchs(photo: Path, kind: str) -> None:
         assert batch.materialise().stride() == expected.stride()
 
 
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (5, 1), (4, 3)])
+@pytest.mark.parametrize("layouts", [(0, 0), (1, 1), (0, 1), (1, 0)])
+def test_tensors_put_together_by_cat_have_the_strides_of_torchs(
+    photo: Path, size: tuple[int, int], layouts: tuple[int, int]
+) -> None:
+    def joined(image: Image.Image) -> list[torch.Tensor]:
+        kinds = (F.to_tensor(image), F.to_tensor(image).contiguous())
+        first, second = (kinds[layout] for layout in layouts)
+        batch = torch.cat([first.unsqueeze(0), second[None]])
+        return [batch, torch.cat([batch, first[None]]), torch.cat([torch.stack([second]), batch])]
+
+    expected = joined(Image.open(photo).resize(size))
+    with switch.deferring():
+        batches = joined(opened(photo).resize(size))
+    for batch, right in zip(batches, expected, strict=True):
+        assert isinstance(batch, DeferredBatch)
+        assert batch.stride() == right.stride()
+        assert batch.materialise().stride() == right.stride()
+        assert torch.equal(batch.materialise(), right)
+
+
 def test_default_collate_defers(photo: Path) -> None:
     samples = [(F.to_tensor(opened(photo)), {"label": k}) for k in range(2)]
     with switch.deferring():
