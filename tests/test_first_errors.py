@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from torchvision import datasets
 from torchvision import transforms as T
@@ -23,6 +24,7 @@ from torchvision import transforms as T
 import warm
 from fastload import FastLoader, PackedDataset, _native, pack
 from fastload._base.machine import cpu
+from fastload.cli import main
 from fastload.errors import (
     DataError,
     MissingDependencyError,
@@ -88,6 +90,23 @@ def test_a_mistyped_name_is_answered_with_the_one_that_is_there(
         assert line == f"fastload info {shlex.quote(str(link))}"
     done = warm.run(["-m", *shlex.split(line)], finalize=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_command_over_a_mistyped_path_is_to_be_typed_with_the_right_one(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my list.csv").write_text(f"path,label\n{store},1\n")
+    (tmp_path / "data.lmdb").symlink_to(store)
+    monkeypatch.chdir(tmp_path)
+    for words, right in (
+        (["pack", "my lsit.csv", "x.lmdb"], ["pack", f"{tmp_path}/my list.csv", "x.lmdb"]),
+        (["pack", "./dtaa.lmdb", "y.tar", "--overwrite"],
+         ["pack", f"{tmp_path}/data.lmdb", "y.tar", "--overwrite"]),
+        (["verify", f"{tmp_path}/data.lmbd"], ["verify", f"{tmp_path}/data.lmdb"]),
+    ):  # fmt: skip
+        told = CliRunner().invoke(main, words).stderr
+        assert "did you mean" in told
+        assert told.rstrip().splitlines()[-1] == f"type next: {shlex.join(['fastload', *right])}"
 
 
 def test_a_path_that_nothing_resembles_shows_the_nearest_folder(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class Summary:
         records: number of records.
         nbytes: size of all records.
         file_nbytes: size of the store's files.
-        classes: (name, number of records) in the order of the labels; empty without class labels.
+        classes: (name, number of records) in the order of the labels. The number is None where
+            records have no class each, as where fields have the classes of objects.
         width, height: in pixels, over the records of known size; None if there are none.
         record_nbytes: size of a record.
         labels: type of the labels, such as "int64" or "float32 (40)"; None without labels.
@@ -63,7 +64,7 @@ class Summary:
     records: int
     nbytes: int
     file_nbytes: int
-    classes: tuple[tuple[str, int], ...]
+    classes: tuple[tuple[str, int | None], ...]
     width: Spread | None
     height: Spread | None
     record_nbytes: Spread | None
@@ -145,12 +146,14 @@ def describe_count(count: int) -> str:
 
 
 def describe_labels(classes: int, labels: str | None) -> str:
-    """The number of classes ("10 classes"), or without classes the type of the labels."""
-    if labels is None:
-        return "no labels"
+    """The number of classes ("10 classes"), or without classes the type of the labels.
+
+    Without labels, the classes are those of objects, which fields have (COCO ...).
+    """
     if not classes:
-        return f"labels {labels}"
-    return "1 class" if classes == 1 else f"{classes:,} classes"
+        return "no labels" if labels is None else f"labels {labels}"
+    count = "1 class" if classes == 1 else f"{classes:,} classes"
+    return f"{count} of objects" if labels is None else count
 
 
 def _type(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str:
@@ -173,10 +176,10 @@ def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
     return nbytes
 
 
-def _classes(store: Store) -> tuple[tuple[str, int], ...]:
+def _classes(store: Store) -> tuple[tuple[str, int | None], ...]:
     labels = store.labels
     if labels is None or labels.dtype.kind != "i" or labels.ndim != 1:
-        return ()
+        return tuple((name, None) for name in store.classes)
     inside = labels[(labels >= 0) & (labels < len(store.classes))]
     counts = np.bincount(inside, minlength=len(store.classes))
     return tuple(zip(store.classes, counts.tolist()))

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ import click
 
 from .._printable import printable
 from .._version import __version__
-from ..errors import FastloadError, UsageError, type_next
+from ..errors import FastloadError, StoreNotFoundError, UsageError, type_next
 from ._text import wrapped
 
 # Name -> (module with a click command named `command`, one line for the list).
@@ -130,7 +131,7 @@ class _Group(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except (FastloadError, OSError) as error:
-            message = self._as_typed(_message(error), given)
+            message = _retyped(error, self._as_typed(_message(error), given), given)
             _tell(message)
             self._fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
         except Exception as error:  # from the user's dataset or transform, or a bug in fastload
@@ -197,6 +198,19 @@ def _message(error: Exception) -> str:
     if isinstance(error, FastloadError) or not isinstance(error, OSError) or not error.strerror:
         return printable(str(error), keep="\n")
     return f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
+
+
+def _retyped(error: Exception, message: str, given: Sequence[str]) -> str:
+    """``message``; of a mistyped path, it ends with the command over what it may stand for."""
+    if not isinstance(error, StoreNotFoundError) or error.path is None:
+        return message
+    from ..storage._nearby import nearest  # here, because --help does not need it
+
+    near = None if os.path.exists(error.path) else nearest(error.path)
+    words = [near if near and os.path.abspath(word) == error.path else word for word in given]
+    if words == given:
+        return message
+    return message.partition("\ntype next: ")[0] + type_next(shlex.join(["fastload", *words]))
 
 
 def _format_warning(message: Warning | str, category: type[Warning]) -> str:

@@ -93,7 +93,8 @@ def _text(summary: Summary) -> str:
         return "\n".join([*lines, "  classes     none"])
     lines.append(f"  classes     {len(summary.classes):,}")
     shown = summary.classes[:_CLASSES_SHOWN]
-    lines += [f"    {count:>9,}  {printable(name)}" for name, count in shown]
+    for name, count in shown:
+        lines.append(f"    {'' if count is None else f'{count:,}':>9}  {printable(name)}")
     if len(summary.classes) > _CLASSES_SHOWN:
         lines.append(f"    ... and {len(summary.classes) - _CLASSES_SHOWN:,} more (--json has all)")
     return "\n".join(lines)

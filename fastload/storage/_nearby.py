@@ -15,16 +15,20 @@ def nothing_at(path: str) -> str:
     It names what lies in the same folder and is called almost the same; else it shows the nearest
     folder that exists.
     """
-    parent, name = os.path.split(os.path.abspath(path))
-    above = parent
+    alike = nearest(path)
+    if alike is not None:
+        return f": did you mean {alike!r}?{type_next(f'fastload info {shlex.quote(alike)}')}"
+    above = os.path.dirname(os.path.abspath(path))
     while not os.path.isdir(above):
         above = os.path.dirname(above)
-    if above == parent:
-        near = _most_alike(name, _names(parent))
-        if near is not None:
-            alike = os.path.join(parent, near)
-            return f": did you mean {alike!r}?{type_next(f'fastload info {shlex.quote(alike)}')}"
     return f": check the path{type_next(f'ls {shlex.quote(above)}')}"
+
+
+def nearest(path: str) -> str | None:
+    """What lies in the same folder and is called almost the same as ``path``; None: nothing."""
+    parent, name = os.path.split(os.path.abspath(path))
+    near = _most_alike(name, _names(parent))
+    return None if near is None else os.path.join(parent, near)
 
 
 def without_images(path: str) -> str:

@@ -15,11 +15,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from torchvision import datasets, tv_tensors
 from torchvision.transforms import v2
 
-from fastload import FastLoader, PackedDataset
+from fastload import FastLoader, PackedDataset, info
+from fastload.cli import main
 from fastload.converters import _annotations, append, pack
 from fastload.errors import DecodeError, MissingDependencyError, StoreError, UsageError
 from fastload.storage import Store, open_store
@@ -189,6 +191,16 @@ def test_boxes_move_with_their_images_as_in_torchvision(
         assert torch.equal(batch["image"][at], wanted["image"].as_subclass(torch.Tensor))
         torch.testing.assert_close(batch["boxes"][at], wanted["boxes"].as_subclass(torch.Tensor))
         assert batch["labels"][at].tolist() == wanted["labels"].tolist()
+
+
+def test_pack_and_info_tell_the_classes_of_objects(scene: Scene, tmp_path: Path) -> None:
+    words = ["pack", str(scene.images), str(tmp_path / "a.lmdb"), "--annotations"]
+    done = CliRunner().invoke(main, [*words, str(scene.root / "coco.json")])
+    assert f"a.lmdb: {COUNT} records, 3 classes of objects, " in done.stdout
+    told = CliRunner().invoke(main, ["info", str(tmp_path / "a.lmdb")]).stdout
+    assert f"a.lmdb: {COUNT} records, 3 classes of objects\n" in told
+    assert [line.strip() for line in told.splitlines()[-4:]] == ["classes     3", *BY_ID]
+    assert info(tmp_path / "a.lmdb").classes == tuple((name, None) for name in BY_ID)
 
 
 # --- COCO -----------------------------------------------------------------------------------------
