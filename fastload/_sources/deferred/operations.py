@@ -400,8 +400,8 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         Composed.border,
         numbers=4,
     ),
-    "part": TensorOperation(  # a box: x, y, w, h
-        lambda tensor, x, y, w, h: tensor[:, y : y + h, x : x + w],
+    "part": TensorOperation(  # a box: x, y, w, h; not a view, which ``_View`` makes
+        lambda tensor, x, y, w, h: tensor[:, y : y + h, x : x + w].clone(),
         size=lambda before, x, y, w, h: (w, h),
         compose=Composed.crop,
         numbers=4,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision import io, tv_tensors
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F
@@ -175,6 +176,23 @@ def test_a_part_that_is_asked_for_values_is_torchs(photos: list[Path], name: str
     real = found.materialise()
     assert real.stride() == expected.stride()
     assert real.storage_offset() == expected.storage_offset()
+    assert torch.equal(real, expected)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "CMYK"])  # the libraries make what is CMYK
+def test_a_copy_of_a_part_has_memory_of_its_own(tmp_path: Path, mode: str) -> None:
+    Image.linear_gradient("L").resize((60, 50)).convert(mode).save(tmp_path / "a.jpg")
+
+    def copied() -> torch.Tensor:
+        return F.to_tensor(Image.open(tmp_path / "a.jpg"))[:, 3:20, 4:30].clone()
+
+    expected = copied()
+    with switch.deferring():
+        found = copied()
+    assert isinstance(found, DeferredTensor)
+    real = found.materialise()
+    assert real.stride() == expected.stride()
+    assert real.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
     assert torch.equal(real, expected)
 
 
