@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import StoreError, UsageError
 from ..storage.base import LeftOut
-from ..storage.folder import METADATA, FolderStore, images_below
+from ..storage.folder import METADATA, FolderStore, images_below, is_image
 from ._beside import Beside, FileColumn
 from ._labels import (
     Chosen,
@@ -122,6 +122,11 @@ def _read(path: str, chosen: Chosen) -> _ListTable:
     columns, lines = _columns(path)
     names = list(columns)
     image = chosen.image_of(names)
+    if image is None and any(map(is_image, names)):
+        raise StoreError(
+            f"line 1 has to name the columns, such as path,label; found {', '.join(names)}",
+            path=path,
+        )
     if image is None:
         raise StoreError(
             f"expected a column called {called_like_images()}, found {', '.join(names)}: name one "
@@ -220,6 +225,13 @@ def _read_csv(path: str) -> list[tuple[int, dict[str, Any]]]:
             rows = [(reader.line_num, row) for row in reader]
     except (csv.Error, OSError) as error:
         raise StoreError(f"the list cannot be read: {error}", path=path) from error
+    other = next((mark for mark in ";\t,|" if len(names) == 1 and mark in names[0]), None)
+    if other is not None:
+        raise StoreError(
+            f"expected {separator!r} between the columns, found {other!r} in line 1: save the list "
+            "with commas, or with tabs as .tsv",
+            path=path,
+        )
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise StoreError(f"line 1 has two columns called {twice!r}: rename one", path=path)

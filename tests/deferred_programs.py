@@ -779,6 +779,7 @@ def run(program: Program, context: contextlib.AbstractContextManager[None]) -> A
         except Exception as error:  # whatever it is has to be the same
             # Python's own words name the type. Who sees them is told in docs/your-dataset.md.
             words = re.sub(r"[\w.]*Image(File)?\b", "Image", str(error))
+            words = re.sub(r"index -?\d+ is out", "index is out", words)  # of several: any thread's
             message = re.sub(r"0x[0-9a-fA-F]+", "0x", words)
             outcome = ("error", type(error).__name__, message)
     told = sorted({str(w.message) for w in caught if w.category is not ResourceWarning})

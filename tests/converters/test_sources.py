@@ -125,6 +125,9 @@ def test_file_that_is_listed_twice_has_two_keys(images: Path, tmp_path: Path) ->
     [
         ("l.csv", "name,label\na,1\n", "expected a column called path"),
         ("l.csv", "path,label\n", "no line with one"),
+        ("l.csv", "bild 1.jpg,1\nbild 2.jpg,2\n", "line 1 has to name the columns, such as path"),
+        ("l.csv", "path;label\nbild 1.jpg;1\n", "expected ',' between the columns, found ';'"),
+        ("l.tsv", "path,label\nbild 1.jpg,1\n", "between the columns, found ','"),
         ("l.csv", "path,label\nbild 1.jpg\n", "line 2 has not as many values"),
         ("l.csv", "path,label\nbild 1.jpg,1,2\n", "line 2 has not as many values"),
         ("l.csv", 'path,label\n"bild 1.jpg,1\n', "cannot be read"),
