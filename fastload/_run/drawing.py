@@ -21,6 +21,9 @@ from ..errors import UsageError
 from .index_batches import NOTHING, Batches
 from .order import order_of
 
+ENDED: Any = object()
+"""What ``next`` gives at the end of an order: a sampler may give anything."""
+
 
 class IndexBatches(Iterator[np.ndarray]):
     """The index batches of one epoch: int64 arrays, drawn on demand.

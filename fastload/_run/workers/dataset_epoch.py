@@ -1,16 +1,17 @@
-"""An epoch whose samples the user's Dataset makes, in worker processes or in this one."""
+"""An epoch whose samples the user's Dataset makes, in worker processes or in this one.
+
+What only workers need is imported with them (``worker_epoch.py``): that takes as long as it takes
+to load fifty small images.
+"""
 
 from __future__ import annotations
 
 import functools
-import warnings
 import weakref
 from typing import TYPE_CHECKING
 
 from ..._base.machine import cpu
-from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
-from ..._base.torch_loader import PlainLoader
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
 from ..._sources.in_python import runnable
@@ -20,24 +21,19 @@ from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
 from ..maker import Maker, PersistentWorkers
-from ..positions import Position
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from ..stateful import is_stateful
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
 from .local_maker import LocalMaker
-from .queues import with_arrivals
 from .resumable import Resumable
-from .tasks import OutcomeLoader, SentOutcome, Tasks, identity
-from .torch_iterator import processes
-from .worker_init import WorkerInit
-from .worker_maker import WorkerMaker
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
+    from .worker_maker import WorkerMaker
 
 # Slabs for batches collated in this process: one in use, and one being made.
 _WARM_SLABS = 2
@@ -64,18 +60,20 @@ def maker(
         kept: worker processes of the epochs before, and of this one.
         reported: the length that an IterableDataset gave, or None.
     """
-    if _defers(plan):
+    if defers(plan):
         _expect(config, resources, plan)
     maker: LocalMaker | WorkerMaker
     if config.num_workers:
-        maker = _workers(config, resources, cursor, plan, kept)
+        from .worker_epoch import worker_maker
+
+        maker = worker_maker(config, resources, cursor, plan, kept)
     else:
-        fetcher = _fetcher(config, resources, plan)
+        fetcher = fetcher_of(config, resources, plan)
         maker = LocalMaker(config, fetcher, plan, reported=reported)
     return maker if plan.refill is None else Refilled(maker, plan.refill)
 
 
-def _defers(plan: EpochPlan) -> bool:
+def defers(plan: EpochPlan) -> bool:
     """Whether the dataset may be run over deferred images."""
     assert isinstance(plan.route, WorkersRoute)
     return plan.route.defers and loaded()
@@ -90,7 +88,7 @@ def _expect(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> None
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
-        _note(_decoder(config, resources), config, resources)
+        _note(decoder_of(config, resources), config, resources)
         rest(choice)  # only the workers run the dataset
     if config.num_workers:
         # Before workers are forked, which share them, whether they defer or wait.
@@ -118,78 +116,13 @@ def _note(decoder: BatchDecoder, config: LoaderConfig, resources: Resources) -> 
     decoder.cache = _cache(config, resources)
 
 
-def _workers(
+def fetcher_of(
     config: LoaderConfig,
     resources: Resources,
-    cursor: EpochCursor,
     plan: EpochPlan,
-    kept: PersistentWorkers,
-) -> WorkerMaker:
-    """The same, with worker processes."""
-    outcomes = kept.holder
-    if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
-        outcomes = _outcome_loader(config, resources, plan)
-    progress = plan.progress
-    idle = progress.positions.turn if plan.resumed else 0
-    outcomes.tasks.begin(
-        progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times
-    )
-    fetcher = outcomes.loader.dataset
-    assert isinstance(fetcher, Fetcher)
-    workers = progress.positions.workers
-    if fetcher.resumable is not None and not workers:
-        workers += [Position() for _ in range(config.num_workers)]
-    maker = WorkerMaker(outcomes, iterable=config.iterable, positions=workers)
-    if config.persistent:
-        kept.holder = outcomes
-        if cursor.base_seed is None:
-            cursor.base_seed = maker.base_seed
-    return maker
-
-
-def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
-    """Whether there are as many workers, all alive; torch would wait for a dead one."""
-    loader = outcomes.loader
-    same = config.persistent and loader.num_workers == config.num_workers
-    return same and all(process.is_alive() for process in processes(loader._iterator))
-
-
-def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
-    count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
-    if resources.ring is None:
-        # batches ahead, the consumer's batch, and the one that it has just freed
-        resources.ring = SharedRing(ahead + 2 + slabs_held(config, resources))
-    fetcher = _fetcher(config, resources, plan)
-    tasks = Tasks(
-        config.index_sampler,
-        resources.ring,
-        repeats=plan.repeats,
-        workers=count,
-        decoder=functools.partial(_decoder, config, resources) if _defers(plan) else None,
-        choice=resources.choice,
-    )
-    with warnings.catch_warnings():
-        # torch has given this warning for the loader itself.
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        loader: PlainLoader[SentOutcome] = PlainLoader(
-            fetcher,
-            batch_size=None,
-            sampler=tasks,
-            num_workers=count,
-            collate_fn=identity,  # type: ignore[arg-type]
-            pin_memory=config.pinned,
-            pin_memory_device=config.pin_memory_device,
-            timeout=config.timeout,
-            generator=plan.seeding(config),
-            prefetch_factor=config.prefetch_factor,
-            persistent_workers=config.persistent_workers,
-            multiprocessing_context=with_arrivals(config.multiprocessing_context),
-            worker_init_fn=WorkerInit(config.worker_init_fn),
-        )
-    return OutcomeLoader(loader, tasks)
-
-
-def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fetcher:
+    kind: type[Fetcher] = Fetcher,
+) -> Fetcher:
+    """What makes the samples of ``plan``; in worker processes another ``kind``."""
     assert isinstance(plan.route, WorkersRoute)
     count = config.num_workers
     if not count and resources.warm is None:
@@ -218,7 +151,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         if fetcher.dataset is dataset and fetcher.on_error == plan.on_error:
             fetcher.deferral = deferral
             return fetcher
-    fetcher = Fetcher(
+    fetcher = kind(
         dataset,
         config.collate,
         resumable=resumable,
@@ -240,7 +173,7 @@ def _deferral(
     config: LoaderConfig, resources: Resources, plan: EpochPlan, *, once: bool
 ) -> Deferral | None:
     """What runs the dataset over deferred images; None: nothing does. ``once``: as there."""
-    if not _defers(plan):
+    if not defers(plan):
         return None
     choice = resources.choice
     if not config.num_workers:
@@ -249,7 +182,7 @@ def _deferral(
         def local() -> Local:
             held = holder()
             assert held is not None, "the iterator's fetcher runs"
-            decoder = _decoder(config, held)
+            decoder = decoder_of(config, held)
             _note(decoder, config, held)
             return Local(decoder, _ahead(held, decoder))
 
@@ -293,7 +226,7 @@ def _cache(config: LoaderConfig, resources: Resources) -> OpenedCache | None:
     return resources.cache.opened(_UNKNOWN if length is None else length())
 
 
-def _decoder(config: LoaderConfig, resources: Resources) -> BatchDecoder:
+def decoder_of(config: LoaderConfig, resources: Resources) -> BatchDecoder:
     """What fills batches of recorded images in this process."""
     count, known = config.num_workers, resources.decoder
     # Asking for the CPUs reads files: it takes longer than an epoch of a few small batches.

@@ -1,4 +1,4 @@
-"""Fetcher: makes the batches of a user's Dataset, in a worker process or in this one.
+"""Fetcher: makes the batches of a user's Dataset. ``task_fetcher.py`` has that of a worker process.
 
 It does what torch's fetching does, sample for sample. In addition it handles bad samples
 (``bad_samples/policy.py``), seeds random numbers by (seed, epoch, index), and collates batches
@@ -12,16 +12,14 @@ import functools
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch._utils import ExceptionWrapper
-from torch.utils.data import Dataset, Subset, get_worker_info
+from torch.utils.data import Subset
 
 from ..._base import randomness
 from ..._base.machine import cpu
 from ..._base.own_generators import OwnSeeds
-from ..._base.shared_slabs import Mapped
 from ..._base.slabs import SlabRing
 from ..._base.trace import Clock
 from ..._sources.collate import Collate, ReadyBatch, collate
@@ -39,8 +37,10 @@ from .choice import Choice
 from .deferral import Deferral
 from .placed_rows import PlacedRows, worth_placing
 from .resumable import Resumable
-from .tasks import SentOutcome, Task
-from .transport import Message, Packer, WarmBatch, sweep
+from .warm_batch import WarmBatch
+
+if TYPE_CHECKING:
+    from .transport import Packer
 
 
 class Wanted(NamedTuple):
@@ -66,10 +66,10 @@ class Wanted(NamedTuple):
 def _without_kept(outcome: Outcome) -> Outcome:
     """A batch that was made without deferring, with what its dataset had kept deferred made real.
 
-    Another loader may have run the dataset before. What is sent to another process is real anyway.
+    Another loader may have run the dataset before.
     """
     kept = thread_state.may_be_kept() and not outcome.empty
-    if not kept or isinstance(outcome.batch, Message) or _is_plain(outcome.batch):
+    if not kept or _is_plain(outcome.batch):
         return outcome
     from ..._sources.deferred.completion import materialised
 
@@ -92,8 +92,8 @@ def _is_plain(part: Any, depth: int = 2) -> bool:
 _ATOMS = frozenset((type(None), bool, int, float, str, bytes))
 
 
-class Fetcher(Dataset[SentOutcome]):
-    """Makes batches in this process, and turns tasks into outcomes in every worker process.
+class Fetcher:
+    """Makes batches in the process that has it.
 
     Args:
         dataset: the user's.
@@ -138,87 +138,24 @@ class Fetcher(Dataset[SentOutcome]):
         self._seed = seed
         self._own_seeds = OwnSeeds(dataset)
         self._joined = Joined()
-        self._mapped: Mapped | None = None
         self._warm = warm
         self._places_rows: bool | None = None  # nobody knows before the first batch
         self.waiting = waiting
         self.deferral = deferral
         self._eager = eager
-        self._eagerly = False  # the next batch is made again
 
     def position(self) -> Position | None:
         """Where the dataset is; None if it has no position, or the epoch could not begin."""
         return None if self.resumable is None else self.resumable.position()
-
-    def __getitem__(self, task: Task) -> SentOutcome:
-        info = get_worker_info()
-        assert info is not None, "this process makes batches without tasks"
-        if task.idle:
-            return SentOutcome(task=task.number, worker=info.id, empty=True, idle=True)
-        try:
-            if self._mapped is None:
-                self._mapped = Mapped()
-            if task.again:
-                return self._again(task, info.id)
-            memory = None if task.slot is None else self._mapped.memory(task.slot)
-            return self._sent(task, info.id, Packer(memory))
-        except Exception:  # noqa: BLE001 - raised in the training process, at this batch
-            sweep()
-            where = f"in DataLoader worker process {info.id}"
-            wrapped = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-            return SentOutcome(
-                task=task.number, worker=info.id, raised=wrapped, position=self.position()
-            )
-
-    def _sent(self, task: Task, worker: int, packer: Packer) -> SentOutcome:
-        begin_ns = time.perf_counter_ns()
-        if self.deferral is not None:
-            self.deferral.choice.elsewhere_ns = task.elsewhere_ns
-        made = self.make(
-            Wanted(task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number)
-        )
-        clock = made.clock
-        if clock is not None:
-            clock = clock._replace(end_ns=time.perf_counter_ns())
-        return SentOutcome(
-            task=task.number,
-            message=made.batch,
-            samples=made.samples,
-            empty=made.empty,
-            bad=made.bad,
-            missing=made.missing,
-            worker=worker,
-            position=None if made.position is None else made.position.delta(),
-            clock=clock,
-            report=made.report,
-        )
-
-    def _again(self, task: Task, worker: int) -> SentOutcome:
-        """Make a batch again without deferring, and then those after it; see ``Task.again``."""
-        assert self.deferral is not None, "only batches with deferred images are made again"
-        state = self.deferral.state_before(task.again[0].number)
-        if state is not None:
-            state.restore()
-        made = []
-        for n, one in enumerate(task.again):
-            self._eagerly = not n
-            try:
-                made.append(self[one])
-            finally:
-                self._eagerly = False
-        return SentOutcome(task=task.number, worker=worker, empty=True, again=tuple(made))
 
     def make(self, wanted: Wanted) -> Outcome:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
         deferral, packer = self.deferral, wanted.packer
         if self._eager:
             with thread_state.eagerly():
-                outcome = self._make(wanted)
-            return _without_kept(outcome)
-        if self._eagerly and deferral is not None:
-            return self._made_again(wanted)
+                return self._as_by_torch(wanted)
         if deferral is None:
-            return _without_kept(self._make(wanted))
+            return self._as_by_torch(wanted)
         count = self._count(wanted.indices)
         if deferral.passes(count):
             return self._left_alone(deferral.choice, wanted)
@@ -233,7 +170,7 @@ class Fetcher(Dataset[SentOutcome]):
         if done is None:
             if packer is not None:
                 wanted = wanted._replace(packer=packer.another())
-            return self._made_again(wanted)
+            return self.made_again(wanted)
         return done
 
     def _count(self, indices: Any) -> int:
@@ -257,9 +194,15 @@ class Fetcher(Dataset[SentOutcome]):
         """The batch made without deferring: as by DataLoader, unless that was found cheaper."""
         if choice.eager:
             return self._made_eagerly(wanted)
-        return _without_kept(self._make(wanted))
+        return self._as_by_torch(wanted)
 
-    def _made_again(self, wanted: Wanted) -> Outcome:
+    def _as_by_torch(self, wanted: Wanted) -> Outcome:
+        """The batch made without deferring. What is sent to another process is real anyway."""
+        outcome = self._make(wanted)
+        return outcome if wanted.packer is not None else _without_kept(outcome)
+
+    def made_again(self, wanted: Wanted) -> Outcome:
+        """The batch made without deferring, since something was wrong with it."""
         outcome = self._made_eagerly(wanted)
         outcome.report = Report(again=1)
         return outcome

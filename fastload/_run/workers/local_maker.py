@@ -21,13 +21,12 @@ from typing_extensions import override
 
 from ..._base import randomness
 from ..config import LoaderConfig
-from ..drawing import IndexCounter
+from ..drawing import ENDED, IndexCounter
 from ..epoch_plan import EpochPlan
 from ..maker import Maker, Outcome
 from ..positions import Position
 from ..producer import below
 from .fetch import Fetcher, Wanted
-from .tasks import ENDED
 
 _Item = TypeVar("_Item")
 

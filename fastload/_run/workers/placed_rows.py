@@ -15,6 +15,7 @@ Note [What a dataset may do]
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -109,3 +110,8 @@ def _tensors(part: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     elif depth < _DEEPEST and kind in (tuple, list, dict):
         for one in part.values() if kind is dict else part:
             yield from _tensors(one, depth + 1)
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -1,7 +1,7 @@
 """Tasks and their outcomes: what the training process and its workers exchange.
 
-A sampler's indices become tasks on the consumer's thread, with a slab for each batch. A ``Fetcher``
-turns tasks into outcomes, and ``TaskIterator.open`` opens what these sent.
+A sampler's indices become tasks on the consumer's thread, with a slab for each batch. A
+``TaskFetcher`` turns tasks into outcomes, and ``TaskIterator.open`` opens what these sent.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..._base.shared_slabs import SharedRing, Slot
 from ..._base.torch_loader import DataLoader
-from ..drawing import IndexCounter
+from ..drawing import ENDED, IndexCounter
 from ..maker import Outcome
 from .choice import Choice
 from .transport import Message, unpack
 
 if TYPE_CHECKING:
     from ..._sources.deferred.batch import BatchDecoder, Filling
-
-ENDED: Any = object()
-"""What ``next`` gives at the end of an order: a sampler may give anything."""
 
 _numbers = itertools.count()
 

@@ -20,7 +20,6 @@ import dataclasses
 import glob
 import io
 import math
-import operator
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -31,10 +30,9 @@ import numpy as np
 import torch
 
 from ..._base.nested import plain
-from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors
-from .columns import SMALL_NBYTES, CollateTable, in_columns, torch_stack
-from .placed_rows import PlacedRows
+from .columns import CollateTable, in_columns, torch_stack
+from .placed_rows import PlacedRows, contiguous
 
 if TYPE_CHECKING:
     from ..._sources.deferred.completion import Row, Shape
@@ -55,9 +53,6 @@ _INLINE_NBYTES = 1 << 18
 # is slower, but a full file system would end the epoch.
 _SHARED_FILES = "/dev/shm"
 _SHORT_NBYTES = 1 << 30
-
-_PLAIN = {torch.Tensor}
-_dtype = operator.attrgetter("dtype")
 
 # A tensor in a slab: byte offset, shape, strides in elements, dtype.
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -173,7 +168,7 @@ class Packer:
         """
         if self._slab:
             self._placed_rows = PlacedRows(
-                count, lambda shape, dtype: self._reserve(shape, _contiguous(shape), dtype)
+                count, lambda shape, dtype: self._reserve(shape, contiguous(shape), dtype)
             )
         return self._placed_rows
 
@@ -270,7 +265,7 @@ class Packer:
             for sample in samples
         ):
             shape = (len(samples), *first.shape)
-            out = self._reserve(shape, _contiguous(shape), first.dtype)
+            out = self._reserve(shape, contiguous(shape), first.dtype)
             if out is not None:
                 return torch.stack(list(samples), 0, out=out)
         return torch_stack(samples, collate_fn_map=collate_fn_map)
@@ -354,53 +349,6 @@ def unpack(
     return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy, fill=fill).load()
 
 
-class WarmBatch:
-    """Collates one batch in this process: as a ``Packer`` does, but in slabs of ``ring``."""
-
-    def __init__(self, ring: SlabRing) -> None:
-        self._ring = ring
-        self._placed_rows: PlacedRows | None = None
-
-    def rows(self, count: int) -> PlacedRows:
-        """The rows of a batch of ``count`` samples. ``collate`` knows them again."""
-        self._ring.begin_batch()
-        self._placed_rows = PlacedRows(count, self._reserve)
-        return self._placed_rows
-
-    def collate(self, samples: Sequence[Any]) -> Any:
-        """torch's default_collate, with large tensors stacked in slabs."""
-        if self._placed_rows is None:
-            self._ring.begin_batch()
-        try:
-            return in_columns(samples, self._stack)
-        finally:
-            self._placed_rows = None  # which refers to this
-
-    def _reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return self._ring.lease(shape, dtype, _contiguous(shape))[0]
-
-    def _stack(
-        self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
-    ) -> torch.Tensor:
-        placed = None if self._placed_rows is None else self._placed_rows.batch_of(samples)
-        if placed is not None:
-            return placed
-        first = samples[0]
-        if (
-            type(first) is torch.Tensor
-            and first.numel() * first.element_size() * len(samples) >= SMALL_NBYTES
-            and plain(first)
-            and set(map(type, samples)) == _PLAIN
-            and set(map(_dtype, samples)) == {first.dtype}
-        ):
-            out = self._reserve((len(samples), *first.shape), first.dtype)
-            with contextlib.suppress(
-                RuntimeError
-            ):  # a sample requires gradients or differs in shape
-                return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
-        return torch_stack(samples, collate_fn_map=collate_fn_map)
-
-
 class _BatchPickler(ForkingPickler):
     """Replaces tensors by what ``place`` returns; torch pickles the others."""
 
@@ -471,10 +419,6 @@ def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:
     part = np.frombuffer(memory.data[offset : offset + nbytes], np.uint8)
     storage = torch.from_numpy(part).untyped_storage()
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:

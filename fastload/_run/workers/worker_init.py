@@ -19,7 +19,7 @@ class WorkerInit:
     def __call__(self, worker_id: int) -> None:
         info = get_worker_info()
         assert info is not None, "called in a worker process"
-        # get_worker_info().dataset must be the user's dataset, not the Fetcher that wraps it.
+        # get_worker_info().dataset must be the user's dataset, not the TaskFetcher that wraps it.
         object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
         cpu.one_thread()
         if self.user_init is not None:

@@ -1,7 +1,7 @@
 """WorkerMaker: the batches of a user's Dataset, made in worker processes.
 
 torch's DataLoader does the work of processes, queues, signals, timeouts and pinning. It is given
-tasks in place of indices and a ``Fetcher`` in place of a dataset, and so it returns outcomes.
+tasks in place of indices and a ``TaskFetcher`` in place of a dataset, and so it returns outcomes.
 
 Workers run the user's code and send what was recorded (``transport.py``); the core's threads in
 this process fill the batches. A batch is begun as soon as its message is here, not when the

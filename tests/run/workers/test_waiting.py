@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import threading
 import types
@@ -413,3 +414,24 @@ def test_batches_are_the_same_from_waiting_to_deferring(
         num_workers=workers,
         worker_init_fn=shapes.seed_numpy,
     )
+
+
+def test_without_workers_nothing_is_imported_that_only_they_need() -> None:
+    program = """
+import sys
+from fastload import FastLoader
+assert len(list(FastLoader(range(8), batch_size=4, num_workers=WORKERS))) == 2
+parts = ["tasks", "task_fetcher", "transport", "queues", "worker_maker", "worker_epoch"]
+print(sum(f"fastload._run.workers.{part}" in sys.modules for part in parts), len(parts))
+"""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program.replace("WORKERS", str(workers))],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout.split()
+        for workers in (0, 1)
+    ]
+    assert said == [["0", "6"], ["6", "6"]]

@@ -1,0 +1,79 @@
+"""TaskFetcher: turns tasks into outcomes, in a worker process."""
+
+from __future__ import annotations
+
+import time
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import Dataset, get_worker_info
+
+from ..._base.shared_slabs import Mapped
+from .fetch import Fetcher, Wanted
+from .tasks import SentOutcome, Task
+from .transport import Packer, sweep
+
+
+class TaskFetcher(Fetcher, Dataset[SentOutcome]):
+    """The dataset that torch's worker processes are given: its indices are tasks."""
+
+    _mapped: Mapped | None = None
+    _eagerly = False  # the next batch is made again
+
+    def __getitem__(self, task: Task) -> SentOutcome:
+        info = get_worker_info()
+        assert info is not None, "this process makes batches without tasks"
+        if task.idle:
+            return SentOutcome(task=task.number, worker=info.id, empty=True, idle=True)
+        try:
+            if self._mapped is None:
+                self._mapped = Mapped()
+            if task.again:
+                return self._again(task, info.id)
+            memory = None if task.slot is None else self._mapped.memory(task.slot)
+            return self._sent(task, info.id, Packer(memory))
+        except Exception:  # noqa: BLE001 - raised in the training process, at this batch
+            sweep()
+            where = f"in DataLoader worker process {info.id}"
+            wrapped = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+            return SentOutcome(
+                task=task.number, worker=info.id, raised=wrapped, position=self.position()
+            )
+
+    def _sent(self, task: Task, worker: int, packer: Packer) -> SentOutcome:
+        begin_ns = time.perf_counter_ns()
+        if self.deferral is not None:
+            self.deferral.choice.elsewhere_ns = task.elsewhere_ns
+        make = self.made_again if self._eagerly else self.make
+        made = make(
+            Wanted(task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number)
+        )
+        clock = made.clock
+        if clock is not None:
+            clock = clock._replace(end_ns=time.perf_counter_ns())
+        return SentOutcome(
+            task=task.number,
+            message=made.batch,
+            samples=made.samples,
+            empty=made.empty,
+            bad=made.bad,
+            missing=made.missing,
+            worker=worker,
+            position=None if made.position is None else made.position.delta(),
+            clock=clock,
+            report=made.report,
+        )
+
+    def _again(self, task: Task, worker: int) -> SentOutcome:
+        """Make a batch again without deferring, and then those after it; see ``Task.again``."""
+        assert self.deferral is not None, "only batches with deferred images are made again"
+        state = self.deferral.state_before(task.again[0].number)
+        if state is not None:
+            state.restore()
+        made = []
+        for n, one in enumerate(task.again):
+            self._eagerly = not n
+            try:
+                made.append(self[one])
+            finally:
+                self._eagerly = False
+        return SentOutcome(task=task.number, worker=worker, empty=True, again=tuple(made))
