@@ -188,6 +188,11 @@ def test_a_forked_child_that_collects_garbage_leaves_its_parents_batches(forked:
 # --- streams and memory of the device -------------------------------------------------------------
 
 
+def test_side_streams_do_not_share_the_priority_and_so_the_queue_of_the_callers() -> None:
+    side = cuda.side_stream(torch.device("cuda", 0))
+    assert side.priority < torch.cuda.default_stream().priority
+
+
 def test_batches_let_go_of_in_one_stream_after_another() -> None:
     streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     busy, found = torch.ones(2048, 2048, device="cuda"), []
