@@ -275,7 +275,7 @@ for stage in $STAGES; do
         lab fed_compiled 130 # the goal of 0.98
         lab overlap 30
         ;;
-    2) # CPUs: never measured on more than two. And the step for which the host has least time.
+    2) # The decoder by the number of its threads. And the step for which the host has least time.
         lab threads 45
         lab to_device 25
         lab fed_eager 60

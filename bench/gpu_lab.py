@@ -245,7 +245,7 @@ def _synchronize(device: torch.device) -> None:
 
 def link() -> None:
     """What ``_base/devices`` assumes of the bus and the runtime, without a loader."""
-    from fastload._base.devices.cuda import Cuda, Stream
+    from fastload._base.devices.cuda import Cuda, side_stream
     from fastload._base.slabs import _allocate
 
     query = "pcie.link.gen.current,pcie.link.width.current,clocks.sm"
@@ -280,7 +280,7 @@ def link() -> None:
         say(copied_from=name, gb_per_s=round(10 * nbytes / took / 1e6, 1))
     # PIN_FROM: how long the host is held by a copy out of pageable memory, in a stream that waits
     # behind 40 ms of work, as the side stream does.
-    side, cycles = Stream(DEVICE), 40_000_000
+    side, cycles = side_stream(DEVICE), 40_000_000
     per_ms = cycles / ms(lambda: torch.cuda._sleep(cycles))
     for size in (256, 2048, 16 << 10, 64 << 10, (64 << 10) + 512, 256 << 10, 1 << 20):
         small, there = torch.empty(size, dtype=torch.uint8), target[:size]

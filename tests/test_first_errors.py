@@ -109,6 +109,24 @@ def test_a_command_over_a_mistyped_path_is_to_be_typed_with_the_right_one(
         assert told.rstrip().splitlines()[-1] == f"type next: {shlex.join(['fastload', *right])}"
 
 
+def test_no_command_is_suggested_that_has_a_store_twice(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train-0.lmdb", "a\x1b[31mb.lmdb"):
+        (tmp_path / name).symlink_to(store)
+    monkeypatch.chdir(tmp_path)
+    first = tmp_path / "train-0.lmdb"
+    for words in (
+        ["concat", "train-0.lmdb", "train-1.lmdb", "all.lmdb"],
+        ["append", "train-0.lmdb", "train-1.lmdb"],
+        ["pack", "train-1.lmdb", "train-0.lmdb"],
+    ):
+        told = CliRunner().invoke(main, words).stderr.rstrip()
+        assert told.splitlines()[-1] == f"type next: fastload info {first}", told
+    told = CliRunner().invoke(main, ["verify", "a[31mb.lmdb"], color=True).stderr
+    assert "did you mean" in told and "a\x1b[31mb" not in told
+
+
 def test_a_path_that_nothing_resembles_shows_the_nearest_folder(tmp_path: Path) -> None:
     for typed in ("nothing", "nothing.lmdb", "nothing.tfrecord", "no/such/folder.lmdb"):
         line = said(StoreNotFoundError, lambda name=typed: FastLoader(str(tmp_path / name)))

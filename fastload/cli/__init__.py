@@ -201,16 +201,21 @@ def _message(error: Exception) -> str:
 
 
 def _retyped(error: Exception, message: str, given: Sequence[str]) -> str:
-    """``message``; of a mistyped path, it ends with the command over what it may stand for."""
+    """``message``; of a mistyped path, it ends with the command over what it may stand for.
+
+    But not where the command has that already, as the other store or as what it writes.
+    """
     if not isinstance(error, StoreNotFoundError) or error.path is None:
         return message
     from ..storage._nearby import nearest  # here, because --help does not need it
 
     near = None if os.path.exists(error.path) else nearest(error.path)
-    words = [near if near and os.path.abspath(word) == error.path else word for word in given]
-    if words == given:
+    paths = [os.path.abspath(word) for word in given]
+    if near is None or paths.count(error.path) != 1 or near in paths:
         return message
-    return message.partition("\ntype next: ")[0] + type_next(shlex.join(["fastload", *words]))
+    words = [near if path == error.path else word for word, path in zip(given, paths, strict=True)]
+    typed = printable(shlex.join(["fastload", *words]))
+    return message.partition("\ntype next: ")[0] + type_next(typed)
 
 
 def _format_warning(message: Warning | str, category: type[Warning]) -> str:

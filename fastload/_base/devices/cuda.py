@@ -37,9 +37,9 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
     Streams share eight hardware queues (CUDA's ``CUDA_DEVICE_MAX_CONNECTIONS``), and work in one
     queue runs in the order in which it was submitted. torch makes streams of four priorities in
-    turn, so every second one of the lowest priority may share the default stream's queue. That
-    fits what an H100 did with such streams: with two of four loaders, copies ran between the steps
-    (1.0 ms of 64), not beside them. Those of high priority have not been measured.
+    turn, so every second one of the lowest may share the default stream's queue. That fits what an
+    H100 did with such streams: with two of four loaders, copies ran between the steps (1.0 ms of
+    64), not beside them. Streams of high priority have not been measured.
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
