@@ -47,6 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
         "_run.epoch",
         "_run.workers.fetch",
         "_run.workers.local_maker",
+        "_run.workers.task_fetcher",
     )
     return FakeTime(
         monkeypatch,
