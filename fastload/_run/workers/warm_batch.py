@@ -58,8 +58,7 @@ class WarmBatch:
             and set(map(_dtype, samples)) == {first.dtype}
         ):
             out = self._reserve((len(samples), *first.shape), first.dtype)
-            with contextlib.suppress(
-                RuntimeError
-            ):  # a sample requires gradients or differs in shape
+            # A sample may require gradients or differ in shape: then it is as with torch.
+            with contextlib.suppress(RuntimeError):
                 return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
         return torch_stack(samples, collate_fn_map=collate_fn_map)
