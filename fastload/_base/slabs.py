@@ -9,11 +9,15 @@ The ring checks the weak references when a slab is leased. A callback would run 
 training loop, and Python swallows a Ctrl-C that arrives in one.
 
 A forked child starts without slabs: its parent's may be pinned, and then are not mapped in the
-child (``_base/devices/cuda.py``), and another thread of the parent may have held the lock.
+child (``_base/devices/cuda.py``), and another thread of the parent may have held the lock. It finds
+zeros where its parent's free slabs were. If it shared their pages, the parent would have to copy
+each page before it writes the next batch there. Where every epoch forks workers, that took twice as
+long as decoding.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import mmap
@@ -21,7 +25,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -38,13 +42,19 @@ _PATIENCE_S = 2e-3
 # A slab that was not needed in so many leases is given back.
 _WINDOW = 32
 
+# Whether forked children find zeros there, as in Linux's mman-common.h; Python's mmap has no name.
+_MADV_WIPEONFORK = 18
+_MADV_KEEPONFORK = 19
+
+_rings: weakref.WeakValueDictionary[int, SlabRing] = weakref.WeakValueDictionary()
+
 # Slabs of batches of several tensors are larger than needed by at most 1/8, so that tensors of
 # slightly different sizes share them.
 _CLASSES = 8
 
 
-def _allocate(nbytes: int) -> np.ndarray:
-    """Page-aligned private memory of ``nbytes`` bytes, unmapped when the array is freed."""
+def _allocate(nbytes: int) -> mmap.mmap:
+    """Page-aligned private memory of ``nbytes`` bytes."""
     # MAP_PRIVATE, because Python's default for anonymous maps is shared: a forked worker that wrote
     # into a slab would change its parent's batch.
     memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -53,7 +63,7 @@ def _allocate(nbytes: int) -> np.ndarray:
             memory.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
             pass  # a kernel without transparent huge pages: use ordinary ones
-    return np.frombuffer(memory, np.uint8)
+    return memory
 
 
 class SlabRing:
@@ -76,9 +86,10 @@ class SlabRing:
         """Whether free slabs are kept although they were not needed for a while. True for pinned
         memory: pinning and unpinning take milliseconds and make the host wait for the device."""
         self._begin()
+        _rings[id(self)] = self
 
     def _begin(self) -> None:
-        self._slabs: list[_NumberedSlab] = []
+        self._slabs: list[_MappedSlab] = []
         self._leases = 0
         self._leased_nbytes: int | None = None  # in this batch; None: each lease is a batch
         self._batch_nbytes = 0  # of the largest batch
@@ -147,7 +158,7 @@ class SlabRing:
         with self._lock:
             return sum(not slab.free() for slab in self._slabs)
 
-    def _free(self, nbytes: int) -> _NumberedSlab:
+    def _free(self, nbytes: int) -> _MappedSlab:
         """A free slab of at least ``nbytes``; frees those that are not needed any more."""
         self._leases += 1
         if self._leased_nbytes is not None:
@@ -167,14 +178,15 @@ class SlabRing:
             self.allocations += 1
             # Where sizes vary, as of padded batches, the next one is often larger. Memory that no
             # batch has reached costs nothing.
-            best = _NumberedSlab(
-                _allocate(_rounded(nbytes) if self._divided else max(nbytes, largest))
-            )
+            best = _MappedSlab(_rounded(nbytes) if self._divided else max(nbytes, largest))
             self._slabs.append(best)
+        elif best.forked and not self.steady:
+            best.advise(mmap.MADV_DONTNEED)  # fresh pages are cheaper than copies of those
+        best.forked = False
         return best
 
     def _give_back(
-        self, free: list[_NumberedSlab], best: _NumberedSlab | None, nbytes: int, most_nbytes: int
+        self, free: list[_MappedSlab], best: _MappedSlab | None, nbytes: int, most_nbytes: int
     ) -> None:
         """Give back what is not needed of ``free``, where ``best`` is to be leased for ``nbytes``.
 
@@ -227,12 +239,47 @@ def slab_at(slabs: Sequence[Slab], address: int) -> np.ndarray | None:
     return None
 
 
-class _NumberedSlab(Slab):
-    """A slab that knows when it was needed.
+class _MappedSlab(Slab):
+    """A slab of this process's own memory, which knows when it was needed.
 
     Attributes:
         leased: the number of its last lease.
         free_since: the number of the lease that first found it free again; 0: none did.
+        forked: whether a child was forked while it was leased, and got its pages.
     """
 
     leased = free_since = 0
+    forked = False
+
+    def __init__(self, nbytes: int) -> None:
+        self._map = _allocate(nbytes)
+        super().__init__(np.frombuffer(self._map, np.uint8))
+
+    def advise(self, advice: int) -> None:
+        with contextlib.suppress(OSError):  # the memory is shared with a child, as without advice
+            self._map.madvise(advice)
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+
+def _mapped_slabs() -> Iterator[_MappedSlab]:
+    for reference in _rings.valuerefs():  # one call in C: other threads may make rings meanwhile
+        ring = reference()
+        yield from [] if ring is None else list(ring._slabs)
+
+
+def _before_fork() -> None:
+    for slab in _mapped_slabs():
+        if slab.free():
+            slab.advise(_MADV_WIPEONFORK)
+        else:
+            slab.forked = True
+
+
+def _after_fork() -> None:
+    for slab in _mapped_slabs():  # children forked later need the batches that are there then
+        slab.advise(_MADV_KEEPONFORK)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import os
+import resource
 import signal
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -200,6 +203,64 @@ def test_slabs_are_private_to_a_process():
     os.waitpid(child, 0)
     os.close(read), os.close(write)
     assert np.all(images.numpy().view(np.uint8) == 7)
+
+
+@contextlib.contextmanager
+def forked() -> Iterator[None]:
+    """A child is there, forked before the block and alive until its end."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.close(read), os.close(write)
+        os.waitpid(child, 0)
+
+
+def large_lease(ring: SlabRing) -> tuple[torch.Tensor, np.ndarray]:
+    return ring.lease((4096, 4096), torch.uint8, (4096, 1))
+
+
+def test_no_page_of_a_free_slab_is_copied_because_of_a_child():
+    ring = SlabRing(1)
+    large_lease(ring)[1][:] = 7
+    with forked():
+        memory = large_lease(ring)[1]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        memory[:] = 8
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert ring.allocations == 1 and faults < 4096 / 8
+
+
+def test_a_slab_that_was_leased_during_a_fork_begins_with_fresh_pages():
+    ring = SlabRing(1)
+    batch, memory = large_lease(ring)
+    memory[:] = 7
+    with forked():
+        assert (batch == 7).all()
+        del batch, memory
+        memory = large_lease(ring)[1]
+        assert ring.allocations == 1 and not memory.any()
+        memory[:] = 8
+        del memory
+        assert (large_lease(ring)[1] == 8).all()
+
+
+def test_children_read_the_batches_that_were_kept_whenever_they_are_forked():
+    ring = SlabRing(2)
+    kept = [lease(ring)]
+    lease(ring)  # free during the first fork, kept during the second
+    for _ in range(2):
+        child = os.fork()
+        if not child:
+            os._exit(not all((batch.numpy().view(np.uint8) == 7).all() for batch in kept))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        kept.append(lease(ring))
+    assert ring.allocations == 3
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_DONTFORK"), reason="a system without MADV_DONTFORK")

@@ -59,7 +59,7 @@ def right(batch: torch.Tensor, number: int) -> torch.Tensor:
 def test_memory_is_registered_once_and_given_back() -> None:
     device = Cuda(torch.device("cuda"))
     for _ in range(3):
-        memory = _allocate(3_000_001)
+        memory = np.frombuffer(_allocate(3_000_001), np.uint8)
         assert not torch.from_numpy(memory).is_pinned()
         assert device.pin(memory) and device.pin(memory)
         assert torch.from_numpy(memory).is_pinned()
@@ -73,7 +73,7 @@ def test_memory_that_is_registered_already_is_said_and_leaves_no_error_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cuda, "_refusal", None)
-    memory = _allocate(1 << 20)
+    memory = np.frombuffer(_allocate(1 << 20), np.uint8)
     cudart: Any = torch.cuda.cudart()
     assert int(cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 1)) == 0
     try:
@@ -343,7 +343,7 @@ def test_what_another_has_left_stays_registered_during_a_capture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second, third = (Cuda(torch.device("cuda")) for _ in range(3))
-    memory = _allocate(1 << 16)
+    memory = np.frombuffer(_allocate(1 << 16), np.uint8)
     assert first.pin(memory)
     with monkeypatch.context() as patch:
         patch.setattr(Cuda, "capturing", lambda self: True)
