@@ -74,7 +74,7 @@ class Files:
     def __len__(self) -> int: ...
 
 class Arena:
-    """Cached records in a memory file; see _engine/cache/memory.py and io/arena.h.
+    """Cached records in a memory file; see _engine/cache/memory_file.py and io/arena.h.
 
     fd: of the memory file; it may be closed afterwards.
     lock: lock records that this object adds into memory, as far as the system allows.
