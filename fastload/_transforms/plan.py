@@ -50,7 +50,7 @@ class Plan:
     """What to do to each image: a frame of geometry, further stages, then a table lookup.
 
     Attributes:
-        ops: geometry, in order; drawn by ``geometry.draws.draw``.
+        ops: geometry, in order; drawn by ``sample_params.draw``.
         filter: filter of the resize, numbered as ``Filter`` in resample/resample.h.
         fill: level of each channel (R, G, B) where the window reaches outside the image.
         stages: the stages between this first frame of geometry and the table.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from .._base import philox
 from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
 from .geometry.geometry_log import GeometryLog
@@ -152,19 +151,29 @@ def draw(
 ) -> tuple[Geometry, SampleParams | None]:
     """The first frame of a batch, and the parameters after it (None: there are none).
 
-    Arguments and errors are those of ``geometry.draws.draw``. ``Geometry.out_h`` and ``out_w`` are
-    the size of the finished samples.
+    ``Geometry.out_h`` and ``out_w`` are the size of the finished samples.
+
+    Args:
+        sizes: int32 (n, 2): width and height of each source image in pixels, at least 1.
+        seed, epoch, indices, repeats: as for ``draws.Numbers``.
+        log: records each step of geometry.
+
+    Raises:
+        DataError: an image has no size or is too small for a RandomCrop, or the results differ in
+            size. Names the record.
+        Unfit: the operations have no normal form (``draws.fit`` checks this beforehand).
     """
-    given = {"seed": seed, "epoch": epoch, "indices": indices, "repeats": repeats}
     if log is not None:
         log.fill = plan.mask_fill
-    if not plan.stages and not plan.erasing:
-        return draws.draw(plan.ops, sizes, log=log, **given), None  # type: ignore[arg-type]
-    counters = draws.counters(indices, repeats)
-    numbers = _Numbers(seed, epoch, counters)
+    numbers = draws.Numbers(seed, epoch, indices, repeats)
     frame = Frame.of(sizes, indices, log)
-    draws.check_sizes(frame)
-    draws.apply(plan.ops, frame, seed, epoch, counters, position=0)
+    frame.refuse(
+        np.less(frame.w, 1) | np.less(frame.h, 1),
+        "the size of this image is unknown or not positive: got {w}x{h} pixels",
+    )
+    draws.apply(plan.ops, frame, numbers, position=0)
+    if not plan.stages and not plan.erasing:
+        return frame.finish(), None
     frame.refuse_large()
     frames, slots = [frame], []
     position, pixel_position = len(plan.ops), _PIXELS
@@ -184,7 +193,7 @@ def draw(
             log.fill = stage.mask_fill
         resized = any(op.resizes for op in stage.pixels)
         frame = Frame(*((w, h) if resized else (frame.w, frame.h)), indices, log)
-        draws.apply(stage.ops, frame, seed, epoch, counters, position=position)
+        draws.apply(stage.ops, frame, numbers, position=position)
         frame.refuse_large()
         position += len(stage.ops)
         frames.append(frame)
@@ -265,11 +274,11 @@ def rectangles(
     repeats: npt.NDArray[np.int64] | None = None,
 ) -> ErasedBoxes:
     """The rectangles that ``draw`` draws for finished samples of ``width`` x ``height``."""
-    numbers = _Numbers(seed, epoch, draws.counters(indices, repeats))
+    numbers = draws.Numbers(seed, epoch, indices, repeats)
     return _rectangles(plan, numbers, len(indices), width, height)
 
 
-def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) -> ErasedBoxes:
+def _rectangles(plan: Plan, numbers: draws.Numbers, n: int, width: int, height: int) -> ErasedBoxes:
     boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
     keys = np.zeros((n, len(plan.erasing)), np.uint64)
     for e, fill in enumerate(plan.erasing):
@@ -277,27 +286,6 @@ def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) 
         boxes[:, e] = fill.boxes(u.T, width, height)
         keys[:, e] = numbers.key(_ERASING + e)
     return ErasedBoxes(boxes, keys)
-
-
-class _Numbers:
-    """The random numbers of a batch."""
-
-    def __init__(self, seed: int, epoch: int, counters: npt.NDArray[np.int64]) -> None:
-        self._seed, self._epoch, self._counters = seed, epoch, counters
-
-    def uniform(self, position: int, count: int) -> Array:
-        """(count, n)."""
-        if not count:
-            return np.empty((0, len(self._counters)))
-        drawn = philox.uniform(self._seed, self._epoch, self._counters, position, count)
-        return np.transpose(drawn)
-
-    def key(self, position: int) -> npt.NDArray[np.uint64]:
-        """(n,): a 64-bit key for each sample, from a separate block."""
-        block = position * philox.BLOCKS_PER_POSITION + philox.BLOCKS_PER_POSITION - 1
-        words = philox.words(self._seed, self._epoch, self._counters, [block])
-        key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
-        return key
 
 
 def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:

@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional as F
 
 from fastload import FastLoader, PackedDataset, pack
-from fastload._transforms.geometry import draws
+from fastload._transforms import sample_params
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
 
@@ -38,8 +38,8 @@ def reference(
 ) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
     """What torchvision makes of the images with the boxes and flips that fastload draws."""
     images = [Image.open(path).convert("RGB") for path in paths]
-    geometry = draws.draw(
-        recognise(chain).ops,
+    geometry, _ = sample_params.draw(
+        recognise(chain),
         np.array([image.size for image in images], np.int32),
         seed=SEED,
         epoch=epoch,

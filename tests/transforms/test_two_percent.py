@@ -78,7 +78,7 @@ def even(whole: np.ndarray, low: int, high: int) -> None:
 
 def boxes(op: Any, size: tuple[int, int]) -> Any:
     sizes = np.tile(np.array([size], np.int32), (N, 1))
-    return draws.draw((op,), sizes, seed=6, epoch=1, indices=np.arange(N))
+    return draw(Plan(ops=(op,)), sizes, seed=6, epoch=1, indices=np.arange(N))[0]
 
 
 def test_boxes_of_a_random_resized_crop() -> None:

@@ -103,7 +103,7 @@ class Prefix:
         return dataclasses.replace(plan, ops=(*done, *plan.ops[len(done) :]))
 
     def place(self, sizes: np.ndarray, records: np.ndarray) -> Placed:
-        """What is kept of images of ``sizes`` (int32 (n, 2)). Raises what ``draws.draw`` raises."""
+        """What is kept of images of ``sizes``, int32 (n, 2). Raises ``Refused``."""
         frame = Frame.of(sizes, records)
         for op in self.ops:
             op.apply(frame, _NO_NUMBERS)

@@ -2,7 +2,7 @@
 
 A chain of operations is reduced to one *normal form* per sample (``crop_geometry``): cut a box out
 of the source, resize it, cut a window out of that (pixels outside get the fill colour), flip.
-``draw`` computes it as a pure function of (seed, epoch, index, position in the chain), in array
+``apply`` computes it as a pure function of (seed, epoch, index, position in the chain), in array
 operations, without Python code per sample.
 
 The distributions and the rounding are torchvision's (transforms/transforms.py, each class's
@@ -21,8 +21,7 @@ import numpy as np
 
 from ..._base import philox
 from ..buckets import Buckets, covering
-from .crop_geometry import Array, Frame, Geometry, Length
-from .geometry_log import GeometryLog
+from .crop_geometry import Array, Frame, Length
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -295,69 +294,57 @@ def _streams(ops: tuple[Op, ...], first: int) -> npt.NDArray[np.uint64]:
     return np.array(streams, dtype=np.uint64)
 
 
-def draw(
-    ops: Sequence[Op],
-    sizes: Array,
-    *,
-    seed: int,
-    epoch: int,
-    indices: npt.NDArray[np.int64],
-    repeats: npt.NDArray[np.int64] | None = None,
-    log: GeometryLog | None = None,
-) -> Geometry:
-    """The geometry of a batch, a pure function of the arguments.
+class Numbers:
+    """The random numbers of a batch, a pure function of the arguments.
 
     Args:
-        ops: in order; the random numbers of a position do not depend on the other operations.
-        sizes: int32 (n, 2): width and height of each source image in pixels, at least 1.
         seed, epoch: any integers (modulo 2**64 and 2**32).
         indices: int64 (n,): the samples' indices in the dataset, below 2**40.
         repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
-        log: records each step.
-
-    Raises:
-        DataError: an image has no size or is too small for a RandomCrop, or the results differ in
-            size. Names the record.
-        Unfit: the operations have no normal form (``fit`` checks this beforehand).
     """
-    frame = Frame.of(sizes, indices, log)
-    check_sizes(frame)
-    apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
-    return frame.finish()
+
+    def __init__(
+        self,
+        seed: int,
+        epoch: int,
+        indices: npt.NDArray[np.int64],
+        repeats: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self._seed, self._epoch = seed, epoch
+        self._counters = indices
+        if repeats is not None:
+            self._counters = indices + (repeats << philox.REPEAT_BITS)
+
+    def blocks(self, streams: npt.NDArray[np.uint64]) -> Array:
+        """float64 (4, b, n), uniform in [0, 1), of b streams."""
+        if not len(streams):
+            return np.empty((4, 0, len(self._counters)))
+        words = philox.words(self._seed, self._epoch, self._counters, streams)
+        u: Array = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
+        return u
+
+    def uniform(self, position: int, count: int) -> Array:
+        """float64 (count, n), uniform in [0, 1), of a position in the chain of transforms."""
+        if not count:
+            return np.empty((0, len(self._counters)))
+        drawn = philox.uniform(self._seed, self._epoch, self._counters, position, count)
+        return np.transpose(drawn)
+
+    def key(self, position: int) -> npt.NDArray[np.uint64]:
+        """(n,): a 64-bit key for each sample, from a separate block."""
+        block = position * philox.BLOCKS_PER_POSITION + philox.BLOCKS_PER_POSITION - 1
+        words = philox.words(self._seed, self._epoch, self._counters, [block])
+        key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
+        return key
 
 
-def check_sizes(frame: Frame) -> None:
-    """Raise DataError for an image without a size."""
-    frame.refuse(
-        np.less(frame.w, 1) | np.less(frame.h, 1),
-        "the size of this image is unknown or not positive: got {w}x{h} pixels",
-    )
+def apply(ops: Sequence[Op], frame: Frame, numbers: Numbers, *, position: int) -> None:
+    """Apply the operations to ``frame``; the first has ``position`` in the chain.
 
-
-def counters(
-    indices: npt.NDArray[np.int64], repeats: npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.int64]:
-    """The Philox counter of each sample, from its index and how often it was drawn before."""
-    return indices if repeats is None else indices + (repeats << philox.REPEAT_BITS)
-
-
-def apply(
-    ops: Sequence[Op],
-    frame: Frame,
-    seed: int,
-    epoch: int,
-    counters: npt.NDArray[np.int64],
-    *,
-    position: int,
-) -> None:
-    """Apply the operations to ``frame``; the first has ``position`` in the chain."""
+    The random numbers of a position do not depend on the other operations.
+    """
     ops = tuple(ops)
-    streams = _streams(ops, position)
-    if len(streams):
-        words = philox.words(seed, epoch, counters, streams)
-        u = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
-    else:
-        u = np.empty((4, 0, len(counters)))
+    u = numbers.blocks(_streams(ops, position))
     start = 0
     for op in ops:
         op.apply(frame, u[:, start : start + op.blocks])
