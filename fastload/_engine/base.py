@@ -35,9 +35,8 @@ import torch
 
 from .._base.slabs import SlabRing
 from .._transforms.geometry.crop_geometry import Refused
-from .._transforms.plan import Plan
+from .._transforms.plan import Plan, Views
 from .._transforms.targets.joint import Moving
-from .._transforms.views import Views
 from ..errors import DataError, DecodeError
 from ..storage._read import read_records
 from ..storage.base import UNSIZED, Spans, Store

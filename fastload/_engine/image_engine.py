@@ -23,10 +23,9 @@ from .._base.timeline import TIMES
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Geometry, Refused
 from .._transforms.geometry.geometry_log import GeometryLog
-from .._transforms.plan import Plan
+from .._transforms.plan import Plan, Views
 from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
-from .._transforms.views import Views
 from ..hints import CheckCrc
 from ..storage._read import bytes_of, part_of
 from ..storage.base import Located, Spans, Store

@@ -30,8 +30,7 @@ from typing_extensions import override
 
 from .._base import ray_cluster
 from .._base.slabs import SlabRing
-from .._transforms.plan import Plan
-from .._transforms.views import Views
+from .._transforms.plan import Plan, Views
 from ..errors import DataError, FastloadError, StoreError, UsageError
 from .base import BatchEngine, Draws, Ticket, one_tensor
 from .image_engine import ImageEngine

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from .. import _native
-from .._transforms.plan import Plan
-from .._transforms.views import Views
+from .._transforms.plan import Plan, Views
 from ..errors import MissingDependencyError, UsageError
 from ..storage.base import Store
 from ..storage.tensors import gathers

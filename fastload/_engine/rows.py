@@ -10,8 +10,7 @@ import torch
 from typing_extensions import override
 
 from .._base.slabs import SlabRing
-from .._transforms.plan import Plan
-from .._transforms.views import Views
+from .._transforms.plan import Plan, Views
 from ..errors import DataError
 from ..storage.base import Store
 from ..storage.tensors import Rows

@@ -10,8 +10,7 @@ import torch
 from typing_extensions import override
 
 from .._base.slabs import SlabRing
-from .._transforms.plan import Plan
-from .._transforms.views import Views, seed_of
+from .._transforms.plan import Plan, Views, seed_of
 from ..errors import DataError
 from ..storage.base import Spans
 from .base import BatchEngine, Draws, Ticket, one_tensor, summed

@@ -16,8 +16,8 @@ from .._sources.deferred.trial import left_out
 from .._sources.mix import MixDataset
 from .._sources.source import Source
 from .._transforms import sample_params
+from .._transforms.geometry.crop_geometry import scales
 from .._transforms.plan import Plan
-from .._transforms.scaled import scales
 from ..errors import DataError, UsageError
 from ..hints import Engine, Stats
 from ..storage.base import RAW

@@ -16,12 +16,11 @@ import torch
 
 from ..errors import UsageError
 from .geometry.crop_geometry import Unfit
-from .plan import Plan
+from .plan import Plan, Views
 from .reader import ChainReader
 from .settings import remember, remembered, settings_of
 from .targets.joint import Joint
 from .transform_class import UNREADABLE, Stop, Transform, kind_of, name_of
-from .views import Views
 
 __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 

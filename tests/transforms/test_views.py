@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 
 import torchvision_oracle
 from fastload import DataError, FastLoader, PackedDataset, UsageError, open_writer
-from fastload._transforms.views import seed_of
+from fastload._transforms.plan import seed_of
 from fastload.storage import Record
 
 LARGE = v1.Compose(

@@ -18,8 +18,7 @@ from typing import get_args
 from ... import _native
 from ..._base import byte_sizes
 from ..._base.machine import memory, ranks
-from ..._transforms.plan import Plan
-from ..._transforms.views import Views
+from ..._transforms.plan import Plan, Views
 from ...errors import UsageError
 from ...hints import CacheKind
 from ...storage.base import Store

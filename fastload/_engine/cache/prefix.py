@@ -15,9 +15,8 @@ import numpy as np
 
 from ..._transforms.geometry.crop_geometry import Array, Frame, Geometry
 from ..._transforms.geometry.draws import Op
-from ..._transforms.plan import Plan
+from ..._transforms.plan import Plan, Views
 from ..._transforms.sample_params import SampleParams
-from ..._transforms.views import Views
 
 _NO_NUMBERS = np.empty((4, 0, 0))
 

@@ -30,8 +30,7 @@ from ..._base.slabs import SlabRing
 from ..._transforms.geometry.crop_geometry import Geometry
 from ..._transforms.geometry.draws import RESIZING, BucketCrop, CenterCrop, Pad, RandomCrop
 from ..._transforms.pixels.erasing import ErasedBoxes
-from ..._transforms.plan import Plan
-from ..._transforms.views import Views
+from ..._transforms.plan import Plan, Views
 from ...errors import DataError, InternalError
 from ...storage.base import Store
 from ..base import Ticket, summed
