@@ -57,7 +57,7 @@ def one_tensor(images: Images) -> torch.Tensor:
     return images
 
 
-class Where(TypedDict):
+class Where(TypedDict, total=False):
     """Where a record lies, as errors name it."""
 
     path: str | None
