@@ -4,8 +4,8 @@ Order, crops, sizes, windows and flips are fastload's, so each image shows what 
 other engines. Levels differ a little, because other decoders and resizes round differently. The
 table and erasing follow where the images are (``_engine/device_stage.py``).
 
-Another engine (native, or Python where the core was not built) decodes some samples into their
-places in the batch, with the pixels and errors that it gives alone:
+The native engine decodes some samples into their places in the batch, with the pixels and errors
+that it gives alone:
 
 - records that are no whole JPEG file, do not match their checksum, or have more pixels than Pillow
   opens without a warning, which DALI is not given;
@@ -46,10 +46,6 @@ _log = logging.getLogger("fastload")
 # After DALI has failed on so many batches in a row in which every image is sound, the data is not
 # the cause, and to fall back for ever would only be slow.
 _MOST_FAILURES = 8
-
-HW_DECODER_LOAD = 0.65
-"""DALI's own default: share of the images for the GPU's JPEG engine."""
-
 
 Fallback = Callable[[Store, Plan, EngineOptions], ImageEngine]
 """Makes the engine of the samples that DALI is not given."""
@@ -117,7 +113,6 @@ class DaliEngine(ImageEngine):
                 isinstance(op, (Pad, RandomCrop, CenterCrop, BucketCrop)) for op in plan.ops
             ),
             fill=plan.fill,
-            hw_decoder_load=HW_DECODER_LOAD,
             whole=self.stream is not None,
         )
         self.graph = Graph(build, self.stream)
