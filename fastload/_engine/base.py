@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import abc
 import concurrent.futures
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -75,8 +74,7 @@ def where_of(store: Store, record: int) -> Where:
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Draws:
+class Draws(NamedTuple):
     """What the random parameters of a batch are drawn from, as ``sample_params.draw`` takes it.
 
     Attributes:

@@ -122,26 +122,24 @@ class BatchRequest:
 
     def part(self, which: slice | np.ndarray, memory: np.ndarray) -> BatchRequest:
         """Some of the samples, to be filled into ``memory``."""
-        at, fill = self.geometry, self.cache_fill
+
+        def its(values: np.ndarray | None) -> np.ndarray | None:
+            return None if values is None else values[which]
+
+        fill = self.cache_fill
         return dataclasses.replace(
             self,
             records=self.records[which],
             spans=part_of(self.spans, which),
             kinds=self.kinds[which],
             sizes=self.sizes[which],
-            checksums=None if self.checksums is None else self.checksums[which],
-            check=None if self.check is None else self.check[which],
-            geometry=dataclasses.replace(
-                at,
-                box=at.box[which],
-                resized=at.resized[which],
-                window=at.window[which],
-                flip=at.flip[which],
-            ),
+            checksums=its(self.checksums),
+            check=its(self.check),
+            geometry=self.geometry.part(which),
             params=None if self.params is None else self.params.part(which),
             memory=memory,
-            times=None if self.times is None else self.times[which],
-            cached=None if self.cached is None else self.cached[which],
+            times=its(self.times),
+            cached=its(self.cached),
             cache_fill=None if fill is None else fill.part(which),
         )
 

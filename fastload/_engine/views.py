@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -37,9 +36,7 @@ class ViewsEngine(BatchEngine):
     def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
         batches: list[BatchRequest] = []
         for view, engine in enumerate(self.each):
-            its = dataclasses.replace(
-                draws, seed=seed_of(draws.seed, view), timed=draws.timed and view == 0
-            )
+            its = draws._replace(seed=seed_of(draws.seed, view), timed=draws.timed and view == 0)
             batches.append(engine.prepare(records, its)[0])
         first, *others = self.each
         return _ViewsTicket(list(map(counted, first.start_views(others, batches), batches)))

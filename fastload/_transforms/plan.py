@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ BILINEAR = 2
 """resample.h's number of the filter that torchvision takes by default."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """Operations on pixels, and the frame of geometry after them.
 
     Attributes:

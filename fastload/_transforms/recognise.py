@@ -8,9 +8,9 @@ are recognised, because a subclass may do anything.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -28,8 +28,7 @@ __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 _CALL = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
 
 
-@dataclasses.dataclass(frozen=True)
-class Unrecognised:
+class Unrecognised(NamedTuple):
     """Why a transform must stay in Python: ``reason`` says what the user could change."""
 
     reason: str

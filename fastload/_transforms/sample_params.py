@@ -11,9 +11,8 @@ Note [Positions]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,11 @@ _PIXELS, _ERASING = 4096, 8192
 _MAX_TURNED = 65535  # pixels of a side of a rotated image; pixels/pixels.cpp
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleParams:
+PER_SAMPLE = ("first_size", "codes", "values", "frames", "boxes", "keys")
+"""The attributes of ``SampleParams`` with a row for each sample."""
+
+
+class SampleParams(NamedTuple):
     """The parameters of n samples after the first frame of geometry.
 
     See Note [Stages] in pixels/sample_params.h.
@@ -55,13 +57,10 @@ class SampleParams:
     boxes: npt.NDArray[np.int32]
     keys: npt.NDArray[np.uint64]
 
-    PER_SAMPLE: ClassVar = ("first_size", "codes", "values", "frames", "boxes", "keys")
-    """The attributes with a row for each sample."""
-
     def part(self, which: slice | npt.NDArray[np.int64]) -> SampleParams:
         """The parameters of some of the samples."""
-        rows = {name: getattr(self, name)[which] for name in self.PER_SAMPLE}
-        return dataclasses.replace(self, **rows)
+        rows = {name: getattr(self, name)[which] for name in PER_SAMPLE}
+        return self._replace(**rows)
 
     def stages(self) -> tuple[npt.NDArray[np.generic], ...] | None:
         """The core's ``BatchSpec.stages``; None if there is only the first frame."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 from typing_extensions import override
@@ -31,8 +31,7 @@ BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
 FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CacheFill:
+class CacheFill(NamedTuple):
     """What of a batch goes into the cache.
 
     Attributes:

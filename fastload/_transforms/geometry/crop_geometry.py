@@ -14,9 +14,8 @@ Note [Composing]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -70,8 +69,7 @@ class Unfit(UsageError):
     """Operations that cannot be expressed as one box, one resize, one window and one flip."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """The normal form of n samples, in pixels, x before y.
 
     Attributes:
@@ -94,6 +92,11 @@ class Geometry:
         """That of samples of this size, and of ``Frame.rows``."""
         box, resized, window = frames[:, :4].copy(), frames[:, 4:6].copy(), frames[:, 6:8].copy()
         return cls(box, resized, window, frames[:, 8].astype(np.uint8), out_h, out_w)
+
+    def part(self, which: slice | npt.NDArray[np.int64]) -> Geometry:
+        """Of some of the samples."""
+        box, resized = self.box[which], self.resized[which]
+        return Geometry(box, resized, self.window[which], self.flip[which], self.out_h, self.out_w)
 
 
 def scales(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -253,8 +253,7 @@ RESIZING = (Resize, RandomResizedCrop, BucketCrop)
 """The operations that need a filter."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """The properties of a chain that do not depend on the images.
 
     Attributes:
