@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from ..base import Ticket, summed
 from ..cache.store import CachedStore
 from ..device_stage import DeviceStage
 from ..image_engine import BatchRequest, EngineOptions, ImageEngine
+from ..native import NativeEngine
 from . import dali_graph
 from .dali_graph import FILTERS, Graph, Inputs, PipelineBatch, PipelineOptions
 from .records import Records
@@ -46,9 +47,6 @@ _log = logging.getLogger("fastload")
 # After DALI has failed on so many batches in a row in which every image is sound, the data is not
 # the cause, and to fall back for ever would only be slow.
 _MOST_FAILURES = 8
-
-Fallback = Callable[[Store, Plan, EngineOptions], ImageEngine]
-"""Makes the engine of the samples that DALI is not given."""
 
 
 def refusal(plan: Plan | Views | None, store: Store) -> str | None:
@@ -81,16 +79,12 @@ def _resizes(plan: Plan) -> bool:
 class DaliEngine(ImageEngine):
     """Fills batches with DALI, where ``options.device`` is: on a GPU, or in host memory.
 
-    ``fallback`` makes the engine of the samples that DALI is not given.
-
     Raises MissingDependencyError if DALI is not installed.
     """
 
     name = "dali"
 
-    def __init__(
-        self, store: Store, plan: Plan, options: EngineOptions, fallback: Fallback
-    ) -> None:
+    def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
         if dali_graph.absent():
             raise dali_graph.missing()
         super().__init__(store, plan, options)
@@ -102,9 +96,8 @@ class DaliEngine(ImageEngine):
         # bool (n,): records that DALI failed on, which it is not given again
         self.for_cpu = np.zeros(len(store), bool)
         self.failures = 0  # batches in a row that it failed on though every image was sound
-        self._fallback: ImageEngine | None = None
+        self._fallback: NativeEngine | None = None
         self._stage: DeviceStage | None = None
-        self._make_fallback = fallback
         build = PipelineOptions(
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),
@@ -117,7 +110,7 @@ class DaliEngine(ImageEngine):
         )
         self.graph = Graph(build, self.stream)
 
-    def fallback(self) -> ImageEngine:
+    def fallback(self) -> NativeEngine:
         """The engine of the samples that DALI is not given: uint8, NHWC in memory."""
         if self._fallback is None:
             options = EngineOptions(
@@ -126,7 +119,7 @@ class DaliEngine(ImageEngine):
                 channels_last=True,
                 check_crc=self.options.check_crc,
             )
-            self._fallback = self._make_fallback(self.store, self.plan.levels(), options)
+            self._fallback = NativeEngine(self.store, self.plan.levels(), options)
         self._fallback.use_threads(self.threads)
         return self._fallback
 
@@ -163,11 +156,6 @@ class DaliEngine(ImageEngine):
         if self.stream is None:
             return super().allocate(n, height, width)
         return torch.empty(0), np.empty(0, np.uint8)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        make, arguments = super().__reduce__()
-        assert isinstance(arguments, tuple)
-        return make, (*arguments, self._make_fallback)
 
     def finished(self, pixels: torch.Tensor, batch: BatchRequest) -> torch.Tensor:
         """The batch, made of its uint8 pixels (n, h, w, 3): table, erasing, layout.
