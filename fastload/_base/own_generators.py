@@ -44,22 +44,33 @@ class Before(NamedTuple):
             restore()
 
 
-class OwnGenerators:
-    """The generators of one Dataset. They are looked for before batch 1, 2, 4, 8 ... of a process.
+class _Search:
+    """Looks for the parts of a Dataset that are ``wanted``: when asked for time 1, 2, 4, 8 ...
 
     To look at some hundred objects takes a part of a millisecond, as much as a small batch.
     """
 
-    def __init__(self) -> None:
-        self._found: list[object] = []
+    def __init__(self, wanted: Callable[[object], bool]) -> None:
+        self._wanted = wanted
+        self._found: list[Any] = []
         self._asked = 0
+
+    def found(self, *owners: object) -> list[Any]:
+        self._asked += 1
+        if self._asked & (self._asked - 1) == 0:
+            self._found = list(_parts(owners, self._wanted))
+        return self._found
+
+
+class OwnGenerators:
+    """The generators of one Dataset."""
+
+    def __init__(self) -> None:
+        self._search = _Search(_is_generator)
 
     def states(self, *owners: object) -> Before:
         """The states of all generators now. ``owners``: a Dataset, a ``collate_fn``."""
-        self._asked += 1
-        if self._asked & (self._asked - 1) == 0:
-            self._found = list(_parts(owners, _is_generator))
-        return Before(randomness.get(), [_restorer(own) for own in self._found])
+        return Before(randomness.get(), list(map(_restorer, self._search.found(*owners))))
 
 
 def _has_state(generator: object) -> bool:
@@ -90,23 +101,16 @@ def _is_generator(part: object) -> bool:
 
 
 class OwnSeeds:
-    """What a Dataset, or a transform, has that can be seeded: Albumentations' pipelines.
-
-    It is looked for before sample 1, 2, 4, 8 ... of a process.
-    """
+    """What a Dataset, or a transform, has that can be seeded: Albumentations' pipelines."""
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
-        self._found: list[Any] = []
-        self._asked = 0
+        self._search = _Search(_is_seedable)
 
     def seed_all(self, seed: int) -> None:
         """Seed them, and the global generators of this process."""
         randomness.seed_all(seed)
-        self._asked += 1
-        if self._asked & (self._asked - 1) == 0:
-            self._found = list(_parts((self._owner,), _is_seedable))
-        for pipeline in self._found:
+        for pipeline in self._search.found(self._owner):
             pipeline.set_random_seed(seed & 0xFFFFFFFF)
 
 

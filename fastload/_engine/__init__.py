@@ -1,6 +1,5 @@
 """The engines: what fills a batch. Read ``base.py``, their contract, and ``registry.py`` first.
 
-``native`` is the C++ core; ``python`` gives the same results through Pillow and NumPy; ``dali``
-decodes with NVIDIA DALI and our crops; ``gather`` copies rows of tensors. Everything else goes
-through torch's own DataLoader machinery, which FastLoader inherits.
+``native`` is the C++ core; ``dali`` decodes with NVIDIA DALI and our crops; ``gather`` copies rows
+of tensors. Everything else goes through torch's own DataLoader machinery.
 """

@@ -156,7 +156,7 @@ class _Finisher:
         return dataclasses.replace(
             part,
             sizes=sizes,
-            geometry=dataclasses.replace(part.geometry, box=box),
+            geometry=part.geometry._replace(box=box),
             cache_fill=None if fill is None or fill.placed is None else fill,
         )
 

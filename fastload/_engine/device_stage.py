@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -27,12 +27,8 @@ _LOW = 0xFFFFFFFF
 _log = logging.getLogger("fastload")
 
 
-class LookUp(Protocol):
-    """``fused_table.look_up``."""
-
-    def __call__(
-        self, levels: torch.Tensor, table: torch.Tensor, *, nhwc: bool
-    ) -> torch.Tensor | None: ...
+LookUp = Callable[..., torch.Tensor | None]
+"""``fused_table.look_up``."""
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def fill(engine: PixelEngine, one: BatchRequest, pixels: np.ndarray) -> None:
         image = Image.fromarray(pixels)
         image, at = cut(image, params.frames[0, number].tolist(), filter, colour), at + count
     if params is not None:
-        params = dataclasses.replace(params, settings=params.settings[:0])
+        params = params._replace(settings=params.settings[:0])
     _store(engine, dataclasses.replace(one, params=params, cache_fill=None), np.array(image))
 
 
@@ -67,8 +67,7 @@ def _store(engine: PixelEngine, one: BatchRequest, pixels: np.ndarray) -> None:
     """The table of output values and what is erased."""
     size = np.array([pixels.shape[1::-1]], np.int32)
     nothing = np.zeros_like(size)
-    geometry = dataclasses.replace(
-        one.geometry,
+    geometry = one.geometry._replace(
         box=np.concatenate([nothing, size], axis=1),
         resized=size,
         window=nothing,

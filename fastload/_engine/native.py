@@ -52,11 +52,6 @@ def _pass_order() -> int:
     return 2 if (major, minor) >= (12, 2) else 0
 
 
-def preload(store: Store) -> None:
-    """Make what forked processes share: what the core remembers of the JPEGs of ``store``."""
-    table_of(store)
-
-
 def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
     """Which of ``records`` (int64) the core does not decode: bool (n,).
 

@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from typing_extensions import Unpack
 
 from .. import _native
 from .._base import pixel_limit
@@ -20,22 +21,16 @@ _REFUSED = frozenset({"EPS", "WMF"})
 
 
 def decode(
-    data: bytes | bytearray | memoryview,
-    *,
-    upright: bool = False,
-    path: str | None = None,
-    record: int | None = None,
-    offset: int | None = None,
+    data: bytes | bytearray | memoryview, *, upright: bool = False, **where: Unpack[Where]
 ) -> Image.Image:
     """An image file as an RGB image, as torchvision's ``pil_loader`` reads it.
 
-    EXIF orientation is ignored unless ``upright``. Of several frames the first is taken. ``path``,
-    ``record`` and ``offset`` say where it came from, for errors.
+    EXIF orientation is ignored unless ``upright``. Of several frames the first is taken. ``where``
+    it came from is for errors.
 
     Raises DecodeError if it is no image, truncated, damaged, or a decompression bomb, as
     ``pixel_limit.py`` says.
     """
-    where: Where = {"path": path, "record": record, "offset": offset}
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.format in _REFUSED:
@@ -46,30 +41,22 @@ def decode(
     except DataError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever a damaged file makes them raise
-        reason = (
-            str(error) or type(error).__name__
-            if not isinstance(error, UnidentifiedImageError)
-            else ("not an image in a format that Pillow knows")
-        )
+        reason = str(error) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError):
+            reason = "not an image in a format that Pillow knows"
         raise DecodeError(
             f"Pillow cannot decode this image of {len(data)} bytes: {reason}", **where
         ) from error
 
 
 def from_pixels(
-    data: bytes | bytearray | memoryview,
-    size: tuple[int, int],
-    *,
-    path: str | None = None,
-    record: int | None = None,
-    offset: int | None = None,
+    data: bytes | bytearray | memoryview, size: tuple[int, int], **where: Unpack[Where]
 ) -> Image.Image:
     """An RGB image of raw uint8 pixels, HWC. ``size`` is (width, height).
 
     Raises DecodeError where the number of bytes is not 3 x width x height, and for a decompression
     bomb, as ``pixel_limit.py`` says.
     """
-    where: Where = {"path": path, "record": record, "offset": offset}
     width, height = size
     if width < 1 or height < 1 or len(data) != 3 * width * height:
         raise DecodeError(
@@ -84,15 +71,7 @@ def from_pixels(
     return Image.frombytes("RGB", (width, height), bytes(data))
 
 
-def decoded(
-    data: bytes,
-    kind: int,
-    size: tuple[int, int],
-    *,
-    path: str | None = None,
-    record: int | None = None,
-    offset: int | None = None,
-) -> Image.Image:
+def decoded(data: bytes, kind: int, size: tuple[int, int], **where: Unpack[Where]) -> Image.Image:
     """The image of a record's bytes, RGB, which must have ``size`` (width, height).
 
     ``kind`` is as in ``Store.kinds``; the other arguments are those of ``decode``.
@@ -101,14 +80,12 @@ def decoded(
         DecodeError: it cannot be decoded, or has another size.
         MissingDependencyError: it is a DCT record, and there is no core.
     """
-    image = _image(data, kind, size, {"path": path, "record": record, "offset": offset})
+    image = _image(data, kind, size, where)
     if image.size != size:
         raise DecodeError(
             f"the image is not {size[0]}x{size[1]} pixels any more but "
             f"{image.width}x{image.height}: {REPLACED}",
-            path=path,
-            record=record,
-            offset=offset,
+            **where,
         )
     return image
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from .. import _native
-from .._transforms.plan import Plan
-from .._transforms.views import Views
+from .._transforms.plan import Plan, Views
 from ..errors import MissingDependencyError, UsageError
 from ..storage.base import Store
 from ..storage.tensors import gathers
@@ -51,9 +50,6 @@ class EngineKind(abc.ABC):
     def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
         """Why it cannot read ``store``, or do what ``plan`` says; None: it can."""
 
-    def preload(self, store: Store) -> None:  # noqa: B027 - most have nothing to share
-        """Import it, and make what forked processes share of ``store``, before they are forked."""
-
     def no_dct_cache(self) -> str | None:
         """Why its cache cannot hold DCT records; None: it can."""
         return "only the native engine makes these"
@@ -77,11 +73,6 @@ class _Native(EngineKind):
 
     def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
         return None
-
-    def preload(self, store: Store) -> None:
-        from . import native
-
-        native.preload(store)
 
     def no_dct_cache(self) -> str | None:
         if not _native.required().dct_usable():
@@ -108,7 +99,7 @@ class _Dali(EngineKind):
     def make(self, store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
         from .nvidia.dali import DaliEngine
 
-        return DaliEngine(store, plan, options, make_fallback)
+        return DaliEngine(store, plan, options)
 
     def missing(self) -> MissingDependencyError | None:
         from .nvidia import dali_graph
@@ -174,21 +165,6 @@ def make_engine(
         return ViewsEngine(made)
     kind = KINDS[engine] if on_device(engine) else chosen(engine, store)
     return kind.make(store, plan, options)
-
-
-def make_fallback(store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
-    """The engine for the samples that an engine on a device cannot decode."""
-    made = make_engine("auto", store, plan, options)
-    assert isinstance(made, ImageEngine)
-    return made
-
-
-def preload(store: Store) -> None:
-    """Import what ``make_engine("auto", store, ...)`` needs: once, before processes are forked.
-
-    They then also share what is remembered of the JPEGs.
-    """
-    chosen("auto", store).preload(store)
 
 
 def on_device(engine: str) -> bool:

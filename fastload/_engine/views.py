@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,11 +9,11 @@ import torch
 from typing_extensions import override
 
 from .._base.slabs import SlabRing
-from .._transforms.plan import Plan
-from .._transforms.views import Views, seed_of
+from .._transforms.geometry.draws import Numbers
+from .._transforms.plan import Plan, Views, seed_of
 from ..errors import DataError
 from ..storage.base import Spans
-from .base import BatchEngine, Draws, Ticket, one_tensor, summed
+from .base import BatchEngine, Ticket, one_tensor, summed
 from .image_engine import BatchRequest, ImageEngine, PillowProcesses, counted
 
 
@@ -35,13 +34,11 @@ class ViewsEngine(BatchEngine):
         """As in ``EngineOptions``; the same for all views."""
         return self.each[0].processes
 
-    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
+    def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
         batches: list[BatchRequest] = []
         for view, engine in enumerate(self.each):
-            its = dataclasses.replace(
-                draws, seed=seed_of(draws.seed, view), timed=draws.timed and view == 0
-            )
-            batches.append(engine.prepare(records, its)[0])
+            its = numbers._replace(seed=seed_of(numbers.seed, view))
+            batches.append(engine.prepare(its, timed=timed and view == 0)[0])
         first, *others = self.each
         return _ViewsTicket(list(map(counted, first.start_views(others, batches), batches)))
 

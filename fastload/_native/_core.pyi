@@ -74,7 +74,7 @@ class Files:
     def __len__(self) -> int: ...
 
 class Arena:
-    """Cached records in a memory file; see _engine/cache/memory.py and io/arena.h.
+    """Cached records in a memory file; see _engine/cache/memory_file.py and io/arena.h.
 
     fd: of the memory file; it may be closed afterwards.
     lock: lock records that this object adds into memory, as far as the system allows.
@@ -264,27 +264,6 @@ class BatchSpec:
 
 def submit(files: Files, spec: BatchSpec) -> Job:
     """Start filling a batch from ``files``, which the spans of ``spec`` refer to."""
-
-def resample(
-    image: npt.NDArray[np.uint8],
-    resized: tuple[int, int],
-    window: tuple[int, int],
-    flip: bool,
-    out: npt.NDArray[np.uint8] | memoryview,
-    lut: npt.NDArray[np.uint8] | None,
-    *,
-    out_h: int,
-    out_w: int,
-    dtype: int,
-    channels_last: bool,
-    filter: int,
-    order: int,
-    fill: tuple[int, int, int],
-) -> None:
-    """Resize one image (h, w, 3) to resized (w, h), crop the window at (x, y), store it into out.
-
-    The other arguments are submit's, for one sample. ValueError if a side is not 1 to 65,535.
-    """
 
 def pixels(
     image: npt.NDArray[np.uint8], codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]

@@ -27,9 +27,8 @@ from .._sources.augmentation_checks import is_integer
 from .._sources.source import Source, image_sizes, resolve
 from .._sources.unreadable import Unreadable
 from .._transforms.buckets import Buckets
-from .._transforms.plan import Plan
+from .._transforms.plan import Plan, Views
 from .._transforms.sample_params import output_sizes
-from .._transforms.views import Views
 from ..errors import UsageError
 from .index_batches import UnequalBatches
 from .order import Division, EpochSampler, Remainder, random_order

@@ -21,8 +21,7 @@ from .._engine.image_engine import EngineOptions, ImageEngine
 from .._engine.registry import make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
-from .._transforms.plan import Plan
-from .._transforms.views import Views
+from .._transforms.plan import Plan, Views
 from ..storage.base import Store
 from . import drawing, pillow_share
 from .bad_samples.batch_filler import EngineFiller, FilledBatch

@@ -19,8 +19,7 @@ import numpy as np
 from .._engine import registry
 from .._engine.image_engine import EngineOptions
 from .._sources.source import Source
-from .._transforms.plan import Plan
-from .._transforms.views import Views
+from .._transforms.plan import Plan, Views
 from ..errors import DataError
 from ..storage._signatures import image_format
 from ..storage.base import Store

@@ -9,8 +9,7 @@ import torch
 from .._engine import registry
 from .._engine.registry import EngineKind
 from .._sources.source import Source
-from .._transforms.plan import Plan
-from .._transforms.views import Views
+from .._transforms.plan import Plan, Views
 from ..errors import UsageError
 from . import pillow_share
 from .config import LoaderConfig

@@ -24,9 +24,9 @@ from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions
 from .._engine.registry import images_of, make_engine
+from .._transforms.plan import seed_of
 from .._transforms.recognise import Plan, Views, recognise
 from .._transforms.targets.joint import Joint, batched, in_python
-from .._transforms.views import seed_of
 from ..errors import UsageError
 from ..hints import CheckCrc, JointKind
 from ..storage import open_store

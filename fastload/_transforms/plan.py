@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
+from .._base import philox
 from ..errors import UsageError
 from .geometry.draws import Op
 from .pixels.erasing import Erase
@@ -25,12 +26,13 @@ STORED: dict[torch.dtype, np.dtype[np.generic]] = {
 }
 """The dtypes that an engine writes, and how NumPy holds them: bfloat16 as its bit patterns."""
 
+_VIEW = 0x7669_6577  # stream of the views' keys, which no order and no transform uses
+
 BILINEAR = 2
 """resample.h's number of the filter that torchvision takes by default."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """Operations on pixels, and the frame of geometry after them.
 
     Attributes:
@@ -50,7 +52,7 @@ class Plan:
     """What to do to each image: a frame of geometry, further stages, then a table lookup.
 
     Attributes:
-        ops: geometry, in order; drawn by ``geometry.draws.draw``.
+        ops: geometry, in order; drawn by ``sample_params.draw``.
         filter: filter of the resize, numbered as ``Filter`` in resample/resample.h.
         fill: level of each channel (R, G, B) where the window reaches outside the image.
         stages: the stages between this first frame of geometry and the table.
@@ -237,6 +239,53 @@ class Plan:
             dtype=dtype,
             steps=(*self.steps, f"cast to {dtype}"),
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Views:
+    """Several views of each image: a plan for each, with independent random numbers.
+
+    View 0 gets the numbers that its chain would get alone. The others use Philox keys that are
+    drawn from Philox for (seed, view). So views differ from each other, and none depends on how
+    many there are.
+    """
+
+    each: tuple[Plan, ...]
+
+    @property
+    def random(self) -> bool:
+        """Whether any view depends on random numbers."""
+        return any(plan.random for plan in self.each)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of all views of an image, or None if that depends on the image."""
+        sizes = [plan.nbytes for plan in self.each]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def same_as(self, other: object) -> bool:
+        """Whether both give the same output for any image and the same random numbers."""
+        return (
+            type(other) is Views
+            and len(self.each) == len(other.each)
+            and all(map(Plan.same_as, self.each, other.each))
+        )
+
+    def with_output(self, dtype: torch.dtype | None = None) -> Views:
+        """All plans, cast to ``dtype``. Raises UsageError as ``Plan.with_output``."""
+        return Views(tuple(plan.with_output(dtype) for plan in self.each))
+
+    def with_decode(self, decode: str) -> Views:
+        """All plans, for FastLoader's argument ``decode``."""
+        return Views(tuple(plan.with_decode(decode) for plan in self.each))
+
+
+def seed_of(seed: int, view: int) -> int:
+    """The seed for the random numbers of a view."""
+    if view == 0:
+        return seed
+    words = philox.words(seed, 0, np.array([view], np.int64), [_VIEW])[:, :, 0, 0]
+    return int(words[0, 0]) << 32 | int(words[0, 1])
 
 
 def as_numpy(table: torch.Tensor) -> npt.NDArray[np.generic]:

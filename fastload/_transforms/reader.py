@@ -62,10 +62,11 @@ _TORCH_FILTERS = {"bilinear": 6, "bicubic": 7}
 
 
 class _Frame:
-    """A frame of geometry while it is read."""
+    """A frame of geometry, and the operations on pixels before it, while they are read."""
 
     def __init__(self, start: tuple[int, int] | None) -> None:
         self.start = start  # (h, w) of the images before it, if known
+        self.pixels: list[PixelOp] = []
         self.ops: list[Op] = []
         self.fills: list[Callable[[], tuple[int, int, int]]] = []
         self.mask_fills: list[Callable[[], int]] = []  # empty without masks
@@ -76,15 +77,15 @@ class _Frame:
         """(h, w) of the images after it, if known."""
         return draws.fit(self.ops, self.start).size
 
-    def stage(self, pixels: list[PixelOp]) -> Stage:
-        """The frame as a stage, after operations on pixels. Raises Unfit and Stop."""
+    def stage(self) -> Stage:
+        """The same as a stage. Raises Unfit and Stop."""
         fit = draws.fit(self.ops, self.start)
         fill, mask_fill = (0, 0, 0), 0
         if fit.padding is not None:
             fill = self.fills[fit.padding]()
             mask_fill = self.mask_fills[fit.padding]() if self.mask_fills else 0
         return Stage(
-            tuple(pixels),
+            tuple(self.pixels),
             tuple(self.ops),
             BILINEAR if self.filter is None else self.filter,
             fill,
@@ -110,7 +111,6 @@ class ChainReader:
         self._ramp: Any = Image.frombytes(mode, (256, 1), levels.tobytes())
         self._frame = _Frame(None)
         self._frames = [self._frame]
-        self._pixels: list[list[PixelOp]] = [[]]  # the operations before each frame
         self._erased: list[tuple[Rectangle, torch.Tensor]] = []  # rectangles and their values
         self._steps: list[str] = []
 
@@ -186,7 +186,7 @@ class ChainReader:
         if resizes:
             filter = self._tensor_filter(kind, transform) if self._is_tensor else None
         ramp = self._ramp.clone() if self._is_tensor else self._ramp
-        if self._frame.ops or self._pixels[-1]:
+        if self._frame.ops or self._frame.pixels:
             try:
                 draws.fit([*self._frame.ops, op], self._frame.start)
             except Unfit:
@@ -249,7 +249,6 @@ class ChainReader:
     def _next_frame(self) -> None:
         self._frame = _Frame(self._frame.size)
         self._frames.append(self._frame)
-        self._pixels.append([])
 
     def _operation(self, kind: str, transform: Transform) -> None:
         op = pixel_op(transform)
@@ -277,7 +276,7 @@ class ChainReader:
                 self._ramp = self._ramp.convert("RGB")
         if len(self._frames) == 1 or self._frame.ops:
             self._next_frame()
-        self._pixels[-1].append(op)
+        self._frame.pixels.append(op)
         if op.resizes:
             self._frame.start = None
         self._steps.append(_printed(transform))
@@ -315,9 +314,7 @@ class ChainReader:
         if table.dtype not in STORED:
             raise Stop(f"the samples have dtype {table.dtype}, which no engine writes")
         identity = table.dtype == torch.uint8 and torch.equal(table, levels)
-        first, *stages = (
-            frame.stage(pixels) for frame, pixels in zip(self._frames, self._pixels, strict=True)
-        )
+        first, *stages = (frame.stage() for frame in self._frames)
         return Plan(
             ops=first.ops,
             filter=first.filter,

@@ -8,20 +8,19 @@ are recognised, because a subclass may do anything.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
 from ..errors import UsageError
 from .geometry.crop_geometry import Unfit
-from .plan import Plan
+from .plan import Plan, Views
 from .reader import ChainReader
 from .settings import remember, remembered, settings_of
 from .targets.joint import Joint
 from .transform_class import UNREADABLE, Stop, Transform, kind_of, name_of
-from .views import Views
 
 __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 
@@ -29,8 +28,7 @@ __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 _CALL = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
 
 
-@dataclasses.dataclass(frozen=True)
-class Unrecognised:
+class Unrecognised(NamedTuple):
     """Why a transform must stay in Python: ``reason`` says what the user could change."""
 
     reason: str

@@ -11,15 +11,14 @@ Note [Positions]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .._base import philox
 from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
+from .geometry.draws import Numbers
 from .geometry.geometry_log import GeometryLog
 from .pixels import operations
 from .pixels.erasing import NUMBERS, ErasedBoxes
@@ -32,8 +31,11 @@ _PIXELS, _ERASING = 4096, 8192
 _MAX_TURNED = 65535  # pixels of a side of a rotated image; pixels/pixels.cpp
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleParams:
+PER_SAMPLE = ("first_size", "codes", "values", "frames", "boxes", "keys")
+"""The attributes of ``SampleParams`` with a row for each sample."""
+
+
+class SampleParams(NamedTuple):
     """The parameters of n samples after the first frame of geometry.
 
     See Note [Stages] in pixels/sample_params.h.
@@ -56,13 +58,10 @@ class SampleParams:
     boxes: npt.NDArray[np.int32]
     keys: npt.NDArray[np.uint64]
 
-    PER_SAMPLE: ClassVar = ("first_size", "codes", "values", "frames", "boxes", "keys")
-    """The attributes with a row for each sample."""
-
     def part(self, which: slice | npt.NDArray[np.int64]) -> SampleParams:
         """The parameters of some of the samples."""
-        rows = {name: getattr(self, name)[which] for name in self.PER_SAMPLE}
-        return dataclasses.replace(self, **rows)
+        rows = {name: getattr(self, name)[which] for name in PER_SAMPLE}
+        return self._replace(**rows)
 
     def stages(self) -> tuple[npt.NDArray[np.generic], ...] | None:
         """The core's ``BatchSpec.stages``; None if there is only the first frame."""
@@ -141,30 +140,30 @@ def built(
 
 
 def draw(
-    plan: Plan,
-    sizes: Array,
-    *,
-    seed: int,
-    epoch: int,
-    indices: npt.NDArray[np.int64],
-    repeats: npt.NDArray[np.int64] | None = None,
-    log: GeometryLog | None = None,
+    plan: Plan, sizes: Array, numbers: Numbers, log: GeometryLog | None = None
 ) -> tuple[Geometry, SampleParams | None]:
     """The first frame of a batch, and the parameters after it (None: there are none).
 
-    Arguments and errors are those of ``geometry.draws.draw``. ``Geometry.out_h`` and ``out_w`` are
-    the size of the finished samples.
+    ``sizes`` are int32 (n, 2), width and height of each source image in pixels, at least 1. ``log``
+    records each step of geometry. ``Geometry.out_h`` and ``out_w`` are the size of the finished
+    samples.
+
+    Raises:
+        DataError: an image has no size or is too small for a RandomCrop, or the results differ in
+            size. Names the record.
+        Unfit: the operations have no normal form (``draws.fit`` checks this beforehand).
     """
-    given = {"seed": seed, "epoch": epoch, "indices": indices, "repeats": repeats}
     if log is not None:
         log.fill = plan.mask_fill
-    if not plan.stages and not plan.erasing:
-        return draws.draw(plan.ops, sizes, log=log, **given), None  # type: ignore[arg-type]
-    counters = draws.counters(indices, repeats)
-    numbers = _Numbers(seed, epoch, counters)
+    indices = numbers.indices
     frame = Frame.of(sizes, indices, log)
-    draws.check_sizes(frame)
-    draws.apply(plan.ops, frame, seed, epoch, counters, position=0)
+    frame.refuse(
+        np.less(frame.w, 1) | np.less(frame.h, 1),
+        "the size of this image is unknown or not positive: got {w}x{h} pixels",
+    )
+    draws.apply(plan.ops, frame, numbers, position=0)
+    if not plan.stages and not plan.erasing:
+        return frame.finish(), None
     frame.refuse_large()
     frames, slots = [frame], []
     position, pixel_position = len(plan.ops), _PIXELS
@@ -184,7 +183,7 @@ def draw(
             log.fill = stage.mask_fill
         resized = any(op.resizes for op in stage.pixels)
         frame = Frame(*((w, h) if resized else (frame.w, frame.h)), indices, log)
-        draws.apply(stage.ops, frame, seed, epoch, counters, position=position)
+        draws.apply(stage.ops, frame, numbers, position=position)
         frame.refuse_large()
         position += len(stage.ops)
         frames.append(frame)
@@ -192,7 +191,7 @@ def draw(
     last = frame.finish()
     size = last.out_w, last.out_h
     looks = [(stage.filter, stage.fill) for stage in plan.stages]
-    erased = _rectangles(plan, numbers, len(indices), *size)
+    erased = rectangles(plan, numbers, *size)
     return built(len(indices), size, [SampleGroup(slice(None), frames, slots)], looks, erased)
 
 
@@ -254,22 +253,9 @@ def coverage(plan: Plan, sizes: Array) -> tuple[int, int, int] | None:
     return all_resized, cut, padded
 
 
-def rectangles(
-    plan: Plan,
-    width: int,
-    height: int,
-    *,
-    seed: int,
-    epoch: int,
-    indices: npt.NDArray[np.int64],
-    repeats: npt.NDArray[np.int64] | None = None,
-) -> ErasedBoxes:
-    """The rectangles that ``draw`` draws for finished samples of ``width`` x ``height``."""
-    numbers = _Numbers(seed, epoch, draws.counters(indices, repeats))
-    return _rectangles(plan, numbers, len(indices), width, height)
-
-
-def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) -> ErasedBoxes:
+def rectangles(plan: Plan, numbers: Numbers, width: int, height: int) -> ErasedBoxes:
+    """The rectangles that are erased in finished samples of ``width`` x ``height``."""
+    n = len(numbers.indices)
     boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
     keys = np.zeros((n, len(plan.erasing)), np.uint64)
     for e, fill in enumerate(plan.erasing):
@@ -277,27 +263,6 @@ def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) 
         boxes[:, e] = fill.boxes(u.T, width, height)
         keys[:, e] = numbers.key(_ERASING + e)
     return ErasedBoxes(boxes, keys)
-
-
-class _Numbers:
-    """The random numbers of a batch."""
-
-    def __init__(self, seed: int, epoch: int, counters: npt.NDArray[np.int64]) -> None:
-        self._seed, self._epoch, self._counters = seed, epoch, counters
-
-    def uniform(self, position: int, count: int) -> Array:
-        """(count, n)."""
-        if not count:
-            return np.empty((0, len(self._counters)))
-        drawn = philox.uniform(self._seed, self._epoch, self._counters, position, count)
-        return np.transpose(drawn)
-
-    def key(self, position: int) -> npt.NDArray[np.uint64]:
-        """(n,): a 64-bit key for each sample, from a separate block."""
-        block = position * philox.BLOCKS_PER_POSITION + philox.BLOCKS_PER_POSITION - 1
-        words = philox.words(self._seed, self._epoch, self._counters, [block])
-        key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
-        return key
 
 
 def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:

@@ -12,8 +12,8 @@ import weakref
 import torch
 
 from .._base.nested import plain
-from .override_check import METHODS
 from .plan import Plan
+from .transform_class import METHODS
 
 # Modules of classes that keep all state in ``__dict__``; other objects of torch have some in C++.
 _MODULES = (

@@ -26,9 +26,8 @@ from fastload._engine.base import BatchEngine
 from fastload._engine.cache.cache import Cache
 from fastload._engine.image_engine import EngineOptions
 from fastload._engine.pillow import decode_record
-from fastload._transforms.plan import Plan
+from fastload._transforms.plan import Plan, Views, seed_of
 from fastload._transforms.recognise import recognise
-from fastload._transforms.views import Views, seed_of
 from fastload.storage.base import ENCODED, Spans, Store
 from fastload.storage.tensors import TensorStore
 from loose_files import LooseFiles

@@ -18,7 +18,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional as F
 
 from fastload import FastLoader, PackedDataset, pack
-from fastload._transforms.geometry import draws
+from fastload._transforms import sample_params
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
 
@@ -38,12 +39,10 @@ def reference(
 ) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
     """What torchvision makes of the images with the boxes and flips that fastload draws."""
     images = [Image.open(path).convert("RGB") for path in paths]
-    geometry = draws.draw(
-        recognise(chain).ops,
+    geometry, _ = sample_params.draw(
+        recognise(chain),
         np.array([image.size for image in images], np.int32),
-        seed=SEED,
-        epoch=epoch,
-        indices=np.arange(len(images)),
+        Numbers(SEED, epoch, np.arange(len(images))),
     )
     made = []
     for image, (x, y, w, h), flip in zip(images, geometry.box, geometry.flip, strict=True):

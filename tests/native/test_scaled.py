@@ -15,7 +15,7 @@ from PIL import Image
 import native_core
 from fastload import _native
 from fastload._engine.native import _pass_order
-from fastload._transforms import scaled
+from fastload._transforms.geometry.crop_geometry import scales
 from native.test_jpeg import KINDS, make
 
 pytestmark = pytest.mark.native
@@ -138,8 +138,8 @@ def test_dct_records_are_scaled_like_their_files(tmp_path: Path) -> None:
 def test_the_scale_is_the_smallest_that_leaves_twice_the_size() -> None:
     box = np.array([[0, 0, w, 1000] for w in (39, 40, 79, 80, 159, 160, 900)], np.int32)
     resized = np.full((len(box), 2), 10, np.int32)
-    assert scaled.scales(box, resized, 2).tolist() == [1, 2, 2, 4, 4, 8, 8]
-    assert scaled.scales(box, resized, 0).tolist() == [1] * len(box)
+    assert scales(box, resized, 2).tolist() == [1, 2, 2, 4, 4, 8, 8]
+    assert scales(box, resized, 0).tolist() == [1] * len(box)
 
 
 def test_a_smaller_image_than_promised_is_refused(tmp_path: Path) -> None:

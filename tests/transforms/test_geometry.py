@@ -13,15 +13,18 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 
-from fastload._transforms.geometry import draws as geometry
 from fastload._transforms.geometry.crop_geometry import Geometry, Unfit
 from fastload._transforms.geometry.draws import (
     CenterCrop,
+    Numbers,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
+    fit,
 )
+from fastload._transforms.plan import Plan
+from fastload._transforms.sample_params import draw as draw_params
 from fastload.errors import DataError, UsageError
 
 sides = st.integers(1, 700)
@@ -30,7 +33,8 @@ sides = st.integers(1, 700)
 def draw(ops: Any, sizes: Any, *, seed: int = 0, epoch: int = 0, first: int = 0) -> Geometry:
     array = np.asarray(sizes, np.int32).reshape(-1, 2)
     indices = np.arange(first, first + len(array))
-    return geometry.draw(ops, array, seed=seed, epoch=epoch, indices=indices)
+    plan = Plan(ops=tuple(ops))
+    return draw_params(plan, array, Numbers(seed=seed, epoch=epoch, indices=indices))[0]
 
 
 def same_distribution(ours: Any, theirs: Any) -> bool:
@@ -242,9 +246,10 @@ def as_lists(drawn: Geometry, rows: Any = slice(None)) -> Any:
 def test_a_sample_is_drawn_alike_in_any_batch() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(20, 500, (50, 2)).astype(np.int32)
-    whole = geometry.draw(OPS, sizes, seed=1, epoch=2, indices=np.arange(50))
+    plan = Plan(ops=OPS)
+    whole, _ = draw_params(plan, sizes, Numbers(seed=1, epoch=2, indices=np.arange(50)))
     some = rng.permutation(50)[:20]
-    part = geometry.draw(OPS, sizes[some], seed=1, epoch=2, indices=some)
+    part, _ = draw_params(plan, sizes[some], Numbers(seed=1, epoch=2, indices=some))
     assert as_lists(part) == as_lists(whole, some)
 
 
@@ -290,8 +295,8 @@ def test_an_operation_does_not_change_what_another_one_draws() -> None:
 def test_fitting_chains_tell_their_size_and_what_pads(
     ops: Any, size: tuple[int, int] | None, padding: int | None
 ) -> None:
-    fit = geometry.fit(ops)
-    assert (fit.size, fit.padding) == (size, padding)
+    made = fit(ops)
+    assert (made.size, made.padding) == (size, padding)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +320,7 @@ def test_fitting_chains_tell_their_size_and_what_pads(
 )
 def test_chains_that_do_not_fit_are_refused_with_the_reason(ops: Any, reason: str) -> None:
     with pytest.raises(Unfit, match=reason):
-        geometry.fit(ops)
+        fit(ops)
 
 
 def test_images_of_different_sizes_are_no_batch() -> None:

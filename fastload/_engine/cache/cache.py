@@ -6,12 +6,11 @@ is reached, and never evicted: an epoch reads each record once, so the record th
 ago is the next one to be needed.
 
 Loaders over one dataset share a cache. Threads and forked children fill and read it together
-(``_native/io/arena.h``); with "shm" all processes of the user do (``share.py``).
+(``_native/io/arena.h``); with "shm" all processes of the user do (``memory_file.py``).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Sequence
 from typing import get_args
@@ -19,8 +18,7 @@ from typing import get_args
 from ... import _native
 from ..._base import byte_sizes
 from ..._base.machine import memory, ranks
-from ..._transforms.plan import Plan
-from ..._transforms.views import Views
+from ..._transforms.plan import Plan, Views
 from ...errors import UsageError
 from ...hints import CacheKind
 from ...storage.base import Store
@@ -40,37 +38,18 @@ _caches: weakref.WeakValueDictionary[tuple[object, ...], CachedStore] = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CacheOptions:
-    """What a loader was asked to keep.
-
-    Attributes:
-        kind: as ``FastLoader(cache=...)``.
-        limit: bytes at most, the table of records included; None: half of what is available.
-    """
-
-    kind: CacheKind
-    limit: int | None
-
-    def nbytes(self) -> int:
-        """The limit, or the share of the memory that is available now.
-
-        Ranks on one machine divide it, unless they share the cache.
-        """
-        if self.limit is not None:
-            return self.limit
-        parts = 1 if self.kind == "shm" else ranks.local()
-        return int(memory.available() * _SHARE) // parts
-
-
 class Cache:
     """One loader's cache: made when it first iterates, deleted with the loaders that use it.
 
     A pickled loader does not take it along.
+
+    Args:
+        kind: as ``FastLoader(cache=...)``.
+        limit: bytes at most, the table of records included; None: half of what is available.
     """
 
-    def __init__(self, options: CacheOptions) -> None:
-        self._options = options
+    def __init__(self, kind: CacheKind, limit: int | None) -> None:
+        self._kind, self._limit = kind, limit
         self._store: CachedStore | None = None
         self._opened: OpenedCache | None = None
 
@@ -100,7 +79,17 @@ class Cache:
                 "the dataset's code: leave one of them out"
             )
         limit = None if cache_limit is None else byte_sizes.argument("cache_limit", cache_limit)
-        return cls(CacheOptions(kind=cache, limit=limit))
+        return cls(cache, limit)
+
+    def _most(self) -> int:
+        """The limit, or the share of the memory that is available now.
+
+        Ranks on one machine divide it, unless they share the cache.
+        """
+        if self._limit is not None:
+            return self._limit
+        parts = 1 if self._kind == "shm" else ranks.local()
+        return int(memory.available() * _SHARE) // parts
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +101,7 @@ class Cache:
         if _native.load() is None or gathers(store):
             return False
         pixels = [array for array in store.memory().values() if array.ndim > 1]
-        return self._options.kind == "decoded" or len(pixels) < len(store.files)
+        return self._kind == "decoded" or len(pixels) < len(store.files)
 
     def before(
         self,
@@ -128,15 +117,14 @@ class Cache:
         ``engine`` fills the cache with what ``plan`` makes; ``checked`` says whether checksums
         are verified before anything is kept.
         """
-        form, prefix = _form(self._options.kind, engine), None
+        form, prefix = _form(self._kind, engine), None
         if form == PIXELS:
             prefix = Prefix.of(plan)
-        key = (tuple(map(id, parts)), self._options, form, prefix, checked)
+        key = (tuple(map(id, parts)), self._kind, self._limit, form, prefix, checked)
         self._store = _caches.get(key)
         if self._store is None:
-            kind, limit = self._options.kind, self._options.nbytes()
             self._store = _caches[key] = CachedStore(
-                store, parts, kind, form, prefix, limit, self._options.limit
+                store, parts, self._kind, form, prefix, self._most(), self._limit
             )
         self._store.file.announce()
         return self._store
@@ -149,9 +137,8 @@ class Cache:
         if _native.load() is None:
             return None
         if self._opened is None:
-            kind, limit = self._options.kind, self._options.limit
-            form = {"decoded": PIXELS, "dct": DCT_RECORDS}.get(kind, BYTES)
-            self._opened = OpenedCache(kind, form, self._options.nbytes(), limit, images)
+            form = {"decoded": PIXELS, "dct": DCT_RECORDS}.get(self._kind, BYTES)
+            self._opened = OpenedCache(self._kind, form, self._most(), self._limit, images)
         self._opened.file.announce()
         return self._opened
 
@@ -162,7 +149,7 @@ class Cache:
 
         ``opened`` says whether what a user's Dataset opens is kept.
         """
-        kind, limit = self._options.kind, self._options.limit
+        kind, limit = self._kind, self._limit
         if _native.load() is None:
             return f"none; {kind!r} needs fastload's native core"
         most = "half of the available memory" if limit is None else f"{limit:,} bytes"
@@ -173,10 +160,7 @@ class Cache:
             return f"none; {kind!r} is for fastload's own engines"
         if not self.serves(store):
             return f"none; the dataset is in memory already, and {kind!r} would keep it twice"
-        if self._store is not None:
-            text = self._store.describe()
-        else:
-            text = empty
+        text = empty if self._store is None else self._store.describe()
         why = engine.no_dct_cache() if kind == "dct" else None
         return f"{kind}, {text}" + (f"; bytes instead of DCT records, as {why}" if why else "")
 

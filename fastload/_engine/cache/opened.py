@@ -18,12 +18,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..._base.byte_sizes import decimal
 from ..._base.fork_lock import ForkLock
-from ...storage.base import Spans
-from . import memory
+from ...storage.base import Located
+from .memory_file import CacheFile, keys_begin
 from .prefix import Placed
-from .share import CacheFile
 from .store import FORMS, PIXELS, CacheFill, look_up
 
 _KEY_NBYTES = 16
@@ -39,23 +37,6 @@ def key_of(path: str | None, stamp: tuple[int, int, int] | None, data: bytes | N
         text = f"{path}\0{stamp}".encode(errors="surrogateescape")
         return hashlib.blake2b(text, digest_size=_KEY_NBYTES, person=b"file").digest()
     return hashlib.blake2b(data, digest_size=_KEY_NBYTES, person=b"bytes").digest()
-
-
-@dataclasses.dataclass(frozen=True)
-class LookedUp:
-    """Where images are read from.
-
-    Attributes:
-        kept: bool (n,): they are in the memory file.
-        spans, kinds, sizes: where they are kept; of others anything.
-        records: int64 (n,): their numbers; -1: none.
-    """
-
-    kept: np.ndarray
-    spans: Spans
-    kinds: np.ndarray
-    sizes: np.ndarray
-    records: np.ndarray
 
 
 class OpenedCache:
@@ -74,7 +55,7 @@ class OpenedCache:
     """
 
     def __init__(self, kind: str, form: int, limit: int, asked: int | None, images: int) -> None:
-        self.kind, self.form = kind, form
+        self.form = form
         places = _FEWEST
         while places < min(_SPARE * images, _MOST):
             places *= 2
@@ -89,7 +70,7 @@ class OpenedCache:
             keys_nbytes,
         )
         self.limit, self.arena = self.file.limit, self.file.arena
-        begin = memory.keys_begin(places)
+        begin = keys_begin(places)
         self._whole = mmap.mmap(self.file.fd, begin + keys_nbytes)
         self._keys = memoryview(self._whole)[begin:]
         self._lock = ForkLock()
@@ -129,24 +110,22 @@ class OpenedCache:
                 return None
         return -1
 
-    def find(self, keys: Sequence[bytes], file: int) -> LookedUp:
-        """Look up images. ``file``: the number of the memory file in the spans."""
+    def find(self, keys: Sequence[bytes], file: int) -> tuple[Located, np.ndarray]:
+        """Where images are kept (of others anything), and their numbers, int64 (n,); -1: none.
+
+        ``file``: the number of the memory file in the spans.
+        """
         records = np.array([self.number(key) for key in keys], np.int64)
         located = look_up(self.arena, np.maximum(records, 0), file)
-        return LookedUp(
-            kept=(located.spans.offset >= 0) & (records >= 0),
-            spans=located.spans,
-            kinds=located.kinds,
-            sizes=located.sizes,
-            records=records,
-        )
+        assert located.kept is not None, "look_up knows"
+        return dataclasses.replace(located, kept=located.kept & (records >= 0)), records
 
-    def to_fill(self, images: LookedUp, sizes: np.ndarray) -> CacheFill | None:
+    def to_fill(self, kept: np.ndarray, records: np.ndarray, sizes: np.ndarray) -> CacheFill | None:
         """What of a batch is to be kept; None: nothing, or there is no room.
 
-        ``sizes``: int32 (n, 2), of the images.
+        ``kept`` and ``records`` are of ``find``, ``sizes``, int32 (n, 2), of the images.
         """
-        wanted = ~images.kept & (images.records >= 0)
+        wanted = ~kept & (records >= 0)
         if self.arena.full or not wanted.any():
             return None
         placed = None
@@ -158,10 +137,4 @@ class OpenedCache:
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""
-        text = (
-            f"{self.arena.count} opened images kept as {FORMS[self.form]}, "
-            f"{decimal(self.arena.used)} of at most {decimal(self.limit)}"
-        )
-        if self.arena.full:
-            text += "; the rest does not fit and is read from the files"
-        return text
+        return self.file.describe(f"opened images kept as {FORMS[self.form]}", "the files")

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..._transforms.geometry.crop_geometry import Array, Frame, Geometry
 from ..._transforms.geometry.draws import Op
-from ..._transforms.plan import Plan
-from ..._transforms.sample_params import SampleParams
-from ..._transforms.views import Views
+from ..._transforms.plan import Plan, Views
+from ..._transforms.sample_params import PER_SAMPLE, SampleParams
 
 _NO_NUMBERS = np.empty((4, 0, 0))
 
@@ -46,8 +45,7 @@ class AppliedOp:
             frame.w = frame.box_w = frame.resized_w = self.size[1]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Placed:
+class Placed(NamedTuple):
     """What is kept of n images, in pixels.
 
     Attributes:
@@ -63,16 +61,10 @@ class Placed:
 
     def part(self, which: slice | np.ndarray) -> Placed:
         """Of some of the images."""
-        return Placed(
-            source=self.source[which],
-            box=self.box[which],
-            resized=self.resized[which],
-            window=self.window[which],
-        )
+        return Placed(*(each[which] for each in self))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prefix:
+class Prefix(NamedTuple):
     """The operations of geometry that a plan begins with and that draw no random numbers.
 
     Without any, the whole image is kept. ``filter`` and ``fill`` are the plan's.
@@ -103,7 +95,7 @@ class Prefix:
         return dataclasses.replace(plan, ops=(*done, *plan.ops[len(done) :]))
 
     def place(self, sizes: np.ndarray, records: np.ndarray) -> Placed:
-        """What is kept of images of ``sizes`` (int32 (n, 2)). Raises what ``draws.draw`` raises."""
+        """What is kept of images of ``sizes``, int32 (n, 2). Raises ``Refused``."""
         frame = Frame.of(sizes, records)
         for op in self.ops:
             op.apply(frame, _NO_NUMBERS)
@@ -138,5 +130,5 @@ def merged(first: np.ndarray, one: _Drawn, other: _Drawn) -> _Drawn:
     whole = Geometry(box, resized, window, flip, geometry.out_h, geometry.out_w)
     if params is None:
         return whole, None
-    parts = {name: column(name, params, others_params) for name in SampleParams.PER_SAMPLE}
-    return whole, dataclasses.replace(params, **parts)
+    parts = {name: column(name, params, others_params) for name in PER_SAMPLE}
+    return whole, params._replace(**parts)

@@ -11,17 +11,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 from typing_extensions import override
 
-from ..._base.byte_sizes import decimal
 from ...storage.base import Located, Spans, Store
 from ...storage.held import Held
 from ...storage.wrapped import WrappedStore
+from .memory_file import CacheFile, fingerprint
 from .prefix import Placed, Prefix
-from .share import CacheFile, fingerprint
 
 if TYPE_CHECKING:
     from ..._native import _core
@@ -32,8 +31,7 @@ BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
 FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CacheFill:
+class CacheFill(NamedTuple):
     """What of a batch goes into the cache.
 
     Attributes:
@@ -75,7 +73,7 @@ class CachedStore(WrappedStore):
         self._inner = inner
         self._describe(inner)
         self.format = "cache"
-        self.kind, self.form, self.prefix = kind, form, prefix
+        self.form, self.prefix = form, prefix
         self.file = CacheFile(kind, len(inner), limit, lambda: fingerprint(parts, asked))
         self.limit, self.arena = self.file.limit, self.file.arena
         self._number = len(inner.files)
@@ -126,20 +124,8 @@ class CachedStore(WrappedStore):
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""
-        text = (
-            f"{self.arena.count} of {len(self)} records kept as {FORMS[self.form]}, "
-            f"{decimal(self.arena.used)} of at most {decimal(self.limit)}"
-        )
-        if self.kind == "ram" and self.arena.count:
-            locked = self.arena.locked
-            text += (
-                ", locked"
-                if locked >= self.arena.used - 64 * self.arena.count
-                else f", {decimal(locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
-            )
-        if self.arena.full:
-            text += "; the rest does not fit and is read from the store"
-        return text
+        kept = f"of {len(self)} records kept as {FORMS[self.form]}"
+        return self.file.describe(kept, "the store")
 
     def spans(self, indices: np.ndarray) -> Spans:
         return self.locate(indices).spans

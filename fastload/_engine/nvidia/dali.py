@@ -4,8 +4,8 @@ Order, crops, sizes, windows and flips are fastload's, so each image shows what 
 other engines. Levels differ a little, because other decoders and resizes round differently. The
 table and erasing follow where the images are (``_engine/device_stage.py``).
 
-Another engine (native, or Python where the core was not built) decodes some samples into their
-places in the batch, with the pixels and errors that it gives alone:
+The native engine decodes some samples into their places in the batch, with the pixels and errors
+that it gives alone:
 
 - records that are no whole JPEG file, do not match their checksum, or have more pixels than Pillow
   opens without a warning, which DALI is not given;
@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -30,14 +30,14 @@ from ..._base.slabs import SlabRing
 from ..._transforms.geometry.crop_geometry import Geometry
 from ..._transforms.geometry.draws import RESIZING, BucketCrop, CenterCrop, Pad, RandomCrop
 from ..._transforms.pixels.erasing import ErasedBoxes
-from ..._transforms.plan import Plan
-from ..._transforms.views import Views
+from ..._transforms.plan import Plan, Views
 from ...errors import DataError, InternalError
 from ...storage.base import Store
 from ..base import Ticket, summed
 from ..cache.store import CachedStore
 from ..device_stage import DeviceStage
 from ..image_engine import BatchRequest, EngineOptions, ImageEngine
+from ..native import NativeEngine
 from . import dali_graph
 from .dali_graph import FILTERS, Graph, Inputs, PipelineBatch, PipelineOptions
 from .records import Records
@@ -47,13 +47,6 @@ _log = logging.getLogger("fastload")
 # After DALI has failed on so many batches in a row in which every image is sound, the data is not
 # the cause, and to fall back for ever would only be slow.
 _MOST_FAILURES = 8
-
-HW_DECODER_LOAD = 0.65
-"""DALI's own default: share of the images for the GPU's JPEG engine."""
-
-
-Fallback = Callable[[Store, Plan, EngineOptions], ImageEngine]
-"""Makes the engine of the samples that DALI is not given."""
 
 
 def refusal(plan: Plan | Views | None, store: Store) -> str | None:
@@ -86,16 +79,12 @@ def _resizes(plan: Plan) -> bool:
 class DaliEngine(ImageEngine):
     """Fills batches with DALI, where ``options.device`` is: on a GPU, or in host memory.
 
-    ``fallback`` makes the engine of the samples that DALI is not given.
-
     Raises MissingDependencyError if DALI is not installed.
     """
 
     name = "dali"
 
-    def __init__(
-        self, store: Store, plan: Plan, options: EngineOptions, fallback: Fallback
-    ) -> None:
+    def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
         if dali_graph.absent():
             raise dali_graph.missing()
         super().__init__(store, plan, options)
@@ -107,9 +96,8 @@ class DaliEngine(ImageEngine):
         # bool (n,): records that DALI failed on, which it is not given again
         self.for_cpu = np.zeros(len(store), bool)
         self.failures = 0  # batches in a row that it failed on though every image was sound
-        self._fallback: ImageEngine | None = None
+        self._fallback: NativeEngine | None = None
         self._stage: DeviceStage | None = None
-        self._make_fallback = fallback
         build = PipelineOptions(
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),
@@ -118,12 +106,11 @@ class DaliEngine(ImageEngine):
                 isinstance(op, (Pad, RandomCrop, CenterCrop, BucketCrop)) for op in plan.ops
             ),
             fill=plan.fill,
-            hw_decoder_load=HW_DECODER_LOAD,
             whole=self.stream is not None,
         )
         self.graph = Graph(build, self.stream)
 
-    def fallback(self) -> ImageEngine:
+    def fallback(self) -> NativeEngine:
         """The engine of the samples that DALI is not given: uint8, NHWC in memory."""
         if self._fallback is None:
             options = EngineOptions(
@@ -132,7 +119,7 @@ class DaliEngine(ImageEngine):
                 channels_last=True,
                 check_crc=self.options.check_crc,
             )
-            self._fallback = self._make_fallback(self.store, self.plan.levels(), options)
+            self._fallback = NativeEngine(self.store, self.plan.levels(), options)
         self._fallback.use_threads(self.threads)
         return self._fallback
 
@@ -169,11 +156,6 @@ class DaliEngine(ImageEngine):
         if self.stream is None:
             return super().allocate(n, height, width)
         return torch.empty(0), np.empty(0, np.uint8)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        make, arguments = super().__reduce__()
-        assert isinstance(arguments, tuple)
-        return make, (*arguments, self._make_fallback)
 
     def finished(self, pixels: torch.Tensor, batch: BatchRequest) -> torch.Tensor:
         """The batch, made of its uint8 pixels (n, h, w, 3): table, erasing, layout.

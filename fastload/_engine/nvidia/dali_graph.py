@@ -83,7 +83,6 @@ class PipelineOptions:
         filter: of the resize, one of ``FILTERS``; None: nothing is resized.
         windowed: a window is cut out of what was resized.
         fill: level of each channel outside the resized image.
-        hw_decoder_load: share of the images that the GPU's JPEG engine decodes, where it has one.
         whole: decode whole images and cut them afterwards: Note [Whole images on a GPU].
     """
 
@@ -92,7 +91,6 @@ class PipelineOptions:
     filter: int | None
     windowed: bool
     fill: tuple[int, int, int]
-    hw_decoder_load: float
     whole: bool = False
 
     @property
@@ -363,7 +361,6 @@ def _built(
             "adjust_orientation": False,
             "jpeg_fancy_upsampling": True,
             "output_type": types.RGB,
-            "hw_decoder_load": build.hw_decoder_load,
         }
         if build.whole:
             images = fn.slice(fn.decoders.image(encoded, **how), **box)

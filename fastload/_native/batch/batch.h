@@ -13,7 +13,7 @@
 //   ownership      the caller keeps the output arrays alive until the job is done; a job shares its Files
 //
 // Tests: tests/native/test_batch.py, test_pool.py, test_arguments.py, test_sample_params.py,
-// test_begun_views.py, tests/transforms/test_views.py, tests/engine/cache/test_memory.py,
+// test_begun_views.py, tests/transforms/test_views.py, tests/engine/cache/test_memory_file.py,
 // tests/loader/test_exactness.py.
 #pragma once
 

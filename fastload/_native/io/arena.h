@@ -1,9 +1,10 @@
 // Cached records in one memory file. Threads, forked children and other processes fill it together.
 //
 // The file: a header of kHeader bytes, a table of kEntry bytes per record, then data.
-// fastload/_engine/cache/memory.py creates it and seals it against truncation. It is mapped whole; pages are
-// allocated when written. Records are never moved, overwritten or evicted, so a published offset stays valid.
-// There is no lock: room is reserved and entries are published with atomics that work across processes.
+// fastload/_engine/cache/memory_file.py creates it and seals it against truncation. It is mapped whole; pages
+// are allocated when written. Records are never moved, overwritten or evicted, so a published offset stays
+// valid. There is no lock: room is reserved and entries are published with atomics that work across
+// processes.
 //
 // success   claim() -> put(): every process can find the record from then on
 // failure   claim() -> release(): another thread may try

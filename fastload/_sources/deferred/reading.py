@@ -136,8 +136,9 @@ class Reader:
 def _cached(found: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Reading:
     """``found``, from the cache where it has the images."""
     keys = [key_of(_place(one), one.stamp, one.data) for one in opened]
-    there = cache.find(keys, file=len(opened))
+    there, records = cache.find(keys, file=len(opened))
     kept, spans = there.kept, found.spans
+    assert kept is not None, "of a cache"
     summed = found.summed
     if summed is not None:  # was verified before it was kept, perhaps in another form
         summed = summed & ~kept.view(np.uint8) & 1
@@ -152,8 +153,8 @@ def _cached(found: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Rea
         sizes=np.where(kept[:, None], there.sizes, found.sizes),
         summed=summed,
         hits=int(kept.sum()),
-        cache=(cache, there.records),
-        fill=cache.to_fill(there, found.sizes),
+        cache=(cache, records),
+        fill=cache.to_fill(kept, records, found.sizes),
     )
 
 

@@ -14,9 +14,8 @@ Note [Composing]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -70,8 +69,7 @@ class Unfit(UsageError):
     """Operations that cannot be expressed as one box, one resize, one window and one flip."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """The normal form of n samples, in pixels, x before y.
 
     Attributes:
@@ -94,6 +92,27 @@ class Geometry:
         """That of samples of this size, and of ``Frame.rows``."""
         box, resized, window = frames[:, :4].copy(), frames[:, 4:6].copy(), frames[:, 6:8].copy()
         return cls(box, resized, window, frames[:, 8].astype(np.uint8), out_h, out_w)
+
+    def part(self, which: slice | npt.NDArray[np.int64]) -> Geometry:
+        """Of some of the samples."""
+        box, resized = self.box[which], self.resized[which]
+        return Geometry(box, resized, self.window[which], self.flip[which], self.out_h, self.out_w)
+
+
+def scales(
+    box: npt.NDArray[np.int32], resized: npt.NDArray[np.int32], filter: int
+) -> npt.NDArray[np.int64]:
+    """(n,): the factor 8, 4, 2 or 1 by which ``decode="scaled"`` decodes each image smaller.
+
+    libjpeg computes a smaller image from the low frequencies of each 8 x 8 block (its "scaled
+    IDCT") in a fraction of the time. This is the largest factor at which ``box`` is still twice as
+    wide and high as ``resized``. It is 1 with the nearest ``filter``, which picks single pixels,
+    and with torch's integer filters, whose boxes have no fractions of a pixel. The same as
+    ``scale_of`` in image/placement.h; docs/performance.md has the pixel difference and the speed.
+    """
+    room = np.floor_divide(box[:, 2:], 2 * resized.astype(np.int64)).min(axis=1)
+    factors = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)
+    return factors if 1 <= filter <= 5 else np.ones_like(factors)
 
 
 class Frame:

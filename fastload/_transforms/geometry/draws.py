@@ -2,7 +2,7 @@
 
 A chain of operations is reduced to one *normal form* per sample (``crop_geometry``): cut a box out
 of the source, resize it, cut a window out of that (pixels outside get the fill colour), flip.
-``draw`` computes it as a pure function of (seed, epoch, index, position in the chain), in array
+``apply`` computes it as a pure function of (seed, epoch, index, position in the chain), in array
 operations, without Python code per sample.
 
 The distributions and the rounding are torchvision's (transforms/transforms.py, each class's
@@ -15,14 +15,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from ..._base import philox
 from ..buckets import Buckets, covering
-from .crop_geometry import Array, Frame, Geometry, Length
-from .geometry_log import GeometryLog
+from .crop_geometry import Array, Frame, Length
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -254,8 +253,7 @@ RESIZING = (Resize, RandomResizedCrop, BucketCrop)
 """The operations that need a filter."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """The properties of a chain that do not depend on the images.
 
     Attributes:
@@ -295,69 +293,61 @@ def _streams(ops: tuple[Op, ...], first: int) -> npt.NDArray[np.uint64]:
     return np.array(streams, dtype=np.uint64)
 
 
-def draw(
-    ops: Sequence[Op],
-    sizes: Array,
-    *,
-    seed: int,
-    epoch: int,
-    indices: npt.NDArray[np.int64],
-    repeats: npt.NDArray[np.int64] | None = None,
-    log: GeometryLog | None = None,
-) -> Geometry:
-    """The geometry of a batch, a pure function of the arguments.
+class Numbers(NamedTuple):
+    """The random numbers of a batch, a pure function of these.
 
-    Args:
-        ops: in order; the random numbers of a position do not depend on the other operations.
-        sizes: int32 (n, 2): width and height of each source image in pixels, at least 1.
+    Attributes:
         seed, epoch: any integers (modulo 2**64 and 2**32).
         indices: int64 (n,): the samples' indices in the dataset, below 2**40.
         repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
-        log: records each step.
-
-    Raises:
-        DataError: an image has no size or is too small for a RandomCrop, or the results differ in
-            size. Names the record.
-        Unfit: the operations have no normal form (``fit`` checks this beforehand).
     """
-    frame = Frame.of(sizes, indices, log)
-    check_sizes(frame)
-    apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
-    return frame.finish()
+
+    seed: int
+    epoch: int
+    indices: npt.NDArray[np.int64]
+    repeats: npt.NDArray[np.int64] | None = None
+
+    def part(self, which: slice | npt.NDArray[Any]) -> Numbers:
+        """Of some of the samples."""
+        repeats = None if self.repeats is None else self.repeats[which]
+        return Numbers(self.seed, self.epoch, self.indices[which], repeats)
+
+    @property
+    def _counters(self) -> npt.NDArray[np.int64]:
+        if self.repeats is None:
+            return self.indices
+        return self.indices + (self.repeats << philox.REPEAT_BITS)
+
+    def blocks(self, streams: npt.NDArray[np.uint64]) -> Array:
+        """float64 (4, b, n), uniform in [0, 1), of b streams."""
+        if not len(streams):
+            return np.empty((4, 0, len(self.indices)))
+        words = philox.words(self.seed, self.epoch, self._counters, streams)
+        u: Array = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
+        return u
+
+    def uniform(self, position: int, count: int) -> Array:
+        """float64 (count, n), uniform in [0, 1), of a position in the chain of transforms."""
+        if not count:
+            return np.empty((0, len(self.indices)))
+        drawn = philox.uniform(self.seed, self.epoch, self._counters, position, count)
+        return np.transpose(drawn)
+
+    def key(self, position: int) -> npt.NDArray[np.uint64]:
+        """(n,): a 64-bit key for each sample, from a separate block."""
+        block = position * philox.BLOCKS_PER_POSITION + philox.BLOCKS_PER_POSITION - 1
+        words = philox.words(self.seed, self.epoch, self._counters, [block])
+        key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
+        return key
 
 
-def check_sizes(frame: Frame) -> None:
-    """Raise DataError for an image without a size."""
-    frame.refuse(
-        np.less(frame.w, 1) | np.less(frame.h, 1),
-        "the size of this image is unknown or not positive: got {w}x{h} pixels",
-    )
+def apply(ops: Sequence[Op], frame: Frame, numbers: Numbers, *, position: int) -> None:
+    """Apply the operations to ``frame``; the first has ``position`` in the chain.
 
-
-def counters(
-    indices: npt.NDArray[np.int64], repeats: npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.int64]:
-    """The Philox counter of each sample, from its index and how often it was drawn before."""
-    return indices if repeats is None else indices + (repeats << philox.REPEAT_BITS)
-
-
-def apply(
-    ops: Sequence[Op],
-    frame: Frame,
-    seed: int,
-    epoch: int,
-    counters: npt.NDArray[np.int64],
-    *,
-    position: int,
-) -> None:
-    """Apply the operations to ``frame``; the first has ``position`` in the chain."""
+    The random numbers of a position do not depend on the other operations.
+    """
     ops = tuple(ops)
-    streams = _streams(ops, position)
-    if len(streams):
-        words = philox.words(seed, epoch, counters, streams)
-        u = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
-    else:
-        u = np.empty((4, 0, len(counters)))
+    u = numbers.blocks(_streams(ops, position))
     start = 0
     for op in ops:
         op.apply(frame, u[:, start : start + op.blocks])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -73,8 +73,7 @@ class Erase:
         return boxes
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ErasedBoxes:
+class ErasedBoxes(NamedTuple):
     """The erased rectangles of n samples.
 
     Attributes:

@@ -11,9 +11,8 @@ import copy
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 
 from ... import _native
@@ -29,8 +28,7 @@ def in_place(transform: Transform) -> Transform | None:
     Images in channels_last order stay in it, whereas torchvision's MixUp makes them contiguous.
     """
     v2 = sys.modules.get("torchvision.transforms.v2")
-    core = _native.load()
-    if v2 is None or core is None or not _plain(transform):
+    if v2 is None or _native.load() is None or not _plain(transform):
         return None
     mixes = {v2.MixUp: _mix_up, v2.CutMix: _cut_mix}
     kind = type(transform)
@@ -40,7 +38,7 @@ def in_place(transform: Transform) -> Transform | None:
         method = "transform" if hasattr(kind, "transform") else "_transform"
         if method in vars(transform):
             return None
-        setattr(changed, method, functools.partial(mixes[kind], core, getattr(transform, method)))
+        setattr(changed, method, functools.partial(mixes[kind], getattr(transform, method)))
         return changed
     if kind not in (v2.RandomChoice, v2.Compose):
         return None
@@ -53,14 +51,6 @@ def _plain(transform: object) -> bool:
     if not isinstance(transform, torch.nn.Module) or "forward" in vars(transform):
         return False
     return not transform._forward_hooks and not transform._forward_pre_hooks
-
-
-class _Core(Protocol):
-    """The functions of the native core that are used here."""
-
-    def mix_up(self, images: np.ndarray, own: float, other: float) -> None: ...
-
-    def cut_mix(self, images: np.ndarray, top: int, bottom: int, left: int, right: int) -> None: ...
 
 
 _Images = TypeVar("_Images")
@@ -79,25 +69,22 @@ def _rows(images: object, params: dict[str, Any]) -> torch.Tensor | None:
     return last.flatten(2).unsqueeze(1) if last.is_contiguous() else None
 
 
-def _mix_up(
-    core: _Core, original: _Original[_Images], images: _Images, params: dict[str, Any]
-) -> _Images:
+def _mix_up(original: _Original[_Images], images: _Images, params: dict[str, Any]) -> _Images:
     rows = _rows(images, params)
     if rows is None or rows.dtype != torch.float32:
         return original(images, params)
     lam = params["lam"]
-    core.mix_up(rows.numpy(), 1.0 - lam, lam)
+    _native.required().mix_up(rows.numpy(), 1.0 - lam, lam)
     return images
 
 
-def _cut_mix(
-    core: _Core, original: _Original[_Images], images: _Images, params: dict[str, Any]
-) -> _Images:
+def _cut_mix(original: _Original[_Images], images: _Images, params: dict[str, Any]) -> _Images:
     rows = _rows(images, params)
     if rows is None:
         return original(images, params)
     assert isinstance(images, torch.Tensor)
     left, top, right, bottom = params["box"]
     pixel = images.element_size() * rows.shape[3] // images.shape[3]  # bytes of a pixel in a row
-    core.cut_mix(rows.view(torch.uint8).numpy(), top, bottom, left * pixel, right * pixel)
+    levels = rows.view(torch.uint8).numpy()
+    _native.required().cut_mix(levels, top, bottom, left * pixel, right * pixel)
     return images

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from ..geometry.crop_geometry import Array
-from ..transform_class import Transform
+from ..transform_class import Stop, Transform
 from . import operations
 from .affine import WIDTH, Look, rotation
 from .operations import PixelOp, Slots, empty
@@ -143,27 +143,27 @@ class RandAugment(PixelOp):
         return codes, values
 
 
-def read(transform: Transform) -> RandAugment | str:
-    """timm's ``RandAugment`` as an operation, or the reason why the engines cannot run it."""
+def read(transform: Transform) -> RandAugment:
+    """timm's ``RandAugment`` as an operation. Raises Stop if the engines cannot run it."""
     if transform.choice_weights is not None:
-        return "RandAugment of timm with weights for its operations"
+        raise Stop("RandAugment of timm with weights for its operations")
     module = sys.modules["timm.data.auto_augment"]
     choices = []
     for op in transform.ops:
         if type(op) is not module.AugmentOp or op.name not in _NAMES:
-            return f"RandAugment of timm with {getattr(op, 'name', op)}"
+            raise Stop(f"RandAugment of timm with {getattr(op, 'name', op)}")
         own = op.aug_fn is module.NAME_TO_OP[op.name], op.level_fn is module.LEVEL_TO_ARG[op.name]
         if not all(own) or module._LEVEL_DENOM != _LEVELS:
-            return f"RandAugment of timm with a modified {op.name}"
+            raise Stop(f"RandAugment of timm with a modified {op.name}")
         filter, fill = op.kwargs.get("resample"), op.kwargs.get("fillcolor")
         if not isinstance(filter, int) or int(filter) not in (0, 2, 3):
-            return "RandAugment of timm with an interpolation chosen at random for each image"
+            raise Stop("RandAugment of timm with an interpolation chosen at random for each image")
         levels = list(fill) if isinstance(fill, (list, tuple)) else [fill] * 3
         if len(levels) != 3 or not all(type(v) is int and 0 <= v <= 255 for v in levels):
-            return f"RandAugment of timm with img_mean={fill}; three levels are recognised"
+            raise Stop(f"RandAugment of timm with img_mean={fill}; three levels are recognised")
         most = float(op.magnitude_max or _LEVELS)
         if op.magnitude_std < 0 or not 0 < most <= 1000 or not 0 <= op.magnitude <= 1000:
-            return f"RandAugment of timm with {op}"
+            raise Stop(f"RandAugment of timm with {op}")
         choices.append(
             Operation(
                 op.name,

@@ -157,13 +157,6 @@ def _aug_mix(transform: Transform) -> PixelOp:
     )
 
 
-def _timm_rand_augment(transform: Transform) -> PixelOp:
-    policy = timm_policy.read(transform)
-    if isinstance(policy, str):
-        raise Stop(policy)
-    return policy
-
-
 READERS: dict[str, Callable[[Transform], PixelOp]] = {
     "RandomRotation": _rotation,
     "RandomAffine": _affine,
@@ -171,5 +164,5 @@ READERS: dict[str, Callable[[Transform], PixelOp]] = {
     "TrivialAugmentWide": _trivial_augment,
     "AutoAugment": _auto_augment,
     "AugMix": _aug_mix,
-    "timm.RandAugment": _timm_rand_augment,
+    "timm.RandAugment": timm_policy.read,
 }

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -34,8 +34,7 @@ _CHUNK = 4
 _DTYPES = {"1": np.bool_, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
 
 
-@dataclasses.dataclass(frozen=True)
-class Joint:
+class Joint(NamedTuple):
     """The fields of a store that are transformed with the images, and their kinds.
 
     Attributes:
@@ -167,7 +166,7 @@ class JointProbe:
             )
             if value.dtype != before
         )
-        return dataclasses.replace(self._joint, casts=casts)
+        return self._joint._replace(casts=casts)
 
     @property
     def fixed(self) -> str:

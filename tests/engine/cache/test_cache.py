@@ -402,7 +402,7 @@ def test_a_dataset_that_opens_no_image_leaves_its_cache_empty(folder: Path) -> N
 def test_limits_are_bytes_or_have_a_unit(limit: int | str, nbytes: int) -> None:
     found = Cache.of("ram", limit, "auto")
     assert found is not None
-    assert found._options.limit == nbytes
+    assert found._limit == nbytes
 
 
 @pytest.mark.parametrize("limit", ["8 gallons", "", 0, -5, "-1GB", True, 1.5])
@@ -424,7 +424,7 @@ def test_the_default_is_half_of_the_available_memory(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         found = Cache.of(kind, None, "auto")
         assert found is not None
-        assert found._options.nbytes() == nbytes
+        assert found._most() == nbytes
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from fastload import FastLoader, PackedDataset
-from fastload._engine.cache.memory import create, fits
-from fastload._engine.cache.share import Shared, fingerprint
+from fastload._engine.cache.memory_file import CacheFile, fingerprint, fits
 from fastload.storage import open_store
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.native]
@@ -170,8 +169,8 @@ def test_a_changed_store_is_another(store: Path, tmp_path: Path) -> None:
         assert fingerprint([opened]) != before
 
 
-def make(records: int = 3) -> Shared:
-    return Shared("ab" * 16, lambda: create(records, 1 << 20), lambda fd: fits(fd, records))
+def make(records: int = 3) -> CacheFile:
+    return CacheFile("shm", records, 1 << 20, lambda: "ab" * 16)
 
 
 def test_a_name_that_leads_nowhere_is_passed_over() -> None:
@@ -179,28 +178,21 @@ def test_a_name_that_leads_nowhere_is_passed_over() -> None:
     first = make(4)
     second = make(3)  # the first's file is not for three records
     third = make(3)
-    try:
-        assert os.fstat(first.fd).st_ino != os.fstat(second.fd).st_ino
-        assert os.fstat(third.fd).st_ino == os.fstat(second.fd).st_ino
-    finally:
-        for shared in (first, second, third):
-            shared.close()
-            os.close(shared.fd)
+    assert os.fstat(first.fd).st_ino != os.fstat(second.fd).st_ino
+    assert os.fstat(third.fd).st_ino == os.fstat(second.fd).st_ino
     with open(__file__, "rb") as file:
         assert not fits(file.fileno(), 3)
 
 
 def test_a_search_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastload._engine.cache import share
+    from fastload._engine.cache import memory_file
 
-    monkeypatch.setattr(share, "_WAIT_S", 0.05)
-    turn = share._turn(f"fastload-cache/{os.geteuid()}/{'ab' * 16}")
+    monkeypatch.setattr(memory_file, "_WAIT_S", 0.05)
+    turn = memory_file._turn(f"fastload-cache/{os.geteuid()}/{'ab' * 16}")
     assert turn is not None
     with turn, pytest.warns(RuntimeWarning, match="keeps a cache of its own") as heard:
-        alone = make()
+        make()
     assert heard[0].filename == __file__
-    alone.close()
-    os.close(alone.fd)
 
 
 def test_a_forked_child_announces_itself(store: Path) -> None:

@@ -156,9 +156,10 @@ def test_images_that_find_no_number_are_not_kept() -> None:
     keys = [bytes(8) + i.to_bytes(8, "big") for i in range(1, 40)]  # all want the same place
     numbers = [cache.number(key) for key in keys]
     assert sorted(set(numbers)) == [-1, *range(16)]
-    found = cache.find(keys, file=0)
+    found, records = cache.find(keys, file=0)
+    assert found.kept is not None
     assert not found.kept.any()
-    fill = cache.to_fill(found, np.ones((39, 2), np.int32))
+    fill = cache.to_fill(found.kept, records, np.ones((39, 2), np.int32))
     assert fill is not None
     assert fill.wanted.sum() == 16
 

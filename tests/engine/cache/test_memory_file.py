@@ -16,7 +16,7 @@ import pytest
 
 from fastload import _native
 from fastload._base.machine import memory
-from fastload._engine.cache.memory import create, fits
+from fastload._engine.cache.memory_file import create, fits
 
 RECORDS = 50
 
