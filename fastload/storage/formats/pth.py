@@ -35,7 +35,8 @@ from .._column_reader import checked_classes
 from .._columns import Columns
 from .._fields import Blobs, encode_text, numbered_keys
 from .._mapped import MappedColumns
-from .._read import open_regular
+from .._read import open_regular, read_places
+from ..base import Spans
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
 from ._array_shards import apart, array_writer, read_shards
@@ -426,15 +427,13 @@ def _read_images(
     """Images that lie in another order, rearranged."""
     item = TensorRef(images.storage, 0, images.shape[1:], images.strides[1:])
     nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            rearranged = []
-            for index in indices.tolist():
-                file.seek(begin + images.start + index * images.strides[0])
-                rearranged.append(axes.rgb(strided(file.read(nbytes), item, 0)))
-            return rearranged
-    except (OSError, ValueError) as error:
-        raise StoreError(f"the image cannot be read: {error}", path=path) from error
+    spans = Spans(
+        file=np.zeros(len(indices), np.int32),
+        offset=begin + images.start + indices * images.strides[0],
+        nbytes=np.full(len(indices), nbytes),
+    )
+    records = read_places([path], indices, spans)
+    return [axes.rgb(strided(data, item, 0)) for data in records]
 
 
 def _content(file: PthFile) -> dict[str, Any]:
