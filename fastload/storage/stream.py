@@ -360,7 +360,7 @@ class StreamWriter(PartialWriter):
                 classes=self._classes,
                 metadata=self._metadata,
             ).checked()  # before the store gets its name
-            write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
+            write_sidecar(self._partial.file("sidecar"), table, names)
             sidecar = ("sidecar", sidecar_of(self.path))
             if self._set:
                 renames.append(sidecar)
