@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class SchemaStore(ColumnStore):
     """A store whose columns are those of an Arrow schema.
 
-    Its images are decoded into memory, so ``spans`` gives places in ``Spans.memory``. A subclass
-    sets ``path`` and ``_options`` and calls ``_read_schema``, when it can answer the methods below.
+    A subclass sets ``path`` and calls ``_read_schema`` when it can answer the methods below. If its
+    images are decoded into memory, ``spans`` gives places in ``Spans.memory``, and it sets
+    ``_options``.
     """
 
     _options: ColumnOptions
@@ -58,8 +59,8 @@ class SchemaStore(ColumnStore):
 
     def _read_schema(self, schema: pa.Schema, column: str | None) -> None:
         """Find out what each column is. ``column`` holds the images; None: the one that can."""
-        self._schema = schema
-        features = self._features = features_of(schema)
+        self._schema, self._features = schema, features_of(schema)
+        features = self._features
         types = {field.name: field.type for field in schema}
         if len(types) != len(schema):
             raise UsageError(f"{self.path!r}: expected columns with different names")
@@ -70,7 +71,12 @@ class SchemaStore(ColumnStore):
             or is_struct_of_image(kind)
             or is_encoded_image(kind)
         ]
-        self._image = _chosen(self.path, types, features, pictures, column)
+        self._set_columns(_chosen(self.path, types, features, pictures, column), pictures)
+
+    def _set_columns(self, image: str, pictures: Sequence[str]) -> None:
+        """``image`` holds the images, ``pictures`` others; what the other columns are."""
+        types = {field.name: field.type for field in self._schema}
+        self._image = image
         self._columns: dict[str, np.ndarray] = {}
         self._labels = None
         arrays = {
@@ -160,7 +166,7 @@ class SchemaStore(ColumnStore):
                     path=self.path,
                 )
             self._columns[name] = values
-        rows: np.ndarray = values[indices]
+        rows: np.ndarray = values[self._row_numbers(indices)]
         return rows
 
     def _none(self, name: str) -> np.ndarray:
