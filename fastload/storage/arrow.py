@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UsageError, install, needed
-from ._arrow_columns import images_of
+from ._arrow_columns import features_of, images_of
+from ._column_store import ColumnStore
 from ._probe import core_files
-from ._schema_store import SchemaStore, features_of
 from .base import Spans
 from .folder import PathList
 from .registry import Format
@@ -30,7 +30,7 @@ SAVED = ("dataset_info.json", "state.json")  # files that ``save_to_disk`` write
 _SAVED_DICT = "dataset_dict.json"
 
 
-class ArrowStore(SchemaStore):
+class ArrowStore(ColumnStore):
     """The rows of a ``datasets.Dataset``; a record is a row's image.
 
     Of several Image columns it is the one called "image", or else the first; the others are fields,
