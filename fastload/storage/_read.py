@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import os
@@ -126,21 +125,22 @@ def read_places(
 
     ``memory``: as ``Store.memory``. ``shown``: what errors call a file; None: its path.
     """
-    own, opened, shown = spans.memory or (), -1, shown or files.__getitem__
-    places = zip(
-        indices.tolist(), spans.file.tolist(), spans.offset.tolist(), spans.nbytes.tolist()
-    )
-    with contextlib.ExitStack() as stack:
-        for index, file, offset, nbytes in places:
+    own, shown = spans.memory or (), shown or files.__getitem__
+    opened, descriptor = -1, -1
+    try:
+        for index, file, offset, nbytes in zip(
+            indices.tolist(), spans.file.tolist(), spans.offset.tolist(), spans.nbytes.tolist()
+        ):
             array = own[-1 - file] if file < 0 else memory.get(file)
             if array is not None:
                 yield bytes_of(array, offset, nbytes)[:limit]
                 continue
             try:
                 if file != opened:
-                    stack.close()
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        descriptor = -1
                     descriptor, opened = open_regular(files[file]), file
-                    stack.callback(os.close, descriptor)
                 if nbytes < 0:
                     nbytes = os.fstat(descriptor).st_size - offset
             except OSError as error:
@@ -150,3 +150,6 @@ def read_places(
                 ) from error
             wanted = nbytes if limit is None else min(nbytes, limit)
             yield read_range(descriptor, wanted, offset, path=shown(file), record=index)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
