@@ -316,7 +316,8 @@ class ColumnStore(Store):
         """Rows are decoded once for all of it."""
         spans = self.spans(indices)
         self._probe(indices, spans)
-        return Located(spans=spans, kinds=self.kinds(indices), sizes=self.sizes(indices))
+        rows = self._row_numbers(indices)
+        return Located(spans=spans, kinds=self._kinds[rows], sizes=np.maximum(self._sizes[rows], 0))
 
     def _core_files(self, spans: Spans) -> _core.Files | None:
         """The core's view, in this process, of what ``spans`` refer to; None without a core."""
