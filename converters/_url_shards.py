@@ -87,7 +87,7 @@ class UrlShardPlace(ShardPlace):
             self.write_into(folder, write, classes=classes, metadata=metadata)
             path = os.path.join(folder, self.name)
             table = table_of(format_apart(self.store), path)
-            write_sidecar(path, table, names=[self.name], target=os.path.join(folder, _TABLE))
+            write_sidecar(os.path.join(folder, _TABLE), table, [self.name])
             others = sorted(set(os.listdir(folder)) - {REPORT})
             for name in [*others, REPORT]:
                 _send(self.system, os.path.join(folder, name), f"{self.finished}/{name}")
@@ -165,7 +165,7 @@ class UrlShardSet:
             table = whole_table(self._format, self.path, tables)
             manifest = os.path.join(folder, "manifest")
             names = [os.path.basename(one.path) for one in made]
-            write_sidecar(self.path, table, names=names, target=manifest)
+            write_sidecar(manifest, table, names)
             self._system.invalidate_cache()
             _each(self._refuse_other, copies)
             _each(self._copy, copies)

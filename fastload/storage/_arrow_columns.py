@@ -7,11 +7,13 @@ with the position where each string starts (https://arrow.apache.org/docs/format
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +100,26 @@ def images_of(column: pa.ChunkedArray, name: str) -> ImagePlaces:
     return ImagePlaces(buffers, file, none, offset, nbytes, blob, path_ends)
 
 
+def images_in(
+    column: pa.ChunkedArray, name: str, path: str, record: Callable[[int], int]
+) -> ImagePlaces:
+    """The images of rows of the column ``name``: byte strings, or structs of these and a path.
+
+    ``record`` gives the number of the record of a row.
+    """
+    images = images_of(_as_struct(column), name)
+    if len(images.ends):
+        row = int(np.flatnonzero(images.file >= len(images.buffers))[0])
+        raise StoreError(
+            f"expected the bytes of images in the column {name!r}, found only the path "
+            f"{images.paths[: int(images.ends[0])].decode(errors='replace')!r}: store the bytes "
+            "in the file, or give datasets.load_dataset(...), where the path leads to a file",
+            path=path,
+            record=record(row),
+        )
+    return images
+
+
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
     """The numbers of a column, (rows, *shape), in their dtype; None if it has other values."""
     import pyarrow as pa
@@ -156,3 +178,88 @@ def _bytes(memory: pa.Buffer) -> np.ndarray:
 def _bools(array: pa.BooleanArray) -> np.ndarray:
     values: np.ndarray = array.to_numpy(zero_copy_only=False)
     return values
+
+
+def features_of(schema: pa.Schema) -> Mapping[str, Mapping[str, Any]]:
+    """What Hugging Face's datasets noted about the columns, by name; empty if it did not.
+
+    https://huggingface.co/docs/datasets/about_dataset_features
+    """
+    noted = (schema.metadata or {}).get(b"huggingface")
+    if noted is None:
+        return {}
+    try:
+        features = json.loads(noted)["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    if not isinstance(features, dict):
+        return {}
+    return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
+
+
+def is_struct_of_image(kind: pa.DataType) -> bool:
+    """Whether it is a struct of bytes and path, the type of datasets.Image."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind):
+        return False
+    types = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+    return set(types) == {"bytes", "path"} and is_binary(types["bytes"])
+
+
+def is_encoded_image(kind: pa.DataType) -> bool:
+    """Whether it is Lance's type of encoded images, which are byte strings."""
+    import pyarrow as pa
+
+    if not isinstance(kind, pa.BaseExtensionType):
+        return False
+    named = getattr(kind, "extension_name", "") == "lance.arrow.encoded_image"
+    return named and is_binary(kind.storage_type)
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    views = getattr(pa.types, "is_binary_view", lambda kind: False)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or views(kind))
+
+
+def shape_of(kind: pa.DataType) -> tuple[int, ...] | None:
+    """The shape of a value of numbers; None if values are anything else."""
+    import pyarrow as pa
+
+    shape: tuple[int, ...] = ()
+    if isinstance(kind, pa.BaseExtensionType):
+        sides = tuple(getattr(kind, "shape", ()))
+        if not sides or not all(isinstance(side, int) for side in sides):
+            return None
+        shape, kind = sides, kind.storage_type
+        for _ in sides:
+            if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
+                return None
+            kind = kind.value_type
+    while pa.types.is_fixed_size_list(kind):
+        shape, kind = (*shape, kind.list_size), kind.value_type
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return shape if numeric and 0 not in shape else None
+
+
+def _as_struct(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of images as struct<bytes, path>; byte strings are not copied."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(column.type):
+        return column
+    if isinstance(column.type, pa.BaseExtensionType):
+        storage = [chunk.storage for chunk in column.chunks]
+        column = pa.chunked_array(storage, column.type.storage_type)
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        column = column.cast(pa.large_binary())
+    kind = pa.struct([("bytes", column.type), ("path", pa.string())])
+    parts = [
+        pa.StructArray.from_arrays(
+            [chunk, pa.nulls(len(chunk), pa.string())], fields=[kind.field(0), kind.field(1)]
+        )
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(parts, kind)

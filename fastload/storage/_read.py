@@ -6,7 +6,8 @@ import dataclasses
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -107,36 +108,48 @@ def read_spans(
     store: Store, indices: np.ndarray, spans: Spans, limit: int | None = None
 ) -> Iterator[bytes]:
     """As ``read_records``, of records that lie at ``spans``."""
-    files, memory, own = store.files, store.memory(), spans.memory or ()
+    memory = store.memory()
+    return read_places(store.files, indices, spans, limit, memory=memory, shown=store.shown)
+
+
+def read_places(
+    files: Sequence[str],
+    indices: np.ndarray,
+    spans: Spans,
+    limit: int | None = None,
+    *,
+    memory: Mapping[int, np.ndarray] = MappingProxyType({}),
+    shown: Callable[[int], str] | None = None,
+) -> Iterator[bytes]:
+    """The bytes at each of ``spans``, of the records ``indices``; one file is open at a time.
+
+    ``memory``: as ``Store.memory``. ``shown``: what errors call a file; None: its path.
+    """
+    own, shown = spans.memory or (), shown or files.__getitem__
     opened, descriptor = -1, -1
     try:
         for index, file, offset, nbytes in zip(
             indices.tolist(), spans.file.tolist(), spans.offset.tolist(), spans.nbytes.tolist()
         ):
-            if file < 0:
-                yield bytes_of(own[-1 - file], offset, nbytes)[:limit]
-                continue
-            if file in memory:
-                yield bytes_of(memory[file], offset, nbytes)[:limit]
+            array = own[-1 - file] if file < 0 else memory.get(file)
+            if array is not None:
+                yield bytes_of(array, offset, nbytes)[:limit]
                 continue
             try:
                 if file != opened:
                     if descriptor >= 0:
                         os.close(descriptor)
                         descriptor = -1
-                    descriptor = open_regular(files[file])
-                    opened = file
+                    descriptor, opened = open_regular(files[file]), file
                 if nbytes < 0:
                     nbytes = os.fstat(descriptor).st_size - offset
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError)
                 raise (StoreNotFoundError if missing else StoreError)(
-                    f"the record cannot be read: {error.strerror}",
-                    path=store.shown(file),
-                    record=index,
+                    f"the record cannot be read: {error.strerror}", path=shown(file), record=index
                 ) from error
             wanted = nbytes if limit is None else min(nbytes, limit)
-            yield read_range(descriptor, wanted, offset, path=store.shown(file), record=index)
+            yield read_range(descriptor, wanted, offset, path=shown(file), record=index)
     finally:
         if descriptor >= 0:
             os.close(descriptor)

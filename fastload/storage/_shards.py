@@ -57,21 +57,20 @@ class Sharding:
         options = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
         return {**options, "total": self.total} if self.shards is not None else options
 
-    def by_count(self, first: int, count: int) -> np.ndarray:
-        """The shard of each of ``count`` records from index ``first`` on, with ``shards``."""
-        assert self.shards is not None  # the caller checked
-        index = np.arange(first, first + count)
-        numbers: np.ndarray = np.minimum(
-            index * self.shards // max(self.total or 0, 1), self.shards - 1
-        )
-        return numbers
+    def numbers(
+        self, first: int, nbytes: np.ndarray, *, number: int, filled: int, beside: int = 0
+    ) -> np.ndarray:
+        """The shard of each record, ascending; ``number`` and ``filled`` as for ``fill``.
 
-    def numbers(self, first: int, nbytes: np.ndarray, *, number: int, filled: int) -> np.ndarray:
-        """The shard of each record, ascending; ``number`` and ``filled`` as for ``fill``."""
+        ``beside``: bytes of a shard that are not of records.
+        """
         if self.shards is not None:
-            return self.by_count(first, len(nbytes))
-        assert self.shard_nbytes is not None  # else there are no shards
-        return fill(nbytes, self.shard_nbytes, number=number, filled=filled)
+            index = np.arange(first, first + len(nbytes))
+            shards: np.ndarray = index * self.shards // max(self.total or 0, 1)
+            return shards.clip(max=self.shards - 1)
+        if self.shard_nbytes is None:
+            return np.full(len(nbytes), number)
+        return fill(nbytes, self.shard_nbytes - beside, number=number, filled=filled)
 
 
 def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarray:

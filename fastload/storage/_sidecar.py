@@ -18,13 +18,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .._base.whole_file import whole_file
-from ..errors import StoreError
+from ..errors import StoreError, StoreNotFoundError
 from ._columns import field_arrays, fields_of
 from ._crc import crc32c
-from ._durable import sync
 from ._fields import Blobs, Field, is_text
-from ._mapped import TruncationWatch
+from ._mapped import TruncationWatch, map_file
 from ._read import open_regular
 from ._sums import Sums
 from .registry import Need
@@ -53,24 +51,8 @@ def next_sidecar_of(path: str) -> str:
     return sidecar_of(path) + "-next"
 
 
-def write_sidecar(
-    path: str,
-    table: Table,
-    *,
-    names: Sequence[str] | None = None,
-    target: str | None = None,
-    place: str | None = None,
-) -> None:
-    """Write the sidecar of the store ``path``, whole or not at all; reads its files' fingerprints.
-
-    Args:
-        names: of the files in the sidecar, relative to its folder; None: where they lie now.
-        target: write this file instead, without a rename.
-        place: the path of the sidecar; None: ``sidecar_of(path)``.
-    """
-    folder = os.path.dirname(path)
-    if names is None:
-        names = [os.path.relpath(file, folder) for file in table.files]
+def write_sidecar(target: str, table: Table, names: Sequence[str]) -> None:
+    """Write the sidecar of a store of files called ``names`` into the file ``target``, durably."""
     prints = table.fingerprints
     prints = [fingerprint(file) for file in table.files] if prints is None else prints
     keys = table.keys.whole()
@@ -87,13 +69,10 @@ def write_sidecar(
                   for name, numbers in zip(names, prints, strict=True)],
         "fields": [column.field.as_json() for column in table.fields.values()],
     }  # fmt: skip
-    final = sidecar_of(path) if place is None else place
-    with whole_file(final) if target is None else open(target, "wb") as file:
+    with open(target, "wb") as file:
         _write(file, header, arrays)
         file.flush()
         os.fsync(file.fileno())
-    if target is None:
-        sync(folder)
 
 
 def _write(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -116,26 +95,25 @@ def _write(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, np.ndarr
         at += padding + len(view)
 
 
-def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table | None:
+def read_sidecar(path: str, format: str) -> Table | None:
     """The table in the sidecar of the store ``path``; its bounds are left to ``Table.checked``.
 
     None if there is no sidecar; None with a warning if the files are not those it was written for.
-    If another one waits (``next_sidecar_of``), the one that fits the files is used. With ``place``,
-    only this sidecar is used, and nobody is warned if it does not fit.
+    If another one waits (``next_sidecar_of``), the one that fits the files is used.
     """
     changed = None
     mine = sidecar_of(path)  # last once more: the one that waited may have been renamed meanwhile
-    for candidate in [mine, next_sidecar_of(path), mine] if place is None else [place]:
-        table = _read(path, candidate, format)
+    for place in (mine, next_sidecar_of(path), mine):
+        table = _read(path, place, format)
         wrong = None if table is None else _changed(table)
         if table is not None and wrong is None:
             return table
         changed = changed or wrong
-    if changed is not None and place is None:
+    if changed is not None:
         warnings.warn(
-            f"{changed!r} has changed since {sidecar_of(path)!r} was written: the sidecar is "
-            "ignored and the files are scanned each time they are opened, without checksums; put "
-            "the files back, or pack the store again",
+            f"{changed!r} has changed since {mine!r} was written: the sidecar is ignored and the "
+            "files are scanned each time they are opened, without checksums; put the files back, "
+            "or pack the store again",
             stacklevel=6,
         )
     return None
@@ -144,13 +122,9 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
 def _read(path: str, place: str, format: str) -> Table | None:
     """The table in the file ``place``, whether it fits or not; None if there is no such file."""
     try:
-        with open(place, "rb", opener=open_regular) as file:
-            size = os.fstat(file.fileno()).st_size
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except FileNotFoundError:
+        mapped = map_file(place)
+    except StoreNotFoundError:
         return None
-    except OSError as error:
-        raise StoreError(f"the sidecar cannot be read: {error.strerror}", path=place) from error
     try:
         header, arrays = _parse(memoryview(mapped))
         table = _table(path, header, arrays)

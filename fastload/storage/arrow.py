@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UsageError, install, needed
-from ._arrow_columns import images_of, numbers_of
-from ._column_store import ColumnField, ColumnStore, likely_label
+from ._arrow_columns import features_of, images_of
+from ._column_store import ColumnStore
 from ._probe import core_files
-from .base import Field, Spans
+from .base import Spans
 from .folder import PathList
 from .registry import Format
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from .._native import _core
 
 SAVED = ("dataset_info.json", "state.json")  # files that ``save_to_disk`` writes
@@ -68,18 +70,10 @@ class ArrowStore(ColumnStore):
         if indices is not None:
             self._rows = indices.column(0).to_numpy().astype(np.int64)
         self._name_files()
-        self._numbers: dict[str, np.ndarray] = {}
         self._single: dict[str, Any] = {}  # datasets of one column
-        rest = [name for name in columns if name != self._image]
-        for name in rest:
-            values = None if name in pictures else numbers_of(dataset.data.column(name))
-            if values is not None:
-                self._numbers[name] = values
-        label = self._label(rest, features)
-        self.names = self._image, label or "label"
-        self._fields = {name: self._field(name, pictures) for name in rest if name != label}
-        self.sample_fields = tuple(name for name in self._fields if name not in pictures)
-        self.metadata: dict[str, Any] = {}
+        self._schema = type(dataset.features)(features).arrow_schema
+        self._features = features_of(self._schema)
+        self._set_columns(self._image, pictures)
         # A hash of the contents of the dataset and of every operation on it.
         self.identity = str(getattr(dataset, "_fingerprint", ""))
         self._forget_sizes(len(self._images.file))
@@ -98,35 +92,14 @@ class ArrowStore(ColumnStore):
         self.mapped = not len(ends)
         self._memory = dict(enumerate(images.buffers))
 
-    def _label(self, names: list[str], features: Mapping[str, Any]) -> str | None:
-        self._labels = None
-        self.classes = []
-        name = likely_label(names, lambda name: is_feature(features[name], "ClassLabel"))
-        values = None if name is None else self._numbers.get(name)
-        if name is None or values is None or values.ndim != 1 or values.dtype.kind not in "iuf":
-            return None
-        self._labels = self._values_of(name, np.arange(len(self), dtype=np.int64))
-        self._labels.flags.writeable = False
-        self.classes = self.class_names(name)
-        return name
+    def _whole(self, name: str) -> pa.ChunkedArray:
+        return self._dataset.data.column(name)
 
-    def class_names(self, name: str) -> list[str]:
-        feature = self._dataset.features[name]
-        return list(feature.names or []) if is_feature(feature, "ClassLabel") else []
+    def _has_nulls(self, name: str) -> bool | None:
+        import pyarrow as pa
 
-    def _field(self, name: str, pictures: Sequence[str]) -> Field:
-        values = self._numbers.get(name)
-        if values is not None:
-            return ColumnField(name, "array", self._dtype(values.dtype), values.shape[1:])
-        column = self._dataset.data.column(name)
-        if name in pictures:
-            return ColumnField(name, "bytes")
-        kind = {"string": "text", "large_string": "text", "binary": "bytes"}.get(str(column.type))
-        return ColumnField(name, kind if kind and not column.null_count else "json")
-
-    def _numbers_at(self, name: str, indices: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = self._numbers[name][self._rows[indices]]
-        return rows
+        column = self._whole(name)
+        return None if pa.types.is_nested(column.type) else column.null_count > 0
 
     def _row_numbers(self, indices: np.ndarray) -> np.ndarray:
         rows: np.ndarray = self._rows[indices]

@@ -224,7 +224,7 @@ class ShardSet:
         table = whole_table(self._format, self.path, tables)
         folder = os.path.dirname(self.path)
         names = [os.path.basename(shard.path) for shard in made]
-        write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
+        write_sidecar(self._partial.file("sidecar"), table, names)
         renames = []
         for shard in made:
             for path in with_companions(self._format, shard.path):

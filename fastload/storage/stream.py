@@ -28,7 +28,7 @@ from ._crc import crc32c
 from ._durable import write_all
 from ._fields import encode_text
 from ._read import open_regular, pread_all
-from ._shards import Sharding, ShardStart, data_files, fill, is_pattern, shard_name
+from ._shards import Sharding, ShardStart, data_files, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter, WriterOptions
 from .base import Batch
@@ -127,7 +127,6 @@ class StreamWriter(PartialWriter):
         **options: Unpack[WriterOptions],
     ) -> None:
         self._sharding = Sharding(shards, shard_nbytes, total)
-        self._shards, self._shard_nbytes = shards, shard_nbytes
         self._set = self._sharding.wanted  # writes several files
         self._sharded = self._set or shard is not None  # what it writes is not a whole store
         self._apart = shard
@@ -293,12 +292,13 @@ class StreamWriter(PartialWriter):
         """The data file of each record (ascending); fills ``begin`` with the place in it."""
         count, header = len(lengths), len(self.header())
         starts = np.cumsum(lengths) - lengths  # in the batch
-        numbers = np.full(count, self._number)
-        if self._shards is not None:
-            numbers = self._sharding.by_count(first, count)
-        elif self._shard_nbytes is not None:
-            room = self._shard_nbytes - header - len(self.trailer())
-            numbers = fill(lengths, room, number=self._number, filled=self._at - header)
+        numbers = self._sharding.numbers(
+            first,
+            lengths,
+            number=self._number,
+            filled=self._at - header,
+            beside=header + len(self.trailer()),
+        )
         edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), count]
         for start, stop in itertools.pairwise(edges):
             if start < stop:
@@ -327,7 +327,7 @@ class StreamWriter(PartialWriter):
         self.sync()
         columns = join(self._partial.chunks, labelled=bool(self._classes))
         assert columns.places is not None  # every chunk has them
-        count = self._shards or self._number + 1
+        count = self._sharding.shards or self._number + 1
         try:
             renames, names, paths = [], [], []
             for number in range(count):
@@ -360,7 +360,7 @@ class StreamWriter(PartialWriter):
                 classes=self._classes,
                 metadata=self._metadata,
             ).checked()  # before the store gets its name
-            write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
+            write_sidecar(self._partial.file("sidecar"), table, names)
             sidecar = ("sidecar", sidecar_of(self.path))
             if self._set:
                 renames.append(sidecar)

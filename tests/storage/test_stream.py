@@ -386,7 +386,7 @@ def test_table_that_does_not_fit_its_files_is_refused(
     assert len(table_of(path).checked()) == 2
     with pytest.raises(StoreError, match=message):
         table_of(path, **changes).checked()
-    write_sidecar(str(path), table_of(path, **changes))
+    write_sidecar(f"{path}.fastload", table_of(path, **changes), [path.name])
     with pytest.raises(StoreError, match=message):
         open_toy(path)
 
@@ -394,14 +394,14 @@ def test_table_that_does_not_fit_its_files_is_refused(
 @pytest.mark.parametrize("name", ["/etc/passwd", "../a.toy", "a/../../b"])
 def test_sidecar_that_names_files_elsewhere_is_refused(path: Path, name: str) -> None:
     path.write_bytes(bytes(10))
-    write_sidecar(str(path), table_of(path), names=[name])
+    write_sidecar(f"{path}.fastload", table_of(path), [name])
     with pytest.raises(StoreError, match="outside of the folder"):
         open_toy(path)
 
 
 def test_sidecar_of_another_format_is_refused(path: Path) -> None:
     path.write_bytes(bytes(10))
-    write_sidecar(str(path), table_of(path, format="other"))
+    write_sidecar(f"{path}.fastload", table_of(path, format="other"), [path.name])
     with pytest.raises(StoreError, match="store of format toy, found other"):
         open_toy(path)
 
@@ -417,7 +417,9 @@ def test_sizes_that_no_table_has_are_read_from_the_images(path: Path) -> None:
     for sizes in (None, np.array([[0, 0], [8, 9], [0, 0]], np.int32)):
         columns = {"file": np.zeros(3, np.int32), "offset": ends - nbytes, "nbytes": nbytes}
         keys = Blobs.of([b"a", b"b", b"c"])
-        write_sidecar(str(path), table_of(path, **columns, keys=keys, sizes=sizes))
+        write_sidecar(
+            f"{path}.fastload", table_of(path, **columns, keys=keys, sizes=sizes), [path.name]
+        )
         store = open_toy(path)
         assert store.sizes(np.array([2, 0, 1, 0])).tolist() == [[0, 0], [30, 20], [8, 9], [30, 20]]
         assert pickle.loads(pickle.dumps(store)).sizes(np.array([1])).tolist() == [[8, 9]]

@@ -177,7 +177,7 @@ class ShardedWriter(PartialWriter):
                     path=self._partial.folder,
                 )
             names = [shard_name(self.path, number, count) for number in range(count)]
-            write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
+            write_sidecar(self._partial.file("sidecar"), table, names)
             folder = os.path.dirname(self.path)
             renames = [
                 (self._inner(number), os.path.join(folder, name))

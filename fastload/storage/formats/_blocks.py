@@ -47,9 +47,9 @@ def images_per_file(sharding: Sharding, nbytes: int) -> int:
 class BlockArrayWriter(ArrayWriter):
     """Writes a folder whose images lie in blocks. See ``open_writer`` for the arguments.
 
-    A format implements ``_images``, which names and frames the blocks, and ``_describe``, which
-    writes everything else. ``shard_nbytes`` is the size of a block; None: 64 MiB, and at most 4,096
-    images.
+    A format implements ``_block_path``, ``_block_head`` and ``_block_tail``, which name and frame
+    the blocks, and ``_describe``, which writes everything else. ``shard_nbytes`` is the size of a
+    block; None: 64 MiB, and at most 4,096 images.
     """
 
     def __init__(
@@ -62,102 +62,77 @@ class BlockArrayWriter(ArrayWriter):
         **options: Unpack[WriterOptions],
     ) -> None:
         self._sharding = Sharding(shards, shard_nbytes, total)
-        self._blocks: BlockWriter | None = None
+        self._block: io.FileIO | None = None  # the one that is being written
+        self._blocks = 0  # finished ones
+        self._inside = self._end = 0  # images and bytes in the open one
         super().__init__(path, **options)
 
     def _begin(self) -> None:
         width, height = self._size or (1, 1)
-        folder = os.path.join(self._partial.file("data"), "images")
-        os.makedirs(folder)
+        self._shape = height, width, 3  # of an image
         self._rows = images_per_file(self._sharding, width * height * 3)
-        self._blocks = self._images(folder, width, height)
+        os.makedirs(os.path.join(self._partial.file("data"), "images"))
 
     def _write(self, data: Sequence[bytes | memoryview]) -> None:
-        assert self._blocks is not None  # after _begin
-        self._blocks.write(data)
+        at = 0
+        while at < len(data):
+            block = self._block
+            if block is None:
+                images = os.path.join(self._partial.file("data"), "images")
+                path = os.path.join(images, self._block_path(self._blocks))
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                block = self._block = open(path, "wb", buffering=0)
+                self._inside = self._end = 0
+                self._append(block, [self._block_head(self._rows)])
+            many = min(self._rows - self._inside, len(data) - at)
+            self._append(block, data[at : at + many])
+            self._inside += many
+            at += many
+            if self._inside == self._rows:
+                self._end_block(block)
+
+    def _append(self, block: io.FileIO, pieces: Sequence[bytes | memoryview]) -> None:
+        write_all(block.fileno(), pieces, self._end)
+        self._end += sum(map(len, pieces))
+
+    def _end_block(self, block: io.FileIO) -> None:
+        self._append(block, [self._block_tail(self._inside)])
+        if self._inside < self._rows:
+            write_all(block.fileno(), [self._block_head(self._inside)], 0)
+        os.fsync(block.fileno())
+        self._release()
+        self._blocks += 1
 
     def _close(self, columns: Columns) -> str:
-        if self._blocks is None:
+        if self._raw is None:  # there was no image
             self._begin()
-        assert self._blocks is not None  # after _begin
-        self._blocks.finish()
+        if self._block is not None:
+            self._end_block(self._block)
         root = self._partial.file("data")
-        width, height = self._size or (1, 1)
-        self._describe(root, columns, (len(columns), height, width, 3))
+        self._describe(root, columns, (len(columns), *self._shape))
         sync_folders(root)
         return "data"
 
     def _release(self) -> None:
-        if self._blocks is not None:
-            self._blocks.abandon()
+        block, self._block = self._block, None
+        if block is not None:
+            block.close()
 
     @abc.abstractmethod
-    def _images(self, folder: str, width: int, height: int) -> BlockWriter:
-        """The writer of the blocks, with ``_rows`` images each, below ``folder``."""
+    def _block_path(self, number: int) -> str:
+        """The path of a block below the folder of the images."""
+
+    def _block_head(self, count: int) -> bytes:
+        """The bytes before ``count`` images; always equally long."""
+        return b""
+
+    def _block_tail(self, count: int) -> bytes:
+        """The bytes after ``count`` images."""
+        return b""
 
     @abc.abstractmethod
     def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         """Write the description of images of ``shape`` in the blocks, and all columns."""
-
-
-class BlockWriter:
-    """Writes records of one size into numbered files, ``per_block`` or fewer in each.
-
-    ``head`` and ``tail`` give the bytes before and after so many records; heads are equally long.
-    """
-
-    def __init__(
-        self,
-        path_of: Callable[[int], str],
-        per_block: int,
-        head: Callable[[int], bytes],
-        tail: Callable[[int], bytes],
-    ) -> None:
-        self._path_of = path_of
-        self._per_block = per_block
-        self._head = head
-        self._tail = tail
-        self._blocks = 0
-        self._inside = self._end = 0  # records and bytes in the open block
-        self._file: io.FileIO | None = None
-
-    def write(self, data: Sequence[bytes | memoryview]) -> None:
-        at = 0
-        while at < len(data):
-            file = self._file
-            if file is None:
-                path = self._path_of(self._blocks)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                file = self._file = open(path, "wb", buffering=0)
-                self._inside = self._end = 0
-                self._append(file, [self._head(self._per_block)])
-            many = min(self._per_block - self._inside, len(data) - at)
-            self._append(file, data[at : at + many])
-            self._inside += many
-            at += many
-            if self._inside == self._per_block:
-                self._end_block(file)
-
-    def _append(self, file: io.FileIO, pieces: Sequence[bytes | memoryview]) -> None:
-        write_all(file.fileno(), pieces, self._end)
-        self._end += sum(map(len, pieces))
-
-    def finish(self) -> None:
-        if self._file is not None:
-            self._end_block(self._file)
-
-    def abandon(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _end_block(self, file: io.FileIO) -> None:
-        self._append(file, [self._tail(self._inside)])
-        if self._inside < self._per_block:
-            write_all(file.fileno(), [self._head(self._inside)], 0)
-        os.fsync(file.fileno())
-        self.abandon()
-        self._blocks += 1
 
 
 def sync_folders(path: str) -> None:

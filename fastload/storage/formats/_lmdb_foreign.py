@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 
 import numpy as np
 
@@ -22,8 +21,9 @@ from ... import _native
 from ...errors import StoreError
 from .. import base
 from .._fields import Blobs, field_column
-from .._read import open_regular, read_range
+from .._read import read_places
 from .._signatures import image_format
+from ..base import Spans
 from ..table import Indirect, Table, constant
 from ._lmdb_pages import Entries, Pages
 from ._protobuf import Data
@@ -115,22 +115,16 @@ def find_datums(data: Data, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.
 
 def _read_datums(path: str, datums: np.ndarray, indices: np.ndarray) -> list[bytes]:
     """The images of Datum messages, raw pixels as RGB, row by row."""
+    rows = datums[indices]
+    offset, nbytes = (np.ascontiguousarray(rows[:, at]) for at in (OFFSET, NBYTES))
+    spans = Spans(file=np.zeros(len(rows), np.int32), offset=offset, nbytes=nbytes)
     out: list[bytes] = []
-    try:
-        file = open_regular(path)
-    except OSError as error:
-        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
-    try:
-        for index in indices.tolist():
-            channels, height, width, offset, _, nbytes, encoded, _ = datums[index].tolist()
-            data = read_range(file, nbytes, offset, path=path, record=index)
-            if not encoded:
-                planes = np.frombuffer(data, np.uint8).reshape(channels, height, width)
-                rgb = planes[::-1] if channels == 3 else np.repeat(planes, 3, axis=0)
-                data = rgb.transpose(1, 2, 0).tobytes()
-            out.append(data)
-    finally:
-        os.close(file)
+    for row, data in zip(rows.tolist(), read_places([path], indices, spans)):
+        if not row[ENCODED]:
+            planes = np.frombuffer(data, np.uint8).reshape(row[CHANNELS], row[HEIGHT], row[WIDTH])
+            rgb = planes[::-1] if len(planes) == 3 else np.repeat(planes, 3, axis=0)
+            data = rgb.transpose(1, 2, 0).tobytes()
+        out.append(data)
     return out
 
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import StoreError, StoreNotFoundError, UsageError, install, needed
+from .._arrow_columns import images_in
+from .._column_store import ColumnStore
 from .._local import is_url
 from .._row_groups import ColumnChunk, DecodedColumn, Key, Pins
-from .._schema_store import SchemaStore, images_in
 from ..base import Spans
 from ..column_options import DEFAULT, ColumnOptions
 from ..held import Held
@@ -40,7 +41,7 @@ _ROW_NBYTES = 100_000  # where the dataset does not say how large its files are
 _process: int | None = None
 
 
-class LanceStore(SchemaStore):
+class LanceStore(ColumnStore):
     """The rows of the Lance dataset at ``path`` or its URL; a record is a row's image.
 
     ``remote``: only ``storage_options``, which are pylance's. ``version``: None: the newest.

@@ -28,7 +28,6 @@ from ..table import Indirect, Table, TableStore
 from ._array_writer import to_json
 from ._blocks import (
     BlockArrayWriter,
-    BlockWriter,
     Places,
     block_paths,
     check_stored,
@@ -259,13 +258,11 @@ class N5Writer(BlockArrayWriter):
     version = VERSION
     read = staticmethod(read_n5)
 
-    def _images(self, folder: str, width: int, height: int) -> BlockWriter:
-        return BlockWriter(
-            lambda number: os.path.join(folder, "0", "0", "0", str(number)),
-            self._rows,
-            lambda count: _block_head((count, height, width, 3)),
-            lambda count: b"",
-        )
+    def _block_path(self, number: int) -> str:
+        return os.path.join("0", "0", "0", str(number))
+
+    def _block_head(self, count: int) -> bytes:
+        return _block_head((count, *self._shape))
 
     def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         _describe(os.path.join(root, "images"), shape, self._rows, np.dtype("u1"))

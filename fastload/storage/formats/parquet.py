@@ -24,10 +24,10 @@ import numpy as np
 
 from ...errors import StoreError, StoreNotFoundError, UsageError, install, needed
 from .. import _row_groups
-from .._arrow_columns import ImagePlaces
+from .._arrow_columns import ImagePlaces, images_in
+from .._column_store import ColumnStore
 from .._read import open_regular, pread_all
 from .._row_groups import ColumnChunk, DecodedColumn, Key, Pins
-from .._schema_store import SchemaStore, images_in
 from .._shards import data_files
 from ..base import BLOCK_NBYTES, Fetch, Spans
 from ..column_options import DEFAULT, ColumnOptions
@@ -306,7 +306,7 @@ _DEEPEST = 2  # folders below a folder of Parquet files that may hold more of th
 _FEWEST = 8  # a row group stays in memory for a batch that takes more than one of so many rows
 
 
-class ParquetStore(SchemaStore):
+class ParquetStore(ColumnStore):
     """The rows of Parquet files; a record is a row's image.
 
     ``path``: a file, a pattern, a folder of files, or a list of these; all files have the same

@@ -26,7 +26,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -35,7 +35,8 @@ from .._column_reader import checked_classes
 from .._columns import Columns
 from .._fields import Blobs, encode_text, numbered_keys
 from .._mapped import MappedColumns
-from .._read import open_regular
+from .._read import open_regular, read_places
+from ..base import Spans
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
 from ._array_shards import apart, array_writer, read_shards
@@ -288,82 +289,6 @@ class _Unpickler(pickle.Unpickler):
         return StorageRef(dtype, key, count)
 
 
-class PthWriter:
-    """Writes a .pth file, one storage after the other; their sizes need not be known before."""
-
-    _ROOT = "archive"
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
-        self._count = 0
-        self._stream: IO[bytes] | None = None
-
-    def begin(self) -> None:
-        """Start a storage, whose bytes follow with ``write``."""
-        info = zipfile.ZipInfo(f"{self._ROOT}/data/{self._count}")
-        # The extra field follows the name: padding with torch's tag, then zipfile's own record of
-        # 20 bytes for large files.
-        fixed = self._file.tell() + _LOCAL.size + len(info.filename) + 20 + 4
-        padding = -fixed % _ALIGN
-        info.extra = struct.pack("<2sH", b"FB", padding) + b"Z" * padding
-        self._stream = self._archive.open(info, "w", force_zip64=True)
-
-    def write(self, data: bytes | memoryview) -> None:
-        assert self._stream is not None, "begin() comes first"
-        self._stream.write(data)
-
-    def end(self) -> int:
-        """End the storage and return its key."""
-        assert self._stream is not None, "begin() comes first"
-        self._stream.close()
-        self._stream = None
-        self._count += 1
-        return self._count - 1
-
-    def tensor(self, array: np.ndarray) -> _SavedTensor:
-        """Write ``array`` as a storage; returns the object to put into the content."""
-        array = np.ascontiguousarray(array)
-        self.begin()
-        self.write(array.reshape(-1).view(np.uint8).data)
-        key = self.end()
-        strides = [stride // array.dtype.itemsize for stride in array.strides]
-        return self.view(key, array.dtype, array.size, array.shape, strides)
-
-    def view(
-        self,
-        key: int,
-        dtype: np.dtype[Any],
-        count: int,
-        shape: Sequence[int],
-        strides: Sequence[int],
-    ) -> _SavedTensor:
-        """The object to put into the content for a tensor over a storage of ``count`` elements."""
-        import torch
-
-        kind = next(name for name, stored in _STORAGES.items() if np.dtype(stored) == dtype)
-        storage = _SavedStorage(("storage", getattr(torch, kind), str(key), "cpu", count))
-        return _SavedTensor((storage, 0, tuple(shape), tuple(strides)))
-
-    def finish(self, content: object) -> None:
-        """Write ``content`` and the zip directory."""
-        buffer = io.BytesIO()
-        _Pickler(buffer, protocol=2).dump(content)
-        for name, data in (
-            ("data.pkl", buffer.getvalue()), ("byteorder", b"little"), ("version", b"3\n"),
-        ):  # fmt: skip
-            self._archive.writestr(zipfile.ZipInfo(f"{self._ROOT}/{name}"), data)
-        self._archive.close()
-
-    def abandon(self) -> None:
-        """Stop without finishing the archive; write errors no longer matter."""
-        if self._stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._stream.close()
-        with contextlib.suppress(OSError, ValueError):
-            self._archive.close()
-
-
 @dataclasses.dataclass(frozen=True)
 class _SavedStorage:
     reference: tuple[object, ...]
@@ -380,12 +305,24 @@ class _SavedTensor:
         return torch._utils._rebuild_tensor_v2, (*self.arguments, False, hooks)
 
 
+def _saved(
+    key: int, dtype: np.dtype[Any], count: int, shape: Sequence[int], strides: Sequence[int]
+) -> _SavedTensor:
+    """The object to put into the content for a tensor over a storage of ``count`` elements."""
+    import torch
+
+    kind = next(name for name, stored in _STORAGES.items() if np.dtype(stored) == dtype)
+    storage = _SavedStorage(("storage", getattr(torch, kind), str(key), "cpu", count))
+    return _SavedTensor((storage, 0, tuple(shape), tuple(strides)))
+
+
 class _Pickler(pickle.Pickler):
     def persistent_id(self, value: object) -> tuple[object, ...] | None:
         return value.reference if isinstance(value, _SavedStorage) else None
 
 
 NAME = "pth"
+_ROOT = "archive"  # of the zip archive
 VERSION = 1
 _MAX_LISTED = 1 << 26  # numbers in lists
 _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
@@ -426,15 +363,13 @@ def _read_images(
     """Images that lie in another order, rearranged."""
     item = TensorRef(images.storage, 0, images.shape[1:], images.strides[1:])
     nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            rearranged = []
-            for index in indices.tolist():
-                file.seek(begin + images.start + index * images.strides[0])
-                rearranged.append(axes.rgb(strided(file.read(nbytes), item, 0)))
-            return rearranged
-    except (OSError, ValueError) as error:
-        raise StoreError(f"the image cannot be read: {error}", path=path) from error
+    spans = Spans(
+        file=np.zeros(len(indices), np.int32),
+        offset=begin + images.start + indices * images.strides[0],
+        nbytes=np.full(len(indices), nbytes),
+    )
+    records = read_places([path], indices, spans)
+    return [axes.rgb(strided(data, item, 0)) for data in records]
 
 
 def _content(file: PthFile) -> dict[str, Any]:
@@ -535,37 +470,55 @@ def _in_place(axes: Axes, images: TensorRef) -> bool:
     return strides == (axes.nbytes, axes.width * 3, 3, 1)
 
 
-class PthStoreWriter(ArrayWriter):
-    """Writes a .pth file. See ``open_writer`` for the arguments."""
+class PthWriter(ArrayWriter):
+    """Writes a .pth file, one storage after the other. See ``open_writer`` for the arguments."""
 
     format = NAME
     version = VERSION
     read = staticmethod(read_pth)
 
     _file: Any = None
-    _writer: PthWriter | None = None
+    _archive: Any = None
+    _images: Any = None  # the storage that is being written
+    _storages = 0
 
     def _begin(self) -> None:
         self._file = open(self._partial.file("data"), "wb", buffering=1 << 20)
-        self._writer = PthWriter(self._file)
-        self._writer.begin()
+        self._archive = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._images = self._storage()
+
+    def _storage(self) -> IO[bytes]:
+        """A new storage, to be written next and closed; its size need not be known before."""
+        info = zipfile.ZipInfo(f"{_ROOT}/data/{self._storages}")
+        # The extra field follows the name: padding with torch's tag, then zipfile's own record of
+        # 20 bytes for large files.
+        fixed = self._file.tell() + _LOCAL.size + len(info.filename) + 20 + 4
+        padding = -fixed % _ALIGN
+        info.extra = struct.pack("<2sH", b"FB", padding) + b"Z" * padding
+        self._storages += 1
+        stream: IO[bytes] = self._archive.open(info, "w", force_zip64=True)
+        return stream
 
     def _write(self, data: Sequence[bytes | memoryview]) -> None:
-        assert self._writer is not None  # after _begin
         for item in data:
-            self._writer.write(item)
+            self._images.write(item)
+
+    def _tensor(self, array: np.ndarray) -> _SavedTensor:
+        """Write ``array`` as a storage; returns the object to put into the content."""
+        array = np.ascontiguousarray(array)
+        with self._storage() as stream:
+            stream.write(array.reshape(-1).view(np.uint8).data)
+        strides = [stride // array.dtype.itemsize for stride in array.strides]
+        return _saved(self._storages - 1, array.dtype, array.size, array.shape, strides)
 
     def _close(self, columns: Columns) -> str:
-        if self._writer is None:
+        if self._file is None:
             self._begin()
-        writer = self._writer
-        assert writer is not None  # after _begin
+        self._images.close()
         width, height = self._size or (1, 1)
         count, nbytes = len(columns), width * height * 3
-        images = writer.view(
-            writer.end(), np.dtype("|u1"), count * nbytes,
-            (count, 3, height, width), (nbytes, 1, width * 3, 3),
-        )  # fmt: skip
+        strides = nbytes, 1, width * 3, 3
+        images = _saved(0, np.dtype("|u1"), count * nbytes, (count, 3, height, width), strides)
         arrays = arrays_of(columns, dtypes=_DTYPES, raw=True)
         arrays["crc32c"] = columns.crc32c.astype("<i8")  # storages of torch have no uint32
         content: dict[str, Any] = {"images": images, "fields": {}}
@@ -577,24 +530,26 @@ class PthStoreWriter(ArrayWriter):
                 target = content["fields"]
                 if part:
                     target, outer = target.setdefault(outer, {}), part
-            target[outer] = writer.tensor(array)
-        content |= {
-            "classes": self._classes,
-            "keys": columns.all_keys(),
-            "fastload": to_json(self.header(["images", "classes", "keys", *arrays])).decode(
-                "ascii"
-            ),
-        }
-        writer.finish(content)
+            target[outer] = self._tensor(array)
+        header = to_json(self.header(["images", "classes", "keys", *arrays])).decode("ascii")
+        content |= {"classes": self._classes, "keys": columns.all_keys(), "fastload": header}
+        pickled = io.BytesIO()
+        _Pickler(pickled, protocol=2).dump(content)
+        for name, data in (
+            ("data.pkl", pickled.getvalue()), ("byteorder", b"little"), ("version", b"3\n"),
+        ):  # fmt: skip
+            self._archive.writestr(zipfile.ZipInfo(f"{_ROOT}/{name}"), data)
+        self._archive.close()
         self._file.close()
         return "data"
 
     def _release(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.abandon()
-            with contextlib.suppress(OSError):  # buffered data of a file that is deleted
-                self._file.close()
+        """Without finishing the archive: the file is deleted, so errors no longer matter."""
+        for opened in (self._images, self._archive, self._file):
+            if opened is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    opened.close()
+        self._images = self._archive = self._file = None
 
 
 FORMAT = Format(
@@ -602,8 +557,8 @@ FORMAT = Format(
     title="torch.save",
     suffixes=(".pth",),
     open=functools.partial(TableStore, read=read_pth),
-    writer=functools.partial(array_writer, PthStoreWriter),
+    writer=functools.partial(array_writer, PthWriter),
     options=frozenset({"shards"}),
     pixels="only",
-    apart=apart(PthStoreWriter),
+    apart=apart(PthWriter),
 )

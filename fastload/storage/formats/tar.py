@@ -40,9 +40,9 @@ from .._fields import (
     label_column,
 )
 from .._mapped import Mapped, MappedFiles
-from .._read import open_regular, read_range
+from .._read import part_of, read_places
 from .._signatures import image_format
-from ..base import DCT, ENCODED, RAW, Batch
+from ..base import DCT, ENCODED, RAW, Batch, Spans
 from ..folder import SPLITS
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
@@ -189,34 +189,12 @@ class MemberStrings(Strings):
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
         values = [self._nothing] * len(indices)
-        files, offsets, lengths = (place[indices] for place in self._places)
-        opened, descriptor = -1, -1
-        try:
-            # One archive after the other: a store may have more of them than files may be open.
-            for at in np.argsort(files, kind="stable").tolist():
-                file, nbytes, record = int(files[at]), int(lengths[at]), int(indices[at])
-                if nbytes < 0:
-                    continue
-                name = self._files[file]
-                if file != opened:
-                    if descriptor >= 0:
-                        os.close(descriptor)
-                        opened, descriptor = -1, -1
-                    try:
-                        descriptor = open_regular(name)
-                    except OSError as error:
-                        raise StoreError(
-                            f"the archive cannot be read: {error.strerror}",
-                            path=name,
-                            record=record,
-                        ) from error
-                    opened = file
-                values[at] = read_range(
-                    descriptor, nbytes, int(offsets[at]), path=name, record=record
-                )
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+        file, offset, nbytes = (place[indices] for place in self._places)
+        order = np.argsort(file, kind="stable")  # one archive after the other
+        there = order[nbytes[order] >= 0]
+        spans = part_of(Spans(file=file, offset=offset, nbytes=nbytes), there)
+        for at, value in zip(there.tolist(), read_places(self._files, indices[there], spans)):
+            values[at] = value
         return values
 
     def whole(self) -> Blobs:

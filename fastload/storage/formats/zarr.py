@@ -9,6 +9,7 @@ Zarr core specification, version 3, and its codecs ``bytes``, ``crc32c`` and ``s
 from __future__ import annotations
 
 import functools
+import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,6 @@ from ..table import Indirect, Table, TableStore
 from ._array_writer import to_json
 from ._blocks import (
     BlockArrayWriter,
-    BlockWriter,
     Places,
     block_paths,
     check_stored,
@@ -310,14 +310,11 @@ class ZarrWriter(BlockArrayWriter):
     version = VERSION
     read = staticmethod(read_zarr)
 
-    def _images(self, folder: str, width: int, height: int) -> BlockWriter:
-        nbytes = width * height * 3
-        return BlockWriter(
-            lambda number: os.path.join(folder, "c", str(number), "0", "0", "0"),
-            self._rows,
-            lambda count: b"",
-            lambda count: _shard_index(count, self._rows, nbytes),
-        )
+    def _block_path(self, number: int) -> str:
+        return os.path.join("c", str(number), "0", "0", "0")
+
+    def _block_tail(self, count: int) -> bytes:
+        return _shard_index(count, self._rows, math.prod(self._shape))
 
     def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         sharding = {

@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import functools
 import os
 import threading
 import time
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
+from .._crc import crc32c_blocks
 from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
@@ -37,10 +39,8 @@ from .area import Area, DiskArea, MemoryArea
 from .blocks import (
     ABSENT,
     CELL,
-    GROUP,
     THERE,
     BlockFile,
-    checksums,
     index_nbytes,
     recount,
     recover,
@@ -56,7 +56,6 @@ _DEAD_S = 0.5  # and whether it lives
 _SLACK = 256  # at least so much of the limit is evicted at a time, as finding it takes time
 _AHEAD = 128  # of the limit: what is fetched ahead takes the place of what is kept
 _MAX_SLACK_NBYTES = 64 << 20
-_GRAIN = BLOCK_NBYTES // (GROUP * CELL)  # kept or evicted together, as they are requested together
 
 Ranges = Sequence[tuple[BlockFile, np.ndarray]]
 """Objects and the cells of each: int64, ascending."""
@@ -253,7 +252,7 @@ class BlockCache:
         file.forget(self._join(hold, file, cells[file.state[cells] == self.area.slot]))
         absent = cells[file.state[cells] == ABSENT]
         if len(absent):
-            if not self.make_room(len(absent) * CELL, ahead=ahead):
+            if not self.make_room(len(absent) * CELL):
                 if ahead:
                     return False
                 raise self._too_little(file.what)
@@ -288,12 +287,13 @@ class BlockCache:
         origin = hold.origin
         new = [fetch for fetch in hold.fetches if fetch.request is None and not fetch.done]
         for number, fetch in enumerate(new):
-            file = fetch.file
+            what, begin = fetch.file.what, fetch.first * CELL
+            end = min(fetch.stop * CELL, what.nbytes)
             fetch.request = Request(
                 origin,
-                file.what,
-                fetch.first * CELL,
-                min(fetch.stop * CELL, file.nbytes),
+                what.url,
+                functools.partial(origin.service.read, what, begin, end),
+                end - begin,
                 deliver=lambda data, fetch=fetch: self._deliver(fetch, data),  # type: ignore[misc]
                 fail=lambda error, fetch=fetch: self._end(fetch, error),  # type: ignore[misc]
             )
@@ -322,7 +322,7 @@ class BlockCache:
             file.writers += 1  # so that its descriptor is not closed, and used for another file
         try:
             self._write(file, fetch.first, data)
-            sums = checksums(data)
+            sums = crc32c_blocks(data, CELL)
             with self.area.mutex():
                 if fetch in self._fetches.get(file, ()):
                     file.publish(fetch.first, fetch.stop, sums)
@@ -356,8 +356,6 @@ class BlockCache:
                 with self.area.mutex():  # others fill the disk too: make do with less
                     before = self.area.used
                     self._evict(4 * len(data))
-                    if self.area.used == before:
-                        self._break_up(4 * len(data))
                     if self.area.used == before:
                         raise
             # Other threads may take what was freed: then again, as long as anything is.
@@ -526,27 +524,20 @@ class BlockCache:
 
     # --- room -------------------------------------------------------------------------------------
 
-    def make_room(self, nbytes: int, *, ahead: bool = False, counted: bool = False) -> bool:
+    def make_room(self, nbytes: int, *, counted: bool = False) -> bool:
         """Evict until ``nbytes`` more fit; whether they do. In the mutex.
 
-        ``ahead``: they are not needed yet, so no block is broken up for them. ``counted``: what
-        all objects take was just counted.
+        ``counted``: what all objects take was just counted.
         """
         over = self.area.used + nbytes - self.area.limit
         if over > 0:
-            slack = min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES)
-            if self._in_blocks():
-                slack = slack // BLOCK_NBYTES * BLOCK_NBYTES
-            self._evict(over + slack)
-            over = self.area.used + nbytes - self.area.limit
-            if over > 0 and not ahead:
-                self._break_up(over)
+            self._evict(over + min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES))
         if self.area.soft or self.area.used + nbytes <= self.area.limit:
             return True
         if not counted:  # the sum may be wrong
             self.area.miscounted = True
             self._recount()
-            return self.make_room(nbytes, ahead=ahead, counted=True)
+            return self.make_room(nbytes, counted=True)
         return False
 
     def _recount(self) -> None:
@@ -558,11 +549,11 @@ class BlockCache:
     def _files(self) -> list[BlockFile]:
         return [file for file in self._open.values() if not file.closed]
 
-    def _in_blocks(self) -> bool:
-        return any(file.uses is not None and file.uses.blocks is not None for file in self._files())
-
     def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, or as many as can be freed without breaking up blocks. In the mutex."""
+        """Free ``nbytes``, or as many as can be freed. In the mutex.
+
+        What nobody has open goes first, then what is used farthest in the future.
+        """
         goal = self.area.used - nbytes
         for name in self.area.others():
             if self.area.used <= goal:
@@ -571,39 +562,29 @@ class BlockCache:
                 self.area.drop(name)
             self.area.miscounted = True
             self._recount()
-        self._evict_farthest(goal, whole=True)
-
-    def _break_up(self, nbytes: int) -> None:
-        """Free ``nbytes`` of blocks in which something is pinned. In the mutex."""
-        if self._in_blocks():
-            self._evict_farthest(self.area.used - nbytes, whole=False)
-
-    def _evict_farthest(self, goal: int, *, whole: bool) -> None:
-        """Evict what is used farthest in the future, until ``goal`` bytes are used. In the mutex.
-
-        ``whole``: blocks as a whole, where whole blocks are fetched.
-        """
         files = self._files()
         if self.area.used <= goal or not files:
             return
-        candidates = [file.candidates(_GRAIN, whole=whole) for file in files]
-        which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _ in candidates])
-        pieces = np.concatenate([pieces for pieces, _ in candidates])
+        candidates = [file.candidates() for file in files]
+        which = np.repeat(np.arange(len(files)), [len(groups) for groups, _ in candidates])
+        groups = np.concatenate([groups for groups, _ in candidates])
         distance = np.concatenate([distance for _, distance in candidates])
         # Each has a cell at least. Sorting all of them would take seconds for a large store.
-        most = min(len(pieces), -(-(self.area.used - goal) // CELL))
-        farthest = np.argpartition(distance, -most)[-most:] if most else which
+        most = min(len(groups), -(-(self.area.used - goal) // CELL))
+        least = np.partition(distance, -most)[-most] if most else 0
+        farthest = np.flatnonzero(distance >= least)
+        # Those that are used at the same time, such as the groups of a block, in their order.
         order = farthest[np.argsort(-distance[farthest], kind="stable")]
         counts = np.zeros(len(order), np.int64)
         for number, file in enumerate(files):
             mine = which[order] == number
-            counts[mine] = file.there(pieces[order[mine]], whole=whole)
+            counts[mine] = file.there(groups[order[mine]])
         enough = int(np.searchsorted(np.cumsum(counts) * CELL, self.area.used - goal)) + 1
         chosen = order[:enough]
         for number, file in enumerate(files):
-            evicted = pieces[chosen[which[chosen] == number]]
+            evicted = groups[chosen[which[chosen] == number]]
             if len(evicted):
-                file.evict(evicted, whole=whole)
+                file.evict(evicted)
 
 
 # Of a parent too: its areas must never be closed, see ``area.py``.
