@@ -20,7 +20,7 @@ from .._tools.summary import Spread, Summary, describe_count, describe_labels, s
 from ..errors import DataError
 from ..storage import DCT, RAW, Store, open_store
 from ..storage._read import read_records
-from ._storage_options import opened, storage_options
+from . import _options
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,8 +40,8 @@ Examples:
 """
 )
 @click.argument("path", type=click.Path())
-@storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.storage_options
+@_options.as_json
 @click.option(
     "--grid", type=click.Path(dir_okay=False), help="Write a contact sheet here: sheet.png."
 )
@@ -51,7 +51,7 @@ def command(
     """Show the contents of the store PATH (or of a folder of images)."""
     if grid is not None:
         picture.format_of(grid)  # raises before any work is done
-    with open_store(opened(path, storage_options)) as store:
+    with open_store(_options.opened(path, storage_options)) as store:
         summary = summarise(store)
         if as_json:
             shown = None if grid is None else _contact_sheet(store, grid)

@@ -543,7 +543,7 @@ def test_append_and_concat_say_what_they_did(images: Path, tmp_path: Path) -> No
     ("text", "nbytes"), [("256MB", 256_000_000), ("1.5 GiB", 3 << 29), ("7", 7)]
 )
 def test_shard_sizes_have_units(text: str, nbytes: int) -> None:
-    from fastload.cli.pack import size_of
+    from fastload.cli._options import size_of
 
     assert size_of(None, None, text) == nbytes
 
