@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import json
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from .._printable import printable
 from .._tools import picture
 from .._tools.summary import Spread, Summary, describe_count, describe_labels, summarise
 from ..errors import DataError
-from ..storage import DCT, RAW, Store, open_store
+from ..storage import Store, open_store
 from ..storage._read import read_records
 from . import _options
 
@@ -164,20 +162,12 @@ def _tile(
 ) -> Image.Image:
     from PIL import Image
 
+    from .._engine.pillow import image_of
+
     most = _TILE - 4
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            if kind == RAW:
-                image = Image.frombytes("RGB", size, data)
-            else:
-                if kind == DCT:
-                    from .._engine.pillow import dct_to_jpeg
-
-                    data = dct_to_jpeg(data)
-                image = Image.open(io.BytesIO(data)).convert("RGB")
-        image = draw(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning, DataError):
+        image = draw(image_of(data, kind, size, {"path": None, "record": None, "offset": None}))
+    except DataError:
         return Image.new("RGB", (most, most), "grey")
     image.thumbnail((most, most))
     times = most // max(image.size)  # enlarges small images, which would be hard to see
