@@ -168,7 +168,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if is_deep(image):
         raise DecodeError(
             f"gray of more than 8 bits (mode {image.mode}), which this encoding would clip to "
-            "white: encode='keep' keeps it, and 'png' up to 16 bits"
+            "white: 'keep' keeps it, and 'png' up to 16 bits"
         )
     return image.convert("RGB")
 

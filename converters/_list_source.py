@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import csv
 import dataclasses
 import json
@@ -218,12 +219,15 @@ def _columns(path: str) -> tuple[dict[str, list[Any]], list[int]]:
 def _read_csv(path: str) -> list[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(_MAX_FIELD)
     try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with open(path, "rb") as file:
+            utf_16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # Excel's "Unicode"
+        encoding = "utf-16" if utf_16 else "utf-8-sig"
+        with open(path, encoding=encoding, errors="surrogateescape", newline="") as file:
             separator = "\t" if path.endswith(".tsv") else ","
             reader = csv.DictReader(file, delimiter=separator, strict=True)
             names = reader.fieldnames or ()
             rows = [(reader.line_num, row) for row in reader]
-    except (csv.Error, OSError) as error:
+    except (csv.Error, OSError, UnicodeError) as error:
         raise StoreError(f"the list cannot be read: {error}", path=path) from error
     other = next((mark for mark in ";\t,|" if len(names) == 1 and mark in names[0]), None)
     if other is not None:

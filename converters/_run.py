@@ -105,7 +105,8 @@ class Run:
     def _report(self, done: int) -> None:
         self._done += done
         if self._progress is not None:
-            total = None if self._source.streamed else len(self._source)
+            known = len(self._source) - len(self._source.faults)
+            total = None if self._source.streamed else known
             self._progress(self._done, total, self._nbytes)
 
     def _after_resume(self, writer: Writer, indices: np.ndarray) -> np.ndarray:

@@ -990,6 +990,28 @@ def test_encodings_are_loaded_in_turn(tmp_path: Path, monkeypatch: pytest.Monkey
     assert few["raw"] == 2
 
 
+def test_a_list_may_be_in_utf_16_as_excel_saves_unicode(tmp_path: Path) -> None:
+    (tmp_path / "ä.png").write_bytes(picture(1, 8, 8))
+    (tmp_path / "l.tsv").write_bytes("path\tlabel\r\nä.png\tKüche\r\n".encode("utf-16"))
+    pack(tmp_path / "l.tsv", tmp_path / "a.lmdb")
+    store = open_store(tmp_path / "a.lmdb")
+    assert store.keys(np.arange(1)) == ["ä.png"] and store.classes == ["Küche"]
+    (tmp_path / "cut.csv").write_bytes("path,label\n".encode("utf-16")[:-1])
+    with pytest.raises(StoreError, match="the list cannot be read"):
+        pack(tmp_path / "cut.csv", tmp_path / "b.lmdb")
+
+
+def test_progress_ends_where_all_is_done_though_some_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture(1, 8, 8))
+    (tmp_path / "l.csv").write_text("path,label\na.png,x\na.png,\na.png,y\n")
+    told: list[tuple[int, int | None]] = []
+    pack(
+        tmp_path / "l.csv", tmp_path / "a.lmdb", on_error="skip",
+        progress=lambda done, total, nbytes: told.append((done, total)),
+    )  # fmt: skip
+    assert told[-1] == (2, 2)
+
+
 def test_paths_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
     for index, name in enumerate(["007", "1_0"]):
         (tmp_path / name).write_bytes(picture(index, 8, 8))
