@@ -7,7 +7,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import torch
@@ -158,22 +158,11 @@ class Meter:
         assert self.step is not None
         point = Point(num_workers=0, batch_size=batch_size)
         batch = next(iter(self.target.loader(point)))
-        return statistics.median(rates_of(_Same(batch), self.step, point, seconds))
+        return statistics.median(rates_of([batch], self.step, point, seconds))
 
     def loader_rate(self, point: Point, seconds: float) -> float:
         """Images/s of the loader alone."""
         return statistics.median(rates_of(self.target.loader(point), None, point, seconds))
-
-
-class _Same:
-    """One batch, repeated without end."""
-
-    def __init__(self, batch: object) -> None:
-        self._batch = batch
-
-    def __iter__(self) -> Iterator[object]:
-        while True:
-            yield self._batch
 
 
 def rates_of(

@@ -117,7 +117,7 @@ class _Search:
     def run(self, batch_size: int, *, fixed: bool, approximate: bool) -> Tuning:
         target = self._meter.target
         self._batch_size = batch_size
-        grid = Grid.of(
+        grid = Grid(
             cpus=cpus(),
             batch_size=batch_size,
             fixed=fixed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -27,19 +26,20 @@ _KEPT = ("collate_fn", "worker_init_fn", "multiprocessing_context", "pin_memory"
 
 
 class Endless(Sampler[int]):
-    """Random permutations of ``count`` indices, one after another without end.
+    """The indices below ``count``, again and again: as they are, or each time in a random order.
 
     All batches are full and no epoch has to be started, so a small dataset is measured like a large
     one.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, *, shuffled: bool) -> None:
+        self._count, self._shuffled = count, shuffled
 
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng(0)
         while True:
-            yield from generator.permutation(self._count).tolist()
+            order = np.arange(self._count)
+            yield from (generator.permutation(order) if self._shuffled else order).tolist()
 
     def __len__(self) -> int:
         return self._count
@@ -78,8 +78,7 @@ class Target:
     def _order(self) -> dict[str, Sampler[int]]:
         if self.iterable:
             return {}
-        count = len(self)
-        return {"sampler": Endless(count) if self.shuffled else _Repeating(count)}
+        return {"sampler": Endless(len(self), shuffled=self.shuffled)}
 
     def loader(self, point: Point) -> FastLoader[Any]:
         """A loader with this setting and an endless sampler (except for an IterableDataset)."""
@@ -96,19 +95,6 @@ class Target:
             .explain()
             .startswith(("engine: native", "engine: python", "engine: gather"))
         )
-
-
-class _Repeating(Sampler[int]):
-    """0, 1 ... count - 1, repeated without end."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.cycle(range(self._count))
-
-    def __len__(self) -> int:
-        return self._count
 
 
 class _Decoded(Dataset[Any]):
