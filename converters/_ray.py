@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,10 @@ class RayTasks:
                 f"workers: expected at most {most:g}, the CPUs of the largest machine of the "
                 f"cluster, got {common.workers}"
             )
-        self._board = None if progress is None else _board(ray)
+        self._board = None
+        if progress is not None:
+            board = ray.remote(ProgressBoard).options(num_cpus=0, max_restarts=-1)
+            self._board = board.remote()
         self._told: dict[str, tuple[int, int]] = {}  # task -> its records and bytes
         self._done: dict[str, tuple[int, int]] = {}  # the same of finished tasks
 
@@ -193,7 +196,7 @@ class RayTasks:
         try:
             while True:
                 room = max(_IN_FLIGHT * int(ray.cluster_resources().get("CPU", 1)), 4)
-                for number in _some(waiting, room - len(running)):
+                for number in itertools.islice(waiting, max(0, room - len(running))):
                     given = [self._reference], metadata, places[number], self._board
                     running[remote.remote(*given, **arguments[number])] = number
                 if not running:
@@ -313,15 +316,6 @@ class ProgressBoard:
     def read(self) -> dict[str, tuple[int, int]]:
         """Task -> its records and bytes."""
         return self._told
-
-
-def _board(ray: Any) -> Any:
-    return ray.remote(ProgressBoard).options(num_cpus=0, max_restarts=-1).remote()
-
-
-def _some(numbers: Iterator[int], most: int) -> Iterator[int]:
-    for _, number in zip(range(most), numbers):
-        yield number
 
 
 def _result(ray: Any, reference: Any, place: ShardPlace) -> FinishedShard:
