@@ -23,26 +23,17 @@ _NOWHERE: Where = {"path": None, "record": None, "offset": None}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Records ready to be written, and the samples that gave none.
+    """Records ready to be written, as in ``Batch``, and the samples that gave none."""
 
-    Attributes:
-        indices: int64 (n,), of the records in the source.
-        data: n records.
-        sizes, kinds, crc32c: as in ``Batch``.
-        annotations: labels and fields.
-        failed: (index in the source, reason) of each sample that cannot be read or is not an image.
-        kept: reason -> number of records that keep their bytes despite another wanted encoding.
-        left: int64, the last of the wanted indices, not read because of too many bytes.
-    """
-
-    indices: np.ndarray
+    indices: np.ndarray  # int64 (n,), of the records in the source
     data: list[bytes | memoryview]
     sizes: np.ndarray
     kinds: np.ndarray
     crc32c: np.ndarray
     annotations: LabelsAndFields
-    failed: list[tuple[int, str]]
-    kept: collections.Counter[str]
+    failed: list[tuple[int, str]]  # index and reason of each that is not read, or no image
+    kept: collections.Counter[str]  # why records keep their bytes despite another wanted encoding
+    # int64, the last of the wanted indices, not read because of too many bytes
     left: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from .._base.import_object import import_object
 from ..errors import DataError, DecodeError, UsageError
-from ..storage import RAW
 from ..storage._fields import gather_fields, label_column
 from ._labels import Chosen, warn_of_others
 from ._source import LabelsAndFields, PackSource, Sample
@@ -159,9 +158,3 @@ def _image(item: object) -> bytes | Image.Image:
         "expected a PIL image, a uint8 tensor (3, h, w), a uint8 array (h, w, 3) or the bytes of "
         f"an image file, found {what}: pack the dataset without its transform to a float tensor"
     )
-
-
-def raw_sample(pixels: np.ndarray) -> Sample:
-    """Pixels uint8 (h, w, 3) as a RAW record."""
-    height, width = pixels.shape[:2]
-    return Sample(pixels.tobytes(), RAW, (width, height))

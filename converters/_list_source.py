@@ -102,21 +102,13 @@ def add_unlisted(beside: Beside, folder: str, listed: Sequence[str], reason: str
 
 @dataclasses.dataclass(frozen=True)
 class _ListTable:
-    """A list.
-
-    Attributes:
-        columns: name -> a value for each image.
-        lines: the number of the line of each.
-        image: the column of paths.
-        files: columns of paths whose files become fields.
-        text: whether all values are text, as in a CSV.
-    """
+    """A list: its columns by name, with a value for each image."""
 
     columns: Mapping[str, list[Any]]
-    lines: Sequence[int]
-    image: str
-    files: Sequence[str]
-    text: bool
+    lines: Sequence[int]  # the number of the line of each
+    image: str  # the column of paths
+    files: Sequence[str]  # columns of paths whose files become fields
+    text: bool  # whether all values are text, as in a CSV
 
 
 def _read(path: str, chosen: Chosen) -> _ListTable:

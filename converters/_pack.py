@@ -32,12 +32,11 @@ from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split, _turn
 from ._encoders import QUALITY, Encoder, make_encoder
-from ._job import PackJob
 from ._labels import Chosen
 from ._open import open_source, part_of
 from ._report import PackedPart, PackReport, Skipped
 from ._resize import Resize
-from ._run import Run
+from ._run import PackJob, Run
 from ._source import PackSource
 
 

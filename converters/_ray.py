@@ -32,9 +32,8 @@ from ..storage._shards import Sharding, ShardStart
 from ..storage._writer import PartialWriter
 from ..storage.shard_set import FinishedShard, ShardPlace, ShardSet, format_apart
 from ._encoders import Encoder
-from ._job import PackJob
 from ._report import PackedPart, Skipped
-from ._run import Run
+from ._run import PackJob, Run
 from ._source import PackSource
 from ._url_shards import UrlShardSet
 

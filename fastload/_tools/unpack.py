@@ -119,7 +119,8 @@ def _not_written(partial: str, error: OSError) -> StoreError:
     above = os.path.dirname(target)
     what = f"there is no folder {above!r}: create it first"
     if os.path.isdir(above):
-        what = f"{error.strerror}: choose another folder, or make room in this one"
+        full = ", or make room in this one" * (error.errno in (errno.ENOSPC, errno.EDQUOT))
+        what = f"{error.strerror}: choose another folder{full}"
     return StoreError(f"the folder cannot be written: {what}", path=target)
 
 

@@ -27,7 +27,7 @@ from torchvision import datasets
 
 import warm
 from fastload._tools.unpack import unpack
-from fastload.converters import _alone, _estimate, _overwrite, append, concat, estimate, pack
+from fastload.converters import _estimate, _overwrite, append, concat, estimate, pack
 from fastload.converters._store_source import unique
 from fastload.converters._workplace import Workplace
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
@@ -414,14 +414,14 @@ def test_append_sees_what_was_appended_while_it_waited_for_its_turn(
     path = write(tmp_path / "a.tar")
     for name in ("one", "two"):
         write(tmp_path / f"{name}.tar", [{"key": f"{name} {i}"} for i in range(12)])
-    flock = _alone.fcntl.flock
+    flock = _overwrite.fcntl.flock
 
     def late(lock: int, how: int) -> None:
-        monkeypatch.setattr(_alone.fcntl, "flock", flock)
+        monkeypatch.setattr(_overwrite.fcntl, "flock", flock)
         append(path, tmp_path / "one.tar")
         flock(lock, how)
 
-    monkeypatch.setattr(_alone.fcntl, "flock", late)
+    monkeypatch.setattr(_overwrite.fcntl, "flock", late)
     append(path, tmp_path / "two.tar")
     assert [key[:3] for key in columns_of(path)["keys"][12::12]] == ["one", "two"]
 

@@ -24,21 +24,14 @@ _SAMPLES, _SAMPLED_S = 8, 1.0  # samples that tell what the dataset does, and th
 
 @dataclasses.dataclass
 class Trial:
-    """The measurements of one setting.
-
-    Attributes:
-        rates: images/s, one value per block of some batches.
-        filling: images/s of an epoch that fills the cache, one value per visit; empty without a
-            cache.
-        overhead_s: what a visit took beside the time to measure: start, warm-up, filling a cache.
-        reason: why it was not measured, or how it failed; "" if it was measured.
-    """
+    """The measurements of one setting, in images/s."""
 
     point: Point
-    rates: list[float] = dataclasses.field(default_factory=list)
+    rates: list[float] = dataclasses.field(default_factory=list)  # of blocks of some batches
+    # Of epochs that fill the cache, one for each visit; none without a cache.
     filling: list[float] = dataclasses.field(default_factory=list)
-    overhead_s: float = 0.0
-    reason: str = ""
+    overhead_s: float = 0.0  # of a visit, beside measuring: start, warm-up, filling a cache
+    reason: str = ""  # why it was not measured, or how it failed
 
     @property
     def rate(self) -> float:

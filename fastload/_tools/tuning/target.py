@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 
-from ..._base.machine import cpu
 from ..._base.torch_loader import DataLoader, PlainLoader
 from ..._loader import FastLoader
 from ..._run.order import SeededSampler
@@ -47,21 +46,14 @@ class Endless(Sampler[int]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """A dataset and the arguments for loading it.
+    """A dataset and the arguments for loading it."""
 
-    Attributes:
-        name: the user's name for it.
-        plain: dataset for torch's DataLoader, for comparison; it does not use fastload's engines.
-        options: further arguments of both loaders.
-        batch_size: of the given loader; None without one.
-    """
-
-    name: str
+    name: str  # the user's
     dataset: Dataset[Any]
-    plain: Dataset[Any]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    plain: Dataset[Any]  # the same for torch's DataLoader, which does not use fastload's engines
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of both loaders
     shuffled: bool = True
-    batch_size: int | None = None
+    batch_size: int | None = None  # of the given loader; None without one
 
     @property
     def iterable(self) -> bool:
@@ -195,8 +187,3 @@ def nbytes_of(batch: object) -> int:
     if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
         return sum(map(nbytes_of, batch))
     return 0
-
-
-def cpus() -> int:
-    """CPUs of this process."""
-    return cpu.available()
