@@ -130,7 +130,9 @@ def _contact_sheet(store: Store, path: str) -> int:
         tile = _tile(data, int(kinds[at]), size, draw)
         x, y = at % columns * _TILE, at // columns * _CELL
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
-        told = (f"{indices[at]}  {_class_of(store, int(indices[at]))}", keys[at])
+        labels = None if store.labels is None else store.labels[indices[at]].tolist()
+        label = "" if labels is None else picture.label_text(labels, store.classes)
+        told = (f"{indices[at]}  {label}", keys[at])
         for line, text in enumerate(told):
             picture.write(sheet, (x + 2, y + _TILE + line * picture.LINE), text, _TILE - 4)
     picture.save(sheet, path)
@@ -146,15 +148,6 @@ def _drawn(image: Image.Image, *, store: Store, record: int) -> Image.Image:
 
     joint = Joint.of(True, store)
     return as_stored(image, joint, store, record, line=-(-max(image.size) // (_TILE - 4)))
-
-
-def _class_of(store: Store, index: int) -> str:
-    """The class of a record, or its label in digits; "" without one."""
-    if store.labels is None:
-        return ""
-    label = store.labels[index].tolist()
-    inside = isinstance(label, int) and 0 <= label < len(store.classes)
-    return store.classes[label] if inside else str(label)
 
 
 def _tile(

@@ -130,9 +130,11 @@ class FolderStore(Store):
             counts.append(len(paths) - before)
         empty = [name for name, count in zip(names, counts, strict=True) if not count]
         if empty:
+            others = "; ".join(map(str, left_out.sorted()[:3]))
+            more = " ..." * (len(empty) > 20) + f" ({others})" * bool(others)
             raise StoreNotFoundError(
                 f"expected images in every class folder, found none in {', '.join(empty[:20])}"
-                f"{' ...' if len(empty) > 20 else ''}: delete these folders or fill them"
+                f"{more}: delete these folders or fill them"
                 f"{empty_folders(self.path, empty)}",
                 path=self.path,
             )
