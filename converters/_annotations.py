@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import DecodeError, MissingDependencyError, StoreError, UsageError, install
 from ..storage._fields import encode_json
-from ..storage.folder import FolderStore, images_below
+from ..storage.folder import FolderStore, images_below, walk
 from ._beside import MASK, Beside, Column, add_masks, matched, stem_of
 from ._gather import Files
 from ._labels import Chosen
@@ -285,7 +285,7 @@ def _below(folder: str, suffix: str) -> list[str]:
     """The files below ``folder`` with this suffix, as paths below it, sorted."""
     paths = [
         os.path.relpath(os.path.join(root, name), folder).replace(os.sep, "/")
-        for root, _, names in os.walk(folder)
+        for root, names in walk(folder)
         for name in names
         if name.lower().endswith(suffix) and name not in _NAMES
     ]
