@@ -32,14 +32,9 @@ from ._workplace import Workplace, companions_of
 _RENAMES = "renames.json"  # which files are being moved to their places
 
 
-def workplace(path: str, what: str = "overwriting") -> Workplace:
-    """Where the store that will replace ``path`` is written."""
-    return Workplace(path, what)
-
-
 def needed(path: str, parts: Sequence[str]) -> bool:
     """Whether a part of the store ``path`` exists, or an earlier run was replacing it."""
-    return os.path.lexists(workplace(path).folder) or any(map(_files_of, parts))
+    return os.path.lexists(Workplace(path).folder) or any(map(_files_of, parts))
 
 
 def _files_of(path: str) -> list[str]:
@@ -74,7 +69,7 @@ def replacing(
     ``parts``: the paths of its parts, as of a split. ``what``: is done to it, in a folder's name.
     """
     with _alone(parts):
-        return _replacing(path, run, workplace(path, what))
+        return _replacing(path, run, Workplace(path, what))
 
 
 def _replacing(path: str, run: Callable[[str], PackReport], place: Workplace) -> PackReport:

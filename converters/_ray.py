@@ -56,15 +56,6 @@ class Common:
     workers: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskResults:
-    """The store that tasks wrote; ``skipped`` and ``kept`` as in ``PackReport``."""
-
-    part: PackedPart
-    skipped: list[Skipped]
-    kept: collections.Counter[str]
-
-
 def check(
     path: str, source: PackSource, sharding: Sharding, compression: Compression | None
 ) -> None:
@@ -107,7 +98,7 @@ class RayTasks:
         self._told: dict[str, tuple[int, int]] = {}  # task -> its records and bytes
         self._done: dict[str, tuple[int, int]] = {}  # the same of finished tasks
 
-    def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> list[TaskResults]:
+    def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> list[tuple[PackedPart, Noted]]:
         with contextlib.ExitStack() as stack:
             begun = []
             for job in jobs:
@@ -168,14 +159,11 @@ class RayTasks:
         job: PackJob,
         resumed: int,
         made: Sequence[FinishedShard],
-    ) -> TaskResults:
+    ) -> tuple[PackedPart, Noted]:
         notes = [Noted.from_json(shard.noted) for shard in made]
         nbytes = sum(shard.nbytes for shard in made)
-        return TaskResults(
-            part=PackedPart.of(job.path, shards.commit(made), nbytes, resumed),
-            skipped=[one for note in notes for one in note.skipped],
-            kept=sum((note.kept for note in notes), collections.Counter[str]()),
-        )
+        part = PackedPart.of(job.path, shards.commit(made), nbytes, resumed)
+        return part, Noted.of_all(notes)
 
     def _run(
         self, job: PackJob, places: Sequence[ShardPlace], arguments: Sequence[Mapping[str, Any]]
@@ -229,6 +217,13 @@ class Noted:
 
     skipped: list[Skipped]
     kept: collections.Counter[str]
+
+    @classmethod
+    def of_all(cls, notes: Sequence[Noted]) -> Noted:
+        return cls(
+            skipped=[one for note in notes for one in note.skipped],
+            kept=sum((note.kept for note in notes), collections.Counter[str]()),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
