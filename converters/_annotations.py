@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import DecodeError, MissingDependencyError, StoreError, UsageError, install
 from ..storage._fields import encode_json
-from ..storage.folder import FolderStore, images_below
+from ..storage.folder import FolderStore, images_below, walk
 from ._beside import MASK, Beside, Column, add_masks, matched, stem_of
 from ._gather import Files
 from ._labels import Chosen
@@ -43,27 +43,20 @@ class _Wrong(Exception):
 
 @dataclasses.dataclass
 class _Objects:
-    """What is annotated in one image.
+    """What is annotated in one image. All lists have an item for each object.
 
-    Attributes:
-        what: what messages call an object.
-        where: the file that has them.
-        size: width and height of the image, if the annotation says them.
-        places: the number of each object in its file.
-        boxes: x0, y0, x1, y1 of each: in pixels, or in parts of the image's sides.
-        classes: the class of each.
-        shapes: polygons or run lengths of each, in pixels or parts; None: a box only.
-        more: further values of each, by name.
+    Boxes are x0, y0, x1, y1; shapes are polygons, run lengths, or None for a box only. Both are in
+    pixels, or in parts of the image's sides.
     """
 
-    what: str
-    where: str
-    size: tuple[int, int] | None = None
-    places: list[int] = dataclasses.field(default_factory=list)
+    what: str  # what messages call an object
+    where: str  # the file that has them
+    size: tuple[int, int] | None = None  # width and height, if the annotation says them
+    places: list[int] = dataclasses.field(default_factory=list)  # its number in its file
     boxes: list[Sequence[float]] = dataclasses.field(default_factory=list)
     classes: list[int] = dataclasses.field(default_factory=list)
     shapes: list[Any] = dataclasses.field(default_factory=list)
-    more: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    more: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by name
 
     def place(self, number: int) -> str:
         """What messages call object ``number``."""
@@ -93,25 +86,15 @@ class _Objects:
 
 @dataclasses.dataclass
 class _Annotated:
-    """The images that have annotations, in order.
+    """The images that have annotations, in order."""
 
-    Attributes:
-        names: paths below the folder of images.
-        objects: of each image.
-        classes: class names.
-        beside: what is wrong, left out and noted.
-        unlisted: why an image that is none of ``names`` is left out.
-        relative: whether boxes and shapes are parts of the image's sides.
-        ids: COCO's numbers of the images.
-    """
-
-    names: list[str]
-    objects: list[_Objects]
+    names: list[str]  # paths below the folder of images
+    objects: list[_Objects]  # of each image
     classes: list[str]
-    beside: Beside
-    unlisted: str = ""
-    relative: bool = False
-    ids: Sequence[int] = ()
+    beside: Beside  # what is wrong, left out and noted
+    unlisted: str = ""  # why an image that is none of ``names`` is left out
+    relative: bool = False  # whether boxes and shapes are parts of the image's sides
+    ids: Sequence[int] = ()  # COCO's numbers of the images
 
 
 def is_annotations(path: str) -> bool:
@@ -302,7 +285,7 @@ def _below(folder: str, suffix: str) -> list[str]:
     """The files below ``folder`` with this suffix, as paths below it, sorted."""
     paths = [
         os.path.relpath(os.path.join(root, name), folder).replace(os.sep, "/")
-        for root, _, names in os.walk(folder)
+        for root, names in walk(folder)
         for name in names
         if name.lower().endswith(suffix) and name not in _NAMES
     ]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, StoreError, StoreNotFoundError
+from ..storage import RAW
 from ..storage._packable import CIFAR, CIFAR_FOLDERS, CIFAR_TARS, IDX
-from ._dataset_source import raw_sample
 from ._source import LabelsAndFields, PackSource, Sample
 
 _MAX_NBYTES = 1 << 32  # of such a file, decompressed
@@ -48,7 +48,9 @@ class ArraySource(PackSource):
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         for index in indices.tolist():
             pixels = self._pixels[index]
-            yield raw_sample(pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=2))
+            height, width = pixels.shape[:2]
+            rgb = pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=2)
+            yield Sample(rgb.tobytes(), RAW, (width, height))
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> LabelsAndFields:
         fields = {name: column[indices] for name, column in self._fields.items()}

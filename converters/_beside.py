@@ -21,7 +21,7 @@ from ..errors import DecodeError, StoreError, UsageError
 from ..hints import JointKind
 from ..storage._fields import gather_fields
 from ..storage.base import LeftOut
-from ..storage.folder import FolderStore, images_below
+from ..storage.folder import FolderStore, images_below, walk
 from ._gather import Files
 from ._headers import opened
 from ._labels import Chosen, labelled, labels_in_text
@@ -275,7 +275,7 @@ def _add_beside(beside: Beside, store: FolderStore, suffix: str) -> bool:
             beside.left_out.append(dataclasses.replace(left_out, reason=reason))
         elif left_out.files > count:
             used = set(paths)
-            every = (os.path.join(root, name) for root, _, names in os.walk(store.path)
+            every = (os.path.join(root, name) for root, names in walk(store.path)
                      for name in names if name.endswith(suffix))  # fmt: skip
             beside.left_out.append(LeftOut(
                 reason="no image has its name", files=left_out.files - count,

@@ -6,43 +6,34 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import DataError, DecodeError, sample_error
 from ..storage import DCT, ENCODED, RAW
 from ..storage._crc import crc32c
+from ..storage._read import Where
 from ._encoders import Encoded, Encoder, examine, plain
 from ._gather import Gatherer
 from ._source import LabelsAndFields, PackSource, Sample
 
-if TYPE_CHECKING:
-    from PIL import Image
+# ``Run`` names the sample, if it is refused.
+_NOWHERE: Where = {"path": None, "record": None, "offset": None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Records ready to be written, and the samples that gave none.
+    """Records ready to be written, as in ``Batch``, and the samples that gave none."""
 
-    Attributes:
-        indices: int64 (n,), of the records in the source.
-        data: n records.
-        sizes, kinds, crc32c: as in ``Batch``.
-        annotations: labels and fields.
-        failed: (index in the source, reason) of each sample that cannot be read or is not an image.
-        kept: reason -> number of records that keep their bytes despite another wanted encoding.
-        left: int64, the last of the wanted indices, not read because of too many bytes.
-    """
-
-    indices: np.ndarray
+    indices: np.ndarray  # int64 (n,), of the records in the source
     data: list[bytes | memoryview]
     sizes: np.ndarray
     kinds: np.ndarray
     crc32c: np.ndarray
     annotations: LabelsAndFields
-    failed: list[tuple[int, str]]
-    kept: collections.Counter[str]
+    failed: list[tuple[int, str]]  # index and reason of each that is not read, or no image
+    kept: collections.Counter[str]  # why records keep their bytes despite another wanted encoding
+    # int64, the last of the wanted indices, not read because of too many bytes
     left: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
 
 
@@ -159,9 +150,13 @@ def _encode(encoder: Encoder, sample: Sample) -> Encoded:
     if size is not None and sample.kind in encoder.keeps:
         _judge(data, sample, check=encoder.check)
         return Encoded(data, sample.kind, *size)
+    if sample.kind not in (RAW, DCT):
+        return encoder.file(data)
+    from .._engine.pillow import dct_to_jpeg, image_of
+
     if sample.kind == RAW:
-        return encoder.image(_pixels(data, size))
-    return encoder.file(_jpeg(data) if sample.kind == DCT else data)
+        return encoder.image(image_of(data, RAW, size or (0, 0), _NOWHERE))
+    return encoder.file(dct_to_jpeg(data, _NOWHERE))
 
 
 def _judge(data: bytes, sample: Sample, *, check: bool) -> None:
@@ -169,24 +164,7 @@ def _judge(data: bytes, sample: Sample, *, check: bool) -> None:
     if sample.kind == ENCODED:
         if check or not sample.written:
             examine(data, check=check)
-    elif check and sample.kind == RAW:
-        _pixels(data, sample.size)
     elif check:
-        examine(_jpeg(data), check=True)
+        from .._engine.pillow import image_of
 
-
-def _pixels(data: bytes, size: tuple[int, int] | None) -> Image.Image:
-    from PIL import Image
-
-    if size is None or len(data) != 3 * size[0] * size[1]:
-        raise DecodeError(f"expected RGB pixels of size {size}, found {len(data)} bytes")
-    return Image.frombytes("RGB", size, data)
-
-
-def _jpeg(record: bytes) -> bytes:
-    from .._engine.pillow import dct_to_jpeg
-
-    try:
-        return dct_to_jpeg(record)
-    except ValueError as error:
-        raise DecodeError(f"the DCT record is damaged: {error}") from error
+        image_of(data, sample.kind, sample.size or (0, 0), _NOWHERE)

@@ -12,7 +12,6 @@ import numpy as np
 
 from .._base.import_object import import_object
 from ..errors import DataError, DecodeError, UsageError
-from ..storage import RAW
 from ..storage._fields import gather_fields, label_column
 from ._labels import Chosen, warn_of_others
 from ._source import LabelsAndFields, PackSource, Sample
@@ -41,20 +40,31 @@ class DatasetSource(PackSource):
     concurrent = False
 
     def __init__(self, dataset: Any, name: str, chosen: Chosen | None = None) -> None:
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        # torch's IterableDataset inherits a __getitem__ that does not work. An instance exists only
+        # if torch was imported, so torch is not imported here, which takes a second.
+        torch_data = sys.modules.get("torch.utils.data")
+        iterable = torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
+        sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        self.streamed = (iterable or not sized) and hasattr(dataset, "__iter__")
+        if not sized and not self.streamed:
             raise UsageError(
                 "expected a Dataset with __len__ and __getitem__, or one with __iter__, got "
                 f"{name} ({type(dataset).__name__})"
             )
-        self._begin(dataset, name, chosen)
-        self.keys = [f"{index:08d}" for index in range(len(dataset))]
-
-    def _begin(self, dataset: Any, name: str, chosen: Chosen | None) -> None:
         self.path = name
         self._dataset = dataset
         self._chosen = chosen or Chosen()
         self._entries: tuple[str, str | None] | None = None  # of a dict: image, label
         self.classes = [str(one) for one in getattr(dataset, "classes", ())]
+        self.keys = [] if self.streamed else list(map(self.key, range(len(dataset))))
+
+    def key(self, index: int) -> str:
+        """Numbers, in the order of the samples."""
+        return f"{index:08d}"
+
+    def stream(self) -> Iterator[Sample | DataError]:
+        """As in ``PackSource``; errors of the dataset are not caught."""
+        return map(self._sample, self._dataset)
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``PackSource``; errors of the dataset are not caught."""
@@ -99,38 +109,6 @@ class DatasetSource(PackSource):
     def digest(self) -> str:
         """Of name and length: the contents are unknown."""
         return hashlib.blake2b(f"{self.path}\0{len(self)}".encode(), digest_size=16).hexdigest()
-
-
-class IterableSource(DatasetSource):
-    """The samples of a Dataset that can only be read from start to end."""
-
-    streamed = True
-
-    def __init__(self, dataset: Any, name: str, chosen: Chosen | None = None) -> None:
-        self._begin(dataset, name, chosen)
-        self.keys = []
-
-    def stream(self) -> Iterator[Sample | DataError]:
-        """As in ``PackSource``; errors of the dataset are not caught."""
-        return map(self._sample, self._dataset)
-
-    def key(self, index: int) -> str:
-        """Numbers, in the order of the samples."""
-        return f"{index:08d}"
-
-
-def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> DatasetSource:
-    """The source for a Dataset: by index if possible, else from start to end."""
-    # torch's IterableDataset inherits a __getitem__ that does not work. An instance exists only if
-    # torch was imported, so torch is not imported here, which takes a second.
-    torch_data = sys.modules.get("torch.utils.data")
-    sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    iterable = not sized or (
-        torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
-    )
-    if iterable and hasattr(dataset, "__iter__"):
-        return IterableSource(dataset, name, chosen)
-    return DatasetSource(dataset, name, chosen)
 
 
 def named_object(text: str) -> object:
@@ -180,9 +158,3 @@ def _image(item: object) -> bytes | Image.Image:
         "expected a PIL image, a uint8 tensor (3, h, w), a uint8 array (h, w, 3) or the bytes of "
         f"an image file, found {what}: pack the dataset without its transform to a float tensor"
     )
-
-
-def raw_sample(pixels: np.ndarray) -> Sample:
-    """Pixels uint8 (h, w, 3) as a RAW record."""
-    height, width = pixels.shape[:2]
-    return Sample(pixels.tobytes(), RAW, (width, height))

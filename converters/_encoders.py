@@ -43,22 +43,13 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """Makes records.
-
-    Attributes:
-        file: makes one from the bytes of an image file.
-        image: makes one from an image.
-        keeps: kinds of records that stay unchanged.
-        as_is: whether ``file`` keeps the bytes of every image file, and looks only at their start
-            and end.
-        check: whether records that are kept are decoded first.
-    """
+    """Makes records: from the bytes of an image ``file``, or from an ``image``."""
 
     file: Callable[[bytes], Encoded]
     image: Callable[[Image.Image], Encoded]
-    keeps: frozenset[int] = frozenset()
-    as_is: bool = False
-    check: bool = False
+    keeps: frozenset[int] = frozenset()  # kinds of records that stay unchanged
+    as_is: bool = False  # whether ``file`` keeps all bytes, and looks only at their start and end
+    check: bool = False  # whether records that are kept are decoded first
 
 
 def make_encoder(
@@ -168,7 +159,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if is_deep(image):
         raise DecodeError(
             f"gray of more than 8 bits (mode {image.mode}), which this encoding would clip to "
-            "white: encode='keep' keeps it, and 'png' up to 16 bits"
+            "white: 'keep' keeps it, and 'png' up to 16 bits"
         )
     return image.convert("RGB")
 

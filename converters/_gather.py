@@ -27,20 +27,15 @@ CHUNK_NBYTES = 32 << 20  # of the pieces of one call; a larger file comes alone
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """Files that were read.
+    """Files that were read: of the first n that CHUNK_NBYTES hold, at least one, those that can be.
 
-    Attributes:
-        readable: bool (n,), which of the first n files were read; n is the number that CHUNK_NBYTES
-            hold, at least one. The other arrays have an item for each True.
-        data: their bytes.
-        sizes: int32 (m, 2), width and height.
-        crc32c: uint32 (m,).
+    ``readable`` says which; the others have an item for each of these m.
     """
 
-    readable: np.ndarray
+    readable: np.ndarray  # bool (n,)
     data: Sequence[memoryview]
-    sizes: np.ndarray
-    crc32c: np.ndarray
+    sizes: np.ndarray  # int32 (m, 2), width and height
+    crc32c: np.ndarray  # uint32 (m,)
 
 
 class Gatherer:

@@ -31,13 +31,7 @@ _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")  # one number, not several
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What the caller said about labels and fields, as in ``pack``.
-
-    Attributes:
-        image, label: columns; None: found by their usual names.
-        files: columns of paths whose files become fields.
-        masks, annotations: where they are.
-    """
+    """What the caller said about labels and fields, as in ``pack``."""
 
     image: str | None = None
     label: str | None = None

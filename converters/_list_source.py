@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import csv
 import dataclasses
 import json
@@ -101,21 +102,13 @@ def add_unlisted(beside: Beside, folder: str, listed: Sequence[str], reason: str
 
 @dataclasses.dataclass(frozen=True)
 class _ListTable:
-    """A list.
-
-    Attributes:
-        columns: name -> a value for each image.
-        lines: the number of the line of each.
-        image: the column of paths.
-        files: columns of paths whose files become fields.
-        text: whether all values are text, as in a CSV.
-    """
+    """A list: its columns by name, with a value for each image."""
 
     columns: Mapping[str, list[Any]]
-    lines: Sequence[int]
-    image: str
-    files: Sequence[str]
-    text: bool
+    lines: Sequence[int]  # the number of the line of each
+    image: str  # the column of paths
+    files: Sequence[str]  # columns of paths whose files become fields
+    text: bool  # whether all values are text, as in a CSV
 
 
 def _read(path: str, chosen: Chosen) -> _ListTable:
@@ -218,12 +211,15 @@ def _columns(path: str) -> tuple[dict[str, list[Any]], list[int]]:
 def _read_csv(path: str) -> list[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(_MAX_FIELD)
     try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with open(path, "rb") as file:
+            utf_16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # Excel's "Unicode"
+        encoding = "utf-16" if utf_16 else "utf-8-sig"
+        with open(path, encoding=encoding, errors="surrogateescape", newline="") as file:
             separator = "\t" if path.endswith(".tsv") else ","
             reader = csv.DictReader(file, delimiter=separator, strict=True)
             names = reader.fieldnames or ()
             rows = [(reader.line_num, row) for row in reader]
-    except (csv.Error, OSError) as error:
+    except (csv.Error, OSError, UnicodeError) as error:
         raise StoreError(f"the list cannot be read: {error}", path=path) from error
     other = next((mark for mark in ";\t,|" if len(names) == 1 and mark in names[0]), None)
     if other is not None:

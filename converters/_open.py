@@ -21,7 +21,7 @@ from ._annotations import annotated, is_annotations
 from ._array_source import array_source
 from ._beside import of_folder
 from ._compressed import compressed_source
-from ._dataset_source import dataset_source, is_object_name, named_object
+from ._dataset_source import DatasetSource, is_object_name, named_object
 from ._labels import Chosen
 from ._list_source import list_source, metadata_of
 from ._source import PackSource
@@ -105,7 +105,7 @@ def _of_object(source: object, name: str, chosen: Chosen) -> PackSource:
         )
     chosen.refuse(name, "image", "label")
     files = _image_files(source, chosen)
-    return dataset_source(source, name, chosen) if files is None else files
+    return DatasetSource(source, name, chosen) if files is None else files
 
 
 def _image_files(given: object, chosen: Chosen) -> FolderSource | None:

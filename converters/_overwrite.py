@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +25,6 @@ from ..storage._durable import sync, write_json
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import next_sidecar_of
 from ..storage._writer import write_failed
-from ._alone import alone
 from ._remote import in_order
 from ._report import PackReport
 from ._workplace import Workplace, companions_of
@@ -31,14 +32,9 @@ from ._workplace import Workplace, companions_of
 _RENAMES = "renames.json"  # which files are being moved to their places
 
 
-def workplace(path: str, what: str = "overwriting") -> Workplace:
-    """Where the store that will replace ``path`` is written."""
-    return Workplace(path, what)
-
-
 def needed(path: str, parts: Sequence[str]) -> bool:
     """Whether a part of the store ``path`` exists, or an earlier run was replacing it."""
-    return os.path.lexists(workplace(path).folder) or any(map(_files_of, parts))
+    return os.path.lexists(Workplace(path).folder) or any(map(_files_of, parts))
 
 
 def _files_of(path: str) -> list[str]:
@@ -72,8 +68,8 @@ def replacing(
 
     ``parts``: the paths of its parts, as of a split. ``what``: is done to it, in a folder's name.
     """
-    with alone(parts):
-        return _replacing(path, run, workplace(path, what))
+    with _alone(parts):
+        return _replacing(path, run, Workplace(path, what))
 
 
 def _replacing(path: str, run: Callable[[str], PackReport], place: Workplace) -> PackReport:
@@ -210,3 +206,61 @@ def _inode(path: str) -> int | None:
         return os.lstat(path).st_ino
     except FileNotFoundError:
         return None
+
+
+# --- one process at a time ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _alone(paths: Iterable[str]) -> Iterator[None]:
+    """Hold the locks on replacing the stores ``paths``: two processes would mix their files.
+
+    Each lock is on an empty file beside the store. A kill leaves it, and the next run deletes it.
+    """
+    with contextlib.ExitStack() as stack:
+        for path in sorted(paths):  # of two processes, one gets the first that both want
+            stack.enter_context(_locked(path))
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    name = f"{path}.replacing-lock"
+    while True:
+        try:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise _not_a_lock(name) from error
+            raise UsageError(
+                f"{path!r} has to be replaced by a new store beside it, but its folder cannot be "
+                f"written ({error.strerror}): make it writable, or work on a copy elsewhere"
+            ) from error
+        try:
+            if os.fstat(lock).st_size:
+                raise _not_a_lock(name)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"{path!r}: another process is appending to this store or overwriting it: wait "
+                    "until it is done"
+                ) from error
+            except OSError as error:
+                os.remove(name)
+                raise UsageError(
+                    f"{path!r} has to be locked while it is replaced, and its file system cannot "
+                    f"do that ({error.strerror}): work on a copy elsewhere"
+                ) from error
+            if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
+                try:
+                    yield
+                finally:
+                    os.remove(name)
+                return
+        finally:  # if its owner deleted the file that was opened here, try again
+            os.close(lock)
+
+
+def _not_a_lock(name: str) -> UsageError:
+    return UsageError(f"expected an empty file at {name!r}, found something else: move it")

@@ -32,13 +32,13 @@ from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split, _turn
 from ._encoders import QUALITY, Encoder, make_encoder
-from ._job import PackJob
 from ._labels import Chosen
 from ._open import open_source, part_of
 from ._report import PackedPart, PackReport, Skipped
 from ._resize import Resize
-from ._run import Run
+from ._run import PackJob, Run
 from ._source import PackSource
+from ._workplace import Workplace
 
 
 @names_nearest
@@ -247,7 +247,7 @@ def _how_to_resume(path: str, split: str | None) -> str:
         return f"finished shards are in {path + '.partial'!r}: run the same again to resume"
     for part in (
         *_split.paths(path, split),
-        *_split.paths(_overwrite.workplace(path).staged, split),
+        *_split.paths(Workplace(path).staged, split),
     ):
         if os.path.isdir(f"{part}.partial"):
             return f"the work so far is in {part + '.partial'!r}: run the same again to resume"
@@ -413,9 +413,8 @@ def _by_ray(
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
         done = _ray.RayTasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
-    parts = [outcome.part for outcome in done]
-    skipped = [left_out for outcome in done for left_out in outcome.skipped]
-    return parts, skipped, sum((outcome.kept for outcome in done), collections.Counter[str]())
+    noted = _ray.Noted.of_all([note for _, note in done])
+    return [part for part, _ in done], noted.skipped, noted.kept
 
 
 def _jobs(

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,8 @@ from ..storage._shards import Sharding, ShardStart
 from ..storage._writer import PartialWriter
 from ..storage.shard_set import FinishedShard, ShardPlace, ShardSet, format_apart
 from ._encoders import Encoder
-from ._job import PackJob
 from ._report import PackedPart, Skipped
-from ._run import Run
+from ._run import PackJob, Run
 from ._source import PackSource
 from ._url_shards import UrlShardSet
 
@@ -55,15 +54,6 @@ class Common:
     encoder: Callable[[], Encoder]
     on_error: OnPackError
     workers: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskResults:
-    """The store that tasks wrote; ``skipped`` and ``kept`` as in ``PackReport``."""
-
-    part: PackedPart
-    skipped: list[Skipped]
-    kept: collections.Counter[str]
 
 
 def check(
@@ -101,11 +91,14 @@ class RayTasks:
                 f"workers: expected at most {most:g}, the CPUs of the largest machine of the "
                 f"cluster, got {common.workers}"
             )
-        self._board = None if progress is None else _board(ray)
+        self._board = None
+        if progress is not None:
+            board = ray.remote(ProgressBoard).options(num_cpus=0, max_restarts=-1)
+            self._board = board.remote()
         self._told: dict[str, tuple[int, int]] = {}  # task -> its records and bytes
         self._done: dict[str, tuple[int, int]] = {}  # the same of finished tasks
 
-    def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> list[TaskResults]:
+    def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> list[tuple[PackedPart, Noted]]:
         with contextlib.ExitStack() as stack:
             begun = []
             for job in jobs:
@@ -166,14 +159,11 @@ class RayTasks:
         job: PackJob,
         resumed: int,
         made: Sequence[FinishedShard],
-    ) -> TaskResults:
+    ) -> tuple[PackedPart, Noted]:
         notes = [Noted.from_json(shard.noted) for shard in made]
         nbytes = sum(shard.nbytes for shard in made)
-        return TaskResults(
-            part=PackedPart.of(job.path, shards.commit(made), nbytes, resumed),
-            skipped=[one for note in notes for one in note.skipped],
-            kept=sum((note.kept for note in notes), collections.Counter[str]()),
-        )
+        part = PackedPart.of(job.path, shards.commit(made), nbytes, resumed)
+        return part, Noted.of_all(notes)
 
     def _run(
         self, job: PackJob, places: Sequence[ShardPlace], arguments: Sequence[Mapping[str, Any]]
@@ -193,7 +183,7 @@ class RayTasks:
         try:
             while True:
                 room = max(_IN_FLIGHT * int(ray.cluster_resources().get("CPU", 1)), 4)
-                for number in _some(waiting, room - len(running)):
+                for number in itertools.islice(waiting, max(0, room - len(running))):
                     given = [self._reference], metadata, places[number], self._board
                     running[remote.remote(*given, **arguments[number])] = number
                 if not running:
@@ -227,6 +217,13 @@ class Noted:
 
     skipped: list[Skipped]
     kept: collections.Counter[str]
+
+    @classmethod
+    def of_all(cls, notes: Sequence[Noted]) -> Noted:
+        return cls(
+            skipped=[one for note in notes for one in note.skipped],
+            kept=sum((note.kept for note in notes), collections.Counter[str]()),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -313,15 +310,6 @@ class ProgressBoard:
     def read(self) -> dict[str, tuple[int, int]]:
         """Task -> its records and bytes."""
         return self._told
-
-
-def _board(ray: Any) -> Any:
-    return ray.remote(ProgressBoard).options(num_cpus=0, max_restarts=-1).remote()
-
-
-def _some(numbers: Iterator[int], most: int) -> Iterator[int]:
-    for _, number in zip(range(most), numbers):
-        yield number
 
 
 def _result(ray: Any, reference: Any, place: ShardPlace) -> FinishedShard:

@@ -1,19 +1,23 @@
-"""One run of ``pack``: threads read and encode samples in chunks, which are written in order."""
+"""What one run of ``pack`` writes, and how: threads read and encode samples in chunks, in order."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import threading
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from .._base.progress_bar import Progress
+from .._version import __version__
 from ..errors import DataError, DecodeError, UsageError
 from ..storage import Batch, Writer
+from ..storage.remote.options import RemoteOptions
 from ._chunk import Chunk, read_chunk
 from ._encoders import Encoder
 from ._report import Skipped
@@ -27,6 +31,24 @@ _CHUNK = 64
 _CHUNK_MOST = 1024
 _CHUNK_NBYTES = 4 << 20
 _SYNC_S = 5.0  # the most work that a kill can lose
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackJob:
+    """Which records of the source, ascending, into which store, maybe at a URL.
+
+    Equal ``settings`` (JSON-able) resume unfinished work.
+    """
+
+    path: str
+    indices: np.ndarray
+    settings: dict[str, Any]
+    remote: RemoteOptions
+
+    def metadata(self, source: PackSource) -> dict[str, Any]:
+        """What the store says about its making."""
+        joint = {"joint": dict(source.joint)} if source.joint else {}
+        return {"fastload": __version__, **self.settings, **joint, **source.noted}
 
 
 class Run:
@@ -105,7 +127,8 @@ class Run:
     def _report(self, done: int) -> None:
         self._done += done
         if self._progress is not None:
-            total = None if self._source.streamed else len(self._source)
+            known = len(self._source) - len(self._source.faults)
+            total = None if self._source.streamed else known
             self._progress(self._done, total, self._nbytes)
 
     def _after_resume(self, writer: Writer, indices: np.ndarray) -> np.ndarray:

@@ -26,23 +26,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One sample of a source.
-
-    Attributes:
-        data: a record's bytes, or a decoded image.
-        kind: of the bytes: ENCODED, RAW or DCT.
-        size: width and height, if known.
-        crc32c: of the bytes, if it was compared already.
-        written: whether it comes from a store with checksums, whose records are not examined again.
-        label, fields: as in ``Record``, for sources that know them only after reading.
-    """
+    """One sample of a source. Label and fields: of sources that know them only after reading."""
 
     data: bytes | Image.Image
-    kind: int = ENCODED
-    size: tuple[int, int] | None = None
-    crc32c: int | None = None
-    written: bool = False
-    label: object = None
+    kind: int = ENCODED  # of the bytes: ENCODED, RAW or DCT
+    size: tuple[int, int] | None = None  # width and height, if known
+    crc32c: int | None = None  # of the bytes, if it was compared already
+    written: bool = False  # to a store with checksums, so that it is not examined again
+    label: object = None  # as in ``Record``, as fields are
     fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 

@@ -185,8 +185,7 @@ class TableSource(StoreSource):
             record = np.array([index], np.int64)
             try:
                 if int(self.store.kinds(record)[0]) == TURNED:
-                    # imports torch, which takes 1 s, and few images have an orientation
-                    from .._engine.pillow import decode_record
+                    from .._engine.pillow import decode_record  # few images have an orientation
 
                     yield Sample(decode_record(self.store, index))
                 else:

@@ -27,7 +27,7 @@ class Workplace:
     ``what`` is done to it, such as "appending". ``staged``: where a store of the same name lies.
     """
 
-    def __init__(self, path: str, what: str) -> None:
+    def __init__(self, path: str, what: str = "overwriting") -> None:
         stem, suffix = os.path.splitext(path)
         self.folder = f"{stem}-{what}{suffix}.partial"
         self.staged = self.file(os.path.basename(path))

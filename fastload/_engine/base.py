@@ -27,7 +27,6 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -38,7 +37,7 @@ from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views
 from .._transforms.targets.joint import Moving
 from ..errors import DataError, DecodeError
-from ..storage._read import read_records
+from ..storage._read import Where, read_records, where_of
 from ..storage.base import UNSIZED, Spans, Store
 from ..storage.held import fetched_again
 
@@ -47,32 +46,10 @@ Images = torch.Tensor | list[torch.Tensor]
 of each tensor."""
 
 
-REPLACED = "was the file replaced? Create the dataset again to have its size read again"
-"""What to do about an image whose size has changed."""
-
-
 def one_tensor(images: Images) -> torch.Tensor:
     """The images that an engine makes with one plan."""
     assert isinstance(images, torch.Tensor), "one plan gives one tensor"
     return images
-
-
-class Where(TypedDict, total=False):
-    """Where a record lies, as errors name it."""
-
-    path: str | None
-    record: int | None
-    offset: int | None
-
-
-def where_of(store: Store, record: int) -> Where:
-    """Where a record lies in ``store``."""
-    spans = store.places(np.array([record], np.int64))
-    return {
-        "path": store.shown(int(spans.file[0])),
-        "record": record,
-        "offset": int(spans.offset[0]) if store.indirect is None else None,
-    }
 
 
 class Ticket(abc.ABC):

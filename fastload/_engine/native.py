@@ -28,9 +28,9 @@ from ..errors import (
     StoreError,
     StoreNotFoundError,
 )
-from ..storage._read import NOT_REGULAR, part_of
+from ..storage._read import NOT_REGULAR, REPLACED, part_of
 from ..storage.base import DCT, ENCODED, RAW, Spans, Store
-from .base import REPLACED, Ticket
+from .base import Ticket
 from .huffman_index import table_of
 from .image_engine import BatchRequest, EngineOptions, ImageEngine, PixelEngine
 

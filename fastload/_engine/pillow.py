@@ -1,4 +1,7 @@
-"""Images by Pillow: what the core leaves to it, and single records for those who want an image."""
+"""Images by Pillow: what the core leaves to it, and single records for those who want an image.
+
+Without torch, which takes a second to be imported: commands use it, too.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from .. import _native
 from .._base import pixel_limit
 from ..errors import ChecksumError, DataError, DecodeError
 from ..storage._crc import crc32c
-from ..storage._read import read_records
+from ..storage._read import REPLACED, Where, read_records, where_of
 from ..storage.base import DCT, RAW, TURNED, Store
-from .base import REPLACED, Where, where_of
 
 # Pillow runs other programs for these (Ghostscript), which no training set is worth.
 _REFUSED = frozenset({"EPS", "WMF"})
@@ -80,7 +82,7 @@ def decoded(data: bytes, kind: int, size: tuple[int, int], **where: Unpack[Where
         DecodeError: it cannot be decoded, or has another size.
         MissingDependencyError: it is a DCT record, and there is no core.
     """
-    image = _image(data, kind, size, where)
+    image = image_of(data, kind, size, where)
     if image.size != size:
         raise DecodeError(
             f"the image is not {size[0]}x{size[1]} pixels any more but "
@@ -90,20 +92,21 @@ def decoded(data: bytes, kind: int, size: tuple[int, int], **where: Unpack[Where
     return image
 
 
-def _image(data: bytes, kind: int, size: tuple[int, int], where: Where) -> Image.Image:
+def image_of(data: bytes, kind: int, size: tuple[int, int], where: Where) -> Image.Image:
+    """As ``decoded``, whatever size the image of an encoded record has."""
     if kind == RAW:
         return from_pixels(data, size, **where)
-    if kind == DCT:
-        try:
-            data = dct_to_jpeg(data)
-        except ValueError as error:
-            raise DecodeError(f"the DCT record is damaged: {error}", **where) from error
+    data = dct_to_jpeg(data, where) if kind == DCT else data
     return decode(data, upright=kind == TURNED, **where)
 
 
-def dct_to_jpeg(record: bytes) -> bytes:
-    """The JPEG file of a DCT record. Raises ValueError if the record is damaged."""
-    return bytes(_native.required("DCT records need the native core").dct_to_jpeg(record))
+def dct_to_jpeg(data: bytes, where: Where) -> bytes:
+    """The JPEG file of a DCT record. Raises DecodeError if the record is damaged."""
+    core = _native.required("DCT records need the native core")
+    try:
+        return bytes(core.dct_to_jpeg(data))
+    except ValueError as error:
+        raise DecodeError(f"the DCT record is damaged: {error}", **where) from error
 
 
 def decode_record(store: Store, record: int, *, check: bool = True) -> Image.Image:
@@ -126,4 +129,4 @@ def decode_record(store: Store, record: int, *, check: bool = True) -> Image.Ima
             **where,
         )
     width, height = store.sizes(records)[0].tolist()
-    return _image(data, int(store.kinds(records)[0]), (width, height), where)
+    return image_of(data, int(store.kinds(records)[0]), (width, height), where)

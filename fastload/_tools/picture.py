@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._base.whole_file import whole_file
@@ -34,6 +35,13 @@ def format_of(path: str | os.PathLike[str]) -> str:
             f"{os.fspath(path)!r}: expected a picture file ending in {', '.join(_FORMATS)}"
         )
     return _FORMATS[suffix]
+
+
+def label_text(label: object, classes: Sequence[str]) -> str:
+    """The class of a sample, or its label in digits."""
+    if isinstance(label, int) and 0 <= label < len(classes):
+        return str(classes[label])
+    return str(label)
 
 
 def write(image: Image.Image, at: tuple[int, int], text: str, width: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from ..hints import Decode
 from ..storage.base import Store
 from . import picture as _picture
 from .marks import as_stored, drawn
+from .picture import label_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -39,8 +40,6 @@ _MAX_SIDE = 512  # pixels; a larger picture is scaled down
 _GAP = 4  # white pixels around each picture
 _LEAST = 48  # pixels of a column, so that its name has room
 
-_T = TypeVar("_T")
-_Dataset: TypeAlias = "str | os.PathLike[str] | Dataset[Any]"
 _Levels = npt.NDArray[np.uint8]
 
 
@@ -84,7 +83,7 @@ class Shown:
 
 @names_nearest
 def show(
-    dataset: _Dataset,
+    dataset: str | os.PathLike[str] | Dataset[Any],
     transform: Callable[[Any], Any] | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
@@ -192,7 +191,7 @@ def _made(
         dataset,
         batch_size=None if single else 1,
         sampler=indices,
-        collate_fn=_same if single else None,
+        collate_fn=(lambda sample: sample) if single else None,
         num_workers=0,
         seed=seed,
         decode=decode,
@@ -220,10 +219,6 @@ def _made(
             images.append(image)
         made.append(images)
     return made, str(loader.stats()["engine"]), words
-
-
-def _same(sample: _T) -> _T:
-    return sample
 
 
 def _image_of(batch: Any, *, batched: bool) -> Any:
@@ -278,22 +273,16 @@ def _original(dataset: Any, index: int) -> tuple[str, str, Image.Image]:
         image = decode_record(dataset.store, index)
         image = as_stored(image, dataset.joint, dataset.store, index)
         (name,) = dataset.store.keys(np.array([index]))
-        return name, _label(dataset, index) if dataset.targets else "", image
+        labels = dataset.targets
+        return name, label_text(labels[index], dataset.classes) if labels else "", image
     if hasattr(dataset, "samples") and hasattr(dataset, "loader"):
         path = dataset.samples[index][0]
-        return str(path), _label(dataset, index), dataset.loader(path).convert("RGB")
+        label = label_text(dataset.targets[index], dataset.classes)
+        return str(path), label, dataset.loader(path).convert("RGB")
     raise UsageError(
         "show: expected a path, a PackedDataset, an ImageFolder or a DatasetFolder, got "
         f"{type(dataset).__name__}, which does not give access to images before the transform"
     )
-
-
-def _label(dataset: Any, index: int) -> str:
-    """The class of a sample, or its label in digits."""
-    label = dataset.targets[index]
-    if isinstance(label, int) and 0 <= label < len(dataset.classes):
-        return str(dataset.classes[label])
-    return str(label)
 
 
 class _Row(NamedTuple):

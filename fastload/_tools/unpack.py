@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import base64
-import collections
 import contextlib
 import dataclasses
 import errno
+import functools
 import io
 import os
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from .._base.in_order import in_order
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
-from ..errors import ChecksumError, DecodeError, StoreError, UsageError
+from .._engine.pillow import dct_to_jpeg, image_of
+from ..errors import ChecksumError, StoreError, UsageError
 from ..storage import open_store
 from ..storage._crc import crc32c
 from ..storage._decoded import check_decoded
@@ -25,6 +26,7 @@ from ..storage._durable import sync
 from ..storage._fetched import fetched_ahead
 from ..storage._fields import encode_json
 from ..storage._local import local_path
+from ..storage._read import where_of
 from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
 
@@ -117,7 +119,8 @@ def _not_written(partial: str, error: OSError) -> StoreError:
     above = os.path.dirname(target)
     what = f"there is no folder {above!r}: create it first"
     if os.path.isdir(above):
-        what = f"{error.strerror}: choose another folder, or make room in this one"
+        full = ", or make room in this one" * (error.errno in (errno.ENOSPC, errno.EDQUOT))
+        what = f"{error.strerror}: choose another folder{full}"
     return StoreError(f"the folder cannot be written: {what}", path=target)
 
 
@@ -154,30 +157,17 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
     listed = bool(store.fields) or (labels is not None and not by_class)
     everything = np.arange(len(store))
     parts = (everything[start : start + _CHUNK] for start in range(0, len(store), _CHUNK))
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="fastload-unpack")
-    ahead: collections.deque[Future[tuple[list[str], int]]] = collections.deque()
     names: list[str] = []
     nbytes = 0
-
-    def take() -> None:
-        nonlocal nbytes
-        written, size = ahead.popleft().result()
-        names.extend(written)
-        nbytes += size
-        if progress is not None:
-            progress(len(names), len(store), nbytes)
-
     if progress is not None:
         progress(0, len(store), 0)
-    try:
-        for part in fetched_ahead(store, parts):
-            ahead.append(pool.submit(_write_chunk, store, part, folder, by_class))
-            if len(ahead) >= 2 * workers:
-                take()
-        while ahead:
-            take()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    write = functools.partial(_write_chunk, store, folder, by_class)
+    with in_order(write, fetched_ahead(store, parts), workers, "fastload-unpack") as written:
+        for some, size in written:
+            names += some
+            nbytes += size
+            if progress is not None:
+                progress(len(names), len(store), nbytes)
     if listed:
         with _making(folder, LIST, store):
             _write_list(store, names, os.path.join(folder, LIST), with_labels=not by_class)
@@ -185,7 +175,7 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
 
 
 def _write_chunk(
-    store: Store, indices: np.ndarray, folder: str, by_class: bool
+    store: Store, folder: str, by_class: bool, indices: np.ndarray
 ) -> tuple[list[str], int]:
     names, nbytes = [], 0
     keys, kinds, sizes = store.keys(indices), store.kinds(indices), store.sizes(indices)
@@ -193,12 +183,9 @@ def _write_chunk(
     for at, data in enumerate(store.read(indices)):
         index = int(indices[at])
         if crcs is not None and crc32c(data) != int(crcs[at]):
-            spans = store.places(indices[at : at + 1])
             raise ChecksumError(
                 "checksum mismatch: the record's bytes changed since it was written",
-                path=store.shown(int(spans.file[0])),
-                record=index,
-                offset=int(spans.offset[0]),
+                **where_of(store, index),
             )
         name = _safe(store, keys[at], index)
         if by_class:
@@ -245,27 +232,13 @@ def _image_file(
 ) -> tuple[bytes, str]:
     """The image file of a record, and the suffix of its name."""
     if kind == RAW:
-        from PIL import Image
-
-        width, height = size.tolist()
-        if len(data) != 3 * width * height:
-            raise DecodeError(
-                f"expected {width}x{height} RGB pixels, got {len(data)} bytes",
-                path=store.path,
-                record=index,
-            )
         buffer = io.BytesIO()
-        Image.frombytes("RGB", (width, height), data).save(buffer, "PNG")
+        image_of(data, kind, (int(size[0]), int(size[1])), where_of(store, index)).save(
+            buffer, "PNG"
+        )
         return buffer.getvalue(), ".png"
     if kind == DCT:
-        from .._engine.pillow import dct_to_jpeg
-
-        try:
-            return dct_to_jpeg(data), ".jpg"
-        except ValueError as error:
-            raise DecodeError(
-                f"the DCT record is damaged: {error}", path=store.path, record=index
-            ) from error
+        return dct_to_jpeg(data, where_of(store, index)), ".jpg"
     return data, _SUFFIXES.get(image_format(data), "")
 
 

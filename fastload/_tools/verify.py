@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from .. import _native
+from .._base.in_order import in_order
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
 from ..storage import open_store
@@ -82,31 +80,26 @@ def verify(
     opened = open_store(store)
     order = reading_order(opened)
     has_checksums = opened.checksums(np.arange(min(1, len(opened)))) is not None
-    threads = workers or available()
     local, ended = threading.local(), threading.Event()
     damaged: list[Damage] = []
     done = nbytes = 0
 
-    def check(indices: np.ndarray) -> tuple[int, list[Damage]]:
+    def check(indices: np.ndarray) -> tuple[int, int, list[Damage]]:
         decoder = _decoder_of(opened, local) if decode else None
-        return check_records(opened, indices, decoder, ended.is_set)
+        return len(indices), *check_records(opened, indices, decoder, ended.is_set)
 
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="fastload-verify")
-    ahead: collections.deque[tuple[int, Future[tuple[int, list[Damage]]]]] = collections.deque()
-    parts = parts_of(opened, order, 64 if decode else READ_RECORDS)
-    with contextlib.ExitStack() as stack:
-        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        stack.callback(ended.set)  # before: a part of large images takes seconds to decode
-        report = stack.enter_context(reporting("verifying", progress))
+    parts = fetched_ahead(opened, parts_of(opened, order, 64 if decode else READ_RECORDS))
+    with (
+        reporting("verifying", progress) as report,
+        in_order(check, parts, workers or available(), "fastload-verify", ended) as checked,
+    ):
         if report is not None:
             report(0, len(order), 0)
-        for part in fetched_ahead(opened, parts):
-            ahead.append((len(part), pool.submit(check, part)))
-            if len(ahead) < 2 * threads:
-                continue
-            done, nbytes = _take(ahead, damaged, done, nbytes, len(order), report)
-        while ahead:
-            done, nbytes = _take(ahead, damaged, done, nbytes, len(order), report)
+        for count, read, damages in checked:
+            done, nbytes = done + count, nbytes + read
+            damaged += damages
+            if report is not None:
+                report(done, len(order), nbytes)
     return VerifyReport(
         path=opened.path,
         format=opened.format,
@@ -117,22 +110,6 @@ def verify(
         columns=check_columns(opened),
         damaged=tuple(sorted(damaged, key=lambda damage: damage.record)),
     )
-
-
-def _take(
-    ahead: collections.deque[tuple[int, Future[tuple[int, list[Damage]]]]],
-    damaged: list[Damage],
-    done: int,
-    nbytes: int,
-    total: int,
-    progress: Progress | None,
-) -> tuple[int, int]:
-    count, future = ahead.popleft()
-    read, damages = future.result()
-    damaged.extend(damages)
-    if progress is not None:
-        progress(done + count, total, nbytes + read)
-    return done + count, nbytes + read
 
 
 def _decoder_of(store: Store, local: threading.local) -> Callable[[int], None]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from .._base.progress_bar import Bar
     from .._loader import FastLoader
     from ..hints import Stats
 
@@ -53,7 +52,7 @@ def watch(
         raise UsageError(f"watch: expected a FastLoader, got {type(loader).__name__}")
     last = time.monotonic()
     batches = 0
-    with _board(_length(loader)) as board:
+    with _board(_length(loader)) as show:
         try:
             for batch in loader:
                 yield batch
@@ -65,42 +64,27 @@ def watch(
                 stats = loader.stats()
                 if callback is not None:
                     callback(scalars(stats), batches)
-                board.show(batches, stats)
+                show(batches, stats)
         finally:
-            board.show(batches, loader.stats())
-
-
-class _Board(Protocol):
-    """Where the figures of a loop are shown."""
-
-    def show(self, batches: int, stats: Stats) -> None:
-        """Show ``stats`` after so many batches of the epoch."""
+            show(batches, loader.stats())
 
 
 @contextlib.contextmanager
-def _board(total: int | None) -> Iterator[_Board]:
-    """A board for an epoch of ``total`` batches; None: of an unknown number."""
+def _board(total: int | None) -> Iterator[Callable[[int, Stats], None]]:
+    """Shows the figures after so many batches of an epoch of ``total``; None: unknown."""
     from .._base.notebook import in_notebook
-    from .._base.progress_bar import bar
+    from .._base.progress_bar import bar, room
 
     if in_notebook():
-        yield _Table(total)
-    else:
-        with bar("epoch", unit="batches", total=total) as shown:
-            yield _Line(shown)
+        yield _Table(total).show
+        return
+    with bar("epoch", unit="batches", total=total) as shown:
 
+        def show(batches: int, stats: Stats) -> None:
+            shown.set_postfix_str(line(scalars(stats), room(shown)), refresh=False)
+            shown.update(batches - shown.n)
 
-class _Line:
-    """The figures behind tqdm's bar."""
-
-    def __init__(self, shown: Bar) -> None:
-        self._bar = shown
-
-    def show(self, batches: int, stats: Stats) -> None:
-        from .._base.progress_bar import room
-
-        self._bar.set_postfix_str(line(scalars(stats), room(self._bar)), refresh=False)
-        self._bar.update(batches - self._bar.n)
+        yield show
 
 
 class _Table:
@@ -112,12 +96,9 @@ class _Table:
         self._total = total
         self._begin = time.monotonic()
         self._output = Output()
-        self._draw(0, None)  # the first batch may take long
+        self.show(0, None)  # the first batch may take long
 
-    def show(self, batches: int, stats: Stats) -> None:
-        self._draw(batches, stats)
-
-    def _draw(self, batches: int, stats: Stats | None) -> None:
+    def show(self, batches: int, stats: Stats | None) -> None:
         from .._base.notebook import bar, table
         from .._run.notebook import figure_rows
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -18,9 +18,8 @@ from .._base.progress_bar import Bar, bar
 from .._base.whole_file import check_writable
 from ..errors import FastloadError
 from ..storage._local import is_url
-from ._stdout import kept_for_json
+from . import _options
 from ._text import wrapped
-from .pack import size_of
 
 if TYPE_CHECKING:
     from .._tools.tuning import Tuning
@@ -58,7 +57,7 @@ Examples:
     help="Tune only for this batch size.",
 )  # fmt: skip
 @click.option(
-    "--memory", "memory_limit", callback=size_of, metavar="SIZE",
+    "--memory", "memory_limit", callback=_options.size_of, metavar="SIZE",
     help="Memory a setting may use at most, for example 4GB.",
 )  # fmt: skip
 @click.option(
@@ -80,16 +79,12 @@ def command(
     source: str,
     transform: str | None,
     step: str | None,
-    budget_s: float,
-    batch_size: int | None,
-    fix_batch_size: int | None,
-    memory_limit: int | None,
     output: str,
-    approximate: bool,
     html: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Find the fastest workers, batch size and prefetch for SOURCE on this machine.
 
@@ -102,7 +97,7 @@ def command(
     for file in (output, html):
         if file is not None:
             check_writable(file)
-    with kept_for_json(as_json):
+    with _options.kept_for_json(as_json):
         path = os.path.exists(source) or is_url(source) or ":" not in source
         found = source if path else import_object(source)
         with _spent(quiet=quiet) as progress:
@@ -110,12 +105,8 @@ def command(
                 found,
                 transform=import_object(transform) if transform else None,
                 step=import_object(step) if step else None,
-                batch_size=batch_size,
-                fix_batch_size=fix_batch_size,
-                budget_s=budget_s,
-                memory_limit=memory_limit,
-                approximate=approximate,
                 progress=progress,
+                **options,
             )
     if tuning.busy and not force:
         if not as_json:

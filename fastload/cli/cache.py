@@ -11,6 +11,7 @@ from .._printable import printable
 from ..storage.remote.content import clear as clear_cache
 from ..storage.remote.content import contents
 from ..storage.remote.options import RemoteOptions
+from . import _options
 
 
 @click.group(
@@ -33,7 +34,7 @@ _FOLDER = click.option(
 
 @command.command()
 @_FOLDER
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def info(cache_dir: str | None, as_json: bool) -> None:
     """Show which objects are cached, and how much of each."""
     folder = RemoteOptions(cache_dir=cache_dir).folder
@@ -54,7 +55,7 @@ def info(cache_dir: str | None, as_json: bool) -> None:
 
 @command.command()
 @_FOLDER
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.as_json
 def clear(cache_dir: str | None, as_json: bool) -> None:
     """Delete all objects that no running process uses."""
     folder = RemoteOptions(cache_dir=cache_dir).folder

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from . import pack
+from . import _options, pack
 
 
 @click.command(
@@ -17,22 +19,13 @@ Examples:
 )
 @click.argument("sources", type=click.Path(), nargs=-1, required=True)
 @click.argument("destination", type=click.Path())
-@pack.shards
-@pack.shard_size
-@click.option(
-    "--overwrite", is_flag=True,
-    help="Replace a store at DESTINATION, once the new one is complete.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+@_options.shards
+@_options.shard_size
+@_options.overwrite
+@_options.as_json
+@_options.quiet
 def command(
-    sources: tuple[str, ...],
-    destination: str,
-    shards: int | None,
-    shard_nbytes: int | None,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
+    sources: tuple[str, ...], destination: str, as_json: bool, quiet: bool, **options: Any
 ) -> None:
     """Copy the records of SOURCES, in order, into the new store DESTINATION.
 
@@ -42,12 +35,5 @@ def command(
     """
     from ..converters import concat
 
-    report = concat(
-        sources,
-        destination,
-        shards=shards,
-        shard_nbytes=shard_nbytes,
-        overwrite=overwrite,
-        progress=not (quiet or as_json),
-    )
+    report = concat(sources, destination, progress=not (quiet or as_json), **options)
     pack.show(report, quiet=quiet, as_json=as_json)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import json
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,9 +16,9 @@ from .._printable import printable
 from .._tools import picture
 from .._tools.summary import Spread, Summary, describe_count, describe_labels, summarise
 from ..errors import DataError
-from ..storage import DCT, RAW, Store, open_store
+from ..storage import Store, open_store
 from ..storage._read import read_records
-from ._storage_options import opened, storage_options
+from . import _options
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,8 +38,8 @@ Examples:
 """
 )
 @click.argument("path", type=click.Path())
-@storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.storage_options
+@_options.as_json
 @click.option(
     "--grid", type=click.Path(dir_okay=False), help="Write a contact sheet here: sheet.png."
 )
@@ -51,7 +49,7 @@ def command(
     """Show the contents of the store PATH (or of a folder of images)."""
     if grid is not None:
         picture.format_of(grid)  # raises before any work is done
-    with open_store(opened(path, storage_options)) as store:
+    with open_store(_options.opened(path, storage_options)) as store:
         summary = summarise(store)
         if as_json:
             shown = None if grid is None else _contact_sheet(store, grid)
@@ -132,7 +130,9 @@ def _contact_sheet(store: Store, path: str) -> int:
         tile = _tile(data, int(kinds[at]), size, draw)
         x, y = at % columns * _TILE, at // columns * _CELL
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
-        told = (f"{indices[at]}  {_class_of(store, int(indices[at]))}", keys[at])
+        labels = None if store.labels is None else store.labels[indices[at]].tolist()
+        label = "" if labels is None else picture.label_text(labels, store.classes)
+        told = (f"{indices[at]}  {label}", keys[at])
         for line, text in enumerate(told):
             picture.write(sheet, (x + 2, y + _TILE + line * picture.LINE), text, _TILE - 4)
     picture.save(sheet, path)
@@ -150,34 +150,17 @@ def _drawn(image: Image.Image, *, store: Store, record: int) -> Image.Image:
     return as_stored(image, joint, store, record, line=-(-max(image.size) // (_TILE - 4)))
 
 
-def _class_of(store: Store, index: int) -> str:
-    """The class of a record, or its label in digits; "" without one."""
-    if store.labels is None:
-        return ""
-    label = store.labels[index].tolist()
-    inside = isinstance(label, int) and 0 <= label < len(store.classes)
-    return store.classes[label] if inside else str(label)
-
-
 def _tile(
     data: bytes, kind: int, size: tuple[int, int], draw: Callable[[Image.Image], Image.Image]
 ) -> Image.Image:
     from PIL import Image
 
+    from .._engine.pillow import image_of
+
     most = _TILE - 4
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            if kind == RAW:
-                image = Image.frombytes("RGB", size, data)
-            else:
-                if kind == DCT:
-                    from .._engine.pillow import dct_to_jpeg
-
-                    data = dct_to_jpeg(data)
-                image = Image.open(io.BytesIO(data)).convert("RGB")
-        image = draw(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning, DataError):
+        image = draw(image_of(data, kind, size, {"path": None, "record": None, "offset": None}))
+    except DataError:
         return Image.new("RGB", (most, most), "grey")
     image.thumbnail((most, most))
     times = most // max(image.size)  # enlarges small images, which would be hard to see

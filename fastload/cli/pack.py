@@ -3,96 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import sys
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from .._base import byte_sizes
 from .._base.byte_sizes import human
 from .._base.machine.load import BUSY
 from .._printable import printable
-from ..hints import Compression, Encoding, OnPackError
-from ._stdout import kept_for_json
-from ._storage_options import storage_options
+from ..hints import Compression
+from . import _options
 from ._text import wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ..converters import Estimate, PackReport
 
 _SHOWN = 10  # number of skipped files, and of reasons, that are listed
-
-
-def size_of(
-    ctx: click.Context | None, param: click.Parameter | None, value: str | None
-) -> int | None:
-    """The bytes of an option such as 256MB or 1.5GiB."""
-    if value is None:
-        return None
-    nbytes = byte_sizes.parse(value)
-    if nbytes is None:
-        raise click.BadParameter(f"expected a size such as 256MB, got {value!r}", ctx, param)
-    return nbytes
-
-
-# Options that ``append`` and ``concat`` have too.
-quality = click.option(
-    "--quality",
-    type=click.IntRange(1, 100),
-    help="Of JPEGs that are encoded: --encode jpeg, --resize. [default: 95]",
-)
-on_error = click.option(
-    "--on-error",
-    type=click.Choice(get_args(OnPackError)),
-    default="raise",
-    show_default=True,
-    help="For a file that is truncated or not an image: stop with an error, or skip and list it.",
-)
-shards = click.option(
-    "--shards", type=click.IntRange(1), help="Write this many files of equal counts."
-)
-shard_size = click.option(
-    "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
-    help="Write several files, of at most this size: 256MB.",
-)  # fmt: skip
-
-
-# What a source has beside its images, for ``append``, too.
-_BESIDE = (
-    click.option(
-        "--image-column", metavar="NAME",
-        help="For a list: the column of paths. [default: path, filename, image ...]",
-    ),
-    click.option(
-        "--label-column", metavar="NAME",
-        help="For a list, a dataset, the fields of a store, or the JSON beside images: the label. "
-        "[default: label, class, target ...] 'cat,dog' or 'is_*': several columns of 0 and 1.",
-    ),
-    click.option(
-        "--file-column", "file_columns", metavar="NAME", multiple=True,
-        help="For a list: a column of paths whose files become a field, such as mask.",
-    ),
-    click.option(
-        "--masks", type=click.Path(), metavar="PATH",
-        help="For a folder of images: the folder of their masks, of the same names; or the path of "
-        "--annotations, whose polygons are drawn.",
-    ),
-    click.option(
-        "--annotations", type=click.Path(), metavar="PATH",
-        help="For a folder of images: their boxes and classes: COCO's .json, a folder of VOC's "
-        ".xml or YOLO's .txt, or a .txt of VOC's ImageSets.",
-    ),
-)  # fmt: skip
-
-
-def beside(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` the options about what lies beside the images."""
-    for option in reversed(_BESIDE):
-        command = option(command)
-    return command
 
 
 @click.command(
@@ -121,21 +51,7 @@ Examples:
 )
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
-@click.option(
-    "--encode",
-    type=click.Choice(get_args(Encoding)),
-    help="What a record holds: the file's bytes (keep), JPEGs without Huffman coding (dct: the "
-    "same pixels, 1.3 times the size, decoded several times faster), or the image in another "
-    "encoding. [default: keep; jpeg with --resize]",
-)
-@click.option(
-    "--resize",
-    metavar="SIZE",
-    help="256: scale the shorter side to 256 pixels, as torchvision's Resize(256). "
-    "longest:256: scale the longer side down to 256. 224x160: width and height. "
-    "crop:224: scale the shorter side to 224 and crop the central square.",
-)
-@quality
+@_options.of_images
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -147,62 +63,31 @@ Examples:
     help="val=0.1: write a tenth to DESTINATION-val, chosen by the names of the images. "
     "train: pack the folder train of a SOURCE with one folder per split.",
 )
-@beside
-@on_error
+@_options.shards
+@_options.shard_size
+@_options.storage_options
 @click.option(
-    "--check", is_flag=True,
-    help="Decode every image before it is stored, to find damage after an intact header.",
-)  # fmt: skip
-@shards
-@shard_size
-@storage_options
-@click.option(
-    "--ray", metavar="ADDRESS",
+    "--ray",
+    metavar="ADDRESS",
     help="Have tasks on a Ray cluster write the shards: auto joins the cluster of this machine, "
     "local starts one here. Needs --shards.",
-)  # fmt: skip
+)
 @click.option(
-    "--dry-run", is_flag=True,
+    "--dry-run",
+    is_flag=True,
     help="Write nothing; estimate for each encoding, from a sample, the size, the time to pack, "
     "and the loading speed.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--exif", is_flag=True, help="Rotate images by their EXIF orientation.")
+)
 @click.option(
     "--compression",
     type=click.Choice(get_args(Compression)),
     help="For an .h5 store: smaller, but several times slower to load.",
 )
-@click.option(
-    "--overwrite", is_flag=True,
-    help="Replace the store DESTINATION once the new one is complete.",
-)  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+@_options.overwrite
+@_options.as_json
+@_options.quiet
 def command(
-    source: str,
-    destination: str,
-    encode: Encoding | None,
-    resize: str | None,
-    quality: int | None,
-    workers: int | None,
-    split: str | None,
-    image_column: str | None,
-    label_column: str | None,
-    file_columns: tuple[str, ...],
-    masks: str | None,
-    annotations: str | None,
-    on_error: OnPackError,
-    check: bool,
-    shards: int | None,
-    shard_nbytes: int | None,
-    storage_options: dict[str, str | bool] | None,
-    ray: str | None,
-    dry_run: bool,
-    as_json: bool,
-    exif: bool,
-    compression: Compression | None,
-    overwrite: bool,
-    quiet: bool,
+    source: str, destination: str, dry_run: bool, as_json: bool, quiet: bool, **options: Any
 ) -> None:
     """Pack the images of SOURCE into the store DESTINATION.
 
@@ -220,50 +105,16 @@ def command(
     from ..converters import estimate, pack
 
     if dry_run:
-        if storage_options is not None:
+        if options["storage_options"] is not None:
             raise click.UsageError("--storage-option cannot be used with --dry-run")
-        with kept_for_json(as_json):
-            estimates = estimate(
-                source,
-                destination,
-                encode=encode,
-                resize=resize,
-                quality=quality,
-                workers=workers,
-                split=split,
-                image_column=image_column,
-                label_column=label_column,
-                file_columns=file_columns,
-                masks=masks,
-                annotations=annotations,
-            )
+        asked = inspect.signature(estimate).parameters
+        given = {name: value for name, value in options.items() if name in asked}
+        with _options.kept_for_json(as_json):
+            estimates = estimate(source, destination, **given)
         _show_estimates(estimates, as_json=as_json)
         return
-    with kept_for_json(as_json):
-        report = pack(
-            source,
-            destination,
-            encode=encode,
-            resize=resize,
-            quality=quality,
-            workers=workers,
-            split=split,
-            on_error=on_error,
-            exif=exif,
-            check=check,
-            shards=shards,
-            shard_nbytes=shard_nbytes,
-            compression=compression,
-            overwrite=overwrite,
-            image_column=image_column,
-            label_column=label_column,
-            file_columns=file_columns,
-            masks=masks,
-            annotations=annotations,
-            storage_options=storage_options,
-            ray=ray,
-            progress=not (quiet or as_json),
-        )
+    with _options.kept_for_json(as_json):
+        report = pack(source, destination, progress=not (quiet or as_json), **options)
     show(report, quiet=quiet, as_json=as_json)
 
 

@@ -10,7 +10,7 @@ import click
 
 from .._base.import_object import import_object
 from ..hints import Decode
-from ._stdout import kept_for_json
+from ._options import kept_for_json
 
 
 def _kinds(
@@ -70,14 +70,10 @@ def command(
     path: str,
     transform: str | None,
     joint: dict[str, Any],
-    out: str,
     samples: int,
     indices: tuple[int, ...],
-    views: int,
-    seed: int,
-    epoch: int,
-    decode: Decode,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Draw the images of PATH, a store or a folder of images, as the network will see them.
 
@@ -96,13 +92,10 @@ def command(
         shown = show(
             PackedDataset(store, joint=moving) if moving else path,
             import_object(transform) if transform else None,
-            out=out,
             samples=list(indices) or samples,
-            views=views,
-            seed=seed,
-            epoch=epoch,
-            decode=decode,
+            **options,
         )
+    out = options["out"]
     if as_json:
         found = {
             "out": out,

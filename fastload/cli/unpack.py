@@ -8,7 +8,7 @@ import json
 import click
 
 from .._base.byte_sizes import human
-from ._storage_options import opened, storage_options
+from . import _options
 
 
 @click.command(
@@ -20,10 +20,10 @@ Examples:
 )
 @click.argument("path", type=click.Path())
 @click.argument("folder", type=click.Path())
-@click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
-@storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+@_options.workers
+@_options.storage_options
+@_options.as_json
+@_options.quiet
 def command(
     path: str,
     folder: str,
@@ -39,7 +39,7 @@ def command(
     """
     from .._tools.unpack import LIST, unpack
 
-    store = opened(path, storage_options)
+    store = _options.opened(path, storage_options)
     report = unpack(store, folder, workers=workers, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))

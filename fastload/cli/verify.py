@@ -9,7 +9,7 @@ import click
 
 from .._base.byte_sizes import human
 from .._printable import printable
-from ._storage_options import opened, storage_options
+from . import _options
 
 _SHOWN = 50  # number of damaged records that are listed
 
@@ -24,9 +24,9 @@ Examples:
 )
 @click.argument("path", type=click.Path())
 @click.option("--decode", is_flag=True, help="Also decode every image, as loading would.")
-@click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
-@storage_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_options.workers
+@_options.storage_options
+@_options.as_json
 @click.option("-q", "--quiet", is_flag=True, help="Print only damaged records.")
 def command(
     path: str,
@@ -42,7 +42,7 @@ def command(
     """
     from .._tools.verify import verify
 
-    store = opened(path, storage_options)
+    store = _options.opened(path, storage_options)
     report = verify(store, decode=decode, workers=workers, progress=not (quiet or as_json))
     known = report.columns in ("right", "no checksum")
     status = 0 if known and not report.damaged else 1

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypedDict
 
 import numpy as np
 
@@ -17,6 +18,26 @@ from .base import Spans, Store
 _FETCHED = 256  # records of a remote store that are fetched at a time
 
 NOT_REGULAR = "it is not a regular file"
+REPLACED = "was the file replaced? Create the dataset again to have its size read again"
+"""What to do about an image whose size has changed."""
+
+
+class Where(TypedDict, total=False):
+    """Where a record lies, as errors name it."""
+
+    path: str | None
+    record: int | None
+    offset: int | None
+
+
+def where_of(store: Store, record: int) -> Where:
+    """Where a record lies in ``store``."""
+    spans = store.places(np.array([record], np.int64))
+    return {
+        "path": store.shown(int(spans.file[0])),
+        "record": record,
+        "offset": int(spans.offset[0]) if store.indirect is None else None,
+    }
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:

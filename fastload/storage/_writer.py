@@ -136,14 +136,18 @@ class PartialWriter(Writer):
         """Release the data before the partial is closed."""
 
 
+# The place does not take files: a missing or read-only folder, or a file system of the kernel's.
+_REFUSED = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+
+
 def write_failed(error: Exception, folder: str, kept: str = "") -> StoreError:
     """The error for a store in ``folder`` that could not be written; ``kept`` is said about it."""
-    full = (
-        "the disk is full: make room" if _full(error, folder) else "if the disk is full make room"
-    )
-    return StoreError(
-        f"writing failed: {error}{kept}; {full}, and run the same command again", path=folder
-    )
+    if getattr(error, "errno", None) in _REFUSED:
+        change = "choose a folder in which files can be made"
+    else:
+        full = "the disk is full: make" if _full(error, folder) else "if the disk is full make"
+        change = f"{full} room, and run the same command again"
+    return StoreError(f"writing failed: {error}{kept}; {change}", path=folder)
 
 
 def _full(error: Exception, folder: str) -> bool:

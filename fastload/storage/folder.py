@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -130,9 +130,11 @@ class FolderStore(Store):
             counts.append(len(paths) - before)
         empty = [name for name, count in zip(names, counts, strict=True) if not count]
         if empty:
+            others = "; ".join(map(str, left_out.sorted()[:3]))
+            more = " ..." * (len(empty) > 20) + f" ({others})" * bool(others)
             raise StoreNotFoundError(
                 f"expected images in every class folder, found none in {', '.join(empty[:20])}"
-                f"{' ...' if len(empty) > 20 else ''}: delete these folders or fill them"
+                f"{more}: delete these folders or fill them"
                 f"{empty_folders(self.path, empty)}",
                 path=self.path,
             )
@@ -302,6 +304,14 @@ def _entries(folder: str) -> tuple[list[str], list[str]]:
 
 def _collect(folder: str, paths: list[bytes], left_out: _LeftOutCounts) -> None:
     """Append the images below ``folder``: folders in the order of their paths, files by name."""
+    images_in = [(root, left_out.images_of(root, names)) for root, names in walk(folder)]
+    for root, names in sorted(images_in):
+        prefix = os.fsencode(os.path.join(root, ""))
+        paths.extend(prefix + os.fsencode(name) for name in names)
+
+
+def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """``folder`` and the folders below it, also by links, each with the names of its files."""
 
     def refuse(error: OSError) -> None:
         raise StoreError(
@@ -309,14 +319,10 @@ def _collect(folder: str, paths: list[bytes], left_out: _LeftOutCounts) -> None:
         ) from error
 
     _refuse_loop(folder)
-    images_in = []
     for root, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        images_in.append((root, left_out.images_of(root, names)))
+        yield root, names
         for name in folders:
             _refuse_loop(os.path.join(root, name))
-    for root, names in sorted(images_in):
-        prefix = os.fsencode(os.path.join(root, ""))
-        paths.extend(prefix + os.fsencode(name) for name in names)
 
 
 def _refuse_loop(folder: str) -> None:

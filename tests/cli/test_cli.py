@@ -63,10 +63,14 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         assert f"  {command}" in done.stdout
 
 
-def test_packing_does_not_wait_for_torch_to_be_imported(images: Path, tmp_path: Path) -> None:
+@pytest.mark.native
+def test_commands_do_not_wait_for_torch_to_be_imported(images: Path, tmp_path: Path) -> None:
     code = (
         "import sys\nfrom fastload.cli import main\n"
-        "for command in ('pack imgs a.lmdb', 'info a.lmdb', 'verify a.lmdb'):\n"
+        "for command in ('pack imgs a.lmdb', 'info a.lmdb', 'verify a.lmdb',\n"
+        "                'info a.lmdb --grid a.png', 'pack a.lmdb b.lmdb --encode dct',\n"
+        "                'unpack b.lmdb b', 'pack b.lmdb c.lmdb --encode raw',\n"
+        "                'unpack c.lmdb c'):\n"
         "    try: main(command.split())\n    except SystemExit as end: assert end.code == 0\n"
         "assert 'torch' not in sys.modules"
     )
@@ -543,7 +547,7 @@ def test_append_and_concat_say_what_they_did(images: Path, tmp_path: Path) -> No
     ("text", "nbytes"), [("256MB", 256_000_000), ("1.5 GiB", 3 << 29), ("7", 7)]
 )
 def test_shard_sizes_have_units(text: str, nbytes: int) -> None:
-    from fastload.cli.pack import size_of
+    from fastload.cli._options import size_of
 
     assert size_of(None, None, text) == nbytes
 

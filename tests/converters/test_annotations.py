@@ -153,6 +153,19 @@ def check(scene: Scene, store: Store) -> None:
 ANNOTATIONS = {"coco": "coco.json", "voc": "Annotations", "yolo": "labels"}
 
 
+@pytest.mark.parametrize("form", ["voc", "yolo"])
+def test_annotations_are_found_behind_links_as_images_are(
+    scene: Scene, tmp_path: Path, form: str
+) -> None:
+    for name in ("images", ANNOTATIONS[form]):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train").symlink_to(scene.root / name)
+    (tmp_path / "data.yaml").write_bytes((scene.root / "data.yaml").read_bytes())
+    folder = tmp_path / ANNOTATIONS[form]
+    pack(tmp_path / "images", tmp_path / "a.lmdb", annotations=folder)
+    check(scene, open_store(tmp_path / "a.lmdb"))
+
+
 @pytest.mark.parametrize("name", ANNOTATIONS.values(), ids=ANNOTATIONS.keys())
 def test_the_same_boxes_come_out_of_every_format(scene: Scene, tmp_path: Path, name: str) -> None:
     report = pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / name)

@@ -120,6 +120,8 @@ def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "; if the disk is full make room" in str(writer._failed(OSError(errno.EIO, "broken")))
     monkeypatch.setattr(os, "statvfs", full)
     assert "; the disk is full: make room" in str(writer._failed(OSError(errno.EIO, "broken")))
+    refused = str(writer._failed(PermissionError(errno.EACCES, "not yours")))
+    assert refused.endswith("; choose a folder in which files can be made")
     writer.abort()
 
 

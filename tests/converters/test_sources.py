@@ -27,7 +27,7 @@ from torchvision import datasets
 
 import warm
 from fastload._tools.unpack import unpack
-from fastload.converters import _alone, _estimate, _overwrite, append, concat, estimate, pack
+from fastload.converters import _estimate, _overwrite, append, concat, estimate, pack
 from fastload.converters._store_source import unique
 from fastload.converters._workplace import Workplace
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
@@ -414,14 +414,14 @@ def test_append_sees_what_was_appended_while_it_waited_for_its_turn(
     path = write(tmp_path / "a.tar")
     for name in ("one", "two"):
         write(tmp_path / f"{name}.tar", [{"key": f"{name} {i}"} for i in range(12)])
-    flock = _alone.fcntl.flock
+    flock = _overwrite.fcntl.flock
 
     def late(lock: int, how: int) -> None:
-        monkeypatch.setattr(_alone.fcntl, "flock", flock)
+        monkeypatch.setattr(_overwrite.fcntl, "flock", flock)
         append(path, tmp_path / "one.tar")
         flock(lock, how)
 
-    monkeypatch.setattr(_alone.fcntl, "flock", late)
+    monkeypatch.setattr(_overwrite.fcntl, "flock", late)
     append(path, tmp_path / "two.tar")
     assert [key[:3] for key in columns_of(path)["keys"][12::12]] == ["one", "two"]
 
@@ -971,8 +971,8 @@ def test_encodings_are_loaded_in_turn(tmp_path: Path, monkeypatch: pytest.Monkey
     turns: list[tuple[str, int]] = []
     made = _estimate._loader
 
-    def loader(source: Any, chunk: Any, threads: int, store: str, stack: Any) -> Any:
-        load = made(source, chunk, threads, store, stack)
+    def loader(source: Any, chunk: Any, threads: int, store: str) -> Any:
+        load = made(source, chunk, threads, store)
 
         def told(epoch: int) -> float:
             turns.append((Path(store).stem, epoch))
@@ -988,6 +988,28 @@ def test_encodings_are_loaded_in_turn(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(_estimate, "_PIXELS", 2 * 60 * 50)
     few = {one.encode: one.sampled for one in estimate(path, tmp_path / "b.lmdb", workers=1)}
     assert few["raw"] == 2
+
+
+def test_a_list_may_be_in_utf_16_as_excel_saves_unicode(tmp_path: Path) -> None:
+    (tmp_path / "ä.png").write_bytes(picture(1, 8, 8))
+    (tmp_path / "l.tsv").write_bytes("path\tlabel\r\nä.png\tKüche\r\n".encode("utf-16"))
+    pack(tmp_path / "l.tsv", tmp_path / "a.lmdb")
+    store = open_store(tmp_path / "a.lmdb")
+    assert store.keys(np.arange(1)) == ["ä.png"] and store.classes == ["Küche"]
+    (tmp_path / "cut.csv").write_bytes("path,label\n".encode("utf-16")[:-1])
+    with pytest.raises(StoreError, match="the list cannot be read"):
+        pack(tmp_path / "cut.csv", tmp_path / "b.lmdb")
+
+
+def test_progress_ends_where_all_is_done_though_some_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture(1, 8, 8))
+    (tmp_path / "l.csv").write_text("path,label\na.png,x\na.png,\na.png,y\n")
+    told: list[tuple[int, int | None]] = []
+    pack(
+        tmp_path / "l.csv", tmp_path / "a.lmdb", on_error="skip",
+        progress=lambda done, total, nbytes: told.append((done, total)),
+    )  # fmt: skip
+    assert told[-1] == (2, 2)
 
 
 def test_paths_in_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:

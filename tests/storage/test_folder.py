@@ -251,3 +251,14 @@ def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(tmp_path: Path
     os.mkfifo(folder / "0.jpg")
     with pytest.raises(StoreError, match="cannot read the record: it is not a regular file"):
         list(FastLoader(dataset, sampler=[0], **options))
+
+
+def test_a_class_folder_whose_files_are_no_images_by_name_says_what_they_are(
+    tmp_path: Path,
+) -> None:
+    for name in ("a/1.png", "b/1", "b/2"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(picture(1, 4, 4))
+    said = r"found none in b \(2 files, such as .*/b/1: Pillow, .* without a suffix\): delete"
+    with pytest.raises(StoreNotFoundError, match=said):
+        FolderStore(tmp_path)

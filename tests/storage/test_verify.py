@@ -244,7 +244,7 @@ def test_a_folder_that_cannot_be_made_says_why(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     monkeypatch.setattr(os, "mkdir", refuse)  # root may write anywhere
-    with pytest.raises(StoreError, match="Permission denied: choose another folder"):
+    with pytest.raises(StoreError, match=r"Permission denied: choose another folder$"):
         unpack(path, tmp_path / "out")
 
 

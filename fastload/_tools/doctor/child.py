@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from ..._base.machine import cpu, memory
-from .counters import Counters
+from .counters import SUMS, Counters
 from .observation import Observation
 from .places import Places
 from .profiler import Profiler, functions
@@ -53,10 +53,7 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     seen.running = sampler.stop()
     seen.growth_nbytes = sampler.growth()
     seen.process_threads = int(counters.most("threads"))
-    for name in (
-        "fetch_s", "fetch_cpu_s", "fetched", "loads", "load_s", "load_pixels", "resizes",
-        "resize_s", "opens", "open_nbytes",
-    ):  # fmt: skip
+    for name in SUMS:
         kind = type(getattr(seen, name))
         setattr(seen, name, kind(counters.total(name)))
     profiler.write()

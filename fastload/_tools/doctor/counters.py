@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 _Loaded = TypeVar("_Loaded")
 
 _ROWS = 256
-_NAMES = (
+SUMS = (
     "fetch_s", "fetch_cpu_s", "fetched", "loads", "load_s", "load_pixels", "resizes", "resize_s",
-    "opens", "open_nbytes", "threads", "batches",
+    "opens", "open_nbytes",
 )  # fmt: skip
+"""The counters that an ``Observation`` has, summed over all processes."""
+
+_NAMES = (*SUMS, "threads", "batches")
 
 
 class Counters:

@@ -11,138 +11,89 @@ _WARM_UP = 2  # first batches of a run, in which memory is allocated and kernels
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaterialisedSeen:
-    """Code of the dataset that asks for the pixels of a deferred image.
+    """Code of the dataset that asks for the pixels of a deferred image."""
 
-    Attributes:
-        function, where: what it calls, and the call's ``file:line``.
-        images: for how many of the images that were opened, as a share; more than 1 if it asks for
-            several parts of one.
-        share: part of the time for a batch that it takes.
-    """
-
-    function: str
-    where: str
-    images: float
-    share: float
+    function: str  # what it calls
+    where: str  # ``file:line`` of the call
+    images: float  # share of the images that were opened; above 1 if it asks for parts of one
+    share: float  # part of the time for a batch that it takes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FastSeen:
-    """The trial of FastLoader in a loader's place.
+    """The trial of FastLoader in a loader's place."""
 
-    Attributes:
-        native: whether an engine reads the dataset.
-        defers: whether the dataset's own code runs, over images that are decoded later.
-        reason: why no engine reads it.
-        materialised: what has them decoded earlier, the longest time first.
-        batch_s: time for a batch, without a training step.
-        error: standard error of ``batch_s``, relative to it.
-        ahead: whether it prefetches batches while the step runs.
-    """
-
-    native: bool
-    defers: bool = False
-    reason: str = ""
+    native: bool  # whether an engine reads the dataset
+    defers: bool = False  # whether its own code runs, over images that are decoded later
+    reason: str = ""  # why no engine reads it
+    # What has images decoded earlier, the longest time first.
     materialised: list[MaterialisedSeen] = dataclasses.field(default_factory=list)
-    batch_s: float = 0.0
-    error: float = 0.0
-    ahead: bool = True
+    batch_s: float = 0.0  # time for a batch, without a training step
+    error: float = 0.0  # standard error of ``batch_s``, relative to it
+    ahead: bool = True  # whether it prefetches batches while the step runs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FunctionSeen:
-    """A function in which the dataset's code spends time.
+    """A function in which the dataset's code spends time, by the profiler's samples of it."""
 
-    Attributes:
-        name: with its class; or of the torchvision transform.
-        where: ``file:line`` of its definition; for a torchvision transform, of the call.
-        line: ``file:line`` of the line in it that was sampled most often.
-        looks: number of the profiler's samples of the dataset's code.
-        share: share of these samples in this function.
-        line_share: share of the function's samples at ``line``.
-    """
-
-    name: str
-    where: str
+    name: str  # with its class; or of the torchvision transform
+    where: str  # ``file:line`` of its definition; for a torchvision transform, of the call
     torchvision: bool
-    line: str
-    looks: int
-    share: float
-    line_share: float
+    line: str  # ``file:line`` of the line in it that was sampled most often
+    looks: int  # number of samples
+    share: float  # of these samples, in this function
+    line_share: float  # of the function's samples, at ``line``
 
 
 @dataclasses.dataclass(kw_only=True)
 class LoaderSeen:
-    """One DataLoader of the script, and the loop over it.
+    """One DataLoader of the script, and the loop over it. Places are ``file:line``, "" if unknown.
 
-    Attributes:
-        kind: class name of the loader.
-        made: ``file:line`` in the user's code where the loader was created; "" if unknown.
-        looped: ``file:line`` of the loop over it.
-        called: ``file:line`` of the call of the model in the loop.
-        dataset: class name of its dataset.
-        batches: batches per epoch; 0 if unknown.
-        epochs: the sampler's epoch at the start of each epoch of the loop; empty for a sampler
-            without ``set_epoch``, or one that does not shuffle.
-        samples: length of the dataset; 0 if it has none.
-        num_workers, batch_size, pin_memory, persistent_workers: attributes of the loader.
-        shuffled: whether the order is random.
-        waits_s: waiting time for each batch except the first of an epoch.
-        steps_s: time between two batches, for each.
-        starts_s: waiting time for the first batch of each epoch.
-        laps_s: wait and step together, for each batch except the first of an epoch.
-        images: number of samples in all batches.
-        batch_nbytes: size of the tensors in a batch.
-        image_shape, image_dtype: of the first tensor with four dimensions; empty without one.
-        image_shapes: number of different shapes, without the last batch of an epoch.
-        backwards: number of calls of ``backward`` in the loop.
-        forwards: number of calls of the outermost module in the loop.
-        grad, train_mode, autocast, channels_last: how many of these calls were with gradients, in
-            training mode, under autocast, with channels_last images.
-        items: number of calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the
-            loop, by place; without those of torch itself, for instance of an optimiser.
-        held: Python objects of the dataset whose pages workers copy; or "".
-        network_s: time in which the making of batches waited for remote bytes.
-        remote_nbytes, remote_requests: remote bytes, and the requests for them.
-        remote_hit_nbytes: bytes that were in the cache instead.
-        fast: trial of FastLoader in its place; None if it was not tried.
+    ``num_workers``, ``batch_size``, ``pin_memory`` and ``persistent_workers`` are its attributes.
     """
 
-    kind: str = ""
-    made: str = ""
-    looped: str = ""
-    called: str = ""
-    dataset: str = ""
-    batches: int = 0
+    kind: str = ""  # class name of the loader
+    made: str = ""  # where the user's code created it
+    looped: str = ""  # where it loops over it
+    called: str = ""  # where it calls the model in the loop
+    dataset: str = ""  # class name of its dataset
+    batches: int = 0  # per epoch; 0 if unknown
+    # The sampler's epoch at the start of each; none without ``set_epoch`` or without shuffling.
     epochs: list[int] = dataclasses.field(default_factory=list)
-    samples: int = 0
+    samples: int = 0  # length of the dataset; 0 if it has none
     num_workers: int = 0
     batch_size: int = 1
     pin_memory: bool = False
     persistent_workers: bool = False
-    shuffled: bool = False
+    shuffled: bool = False  # whether the order is random
+    # Waiting time for each batch except the first of an epoch.
     waits_s: list[float] = dataclasses.field(default_factory=list)
-    steps_s: list[float] = dataclasses.field(default_factory=list)
-    starts_s: list[float] = dataclasses.field(default_factory=list)
+    steps_s: list[float] = dataclasses.field(default_factory=list)  # between two batches
+    starts_s: list[float] = dataclasses.field(default_factory=list)  # wait for an epoch's first
+    # Wait and step together, for each batch except the first of an epoch.
     laps_s: list[float] = dataclasses.field(default_factory=list)
-    images: int = 0
-    batch_nbytes: int = 0
+    images: int = 0  # samples in all batches
+    batch_nbytes: int = 0  # of the tensors in a batch
+    # Of the first tensor with four dimensions; empty without one.
     image_shape: list[int] = dataclasses.field(default_factory=list)
     image_dtype: str = ""
-    image_shapes: int = 0
-    backwards: int = 0
-    forwards: int = 0
-    grad: int = 0
-    train_mode: int = 0
-    autocast: int = 0
-    channels_last: int = 0
+    image_shapes: int = 0  # different ones, without the last batch of an epoch
+    backwards: int = 0  # calls of ``backward`` in the loop
+    forwards: int = 0  # calls of the outermost module; below, how many of them were
+    grad: int = 0  # with gradients
+    train_mode: int = 0  # in training mode
+    autocast: int = 0  # under autocast
+    channels_last: int = 0  # with channels_last images
+    # Calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the loop, by place, without
+    # those of torch itself, for instance of an optimiser.
     items: dict[str, int] = dataclasses.field(default_factory=dict)
-    held: str = ""
-    network_s: float = 0.0
+    held: str = ""  # Python objects of the dataset whose pages workers copy
+    network_s: float = 0.0  # in which the making of batches waited for remote bytes
     remote_nbytes: int = 0
     remote_requests: int = 0
-    remote_hit_nbytes: int = 0
-    fast: FastSeen | None = None
+    remote_hit_nbytes: int = 0  # that were in the cache instead
+    fast: FastSeen | None = None  # trial of FastLoader in its place; None if it was not tried
 
     @property
     def wait_s(self) -> float:
@@ -193,53 +144,33 @@ class LoaderSeen:
 
 @dataclasses.dataclass(kw_only=True)
 class Observation:
-    """What was observed in the whole script.
+    """What was observed in the whole script."""
 
-    Attributes:
-        loaders: in the order of their first use.
-        cpus: number of CPUs that the script may use.
-        cuda: whether there is a CUDA device.
-        memory_nbytes: available memory.
-        benchmark: ``torch.backends.cudnn.benchmark``.
-        convolutions: whether the model has any.
-        running: mean number of running threads of the script.
-        process_threads: torch's threads per operation, in the worker processes.
-        growth_nbytes: growth of all worker processes together per batch; 0 if the run is too short.
-        fetch_s: time in the dataset's code, summed over processes.
-        fetch_cpu_s: part of ``fetch_s`` spent computing or waiting for a free CPU.
-        fetched: number of samples.
-        loads, load_s, load_pixels: images decoded by Pillow, the time, and their pixels.
-        resizes, resize_s: whole images that were resized to a smaller size, and the time.
-        opens, open_nbytes: files the dataset opened for reading, and their size.
-        functions: the functions of the dataset's code by their time, longest first.
-        cuda_only: settings that the script makes only with CUDA, see ``sources.py``.
-        error: how the script failed, or "".
-        error_where: ``file:line`` of the script's code at which it failed, or "".
-    """
-
-    loaders: list[LoaderSeen] = dataclasses.field(default_factory=list)
-    cpus: int = 1
-    cuda: bool = False
-    memory_nbytes: int = 0
-    benchmark: bool = False
-    convolutions: bool = False
-    running: float = 0.0
-    process_threads: int = 1
-    growth_nbytes: float = 0.0
-    fetch_s: float = 0.0
-    fetch_cpu_s: float = 0.0
-    fetched: int = 0
-    loads: int = 0
+    loaders: list[LoaderSeen] = dataclasses.field(default_factory=list)  # by their first use
+    cpus: int = 1  # that the script may use
+    cuda: bool = False  # whether there is a CUDA device
+    memory_nbytes: int = 0  # available
+    benchmark: bool = False  # ``torch.backends.cudnn.benchmark``
+    convolutions: bool = False  # whether the model has any
+    running: float = 0.0  # mean number of running threads of the script
+    process_threads: int = 1  # torch's threads per operation, in the worker processes
+    growth_nbytes: float = 0.0  # of all workers together, per batch; 0 if the run is too short
+    fetch_s: float = 0.0  # in the dataset's code, summed over processes
+    fetch_cpu_s: float = 0.0  # part of it spent computing or waiting for a free CPU
+    fetched: int = 0  # samples
+    loads: int = 0  # images decoded by Pillow, the time, and their pixels
     load_s: float = 0.0
     load_pixels: int = 0
-    resizes: int = 0
+    resizes: int = 0  # whole images that were resized to a smaller size, and the time
     resize_s: float = 0.0
-    opens: int = 0
+    opens: int = 0  # files the dataset opened for reading, and their size
     open_nbytes: int = 0
+    # The functions of the dataset's code by their time, longest first.
     functions: list[FunctionSeen] = dataclasses.field(default_factory=list)
+    # Settings that the script makes only with CUDA, see ``sources.py``.
     cuda_only: list[str] = dataclasses.field(default_factory=list)
-    error: str = ""
-    error_where: str = ""
+    error: str = ""  # how the script failed
+    error_where: str = ""  # ``file:line`` of the script's code at which it failed
 
     @property
     def training(self) -> LoaderSeen | None:

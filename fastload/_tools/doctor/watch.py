@@ -219,7 +219,7 @@ class Watch:
         seen.forwards += 1
         seen.grad += torch.is_grad_enabled()
         seen.train_mode += module.training
-        seen.autocast += _autocast()
+        seen.autocast += torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
         images = next((tensor for tensor in tensors(inputs) if tensor.dim() == 4), None)
         if images is not None:
             seen.channels_last += images.is_contiguous(memory_format=torch.channels_last)
@@ -257,7 +257,3 @@ def _length(sized: object) -> int:
         return len(sized)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return 0
-
-
-def _autocast() -> bool:
-    return torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")

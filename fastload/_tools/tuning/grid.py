@@ -16,53 +16,36 @@ _CACHES = (None, "dct", "decoded")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The settings that may be tried.
+    """The settings that may be tried: those of a coarse grid for a machine, and their neighbours.
 
-    ``workers`` and ``batches`` are values of the coarse grid, ascending; ``most_workers`` and
-    ``most_batch`` limit refinement. ``scaling``: whether decode="scaled" is tried.
+    ``batch_size`` is the one in use; ``fixed``: no other is tried. ``samples``: of the dataset.
+    ``scaling``: whether decode="scaled" is tried.
     """
 
-    workers: tuple[int, ...]
-    batches: tuple[int, ...]
-    most_workers: int
-    most_batch: int
-    fixed_batch: bool
+    cpus: int
+    batch_size: int
+    fixed: bool
+    samples: int
     caches: bool
     pinning: bool
     scaling: bool
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        cpus: int,
-        batch_size: int,
-        fixed: bool,
-        samples: int,
-        caches: bool,
-        pinning: bool,
-        scaling: bool,
-    ) -> Grid:
-        """The coarse grid for a machine: few values, a factor of two to four apart.
+    @property
+    def workers(self) -> list[int]:
+        """Of the coarse grid: a factor of two to four apart.
 
         More than twice as many workers as CPUs are tried too, because they help if samples wait for
         a disk or a network.
         """
-        workers = sorted({0, 1, max(1, cpus // 2), cpus, 2 * cpus, 4 * cpus})
-        sizes = {batch_size} if fixed else {batch_size, 16, BATCH_SIZE, 256}
+        cpus = self.cpus
+        return sorted({0, 1, max(1, cpus // 2), cpus, 2 * cpus, 4 * cpus})
+
+    @property
+    def batches(self) -> list[int]:
+        """Batch sizes of the coarse grid, ascending."""
+        sizes = {self.batch_size, *(() if self.fixed else (16, BATCH_SIZE, 256))}
         # A batch larger than the dataset says nothing about training on it.
-        fitting = {min(size, max(1, samples)) for size in sizes}
-        most_batch = min(2 * max(fitting), max(1, samples))
-        return cls(
-            workers=tuple(workers),
-            batches=tuple(sorted(fitting)),
-            most_workers=8 * cpus,
-            most_batch=most_batch,
-            fixed_batch=fixed,
-            caches=caches,
-            pinning=pinning,
-            scaling=scaling,
-        )
+        return sorted({min(size, max(1, self.samples)) for size in sizes})
 
     def coarse(self) -> list[Point]:
         """The points of the coarse grid."""
@@ -71,11 +54,12 @@ class Grid:
     def near(self, point: Point) -> Iterator[Point]:
         """The neighbours of ``point``, with one value changed."""
         for workers in {point.num_workers - 1, point.num_workers + 1, point.num_workers * 2}:
-            if 0 <= workers <= self.most_workers:
+            if 0 <= workers <= 8 * self.cpus:
                 yield dataclasses.replace(point, num_workers=workers)
-        if not self.fixed_batch:
+        if not self.fixed:
+            sizes = self.batches
             for size in {point.batch_size // 2, point.batch_size * 2}:
-                if self.batches[0] <= size <= self.most_batch:
+                if sizes[0] <= size <= min(2 * sizes[-1], max(1, self.samples)):
                     yield dataclasses.replace(point, batch_size=size)
         for prefetch in {point.prefetch_factor // 2, point.prefetch_factor * 2}:
             if point.num_workers and 1 <= prefetch <= _MAX_PREFETCH:

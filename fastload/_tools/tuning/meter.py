@@ -7,7 +7,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import torch
@@ -24,21 +24,14 @@ _SAMPLES, _SAMPLED_S = 8, 1.0  # samples that tell what the dataset does, and th
 
 @dataclasses.dataclass
 class Trial:
-    """The measurements of one setting.
-
-    Attributes:
-        rates: images/s, one value per block of some batches.
-        filling: images/s of an epoch that fills the cache, one value per visit; empty without a
-            cache.
-        overhead_s: what a visit took beside the time to measure: start, warm-up, filling a cache.
-        reason: why it was not measured, or how it failed; "" if it was measured.
-    """
+    """The measurements of one setting, in images/s."""
 
     point: Point
-    rates: list[float] = dataclasses.field(default_factory=list)
+    rates: list[float] = dataclasses.field(default_factory=list)  # of blocks of some batches
+    # Of epochs that fill the cache, one for each visit; none without a cache.
     filling: list[float] = dataclasses.field(default_factory=list)
-    overhead_s: float = 0.0
-    reason: str = ""
+    overhead_s: float = 0.0  # of a visit, beside measuring: start, warm-up, filling a cache
+    reason: str = ""  # why it was not measured, or how it failed
 
     @property
     def rate(self) -> float:
@@ -158,22 +151,11 @@ class Meter:
         assert self.step is not None
         point = Point(num_workers=0, batch_size=batch_size)
         batch = next(iter(self.target.loader(point)))
-        return statistics.median(rates_of(_Same(batch), self.step, point, seconds))
+        return statistics.median(rates_of([batch], self.step, point, seconds))
 
     def loader_rate(self, point: Point, seconds: float) -> float:
         """Images/s of the loader alone."""
         return statistics.median(rates_of(self.target.loader(point), None, point, seconds))
-
-
-class _Same:
-    """One batch, repeated without end."""
-
-    def __init__(self, batch: object) -> None:
-        self._batch = batch
-
-    def __iter__(self) -> Iterator[object]:
-        while True:
-            yield self._batch
 
 
 def rates_of(

@@ -31,14 +31,6 @@ def places(tuning: Tuning) -> list[Tried]:
     return list(tried_at.values())
 
 
-def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
-    """(num_workers, batch_size) -> images/s of the fastest setting measured there."""
-    return {
-        (tried.point.num_workers, tried.point.batch_size): tried.images_per_s
-        for tried in places(tuning)
-    }
-
-
 def summary(tuning: Tuning) -> list[tuple[str, str]]:
     """The result as rows of (name, words)."""
     best = f"best for batch_size={tuning.batch_size}, the one in use"
@@ -135,7 +127,9 @@ def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
 
 def heat_map(tuning: Tuning) -> list[str]:
     """The lines of a table in HTML: images/s by num_workers and batch size."""
-    rate_at = cells(tuning)
+    rate_at = {
+        (one.point.num_workers, one.point.batch_size): one.images_per_s for one in places(tuning)
+    }
     workers = sorted({place[0] for place in rate_at})
     sizes = sorted({place[1] for place in rate_at})
     best = max(rate_at.values())

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..._base.keywords import names_nearest
+from ..._base.machine.cpu import available as cpus
 from ..._base.machine.load import BUSY, Others
 from ..._run.point import Point
 from ..._run.tuned_file import fingerprint, machine
@@ -26,7 +27,7 @@ from ...errors import UsageError
 from .grid import BATCH_SIZE, Grid
 from .meter import Meter, Trial
 from .result import TIED, Tried, Tuning
-from .target import Target, cpus, target_of
+from .target import Target, target_of
 
 _GRID, _REFINE, _FINAL = 0.4, 0.73, 1.0  # of the search: when each part ends
 _BESIDE = 0.25, 0.5  # of the budget: least and most that the comparison with torch may take
@@ -117,7 +118,7 @@ class _Search:
     def run(self, batch_size: int, *, fixed: bool, approximate: bool) -> Tuning:
         target = self._meter.target
         self._batch_size = batch_size
-        grid = Grid.of(
+        grid = Grid(
             cpus=cpus(),
             batch_size=batch_size,
             fixed=fixed,

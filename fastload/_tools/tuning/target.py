@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 
-from ..._base.machine import cpu
 from ..._base.torch_loader import DataLoader, PlainLoader
 from ..._loader import FastLoader
 from ..._run.order import SeededSampler
@@ -27,19 +25,20 @@ _KEPT = ("collate_fn", "worker_init_fn", "multiprocessing_context", "pin_memory"
 
 
 class Endless(Sampler[int]):
-    """Random permutations of ``count`` indices, one after another without end.
+    """The indices below ``count``, again and again: as they are, or each time in a random order.
 
     All batches are full and no epoch has to be started, so a small dataset is measured like a large
     one.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, *, shuffled: bool) -> None:
+        self._count, self._shuffled = count, shuffled
 
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng(0)
         while True:
-            yield from generator.permutation(self._count).tolist()
+            order = np.arange(self._count)
+            yield from (generator.permutation(order) if self._shuffled else order).tolist()
 
     def __len__(self) -> int:
         return self._count
@@ -47,21 +46,14 @@ class Endless(Sampler[int]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """A dataset and the arguments for loading it.
+    """A dataset and the arguments for loading it."""
 
-    Attributes:
-        name: the user's name for it.
-        plain: dataset for torch's DataLoader, for comparison; it does not use fastload's engines.
-        options: further arguments of both loaders.
-        batch_size: of the given loader; None without one.
-    """
-
-    name: str
+    name: str  # the user's
     dataset: Dataset[Any]
-    plain: Dataset[Any]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    plain: Dataset[Any]  # the same for torch's DataLoader, which does not use fastload's engines
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of both loaders
     shuffled: bool = True
-    batch_size: int | None = None
+    batch_size: int | None = None  # of the given loader; None without one
 
     @property
     def iterable(self) -> bool:
@@ -78,8 +70,7 @@ class Target:
     def _order(self) -> dict[str, Sampler[int]]:
         if self.iterable:
             return {}
-        count = len(self)
-        return {"sampler": Endless(count) if self.shuffled else _Repeating(count)}
+        return {"sampler": Endless(len(self), shuffled=self.shuffled)}
 
     def loader(self, point: Point) -> FastLoader[Any]:
         """A loader with this setting and an endless sampler (except for an IterableDataset)."""
@@ -96,19 +87,6 @@ class Target:
             .explain()
             .startswith(("engine: native", "engine: python", "engine: gather"))
         )
-
-
-class _Repeating(Sampler[int]):
-    """0, 1 ... count - 1, repeated without end."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.cycle(range(self._count))
-
-    def __len__(self) -> int:
-        return self._count
 
 
 class _Decoded(Dataset[Any]):
@@ -209,8 +187,3 @@ def nbytes_of(batch: object) -> int:
     if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
         return sum(map(nbytes_of, batch))
     return 0
-
-
-def cpus() -> int:
-    """CPUs of this process."""
-    return cpu.available()

@@ -540,7 +540,7 @@ def test_the_page_stands_alone_and_shows_the_heat_map(tuning: Tuning, tmp_path: 
     parser.feed((tmp_path / "tune.html").read_text(encoding="utf-8"))
     assert parser.links == []
     shown = sorted(cell for cell in parser.cells if cell != "-")
-    assert shown == sorted(f"{rate:,.0f}" for rate in page.cells(tuning).values())
+    assert shown == sorted(f"{one.images_per_s:,.0f}" for one in page.places(tuning))
 
 
 @pytest.mark.long
@@ -595,7 +595,7 @@ def test_names_that_cannot_be_found_are_said(tmp_path: Path) -> None:
 
 
 def test_the_grid_has_neighbours_on_every_side() -> None:
-    grid = Grid.of(
+    grid = Grid(
         cpus=4,
         batch_size=100,
         fixed=False,
@@ -617,7 +617,7 @@ def test_the_grid_has_neighbours_on_every_side() -> None:
         assert all(
             not (two.cache == "decoded" and two.decode == "scaled") for two in grid.near(one)
         )
-    fixed = Grid.of(
+    fixed = Grid(
         cpus=4,
         batch_size=10,
         fixed=True,
@@ -626,7 +626,7 @@ def test_the_grid_has_neighbours_on_every_side() -> None:
         pinning=False,
         scaling=False,
     )
-    few = dataclasses.replace(grid, batches=(16, 24), most_batch=24)
+    few = dataclasses.replace(grid, samples=24)
     assert {point.batch_size for point in few.near(Point(num_workers=4, batch_size=24))} == {24}
     assert {point.decode for point in fixed.near(Point(num_workers=4, batch_size=10))} == {"exact"}
     assert {point.batch_size for point in fixed.near(Point(num_workers=4, batch_size=10))} == {10}

@@ -1,0 +1,46 @@
+"""Work that threads do a little ahead, taken in order."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@contextlib.contextmanager
+def in_order(
+    call: Callable[[_T], _R],
+    parts: Iterable[_T],
+    threads: int,
+    name: str,
+    ended: threading.Event | None = None,
+) -> Iterator[Iterator[_R]]:
+    """What ``call`` returns for each of ``parts``, in turn, while the block lasts.
+
+    ``ended`` is set when the block is left: ``call`` may look at it, and return early.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    ahead: collections.deque[Future[_R]] = collections.deque()
+
+    def results() -> Generator[_R, None, None]:
+        for part in parts:
+            ahead.append(pool.submit(call, part))
+            if len(ahead) == 2 * threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+    made = results()
+    try:
+        yield made
+    finally:
+        made.close()
+        if ended is not None:
+            ended.set()
+        pool.shutdown(wait=True, cancel_futures=True)
