@@ -11,12 +11,12 @@ A slab is free again when nothing refers to the batch in it (see ``slabs.py``).
 
 from __future__ import annotations
 
-import dataclasses
 import mmap
 import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ _MAX_HELD = 32
 _PRUNE_EVERY = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """The name of a slab, as it is sent to a worker: a file descriptor of the process ``pid``.
 
     ``inode`` tells the slab from a later file with the same descriptor.

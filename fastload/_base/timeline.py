@@ -13,13 +13,16 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import DataError, UsageError
 from .fork_lock import ForkLock
-from .timeline_picture import Span, is_picture, picture
 from .whole_file import check_writable, whole_file
+
+if TYPE_CHECKING:
+    from .timeline_picture import Span
 
 _LIMIT = 2_000_000
 """Maximum number of events, about 300 MB of JSON; later ones are only counted."""
@@ -115,6 +118,8 @@ class Timeline:
         Events of ``profiler``, a file of torch.profiler (``export_chrome_trace``), are added.
         Raises DataError if it is not such a file.
         """
+        from .timeline_picture import is_picture, picture
+
         # Both clocks run at the same rate, so one measurement of their difference is enough.
         offset = time.time_ns() - time.perf_counter_ns()
         base = 0
@@ -249,6 +254,8 @@ def trace(
         DataError: ``profiler`` is not a trace of torch.profiler.
     """
     global _active
+    from .timeline_picture import is_picture
+
     if _active is not None:
         raise UsageError(f"a trace to {_active.path!r} is already active: end it first")
     if profiler is not None and is_picture(os.fspath(path)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,8 +12,7 @@ import torch
 from .timeline import Timeline, active
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The figures measured so far.
 
     Attributes:

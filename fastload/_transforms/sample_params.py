@@ -21,12 +21,13 @@ from .._base import philox
 from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
 from .geometry.geometry_log import GeometryLog
-from .pixels import operations
-from .pixels.erasing import NUMBERS, ErasedBoxes
 from .plan import Plan
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # many transforms only crop, resize and flip
     import numpy.typing as npt
+
+    from .pixels import operations
+    from .pixels.erasing import ErasedBoxes
 
 _PIXELS, _ERASING = 4096, 8192
 _MAX_TURNED = 65535  # pixels of a side of a rotated image; pixels/pixels.cpp
@@ -105,6 +106,8 @@ def built(
     than others get some that do nothing. ``looks`` are of the frames after the first one,
     ``erased`` the rectangles.
     """
+    from .pixels import operations
+
     frames = np.empty((n, 1 + len(looks), 11), np.int32)
     frames[:] = (0, 0, *size, *size, 0, 0, 0, *size)
     counts, width = [0] * len(looks), 0
@@ -160,6 +163,8 @@ def draw(
         log.fill = plan.mask_fill
     if not plan.stages and not plan.erasing:
         return draws.draw(plan.ops, sizes, log=log, **given), None  # type: ignore[arg-type]
+    from .pixels import operations
+
     counters = draws.counters(indices, repeats)
     numbers = _Numbers(seed, epoch, counters)
     frame = Frame.of(sizes, indices, log)
@@ -270,6 +275,8 @@ def rectangles(
 
 
 def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) -> ErasedBoxes:
+    from .pixels.erasing import NUMBERS, ErasedBoxes
+
     boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
     keys = np.zeros((n, len(plan.erasing)), np.uint64)
     for e, fill in enumerate(plan.erasing):
@@ -302,6 +309,8 @@ class _Numbers:
 
 def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:
     """Log the flips among the operations on pixels; joint plans have no other that move pixels."""
+    from .pixels import operations
+
     for slot in codes.T:
         log.mirror(slot == operations.MIRROR, w, h)
         log.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
@@ -317,6 +326,8 @@ def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
 
 
 def _refuse_blur(frame: Frame, slots: operations.Slots, w: Array, h: Array) -> None:
+    from .pixels import operations
+
     codes, values = slots
     blurred = codes == operations.BLUR
     if not blurred.any():

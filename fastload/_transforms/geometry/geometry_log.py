@@ -15,8 +15,7 @@ Note [Masks]
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 _PADDING = -1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoggedCrop:
+class LoggedCrop(NamedTuple):
     """A crop to w x h pixels from (x, y); pixels outside the image get the level ``fill`` in a
     mask.
 
@@ -49,8 +47,7 @@ class LoggedCrop:
     fill: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoggedResize:
+class LoggedResize(NamedTuple):
     """A resize from before_w x before_h to w x h. All are int64 (n,)."""
 
     w: Array
@@ -59,8 +56,7 @@ class LoggedResize:
     before_h: Array
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoggedMirror:
+class LoggedMirror(NamedTuple):
     """A flip, left to right or ``vertical``, of the samples where ``which`` (bool, (n,))."""
 
     which: Array
@@ -69,8 +65,7 @@ class LoggedMirror:
     vertical: bool = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoggedSanitize:
+class LoggedSanitize(NamedTuple):
     """Removes boxes that are too small or not inside the image (``Sanitize``)."""
 
     min_size: float
@@ -147,8 +142,7 @@ class GeometryLog:
         return np.broadcast_to(np.asarray(length, np.int64), (self._n,))
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskLines:
+class MaskLines(NamedTuple):
     """The source of each row, or each column, of the resulting masks.
 
     Attributes:
