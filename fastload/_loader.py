@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import operator
 import os
@@ -22,13 +23,12 @@ from ._base.machine import cpu
 from ._base.timeline import active
 from ._base.torch_loader import DataLoader
 from ._base.trace import batch_length
-from ._engine.cache.cache import Cache
 from ._run import accelerate, route
 from ._run import progress as _progress
 from ._run import shard as _shard
-from ._run.bucket_sampler import BatchBy, BucketSampler
 from ._run.config import (
     ARGUMENTS,
+    INSTEAD,
     OURS,
     LoaderConfig,
     Sample,
@@ -40,9 +40,9 @@ from ._run.config import (
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
-from ._run.moved import refuses_moved
+from ._run.order import order_of
 from ._run.own_sampler import MadeWith, order_arguments
-from ._run.resources import Resources, inspection
+from ._run.resources import Inspection, Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
@@ -60,7 +60,7 @@ from .hints import (
 )
 
 if TYPE_CHECKING:
-    from ._run.resources import Inspection
+    from ._run.bucket_sampler import BatchBy
 
 _Batch = TypeVar("_Batch")
 
@@ -231,8 +231,7 @@ class FastLoader(DataLoader[Sample]):
     _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
     _left_out = 0  # batches that accelerate skips at the start of each epoch
 
-    @refuses_moved
-    @names_nearest
+    @functools.partial(names_nearest, instead=INSTEAD)
     def __init__(
         self,
         dataset: Dataset[Sample] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mix,
@@ -307,7 +306,7 @@ class FastLoader(DataLoader[Sample]):
             shuffle_window=shuffle_window,
             batch_by=batch_by,
             own_order=sampler is None
-            and (batch_sampler is None or isinstance(batch_sampler, BucketSampler)),
+            and (batch_sampler is None or order_of(batch_sampler).batched),
         )
         opened = open_dataset(
             dataset, seed=seed, transform=transform, target_transform=target_transform
@@ -324,10 +323,11 @@ class FastLoader(DataLoader[Sample]):
             config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
         )
         self._cursor = EpochCursor()
-        self._resources = Resources(
-            Measurements(native=False),
-            cache=Cache.of(config.cache, cache_limit, engine),
-        )
+        self._resources = Resources(Measurements(native=False))
+        if config.cache is not None or cache_limit is not None:
+            from ._engine.cache.cache import Cache
+
+            self._resources.cache = Cache.of(config.cache, cache_limit, engine)
         chosen_route = route.find(config)
         self._resources.measurements.native = isinstance(chosen_route, EngineRoute)
         self._threads = isinstance(chosen_route, EngineRoute) and chosen_route.decodes
@@ -606,7 +606,7 @@ class FastLoader(DataLoader[Sample]):
 
         It is there for tests and for looking into a running program; any release may change it.
         """
-        return inspection(self._resources)
+        return Inspection(self._resources)
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""

@@ -10,9 +10,9 @@ from fastload._base.slabs import SlabRing
 from fastload._base.trace import Stamps
 from fastload._run.bad_samples.policy import BadSamples
 from fastload._run.delivery.transfer import Delivery
-from fastload._run.epoch import Epoch
-from fastload._run.image_counts import ImageCounts
+from fastload._run.epoch_iterator import Epoch
 from fastload._run.maker import Maker, Outcome
+from fastload._run.measurements import ImageCounts
 from fastload._run.progress import Progress
 
 LARGE = PIN_FROM // 4 + 5  # int32 values: a batch that is staged

@@ -5,16 +5,25 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+from ..errors import UsageError, type_next
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def names_nearest(function: _Function, passes_to: Callable[..., Any] | None = None) -> _Function:
+def names_nearest(
+    function: _Function,
+    passes_to: Callable[..., Any] | None = None,
+    instead: Mapping[str, str] | None = None,
+) -> _Function:
     """``function``, whose TypeError for an unknown keyword argument names the nearest one.
 
-    ``passes_to``: another function, which gets its other keyword arguments.
+    Args:
+        passes_to: another function, which gets its other keyword arguments.
+        instead: what to write instead of arguments that it had once. For these it raises
+            UsageError.
     """
     parameters = dict(inspect.signature(function).parameters)
     if passes_to is not None:
@@ -23,6 +32,11 @@ def names_nearest(function: _Function, passes_to: Callable[..., Any] | None = No
     @functools.wraps(function)
     def checked(*args: Any, **named: Any) -> Any:
         for name in named.keys() - parameters.keys():
+            if instead is not None and name in instead:
+                what = function.__qualname__.removesuffix(".__init__")
+                raise UsageError(
+                    f"{name} is no argument of {what} any more{type_next(instead[name])}"
+                )
             near = difflib.get_close_matches(name, parameters, n=1)
             hint = f". Did you mean {near[0]!r}?" if near else ""
             raise TypeError(

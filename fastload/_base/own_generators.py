@@ -93,11 +93,10 @@ def _restorer(generator: Any) -> Callable[[], object]:
     return lambda: generator.set_state(state)
 
 
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-
-
 def _is_generator(part: object) -> bool:
-    return isinstance(part, _GENERATORS) and _has_state(part)
+    # Not a constant: NumPy imports its own when they are first asked for, which takes 5 ms.
+    numpys = np.random.Generator, np.random.RandomState
+    return isinstance(part, (random.Random, torch.Generator, *numpys)) and _has_state(part)
 
 
 class OwnSeeds:

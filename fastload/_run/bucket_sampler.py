@@ -30,8 +30,7 @@ from .._transforms.buckets import Buckets
 from .._transforms.plan import Plan, Views
 from .._transforms.sample_params import output_sizes
 from ..errors import UsageError
-from .index_batches import UnequalBatches
-from .order import Division, EpochSampler, Remainder, random_order
+from .order import Division, EpochSampler, Remainder, UnequalBatches, random_order
 from .shard import Shard
 
 BatchBy: TypeAlias = (
@@ -194,15 +193,7 @@ class BucketSampler(EpochSampler):
         return philox.seeds(self.seed, self.epoch, np.zeros(1, np.int64), stream)[0]
 
 
-def within(batch_sampler: object) -> BucketSampler | None:
-    """The BucketSampler that this is, or that lies in it: accelerate and timm wrap them."""
-    while batch_sampler is not None and not isinstance(batch_sampler, BucketSampler):
-        inner = getattr(batch_sampler, "sampler", None)
-        batch_sampler = getattr(batch_sampler, "batch_sampler", inner)
-    return batch_sampler
-
-
-def one_size(batch_by: BatchBy | None) -> bool:
+def one_size(batch_by: BatchBy) -> bool:
     """Whether it makes batches of images of one size."""
     return isinstance(batch_by, Buckets) or _is_aspect(batch_by)
 

@@ -38,14 +38,15 @@ from ..hints import (
     NumWorkers,
     OnError,
 )
-from . import bucket_sampler, shard
+from . import shard
 from .bad_samples import policy
-from .bucket_sampler import BatchBy
-from .order import Division, Order, order_of
+from .order import Division, Order, grouped, order_of
 from .shard import Shard, ShardBy
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from .bucket_sampler import BatchBy
 
     # The default is for paths, which have no sample type: FastLoader("imgs.lmdb") is a
     # FastLoader[Any].
@@ -56,13 +57,27 @@ else:
     Sample = TypeVar("Sample", covariant=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TorchArguments:
-    """The arguments of torch's DataLoader, under their own names.
+PREFETCH = 2
+"""Batches ahead by default, as in torch for each worker."""
+
+
+# Nobody compares or prints one, and for so many fields it takes a millisecond to make that code.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LoaderConfig:
+    """The arguments of a FastLoader that its epochs need, under their own names.
+
+    ``FastLoader`` describes them. To add an argument, add it here and to ``FastLoader.__init__``
+    and its docstring, and use it in the module that it is about.
 
     Attributes:
         num_workers: the number that was resolved; 0 until the route is known.
         collate_fn: fastload's ``collate`` if none was given.
+        own_order: neither a sampler nor a batch_sampler was given.
+        left_out: batches that accelerate skips at the start of each epoch; ``batch_transform``
+            counts them.
+        prepared: accelerate prepared the loader and chooses its epochs.
+        torch_workers: workers of the DataLoader whose order this loader's is: ``num_workers``, or 0
+            if that was left to fastload.
     """
 
     dataset: Any
@@ -81,24 +96,7 @@ class TorchArguments:
     persistent_workers: bool = False
     pin_memory_device: str = ""
     in_order: bool = True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoaderConfig(TorchArguments):
-    """The arguments of a FastLoader that its epochs need, under their own names.
-
-    ``FastLoader`` describes them. To add an argument, add it here and to ``FastLoader.__init__``
-    and its docstring, and use it in the module that it is about.
-
-    Attributes:
-        own_order: neither a sampler nor a batch_sampler was given.
-        left_out: batches that accelerate skips at the start of each epoch; ``batch_transform``
-            counts them.
-        prepared: accelerate prepared the loader and chooses its epochs.
-        torch_workers: workers of the DataLoader whose order this loader's is: ``num_workers``, or 0
-            if that was left to fastload.
-    """
-
+    # fastload's own:
     snapshot_every_n_steps: int | None = 1
     engine: Engine = "auto"
     dtype: torch.dtype | None = None
@@ -145,14 +143,16 @@ class LoaderConfig(TorchArguments):
                 raise UsageError(
                     "shuffle_window: expected shuffle=True, got a sampler, which makes the order"
                 )
-        self._check_batch_by()
+        if self.batch_by is not None:
+            self._check_batch_by(self.batch_by)
         policy.check(self.on_error, self.max_errors)
         if self.on_error == "refill" and self.batch_sampler is not None and self.batch_size is None:
             raise UsageError(
                 "on_error='refill': expected a sampler and a batch_size, as it divides the order "
                 "into batches itself, got a batch_sampler; use on_error='replace'"
             )
-        shard.check(self.shard)
+        if self.shard is not False:
+            shard.check(self.shard)
         if self.shard and isinstance(self.dataset, IterableDataset):
             raise UsageError(
                 "shard: expected a map-style dataset, got an IterableDataset, which divides "
@@ -173,10 +173,10 @@ class LoaderConfig(TorchArguments):
                 "ones: use cache='dct' or 'ram', or decode='exact'"
             )
 
-    def _check_batch_by(self) -> None:
-        if self.batch_by is None:
-            return
-        bucket_sampler.check(self.batch_by)
+    def _check_batch_by(self, batch_by: BatchBy) -> None:
+        from . import bucket_sampler
+
+        bucket_sampler.check(batch_by)
         if self.iterable or isinstance(self.dataset, (Mix, MixDataset)):
             raise UsageError(
                 "batch_by: expected a map-style dataset, whose samples can come in any order, got "
@@ -189,7 +189,7 @@ class LoaderConfig(TorchArguments):
                 "on_error='refill' takes samples from the end of the order, which batch_by divides "
                 "into groups: use on_error='replace'"
             )
-        if bucket_sampler.within(self.batch_sampler) is not None:
+        if grouped(self.batch_sampler) is not None:
             return  # made by an earlier loader, which a trainer rebuilds
         if not self.own_order:
             raise UsageError("batch_by makes the order: expected neither sampler nor batch_sampler")
@@ -281,6 +281,10 @@ class LoaderConfig(TorchArguments):
     @property
     def one_size(self) -> bool:
         """Whether ``batch_by`` makes batches of images of one size."""
+        if self.batch_by is None:
+            return False
+        from . import bucket_sampler
+
         return bucket_sampler.one_size(self.batch_by)
 
     @functools.cached_property
@@ -308,9 +312,9 @@ class LoaderConfig(TorchArguments):
     def epoch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:
         """The sampler that is told the epoch; it may be nested in batch samplers."""
         batches: object = self.batch_sampler
-        buckets = bucket_sampler.within(batches)
-        if buckets is not None:
-            return buckets
+        in_groups = grouped(batches)
+        if in_groups is not None:
+            return in_groups
         while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
             batches = batches.batch_sampler  # accelerate wraps batch samplers
         sampler: Sampler[Any] | Iterable[Any] | None = getattr(batches, "sampler", self.sampler)
@@ -352,16 +356,30 @@ class LoaderConfig(TorchArguments):
         return self.order.count(self.division(part))
 
 
-def _names(kind: type[TorchArguments]) -> list[str]:
-    derived = ("own_order", "left_out", "prepared", "torch_workers")
-    return [field.name for field in dataclasses.fields(kind) if field.name not in derived]
+_FIELDS = [field.name for field in dataclasses.fields(LoaderConfig)]
 
-
-ARGUMENTS: Sequence[str] = _names(LoaderConfig)
+ARGUMENTS: Sequence[str] = _FIELDS[: _FIELDS.index("own_order")]
 """The names of the arguments, which are also attributes of a FastLoader."""
 
-OURS: Sequence[str] = ARGUMENTS[len(_names(TorchArguments)) :]
+OURS: Sequence[str] = ARGUMENTS[_FIELDS.index("snapshot_every_n_steps") :]
 """The names of fastload's own arguments, which torch's ``__init__`` does not set."""
+
+_OF_PACKED = (
+    "storage_options", "cache_dir", "column", "memory_limit", "fields", "joint", "check_crc",
+)  # fmt: skip
+
+INSTEAD = {name: f"FastLoader(PackedDataset(path, {name}=...))" for name in _OF_PACKED} | {
+    "rank": "shard=(rank, world_size)",
+    "world_size": "shard=(rank, world_size)",
+    "batch_pixels": 'batch_by=("aspect", pixels), or Buckets(sizes, batch_pixels=pixels)',
+    "decode_device": 'engine="dali"',
+    "decode_on": 'engine="ray"',
+    "defer": 'engine="torch"',
+    "prefetch_device": "prefetch_factor=2",
+    "prefetch_thread": "num_workers=1",
+    "trace": 'with fastload.trace("run.json"): ...',
+}
+"""Arguments that FastLoader had once: what to write instead."""
 
 
 def check_workers(num_workers: NumWorkers | None) -> None:

@@ -19,10 +19,8 @@ from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from .config import LoaderConfig
 from .order import order_of, set_epoch_of
-from .positions import Position, Positions
-from .progress import Facts, Progress
+from .progress import Facts, Position, Positions, Progress, Stateful, is_stateful
 from .shard import Shard
-from .stateful import Stateful, is_stateful
 
 
 class SamplerWithEpoch(Protocol):

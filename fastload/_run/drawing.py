@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, RandomSampler
+from typing_extensions import override
 
 from .._base.indices import as_indices, repeats_within
 from ..errors import UsageError
-from .index_batches import NOTHING, Batches
-from .order import order_of
+from .order import NOTHING, Batches, order_of
 
 ENDED: Any = object()
 """What ``next`` gives at the end of an order: a sampler may give anything."""
@@ -34,14 +34,8 @@ class IndexBatches(Iterator[np.ndarray]):
         skipped: how many batches of the epoch were skipped.
     """
 
-    def __init__(
-        self,
-        batches: Iterator[np.ndarray],
-        known: Batches | None = None,
-        shuffle: _Shuffle | None = None,
-    ) -> None:
+    def __init__(self, batches: Iterator[np.ndarray], known: Batches | None = None) -> None:
         self._batches = batches
-        self._shuffle = shuffle
         self.known = Batches(NOTHING, 1, False) if known is None else known
         self.skipped = 0
 
@@ -55,8 +49,6 @@ class IndexBatches(Iterator[np.ndarray]):
         asked, so it is drawn then: after a loop that was left early, and between two iterators,
         the next order is torch's.
         """
-        if self._shuffle is not None:
-            self._shuffle.asked(self.skipped + count)
 
     def prepend(self, drawn: list[np.ndarray]) -> None:
         """Put back batches that were drawn."""
@@ -79,8 +71,7 @@ def index_batches(batch_sampler: Iterable[Any], *, whole: bool = False) -> Index
             return IndexBatches(iter(known), known)
         if type(sampler) is RandomSampler and not sampler.replacement:
             if sampler.num_samples == len(sampler.data_source):
-                shuffle = _Shuffle(sampler, size, drop_last)
-                return IndexBatches(shuffle.batches(), shuffle.known, shuffle)
+                return _Shuffle(sampler, size, drop_last)
         if whole:
             known = Batches(NOTHING, size, drop_last)
             return IndexBatches(_all_batches(sampler, known), known)
@@ -188,25 +179,24 @@ def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
         yield list(indices[begin : begin + size])
 
 
-class _Shuffle:
+class _Shuffle(IndexBatches):
     """The batches that torch's RandomSampler and BatchSampler draw from the same generator.
 
     Source: ``torch.utils.data.sampler``. RandomSampler draws once more when it is exhausted.
     BatchSampler notices that before it yields an incomplete last batch. The generator ends in the
     same state here, or the order of the next epoch would differ from DataLoader's.
 
-    Attributes:
-        known: the batches; its indices are drawn with the first one.
+    The indices of ``known`` are drawn with the first batch.
     """
 
     def __init__(self, sampler: RandomSampler, size: int, drop_last: bool) -> None:
+        super().__init__(self._drawn(), Batches(NOTHING, size, drop_last))
         self._sampler = sampler
         self._size = size
         self._n = 0
         self._ends: torch.Generator | None = None  # draws once more at the end
-        self.known = Batches(NOTHING, size, drop_last)
 
-    def batches(self) -> Iterator[np.ndarray]:
+    def _drawn(self) -> Iterator[np.ndarray]:
         """The batches; the end is drawn by ``asked``."""
         self._n = len(self._sampler.data_source)
         self._ends = generator = self._sampler.generator
@@ -219,13 +209,14 @@ class _Shuffle:
 
     def batches_asked_for(self) -> Iterator[np.ndarray]:
         """The batches, each drawn when torch asks for it."""
-        for number, batch in enumerate(self.batches(), 1):
+        for number, batch in enumerate(self, 1):
             self.asked(number)
             yield batch
         self.asked(len(self.known) + 1)
 
+    @override
     def asked(self, count: int) -> None:
         """Draw what is drawn at the end, if the sampler was asked for so many batches."""
-        if self._ends is not None and count > self._n // self._size:
+        if self._ends is not None and self.skipped + count > self._n // self._size:
             torch.randperm(self._n, generator=self._ends, device=self._ends.device)
             self._ends = None

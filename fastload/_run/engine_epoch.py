@@ -23,20 +23,17 @@ from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.plan import Plan, Views
 from ..storage.base import Store
-from . import drawing, pillow_share
+from . import drawing
 from .bad_samples.batch_filler import EngineFiller, FilledBatch
-from .config import LoaderConfig
+from .config import PREFETCH, LoaderConfig
 from .cursor import EpochCursor
-from .delivery import delivery
 from .drawing import IndexBatches
-from .engine_maker import EngineMaker
+from .engine_maker import EngineMaker, Pipeline
 from .epoch_plan import EpochPlan
-from .index_batches import Batches
-from .point import PREFETCH
-from .producer import Pipeline
+from .order import Batches
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
-from .setup import Setup
+from .setup import Setup, pillow_processes
 from .shard import Shard
 
 
@@ -70,8 +67,9 @@ def maker(
             refill.times = lambda: _times(source, plan, whole)
     left_out = drawing.skip_batches(order, plan.skip) if plan.resumed else None
     known = order.known
+    pinned = _pinned(config)
     filler = EngineFiller(
-        _engine(config, resources, source, setup),
+        _engine(config, resources, source, setup, pinned=pinned),
         source,
         seed=seed,
         epoch=number,
@@ -99,7 +97,7 @@ def maker(
             _assemble,
             source,
             config.collate,
-            _pinned(config),
+            pinned,
             filler.rest is not None,
         ),
         prefetch=setup.ahead,
@@ -141,7 +139,7 @@ def _pinned(config: LoaderConfig) -> bool:
 
 
 def _engine(
-    config: LoaderConfig, resources: Resources, source: Source, setup: Setup
+    config: LoaderConfig, resources: Resources, source: Source, setup: Setup, *, pinned: bool
 ) -> BatchEngine:
     """The engine of this process for ``source``; it is kept from epoch to epoch."""
     # The process is part of the key: after a fork, the engine's threads are the parent's.
@@ -152,7 +150,6 @@ def _engine(
         if made_for == key and engine.makes(plan):
             engine.use_threads(config.num_workers)
             return engine
-    pinned = config.pinned and torch.cuda.is_available()
     ahead = setup.ahead if resources.governor is None else resources.governor.most.prefetch
     store = source.store
     if resources.cache is not None and resources.cache.serves(store):
@@ -165,7 +162,7 @@ def _engine(
         )
     processes = None
     if setup.pillow is not None and setup.pillow.processes and not setup.engine.on_device:
-        processes = pillow_share.processes(config, store, plan)
+        processes = pillow_processes(config, store, plan)
     options = EngineOptions(
         threads=config.num_workers,
         # batches ahead, the consumer's batch, and those being copied to a device
@@ -225,7 +222,9 @@ def _assemble(
     if collate_fn is collate:
         batch = batch_of(images, annotations)
         if unfinished:
-            return delivery.UnfinishedBatch(batch, filled.drawn)
+            from .delivery.delivery import UnfinishedBatch
+
+            return UnfinishedBatch(batch, filled.drawn)
     else:
         # with several views, a list of views for each sample
         each = map(list, zip(*images, strict=True)) if isinstance(images, list) else images

@@ -1,43 +1,153 @@
-"""EpochIterator: what ``iter`` of a FastLoader returns.
+"""EpochIterator: what ``iter`` of a FastLoader returns; its ``Epoch`` counts, ends and reports.
 
 As in torch, ``iter`` starts the epoch: it draws random numbers and starts workers. But trainers may
 call ``iter`` before they set the epoch; Lightning does when it resumes after the end of an epoch.
 If another epoch is set before the first batch, the started epoch is closed, torch's generators are
 restored to their states before it, and the other epoch is started.
+
+How it counts
+    An outcome counts when the maker has returned it, whether it holds a batch, an error or nothing.
+    What the maker raises (a worker died, a timeout, Ctrl-C) counts nothing: a state that is saved
+    then resumes with the batch that did not come. Batches that are on their way, to a device for
+    example, do not count yet.
+How it ends
+    success    the maker has no more: the epoch is marked as ended, and bad samples are reported.
+    early exit ``close``: nothing is marked, so a state resumes where the consumer stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
+import time
+import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from typing_extensions import override
 
+from .._base import callers
 from .._base.timeline import Timeline
 from .._base.trace import Stamps
 from .._sources.source import remote_stores
-from . import engine_epoch, epoch_plan, route
+from . import epoch_plan, route
+from .bad_samples.policy import BadSamples
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, states_of
-from .delivery import delivery
-from .epoch import Epoch, ReportedLength
 from .epoch_plan import EpochPlan
-from .maker import Maker, NoMaker, PersistentWorkers, TorchMaker
-from .measurements import Measurements
+from .maker import Maker, NoMaker, Outcome, PersistentWorkers, TorchMaker
+from .measurements import ImageCounts, Measurements
+from .progress import Progress
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute
-from .setup import Setup, decide
+
+if TYPE_CHECKING:
+    from .setup import Setup
+
+_EACH_WHOLE = (
+    "For multiprocessing data-loading, this happens if each worker process gives the whole dataset "
+    "instead of its own part (torch.utils.data.get_worker_info)."
+)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpochContext:
+class ReportedLength(NamedTuple):
+    """What an IterableDataset said of its length, in batches of so many worker processes."""
+
+    dataset: object
+    batches: int
+    workers: int
+
+    def check(self, given: int) -> None:
+        """Warn as torch does if it gave more batches."""
+        if given > self.batches:
+            warnings.warn(
+                f"Length of IterableDataset {self.dataset} was reported to be {self.batches} (when "
+                f"accessing len(dataloader)), but {given} samples have been fetched. "
+                f"{_EACH_WHOLE if self.workers else ''}",
+                stacklevel=callers.stacklevel(),
+            )
+
+
+class Epoch:
+    """One iteration, of the batches of ``maker``. It updates ``progress`` and the rest.
+
+    ``length`` is what an IterableDataset reported; None: no warning of more batches.
+
+    Attributes:
+        yielded: batches that the consumer got, and those that were skipped before.
+    """
+
+    def __init__(
+        self,
+        maker: Maker,
+        progress: Progress,
+        stamps: Stamps,
+        bad: BadSamples,
+        images: ImageCounts,
+        length: ReportedLength | None = None,
+    ) -> None:
+        self.maker = maker
+        self.progress = progress
+        self.yielded = self._before = progress.batches
+        self._settle = maker.settle
+        self._stamps = stamps
+        self._bad = bad
+        self._images = images
+        self._length = length
+        self._samples = 0
+
+    def next(self) -> Any:
+        """The next batch. Raises what took its place, or StopIteration at the end."""
+        if self._settle is not None:
+            self._settle()
+        begin_ns = time.perf_counter_ns()
+        maker = self.maker
+        while True:
+            try:
+                outcome = next(maker)
+            except StopIteration:
+                self._end(begin_ns)
+                raise
+            self._count(outcome)
+            if outcome.error is not None:
+                # Its traceback refers to this frame: a cycle that would keep the maker.
+                error, outcome.error = outcome.error, None
+                try:
+                    raise error
+                finally:
+                    del error
+            if not outcome.empty:
+                break
+        self.yielded += 1
+        if self._length is not None:
+            self._length.check(self.yielded - self._before)
+        self._stamps.batch(outcome.samples, begin_ns)
+        batch, outcome.batch = outcome.batch, None  # a thread may hold the outcome for a while
+        return batch
+
+    def _count(self, outcome: Outcome) -> None:
+        self.progress.count(outcome)
+        self._samples += outcome.samples
+        if outcome.clock is not None:
+            self._stamps.worker(outcome.clock)
+        if outcome.report is not None:
+            self._images.add(outcome.report)
+        if outcome.bad:
+            self._samples += len(outcome.bad)
+            self._bad.add(outcome.bad, self._samples)
+
+    def _end(self, begin_ns: int) -> None:
+        if not self.progress.ended:
+            self.progress.ended = not self.progress.unordered  # that never has a state
+            self._bad.report(self.progress.epoch, self._samples)
+        self._stamps.ended(begin_ns)
+
+
+class EpochContext(NamedTuple):
     """What an EpochIterator needs from its loader, which this does not keep alive.
 
     Attributes:
@@ -117,7 +227,45 @@ class EpochIterator(_BaseDataLoaderIter):
         self._process = os.getpid()
 
     def _begin(self) -> None:
-        self._epoch = _epoch(self._context, self._persistent, self._states)
+        """Start the next epoch."""
+        context, workers = self._context, self._persistent
+        config, resources, cursor = context.config, context.resources, context.cursor
+        number = cursor.begin(config)
+        stamps = Stamps(context.timeline)
+        way = route.find(config)
+        loader = context.loader()
+        if not (isinstance(way, TorchRoute) or config.iterable or loader is None):
+            skipped = _skipped(loader)
+            if skipped:
+                cursor.skip(config, number, skipped)
+        if cursor.resume is not None:
+            workers.holder = None  # they are at another place in the data
+        plan = epoch_plan.plan(config, cursor, way, stamps, number=number, states=self._states)
+        cursor.progress = plan.progress
+        native = isinstance(way, EngineRoute)
+        resources.measurements = Measurements(
+            native=native,
+            stamps=stamps,
+            bad=plan.bad,
+            images=plan.images,
+            remote=[(store, store.fetched() or {}) for store in remote_stores(config.dataset)],
+            padding=plan.padding,
+        )
+        setup = None
+        if isinstance(way, EngineRoute):
+            from .setup import decide
+
+            setup = decide(config, resources, way.source)
+        with plan.drawing() if plan.resumed else _NOTHING:
+            maker = _host_maker(context, plan, setup, workers)
+            if config.accelerated or config.batch_transform is not None:
+                from .delivery import delivery
+
+                maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+        length = None
+        if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
+            length = ReportedLength(config.dataset, context.reported, config.num_workers)
+        self._epoch = Epoch(maker, plan.progress, stamps, plan.bad, plan.images, length)
         self._closed = False
 
     def __iter__(self) -> EpochIterator:
@@ -170,49 +318,14 @@ class EpochIterator(_BaseDataLoaderIter):
             self._epoch.maker.close()
 
 
-def _epoch(
-    context: EpochContext, workers: PersistentWorkers, states: Sequence[torch.Tensor]
-) -> Epoch:
-    """Start the next epoch. ``states``: of the generators that its order may be drawn from."""
-    config, resources, cursor = context.config, context.resources, context.cursor
-    number = cursor.begin(config)
-    stamps = Stamps(context.timeline)
-    way = route.find(config)
-    loader = context.loader()
-    if not (isinstance(way, TorchRoute) or config.iterable or loader is None):
-        skipped = _skipped(loader)
-        if skipped:
-            cursor.skip(config, number, skipped)
-    if cursor.resume is not None:
-        workers.holder = None  # they are at another place in the data
-    plan = epoch_plan.plan(config, cursor, way, stamps, number=number, states=states)
-    cursor.progress = plan.progress
-    native = isinstance(way, EngineRoute)
-    resources.measurements = Measurements(
-        native=native,
-        stamps=stamps,
-        bad=plan.bad,
-        images=plan.images,
-        remote=[(store, store.fetched() or {}) for store in remote_stores(config.dataset)],
-        padding=plan.padding,
-    )
-    setup = decide(config, resources, way.source) if isinstance(way, EngineRoute) else None
-    with plan.drawing() if plan.resumed else _NOTHING:
-        maker = _host_maker(context, plan, setup, workers)
-        if config.accelerated or config.batch_transform is not None:
-            maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
-    length = None
-    if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
-        length = ReportedLength(config.dataset, context.reported, config.num_workers)
-    return Epoch(maker, plan.progress, stamps, plan.bad, plan.images, length)
-
-
 def _host_maker(
     context: EpochContext, plan: EpochPlan, setup: Setup | None, workers: PersistentWorkers
 ) -> Maker:
     """What makes the batches in host memory, by the epoch's route."""
     config, resources, cursor = context.config, context.resources, context.cursor
     if isinstance(plan.route, EngineRoute):
+        from . import engine_epoch
+
         assert setup is not None, "decided for every engine"
         return engine_epoch.maker(
             config, resources, cursor, plan, plan.route.source, setup, length=context.length

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,19 +17,20 @@ from ..hints import OnError
 from . import accelerate, drawing
 from . import shard as _shard
 from .bad_samples.policy import BadSamples
-from .bad_samples.refill import Refill
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .drawing import IndexCounter
-from .image_counts import ImageCounts
-from .index_batches import Batches
+from .measurements import ImageCounts
+from .order import Batches
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
 from .shard import Shard
 
+if TYPE_CHECKING:
+    from .bad_samples.refill import Refill
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpochPlan:
+
+class EpochPlan(NamedTuple):
     """One epoch that is about to be iterated over.
 
     Attributes:
@@ -58,7 +58,7 @@ class EpochPlan:
     stamps: Stamps
     bad: BadSamples
     images: ImageCounts
-    _generators: tuple[torch.Generator, ...]
+    generators: tuple[torch.Generator, ...]
 
     def order(self, config: LoaderConfig) -> Callable[[], Iterable[Any]]:
         """A function that gives the epoch's indices in the form that the sampler has."""
@@ -100,7 +100,7 @@ class EpochPlan:
         Afterwards the global generator, which is the user's, gets its own state back.
         """
         users_state = torch.default_generator.get_state()
-        for generator, state in zip(self._generators, self.progress.generators):
+        for generator, state in zip(self.generators, self.progress.generators):
             if generator is not torch.default_generator or self.progress.order_drawn:
                 _set_state(generator, state)
         try:
@@ -160,8 +160,7 @@ def plan(
         drawn = config.order.lazy and not isinstance(route, EngineRoute)
         if not drawn or resume is not None or shard is not None or on_error == "refill":
             part = config.order.part(
-                dataclasses.replace(
-                    config.division(shard),
+                config.division(shard)._replace(
                     first=progress.first,
                     spent=0 if on_error == "refill" else progress.refilled,
                 ),
@@ -179,6 +178,8 @@ def plan(
         samples = len(known.indices)
     refill = None
     if on_error == "refill" and not config.iterable:
+        from .bad_samples.refill import Refill
+
         assert config.batch_size is not None, "for single samples on_error is 'skip' by now"
         refill = Refill(
             config.batch_size,
@@ -202,7 +203,7 @@ def plan(
         stamps=stamps,
         bad=BadSamples(config.max_errors, samples),
         images=ImageCounts(),
-        _generators=generators(config),
+        generators=generators(config),
     )
 
 

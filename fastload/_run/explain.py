@@ -23,10 +23,11 @@ from ..errors import DataError, UsageError
 from ..hints import Engine, Stats
 from ..storage.base import RAW
 from .bottleneck import verdict
-from .bucket_sampler import BucketSampler, within
+from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
 from .delivery import delivery
-from .image_counts import ImageCounts
+from .measurements import ImageCounts
+from .order import grouped
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .setup import decide
@@ -55,8 +56,8 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
     if isinstance(config.dataset, MixDataset) and not told:
         told = ["mix: weights have no effect, because the given sampler decides what is read"]
     lines += told
-    buckets = within(config.batch_sampler)
-    if buckets is not None:
+    buckets = grouped(config.batch_sampler)
+    if isinstance(buckets, BucketSampler):
         lines += _groups(buckets, route)
     if config.shard and not config.own_order:
         lines.append("shard: has no effect, because the given sampler decides what is read")
@@ -207,7 +208,7 @@ def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]
     if isinstance(route, TorchRoute) or route.eager:
         why = "torch's own iterator runs" if isinstance(route, TorchRoute) else route.eager
         return [f"images: made where the dataset asks for them, because {why}"]
-    measured, choice = resources.measurements, resources.choice
+    measured, choice = resources.measurements, resources.choice or Choice()
     images = measured.images
     lines = _choice(choice, images)
     counts = [(images.opened, "opened"), (images.given, "made of arrays")]

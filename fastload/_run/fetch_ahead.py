@@ -14,7 +14,7 @@ import numpy as np
 
 from ..storage.base import Store
 from ..storage.held import Held
-from .index_batches import Batches
+from .order import Batches
 
 # Enough for a link of 1 GB/s and a latency of 100 ms, twice.
 _WINDOW_NBYTES = 256 << 20

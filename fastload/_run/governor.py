@@ -22,9 +22,8 @@ import statistics
 
 from .._base.machine import cpu, memory
 from .._base.trace import Snapshot, Stamps
-from .config import LoaderConfig
+from .config import PREFETCH, LoaderConfig
 from .measurements import Measurements
-from .point import PREFETCH
 from .route import EngineRoute, Route
 
 _log = logging.getLogger("fastload")

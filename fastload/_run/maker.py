@@ -1,6 +1,6 @@
 """Maker: makes the batches of one epoch, whoever does it; Outcome: what it makes of one.
 
-A maker makes; it does not count. ``Epoch`` (``epoch.py``) alone counts what it gives.
+A maker makes; it does not count. ``Epoch`` (``epoch_iterator.py``) alone counts what it gives.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from ..errors import UsageError
 if TYPE_CHECKING:
     from .._base.trace import Clock
     from .bad_samples.policy import BadSample
-    from .image_counts import Report
-    from .positions import Position
+    from .measurements import Report
+    from .progress import Position
 
 _Ticket = TypeVar("_Ticket")
+_E = TypeVar("_E", bound=BaseException)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -154,7 +155,12 @@ def check_process(made_in: int) -> None:
         raise UsageError("this iterator was made before the fork: make one in this process")
 
 
-@dataclasses.dataclass
+def below(error: _E) -> _E:
+    """``error``, without the frame that caught it in its traceback."""
+    trace = error.__traceback__
+    return error.with_traceback(None if trace is None else trace.tb_next)
+
+
 class PersistentWorkers:
     """Worker processes that live on after an epoch.
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from .._base import philox
 from .._sources.mix import Mix, MixDataset
-from .index_batches import NOTHING
-from .order import SeededSampler, random_order
+from .order import NOTHING, SeededSampler, random_order
 from .shard import Shard
 
 # Random streams of Philox: orders of the components, places in a batch, places in an epoch.

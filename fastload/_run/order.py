@@ -9,9 +9,8 @@ user's code: it is iterated, and what it gives is known only then.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +23,6 @@ from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from ..errors import UsageError
 from ..storage.base import BLOCK_NBYTES
-from .index_batches import NOTHING, Batches
 from .shard import Shard
 
 if TYPE_CHECKING:
@@ -33,8 +31,87 @@ if TYPE_CHECKING:
 _ORDER = 0x6F72_6465  # random stream of the order; transforms have other streams
 
 
-@dataclasses.dataclass(frozen=True)
-class Remainder:
+NOTHING = np.empty(0, np.int64)
+
+
+class Batches:
+    """``indices``, int64 (n,), divided into batches: views made on demand, as there may be
+    millions.
+
+    ``drop_last`` leaves out an incomplete last batch.
+    """
+
+    def __init__(self, indices: np.ndarray, size: int, drop_last: bool) -> None:
+        self.indices = indices
+        self._size = size
+        self._drop_last = drop_last
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.indices), self._size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        if not 0 <= number < len(self):
+            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
+        return self.indices[number * self._size : (number + 1) * self._size]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return map(self.__getitem__, range(len(self)))
+
+    def before(self, number: int) -> int:
+        """How many indices come before batch ``number``."""
+        return min(number * self._size, len(self.indices))
+
+    def after(self, batches: int) -> Batches:
+        """The same without the first ``batches``."""
+        return Batches(self.indices[batches * self._size :], self._size, self._drop_last)
+
+
+class UnequalBatches(Batches):
+    """Batches of different sizes, those of one batch after those of the other in ``indices``.
+
+    ``ends``, int64 (batches,), says where each batch ends.
+    """
+
+    def __init__(self, indices: np.ndarray, ends: np.ndarray) -> None:
+        super().__init__(indices, 1, False)
+        self._ends = ends
+
+    @classmethod
+    def gathered(
+        cls, indices: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+    ) -> UnequalBatches:
+        """Batches that begin at ``starts`` in ``indices`` and are so long; all are int64."""
+        ends = np.cumsum(lengths)
+        places = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
+        return cls(indices[places], ends)
+
+    def chosen(self, numbers: np.ndarray) -> UnequalBatches:
+        """Some of the batches, by number (int64), in that order."""
+        starts = np.concatenate([np.zeros(1, np.int64), self._ends])[:-1]
+        return UnequalBatches.gathered(
+            self.indices, starts[numbers], (self._ends - starts)[numbers]
+        )
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        if not 0 <= number < len(self):
+            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
+        return self.indices[self.before(number) : int(self._ends[number])]
+
+    def before(self, number: int) -> int:
+        """How many indices come before batch ``number``."""
+        return int(self._ends[number - 1]) if number else 0
+
+    def after(self, batches: int) -> UnequalBatches:
+        """The same without the first ``batches``."""
+        start = self.before(min(batches, len(self)))
+        return UnequalBatches(self.indices[start:], self._ends[batches:] - start)
+
+
+class Remainder(NamedTuple):
     """What is left of an epoch for one rank.
 
     Attributes:
@@ -50,8 +127,7 @@ class Remainder:
     padding: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Division:
+class Division(NamedTuple):
     """How an order is divided: among ranks, and into batches of ``size``.
 
     Attributes:
@@ -241,6 +317,19 @@ def order_of(sampler: object) -> Order:
     return Order(sampler)
 
 
+def grouped(batch_sampler: object) -> EpochSampler | None:
+    """The order in batches of one group that this is, or that lies in it (``batch_by=``).
+
+    accelerate and timm wrap batch samplers.
+    """
+    while batch_sampler is not None:
+        if isinstance(batch_sampler, EpochSampler) and batch_sampler.batched:
+            return batch_sampler
+        inner = getattr(batch_sampler, "sampler", None)
+        batch_sampler = getattr(batch_sampler, "batch_sampler", inner)
+    return None
+
+
 def set_epoch_of(parts: Iterable[object], epoch: int) -> None:
     """Call ``set_epoch`` of those ``parts`` (datasets, samplers) that have it."""
     for part in parts:
@@ -322,8 +411,7 @@ class InOrder(Ascending, EpochSampler, SequentialSampler):
         return "ascending"
 
 
-@dataclasses.dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """A shuffle that reads whole blocks: they are permuted, and records within ``size`` of them.
 
     ``block``, int64 (n,), is the block of each index.
@@ -333,8 +421,8 @@ class Windows:
     size: int
 
     @property
-    def count(self) -> int:
-        """The number of blocks."""
+    def blocks(self) -> int:
+        """How many there are."""
         return int(self.block.max(initial=-1)) + 1
 
     def divided(self, order: np.ndarray, blocks: np.ndarray) -> np.ndarray:
@@ -370,7 +458,7 @@ class SeededSampler(EpochSampler):
         generator = torch.Generator()
         generator.manual_seed(seed)
         order: np.ndarray = torch.randperm(count, generator=generator, device="cpu").numpy()
-        blocks = torch.randperm(self.windows.count, generator=generator, device="cpu").numpy()
+        blocks = torch.randperm(self.windows.blocks, generator=generator, device="cpu").numpy()
         return self.windows.divided(order, blocks)
 
     def __iter__(self) -> Iterator[int]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch.utils.data import BatchSampler, IterableDataset
 
 from .._sources.mix import MixDataset
 from ..errors import UsageError
-from .bucket_sampler import BucketSampler
 from .config import LoaderConfig
-from .mix_sampler import MixSampler
 from .order import EpochSampler, InOrder, SeededSampler, windowed
+
+if TYPE_CHECKING:
+    from .bucket_sampler import BucketSampler
 
 
 def order_arguments(
@@ -59,8 +59,7 @@ class Ordered(Protocol):
     def shard(self) -> object: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class MadeWith:
+class MadeWith(NamedTuple):
     """The samplers that a loader was made with; ``own``: it was given neither.
 
     torch reads what is in their place when an epoch begins. timm and ultralytics put a batch
@@ -127,6 +126,8 @@ def _of_loader(
     """The ``sampler`` and ``shuffle`` for torch."""
     dataset, seed = config.dataset, config.seed
     if isinstance(dataset, MixDataset):
+        from .mix_sampler import MixSampler
+
         # Its order is made by a seed, because each epoch takes up where the last one ended.
         size = batch_size or 1
         return MixSampler(dataset, seed or 0, shuffle=bool(shuffle), batch_size=size), None
@@ -140,6 +141,8 @@ def _of_loader(
 
 def _of_groups(config: LoaderConfig, *, shuffle: bool) -> BucketSampler:
     """The ``batch_sampler`` for a loader with ``batch_by``."""
+    from .bucket_sampler import BucketSampler
+
     assert config.batch_by is not None and config.batch_size is not None, "checked by the config"
     return BucketSampler(
         config.dataset,

@@ -23,7 +23,7 @@ import numpy as np
 from .._engine.base import BatchEngine
 from ..errors import DataError
 from ..storage.base import Spans
-from .index_batches import Batches
+from .order import Batches
 
 # Bytes announced ahead of the batches in the engine: 60 ms of a disk that reads 1 GB/s, and small
 # against the page cache. Each piece is sorted by itself.
@@ -67,6 +67,7 @@ class ReadAhead:
         order: Batches,
     ) -> None:
         self._engine = engine
+        self._places = engine.store.places
         self._lookup = lookup
         self._order = order
         self._submitted = 0
@@ -87,7 +88,7 @@ class ReadAhead:
             announced = False
         try:
             if self._submitted == 1:
-                self._engine.readahead([self._spans(records)], wait=True)
+                self._engine.readahead([self._places(records)], wait=True)
                 announced = True
             self._look()
             if not self._cold:
@@ -95,7 +96,7 @@ class ReadAhead:
                 return
             self._cold -= 1
             if not announced:
-                self._engine.readahead([self._spans(records)])
+                self._engine.readahead([self._places(records)])
             if self._submitted > _FIRST_BATCHES:
                 self._top_up()
         except DataError:
@@ -125,7 +126,7 @@ class ReadAhead:
         begin = total
         first = self._submitted + len(self._ahead)
         for number in range(first, min(first + _BATCHES, len(self._order))):
-            spans = self._spans(self._lookup(self._order[number]))
+            spans = self._places(self._lookup(self._order[number]))
             lengths = np.where(spans.nbytes < 0, _FILE_NBYTES, spans.nbytes)
             nbytes = int(lengths.sum()) + _PAGE_NBYTES * len(lengths)
             piece.append(spans)
@@ -138,9 +139,6 @@ class ReadAhead:
                 break
         if piece:
             self._engine.readahead(piece)
-
-    def _spans(self, records: np.ndarray) -> Spans:
-        return self._engine.store.places(records)
 
 
 def _nbytes_read() -> int:

@@ -12,24 +12,23 @@ import torch
 from .._base.machine import cpu
 from .._base.per_process import PerProcess
 from .._engine.base import BatchEngine
-from .._engine.cache.cache import Cache
 from .._engine.registry import EngineKind
 from ..errors import InternalError
 from ..storage.base import Store
 from .config import LoaderConfig
 from .measurements import Measurements
-from .workers.choice import Choice
 
 if TYPE_CHECKING:  # not every loader needs these
     from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
-    from .._base.trace import Stamps
+    from .._engine.cache.cache import Cache
     from .._engine.device_stage import DeviceStage
     from .._sources.deferred.ahead import Ahead
     from .._sources.deferred.batch import BatchDecoder
     from .._transforms.plan import Plan
     from .governor import Governor
+    from .workers.choice import Choice
     from .workers.deferral import Deferral
     from .workers.fetch import Fetcher
 
@@ -86,7 +85,7 @@ class Resources:
     ring: SharedRing | None = None
     warm: SlabRing | None = None
     device: PerProcess[tuple[object, torch.device]] = dataclasses.field(default_factory=PerProcess)
-    choice: Choice = dataclasses.field(default_factory=Choice)
+    choice: Choice | None = None
     fetcher: tuple[LoaderConfig, Fetcher] | None = None
     deferral: Deferral | None = None
     decoder: BatchDecoder | None = None
@@ -153,22 +152,22 @@ def slabs_held(config: LoaderConfig, resources: Resources) -> int:
     return 0 if mover is None else mover.ahead + 2
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What ``Resources`` describes. Every part is None until an epoch needs it.
+    """What ``resources`` hold, as they describe it. Every part is None until an epoch needs it.
 
     Any release may change these. ``shared`` are the slabs that worker processes collate into.
     """
 
-    _engine: BatchEngine | None
-    cache: Cache | None
-    governor: Governor | None
-    decoder: BatchDecoder | None
-    shared: SharedRing | None
-    warm: SlabRing | None
-    mover: Mover | None
-    stage: DeviceStage | None
-    stamps: Stamps
+    def __init__(self, resources: Resources) -> None:
+        self._engine = None if resources.engine is None else resources.engine[1]
+        self.cache = resources.cache
+        self.governor = resources.governor
+        self.decoder = resources.decoder
+        self.shared = resources.ring
+        self.warm = resources.warm
+        self.mover = resources.mover.get()
+        self.stage = None if resources.stage is None else resources.stage[2]
+        self.stamps = resources.measurements.stamps
 
     @property
     def engine(self) -> BatchEngine:
@@ -176,18 +175,3 @@ class Inspection:
         if self._engine is None:
             raise InternalError("no engine has filled a batch of this loader")
         return self._engine
-
-
-def inspection(resources: Resources) -> Inspection:
-    """What ``resources`` hold."""
-    return Inspection(
-        _engine=None if resources.engine is None else resources.engine[1],
-        cache=resources.cache,
-        governor=resources.governor,
-        decoder=resources.decoder,
-        shared=resources.ring,
-        warm=resources.warm,
-        mover=resources.mover.get(),
-        stage=None if resources.stage is None else resources.stage[2],
-        stamps=resources.measurements.stamps,
-    )

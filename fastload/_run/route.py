@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils.data import (
@@ -25,8 +24,7 @@ from .config import LoaderConfig
 from .order import order_of
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineRoute:
+class EngineRoute(NamedTuple):
     """An engine of fastload makes whole batches of ``source``, which has the loader's dtype and
     layout.
     """
@@ -39,8 +37,7 @@ class EngineRoute:
         return not self.source.tensors
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkersRoute:
+class WorkersRoute(NamedTuple):
     """The dataset's own code makes the samples, in worker processes or in this one.
 
     Attributes:
@@ -59,8 +56,7 @@ class WorkersRoute:
         return not self.eager
 
 
-@dataclasses.dataclass(frozen=True)
-class TorchRoute:
+class TorchRoute(NamedTuple):
     """torch's own iterator runs; fastload only measures it. ``reason`` says why, for ``explain()``.
 
     For DataPipes, because torch treats them specially by type; and for ``in_order=False``,

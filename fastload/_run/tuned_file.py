@@ -1,4 +1,4 @@
-"""The file that autotune writes: a machine, a dataset, and the best settings for them."""
+"""The file that autotune writes: a machine, a dataset, and the best ``Point`` for them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from .._version import __version__
 from ..errors import DataError
 from ..hints import CacheKind, Decode, NumWorkers
 from ..storage._read import read_regular
-from .config import LoaderConfig
-from .point import Point
+from .config import PREFETCH, LoaderConfig
 
 FORMAT = "fastload.tune"
 VERSION = 1
@@ -34,6 +33,54 @@ ENDLESS = 1 << 40
 
 _MOST_NBYTES = 64 << 20  # a search writes some kilobytes
 _LOOKED_AT = 1000  # number of records whose sizes are part of a fingerprint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, order=True)
+class Point:
+    """One setting. Points are ordered by the resources that they use, the cheapest first.
+
+    Attributes:
+        num_workers: threads of fastload's engines, else processes; 0: the loop makes batches.
+        prefetch_factor: batches ahead: in total for an engine, else per process.
+        cache: as FastLoader's argument; "" means none.
+        pin_memory: as torch's argument; tried only with CUDA.
+        decode: as FastLoader's argument; "scaled" changes pixels, so it is tried only if asked for.
+    """
+
+    num_workers: int
+    batch_size: int
+    prefetch_factor: int = PREFETCH
+    cache: str = ""
+    pin_memory: bool = False
+    decode: str = "exact"
+
+    def arguments(self) -> dict[str, Any]:
+        """The setting as arguments of FastLoader."""
+        arguments: dict[str, Any] = {
+            "num_workers": self.num_workers,
+            "batch_size": self.batch_size,
+        }
+        if self.num_workers:
+            arguments["prefetch_factor"] = self.prefetch_factor
+        if self.cache:
+            arguments["cache"] = self.cache
+        if self.pin_memory:
+            arguments["pin_memory"] = True
+        if self.decode != "exact":
+            arguments["decode"] = self.decode
+        return arguments
+
+    def __str__(self) -> str:
+        first = [f"num_workers={self.num_workers}", f"batch_size={self.batch_size}"]
+        return ", ".join([*first, *self.others()])
+
+    def others(self) -> list[str]:
+        """Its arguments besides num_workers and batch_size, as they are written in code."""
+        return [
+            f"{name}={value!r}"
+            for name, value in self.arguments().items()
+            if name not in ("num_workers", "batch_size")
+        ]
 
 
 def fingerprint(dataset: object) -> dict[str, str | int]:

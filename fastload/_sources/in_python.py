@@ -25,7 +25,6 @@ from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from ..storage.base import Store
 from .deferred.needed import has_tensors, loaded
-from .deferred.thread_state import THREAD, BatchContext, materialised
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,6 +63,8 @@ class PythonSamples:
         Raises:
             DataError: a record cannot be read. What ``make`` raises is raised as it is.
         """
+        from .deferred.thread_state import THREAD
+
         if THREAD.deferring:
             made = _deferred(store, records, make)
             if made is not None:
@@ -85,6 +86,7 @@ class PythonSamples:
         """The samples, made of deferred images; None: they are to be made of decoded ones."""
         from .deferred.attempt import attempt
         from .deferred.completion import Found, replaced
+        from .deferred.thread_state import BatchContext, materialised
 
         def complete(made: list[Any]) -> torch.Tensor | list[Any]:
             samples, found = _stacked(made), Found()

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from itertools import pairwise
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset
@@ -22,6 +21,9 @@ from ..errors import UsageError
 from ..hints import Batching, StoppingStrategy
 from ..storage.base import Store
 from ..storage.concat import check_labels
+
+if TYPE_CHECKING:  # only a Mix needs it
+    from fractions import Fraction
 
 COMPONENT = "component"
 """The field that says which component a sample comes from."""
@@ -244,6 +246,8 @@ class Mix:
                     f"the state was saved with a Mix of other {name}: expected {saved}, got "
                     f"{here}; use the same components in the same order"
                 )
+        from fractions import Fraction
+
         try:
             timeline = [
                 (int(first), _shares(self.names, list(map(Fraction, shares))))
@@ -318,6 +322,8 @@ def _pairs(components: object) -> list[tuple[_Component, Any]]:
 
 def _shares(names: list[str], weights: list[Any]) -> list[Fraction]:
     """The weights as shares of 1. Raises UsageError if one is no number of at least 0."""
+    from fractions import Fraction
+
     exact = []
     for name, weight in zip(names, weights, strict=True):
         number = isinstance(weight, (int, float, np.integer, np.floating, Fraction))

@@ -18,7 +18,7 @@ Note [Tensors]
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,10 +27,7 @@ from .geometry import draws
 from .geometry.crop_geometry import Unfit
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
-from .pixels import erasing
-from .pixels.augmentations import pixel_op
 from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
-from .pixels.operations import PixelOp
 from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
 from .targets.boxes import FORMATS
 from .targets.joint import Joint, JointProbe, Sanitize
@@ -45,6 +42,10 @@ from .transform_class import (
     kind_of,
     name_of,
 )
+
+if TYPE_CHECKING:  # many transforms only crop, resize and flip
+    from .pixels.erasing import Erase
+    from .pixels.operations import PixelOp
 
 # torchvision's names of filters -> Filter in resample/resample.h
 _FILTERS = {
@@ -251,6 +252,8 @@ class ChainReader:
         self._frames.append(self._frame)
 
     def _operation(self, kind: str, transform: Transform) -> None:
+        from .pixels.augmentations import pixel_op
+
         op = pixel_op(transform)
         if op is None:
             raise Stop(f"{kind} is not a transform fastload knows")
@@ -288,6 +291,8 @@ class ChainReader:
         if value is None:
             if not self._ramp.is_floating_point():
                 raise Stop("RandomErasing with value='random' on integers; scale them to floats")
+            from .pixels import erasing
+
             values = torch.from_numpy(erasing.quantiles())
             values = values.expand(self._channels, 1, erasing.QUANTILES)
         else:
@@ -325,16 +330,16 @@ class ChainReader:
             dtype=table.dtype,
             channels=self._channels,
             size=self._frame.size,
-            erasing=tuple(
-                erasing.Erase(
-                    *rectangle,
-                    as_numpy(_three(values.as_subclass(torch.Tensor).detach())),
-                )
-                for rectangle, values in self._erased
-            ),
+            erasing=tuple(_erase_of(rectangle, values) for rectangle, values in self._erased),
             steps=tuple(self._steps),
             joint=None if self._probe is None else self._probe.joint,
         )
+
+
+def _erase_of(rectangle: Rectangle, values: torch.Tensor) -> Erase:
+    from .pixels.erasing import Erase
+
+    return Erase(*rectangle, as_numpy(_three(values.as_subclass(torch.Tensor).detach())))
 
 
 def _three(values: torch.Tensor) -> torch.Tensor:

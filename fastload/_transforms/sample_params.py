@@ -20,12 +20,13 @@ from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
 from .geometry.draws import Numbers
 from .geometry.geometry_log import GeometryLog
-from .pixels import operations
-from .pixels.erasing import NUMBERS, ErasedBoxes
 from .plan import Plan
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # many transforms only crop, resize and flip
     import numpy.typing as npt
+
+    from .pixels import operations
+    from .pixels.erasing import ErasedBoxes
 
 _PIXELS, _ERASING = 4096, 8192
 _MAX_TURNED = 65535  # pixels of a side of a rotated image; pixels/pixels.cpp
@@ -104,6 +105,8 @@ def built(
     than others get some that do nothing. ``looks`` are of the frames after the first one,
     ``erased`` the rectangles.
     """
+    from .pixels import operations
+
     frames = np.empty((n, 1 + len(looks), 11), np.int32)
     frames[:] = (0, 0, *size, *size, 0, 0, 0, *size)
     counts, width = [0] * len(looks), 0
@@ -164,6 +167,8 @@ def draw(
     draws.apply(plan.ops, frame, numbers, position=0)
     if not plan.stages and not plan.erasing:
         return frame.finish(), None
+    from .pixels import operations
+
     frame.refuse_large()
     frames, slots = [frame], []
     position, pixel_position = len(plan.ops), _PIXELS
@@ -255,6 +260,8 @@ def coverage(plan: Plan, sizes: Array) -> tuple[int, int, int] | None:
 
 def rectangles(plan: Plan, numbers: Numbers, width: int, height: int) -> ErasedBoxes:
     """The rectangles that are erased in finished samples of ``width`` x ``height``."""
+    from .pixels.erasing import NUMBERS, ErasedBoxes
+
     n = len(numbers.indices)
     boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
     keys = np.zeros((n, len(plan.erasing)), np.uint64)
@@ -267,6 +274,8 @@ def rectangles(plan: Plan, numbers: Numbers, width: int, height: int) -> ErasedB
 
 def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:
     """Log the flips among the operations on pixels; joint plans have no other that move pixels."""
+    from .pixels import operations
+
     for slot in codes.T:
         log.mirror(slot == operations.MIRROR, w, h)
         log.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
@@ -282,6 +291,8 @@ def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
 
 
 def _refuse_blur(frame: Frame, slots: operations.Slots, w: Array, h: Array) -> None:
+    from .pixels import operations
+
     codes, values = slots
     blurred = codes == operations.BLUR
     if not blurred.any():

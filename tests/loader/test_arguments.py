@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import fastload
 from fastload import FastLoader, PackedDataset
-from fastload._run.moved import INSTEAD
+from fastload._run.config import INSTEAD
 from fastload.errors import UsageError
 
 OWN = {

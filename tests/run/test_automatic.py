@@ -47,7 +47,7 @@ def test_threads_and_batches_ahead_change_in_mid_epoch_without_changing_a_batch(
 
 
 def test_a_heavy_step_is_noticed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeTime(monkeypatch, "_base.trace", "_run.epoch", "_run.engine_maker", "_run.producer")
+    clock = FakeTime(monkeypatch, "_base.trace", "_run.epoch_iterator", "_run.engine_maker")
     loader = FastLoader(store, batch_size=1, sampler=[0] * 150, transform=CHAIN, num_workers="auto")
     governor = loader.inspect().governor
     assert governor is not None

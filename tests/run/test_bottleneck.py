@@ -44,7 +44,7 @@ class Costly(Dataset[torch.Tensor]):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     of_workers = (
-        "_run.epoch",
+        "_run.epoch_iterator",
         "_run.workers.fetch",
         "_run.workers.local_maker",
         "_run.workers.task_fetcher",
@@ -53,7 +53,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
         monkeypatch,
         "_base.trace",
         "_run.engine_maker",
-        "_run.producer",
         "_loader",
         *of_workers,
     )

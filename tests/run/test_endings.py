@@ -145,7 +145,7 @@ def test_threads_that_have_not_dropped_their_batch_yet_are_awaited_at_exit(store
         """
 import time
 
-from fastload._run import producer
+from fastload._run import engine_maker
 
 
 class Slow:
@@ -158,7 +158,7 @@ def produce(kept):
     yield 1
 
 
-thread = producer._started(produce(Slow()))
+thread = engine_maker._started(produce(Slow()))
 print("end", flush=True)
 """,
         store,

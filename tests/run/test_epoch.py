@@ -9,11 +9,10 @@ from fastload import TooManyErrors
 from fastload._base.trace import Stamps
 from fastload._run.bad_samples.policy import BadSample, BadSamples
 from fastload._run.bad_samples.refill import Refill, Refilled
-from fastload._run.epoch import Epoch
-from fastload._run.image_counts import ImageCounts
+from fastload._run.epoch_iterator import Epoch
 from fastload._run.maker import Maker, Outcome
-from fastload._run.positions import Position, Positions
-from fastload._run.progress import Progress
+from fastload._run.measurements import ImageCounts
+from fastload._run.progress import Position, Positions, Progress
 
 
 class Listed(Maker):

@@ -254,7 +254,7 @@ def test_letting_go_inside_of_what_the_producer_waits_for_does_not_hang(store):
     iterator = iter(loader)
     next(iterator)
     with loader.inspect().engine.rings[0]._lock:
-        iterator._pipeline.put(iterator._order.known[3])
+        iterator._pipeline.tasks.put(iterator._order.known[3])
         del iterator
 
 
@@ -327,11 +327,11 @@ def test_producers_end_before_libraries_that_were_loaded_meanwhile(store):
     """DALI ends its pipelines at exit, and is loaded by a decoder when the first loader runs."""
     script = (
         "import atexit, sys\n"
-        "from fastload import FastLoader\nfrom fastload._run import producer\n"
+        "from fastload import FastLoader\nfrom fastload._run import engine_maker\n"
         "loader = FastLoader(sys.argv[1], 1, num_workers=1)\n"
-        "atexit.register(lambda: print(len(producer._running)))\n"
+        "atexit.register(lambda: print(len(engine_maker._running)))\n"
         "iterator = iter(loader); next(iterator)\n"
-        "assert len(producer._running) == 1\n"
+        "assert len(engine_maker._running) == 1\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(store)], capture_output=True, text=True, timeout=120

@@ -22,8 +22,7 @@ from torch.utils.data import (
 
 from fastload import FastLoader, Mix
 from fastload._run.drawing import index_batches, index_lists
-from fastload._run.index_batches import Batches
-from fastload._run.order import Division, InOrder, SeededSampler, Windows, order_of
+from fastload._run.order import Batches, Division, InOrder, SeededSampler, Windows, order_of
 from fastload._run.shard import Shard
 from fastload._sources.packed import augmentation_of
 

@@ -15,7 +15,7 @@ from batches import TRAIN
 from fastload import FastLoader, StoreError
 from fastload._run import readahead as _readahead
 from fastload._run.drawing import index_batches
-from fastload._run.index_batches import Batches
+from fastload._run.order import Batches
 from fastload._run.readahead import ReadAhead
 from fastload.storage.base import Spans
 from sides import assert_same

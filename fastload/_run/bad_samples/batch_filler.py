@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from ..._sources.source import Source
 from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Refused
 from ..._transforms.geometry.draws import Numbers
-from ..._transforms.pixels.erasing import ErasedBoxes
 from ..._transforms.plan import Plan
 from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
@@ -22,7 +20,10 @@ from ...storage._decoded import decoded
 from ..drawing import Repeats
 from ..maker import Outcome, Remaker
 from . import policy
-from .refill import Refill, Refilling
+
+if TYPE_CHECKING:
+    from ..._transforms.pixels.erasing import ErasedBoxes
+    from .refill import Refill, Refilling
 
 Moved = dict[str, torch.Tensor | list[Any]]
 """The fields that moved along with the images: a tensor (n, ...), or a tensor per image.
@@ -30,8 +31,7 @@ Moved = dict[str, torch.Tensor | list[Any]]
 With ``on_error``, text and JSON too: whether it can be decoded says which samples are bad."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PendingBatch:
+class PendingBatch(NamedTuple):
     """A batch that an engine fills: ``indices`` of the sampler, and their ``records``, int64 (n,).
 
     Attributes:
@@ -45,12 +45,11 @@ class PendingBatch:
     records: np.ndarray
     tried: np.ndarray
     ticket: Ticket | None
-    repeats: np.ndarray | None = None
-    refused: dict[int, DataError] = dataclasses.field(default_factory=dict)
+    repeats: np.ndarray | None
+    refused: dict[int, DataError]
 
 
-@dataclasses.dataclass(frozen=True)
-class _EngineOutput:
+class _EngineOutput(NamedTuple):
     """What an engine made of the records of a batch, including those that failed."""
 
     images: Images
@@ -70,8 +69,7 @@ class _EngineOutput:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class FilledBatch:
+class FilledBatch(NamedTuple):
     """A batch that is ready; the batch of an ``Outcome`` before the consumer assembles it.
 
     Attributes:
@@ -115,7 +113,11 @@ class EngineFiller(Remaker[PendingBatch]):
         self._seed = seed
         self._epoch = epoch
         self._on_error = on_error
-        self._refilling = None if refill is None else Refilling(refill, self)
+        self._refilling: Refilling[PendingBatch] | None = None
+        if refill is not None:
+            from .refill import Refilling
+
+            self._refilling = Refilling(refill, self)
         self.rest = rest
         self._repeats = Repeats(len(source.store), times) if source.plan.random else None
         if self._repeats is not None and left_out is not None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from ...errors import DataError, TooManyErrors, UsageError
 from ...hints import Action, OnError, OnErrorName
@@ -18,8 +17,7 @@ _DONE = {"skip": "skipped", "replace": "replaced", "refill": "refilled"}
 _SHOWN = 3  # samples that the line at the end of an epoch names
 
 
-@dataclasses.dataclass(frozen=True)
-class BadSample:
+class BadSample(NamedTuple):
     """One sample that could not be read.
 
     Attributes:

@@ -51,8 +51,7 @@ from ..._base import nested
 from ..._base.devices.accelerator import Accelerator, Mark
 from ..._base.devices.mover import Mover
 from ..._base.trace import Stamps
-from ..maker import Maker, Outcome, Stage, check_process
-from ..producer import below
+from ..maker import Maker, Outcome, Stage, below, check_process
 
 _SAMPLED = 16  # without a timeline, only one in so many batches is timed
 

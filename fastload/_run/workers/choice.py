@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ..._sources.deferred.thread_state import THREAD
-from ..image_counts import Report, Spent
+from ..measurements import Report, Spent
 
 clock: Callable[[], int] = time.process_time_ns
 """CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""

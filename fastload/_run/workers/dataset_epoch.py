@@ -16,14 +16,14 @@ from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
 from ..._sources.in_python import runnable
 from ..._sources.source import check_crc
-from ..bad_samples.refill import Refilled
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
 from ..maker import Maker, PersistentWorkers
+from ..progress import is_stateful
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
-from ..stateful import is_stateful
+from .choice import Choice
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
 from .local_maker import LocalMaker
@@ -70,7 +70,11 @@ def maker(
     else:
         fetcher = fetcher_of(config, resources, plan)
         maker = LocalMaker(config, fetcher, plan, reported=reported)
-    return maker if plan.refill is None else Refilled(maker, plan.refill)
+    if plan.refill is None:
+        return maker
+    from ..bad_samples.refill import Refilled
+
+    return Refilled(maker, plan.refill)
 
 
 def defers(plan: EpochPlan) -> bool:
@@ -79,10 +83,17 @@ def defers(plan: EpochPlan) -> bool:
     return plan.route.defers and loaded()
 
 
+def choice_of(resources: Resources) -> Choice:
+    """What is known of whether to defer the dataset's images, from epoch to epoch."""
+    if resources.choice is None:
+        resources.choice = Choice()
+    return resources.choice
+
+
 def _expect(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> None:
     """Tell the choice of what begins; and prepare what a dataset needs that has begun to defer."""
     assert isinstance(plan.route, WorkersRoute)
-    choice = resources.choice
+    choice = choice_of(resources)
     choice.measures = plan.route.measures
     choice.expect(_length(config) if choice.waits else 0, max(1, config.num_workers))
     begun = not choice.waits or resources.decoder is not None
@@ -175,7 +186,7 @@ def _deferral(
     """What runs the dataset over deferred images; None: nothing does. ``once``: as there."""
     if not defers(plan):
         return None
-    choice = resources.choice
+    choice = choice_of(resources)
     if not config.num_workers:
         holder = weakref.ref(resources)  # which holds the deferral: no cycle
 

@@ -43,7 +43,7 @@ from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..._sources.deferred.watch import Watch
-from ..image_counts import Report
+from ..measurements import Report
 
 if TYPE_CHECKING:
     from ..._base.own_generators import Before

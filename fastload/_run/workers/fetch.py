@@ -30,14 +30,13 @@ from ..._sources.packed import PackedDataset, fetch_samples
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
-from ..image_counts import Report
 from ..maker import Outcome
-from ..positions import Position
+from ..measurements import Report
+from ..progress import Position
 from .choice import Choice
 from .deferral import Deferral
-from .placed_rows import PlacedRows, worth_placing
+from .placed_rows import PlacedRows, WarmBatch, worth_placing
 from .resumable import Resumable
-from .warm_batch import WarmBatch
 
 if TYPE_CHECKING:
     from .transport import Packer

@@ -23,9 +23,8 @@ from ..._base import randomness
 from ..config import LoaderConfig
 from ..drawing import ENDED, IndexCounter
 from ..epoch_plan import EpochPlan
-from ..maker import Maker, Outcome
-from ..positions import Position
-from ..producer import below
+from ..maker import Maker, Outcome, below
+from ..progress import Position
 from .fetch import Fetcher, Wanted
 
 _Item = TypeVar("_Item")

@@ -20,8 +20,7 @@ from ..._sources import huggingface
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
-from ..positions import Position, Positions
-from ..stateful import is_stateful
+from ..progress import Position, Positions, is_stateful
 
 # If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
 # samples: the stream may be endless, with every sample bad.

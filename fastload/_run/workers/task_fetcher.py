@@ -1,12 +1,14 @@
-"""TaskFetcher: turns tasks into outcomes, in a worker process."""
+"""What runs in a worker process: ``TaskFetcher`` turns tasks into outcomes."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, get_worker_info
 
+from ..._base.machine import cpu
 from ..._base.shared_slabs import Mapped
 from .fetch import Fetcher, Wanted
 from .tasks import SentOutcome, Task
@@ -77,3 +79,19 @@ class TaskFetcher(Fetcher, Dataset[SentOutcome]):
             finally:
                 self._eagerly = False
         return SentOutcome(task=task.number, worker=worker, empty=True, again=tuple(made))
+
+
+class WorkerInit:
+    """The ``worker_init_fn`` that torch is given; it calls the user's."""
+
+    def __init__(self, user_init: Callable[[int], None] | None) -> None:
+        self._user_init = user_init
+
+    def __call__(self, worker_id: int) -> None:
+        info = get_worker_info()
+        assert info is not None, "called in a worker process"
+        # get_worker_info().dataset must be the user's dataset, not the TaskFetcher that wraps it.
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
+        cpu.one_thread()
+        if self._user_init is not None:
+            self._user_init(worker_id)

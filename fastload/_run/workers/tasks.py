@@ -125,14 +125,14 @@ class Tasks:
         choice: Choice,
     ) -> None:
         self._sized = sized
-        self._ring = ring
-        self._repeats = repeats
-        self._workers = workers
-        self._decoder = decoder
-        self._choice = choice
+        self.ring = ring
+        self.repeats = repeats
+        self.workers = workers
+        self.decoder = decoder
+        self.choice = choice
         self._order: Callable[[], Iterable[Any]] = tuple
-        self._epoch = self._skip = self._idle = 0
-        self._times: np.ndarray | None = None
+        self.epoch = self.skip = self.idle = 0
+        self.times: np.ndarray | None = None
         self.current: TaskIterator | None = None
 
     def begin(
@@ -149,25 +149,15 @@ class Tasks:
         The first ``idle`` workers get an idle task first, because it is another worker's turn.
         ``times`` says how often each index came before, if that is known.
         """
-        self._epoch, self._order, self._skip, self._idle = epoch, order, skip, idle
-        self._times = times
+        self.epoch, self._order, self.skip, self.idle = epoch, order, skip, idle
+        self.times = times
         self.current = None
-        self._ring.left = False
+        self.ring.left = False
 
     def __iter__(self) -> TaskIterator:
         # With workers, torch calls iter twice. iter(order) is called when torch would call iter of
         # the sampler.
-        self.current = TaskIterator(
-            iter(self._order()),
-            epoch=self._epoch,
-            skip=self._skip,
-            idle=self._idle,
-            ring=self._ring,
-            repeats=IndexCounter(self._times) if self._repeats else None,
-            workers=self._workers,
-            decoder=self._decoder,
-            choice=self._choice,
-        )
+        self.current = TaskIterator(self, iter(self._order()))
         return self.current
 
     def __len__(self) -> int:
@@ -199,33 +189,21 @@ class _Begun:
 
 
 class TaskIterator(Iterator[Task]):
-    """The tasks of one epoch, and the slabs that are reserved for them."""
+    """The tasks of one epoch of ``tasks``, and the slabs that are reserved for them."""
 
-    def __init__(
-        self,
-        order: Iterator[Any],
-        *,
-        epoch: int,
-        skip: int,
-        idle: int,
-        ring: SharedRing,
-        repeats: IndexCounter | None,
-        workers: int,
-        decoder: Callable[[], BatchDecoder] | None,
-        choice: Choice,
-    ) -> None:
+    def __init__(self, tasks: Tasks, order: Iterator[Any]) -> None:
         self._order = order
-        self._epoch = epoch
-        self._skip = skip
-        self._idle = idle
-        self._ring = ring
+        self._epoch = tasks.epoch
+        self._skip = tasks.skip
+        self._idle = tasks.idle
+        self._ring = tasks.ring
         self._reserved: dict[int, np.ndarray] = {}  # slabs by task number
-        self._repeats = repeats
-        self._workers = workers
+        self._repeats = IndexCounter(tasks.times) if tasks.repeats else None
+        self._workers = tasks.workers
         self._stopped = False
         self._inserted: collections.deque[Task] = collections.deque()
-        self._decoder = decoder
-        self.choice = choice
+        self._decoder = tasks.decoder
+        self.choice = tasks.choice
         """Learns what workers report."""
         self._begun: dict[int, _Begun] = {}
         self.given: dict[int, tuple[int, Task]] = {}

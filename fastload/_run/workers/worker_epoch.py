@@ -11,14 +11,13 @@ from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
 from ..maker import PersistentWorkers
-from ..positions import Position
+from ..progress import Position
 from ..resources import Resources, slabs_held
-from .dataset_epoch import decoder_of, defers, fetcher_of
+from .dataset_epoch import choice_of, decoder_of, defers, fetcher_of
 from .queues import with_arrivals
-from .task_fetcher import TaskFetcher
+from .task_fetcher import TaskFetcher, WorkerInit
 from .tasks import OutcomeLoader, SentOutcome, Tasks, identity
 from .torch_iterator import processes
-from .worker_init import WorkerInit
 from .worker_maker import WorkerMaker
 
 
@@ -71,7 +70,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
         repeats=plan.repeats,
         workers=count,
         decoder=functools.partial(decoder_of, config, resources) if defers(plan) else None,
-        choice=resources.choice,
+        choice=choice_of(resources),
     )
     with warnings.catch_warnings():
         # torch has given this warning for the loader itself.

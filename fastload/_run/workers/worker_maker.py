@@ -33,7 +33,7 @@ from torch._utils import ExceptionWrapper
 
 from ...errors import InternalError, type_next
 from ..maker import Maker, NoMaker, check_process
-from ..positions import Position
+from ..progress import Position
 from .queues import ArrivalQueue
 from .tasks import OutcomeLoader, SentOutcome
 from .torch_iterator import TorchWorkersIterator, alive, has_result, processes

@@ -53,7 +53,7 @@ class MadeAhead(Protocol):
 
 @dataclasses.dataclass
 class Images:
-    """What became of images, as in ``Report`` (``_run/image_counts.py``)."""
+    """What became of images, as in ``Report`` (``_run/measurements.py``)."""
 
     opened: int = 0
     given: int = 0

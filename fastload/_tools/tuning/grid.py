@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from ..._run.point import Point
+from ..._run.tuned_file import Point
 
 BATCH_SIZE = 64
 """The batch size in use, if none is given: the middle of those tried."""

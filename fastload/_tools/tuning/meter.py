@@ -15,7 +15,7 @@ import torch
 from ..._base.machine import cpu, memory
 from ..._base.trace import batch_length
 from ..._run.governor import WORKER_NBYTES
-from ..._run.point import Point
+from ..._run.tuned_file import Point
 from .target import Target, nbytes_of
 
 _BLOCKS = 4  # parts of a visit, each with its own rate

@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Mapping
 
 from ..._base.machine.load import BUSY
-from ..._run.point import Point
-from ..._run.tuned_file import FORMAT, VERSION, write
+from ..._run.tuned_file import FORMAT, VERSION, Point, write
 
 TIED = 0.03
 """Settings within this share of the best count as equally fast."""

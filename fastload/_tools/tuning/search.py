@@ -21,8 +21,7 @@ import torch
 from ..._base.keywords import names_nearest
 from ..._base.machine.cpu import available as cpus
 from ..._base.machine.load import BUSY, Others
-from ..._run.point import Point
-from ..._run.tuned_file import fingerprint, machine
+from ..._run.tuned_file import Point, fingerprint, machine
 from ...errors import UsageError
 from .grid import BATCH_SIZE, Grid
 from .meter import Meter, Trial

@@ -14,8 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from ..._base.torch_loader import DataLoader, PlainLoader
 from ..._loader import FastLoader
 from ..._run.order import SeededSampler
-from ..._run.point import Point
-from ..._run.tuned_file import ENDLESS
+from ..._run.tuned_file import ENDLESS, Point
 from ..._sources.packed import PackedDataset
 from ...errors import UsageError
 

@@ -433,7 +433,7 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/engine/test_processes.py has every kind of cache in processes.
     """
-    monkeypatch.setattr("fastload._run.pillow_share._SHARE", 2.0)
+    monkeypatch.setattr("fastload._run.setup._SHARE", 2.0)
 
 
 @pytest.fixture

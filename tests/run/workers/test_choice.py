@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload._run.image_counts import Report, Spent
+from fastload._run.measurements import Report, Spent
 from fastload._run.workers import choice
 from fastload._run.workers.choice import Choice
 from fastload._sources.deferred import trial

@@ -76,7 +76,7 @@ def _original(function: Any) -> bool:
 
 def _choose(loader: FastLoader[Any], *, eager: bool) -> Choice:
     """Have a loader keep one way, without looking at the other one."""
-    known = loader._resources.choice
+    known = loader._resources.choice = loader._resources.choice or Choice()
     known._begin()
     known.eager, known._left = eager, float("inf")
     return known

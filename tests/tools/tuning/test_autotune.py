@@ -27,7 +27,7 @@ from fake_time import FakeTime, spends
 from fastload import FastLoader
 from fastload._base.machine.load import Others
 from fastload._base.torch_loader import PlainLoader
-from fastload._run.point import Point
+from fastload._run.tuned_file import Point
 from fastload._tools.tuning import Tuning, page
 from fastload._tools.tuning.grid import Grid
 from fastload._tools.tuning.result import Tried
