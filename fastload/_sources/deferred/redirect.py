@@ -161,8 +161,9 @@ def _exchange(
                 function.__code__ = code
 
     trial = Trial(
-        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_usual_state
-    )
+        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_usual_state,
+        needed=stays,
+    )  # fmt: skip
     function.__globals__[called] = trial
     return _Exchange(code, stub, trial, stays)
 

@@ -21,6 +21,9 @@ from .proof import Proof
 MISSING: Final[list[str]] = []
 """The functions that are left out and without which nothing may be deferred."""
 
+UNPROVEN: Final[list[tuple[str, Trial]]] = []
+"""Those that are exchanged, and of which ``prove_needed`` has yet to say whether they stay so."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patch:
@@ -48,7 +51,6 @@ class Patch:
 
 def exchange(patches: Iterable[Patch]) -> None:
     """Exchange what can be. See Note [An unknown release costs speed]."""
-    needed: list[tuple[str, Trial]] = []
     for patch in patches:
         name, *_ = patch.names
         function = named(*patch.names)
@@ -58,12 +60,18 @@ def exchange(patches: Iterable[Patch]) -> None:
             function, patch.ours, patch.proof, name, patch.in_usual_state, stays=patch.needed
         )
         if patch.needed and trial:
-            needed.append((name, trial))
+            UNPROVEN.append((name, trial))
         elif patch.needed:
             leave_out_all(name)
-    for name, trial in needed:
+
+
+def prove_needed() -> None:
+    """Have the functions prove themselves without which nothing may be deferred."""
+    while UNPROVEN:
+        name, trial = UNPROVEN[-1]
         if not trial.holds():
             leave_out_all(name)
+        UNPROVEN.pop()
 
 
 def leave_out_all(name: str) -> None:
