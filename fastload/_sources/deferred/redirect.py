@@ -15,18 +15,16 @@ Note [The original's parameters]
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 import types
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .trial import Function, Trial, forget_all, leave_out
 
 
-@dataclasses.dataclass(frozen=True)
-class _Exchange:
+class _Exchange(NamedTuple):
     """What was exchanged in a function.
 
     Attributes:

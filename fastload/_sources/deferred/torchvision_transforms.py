@@ -10,7 +10,6 @@ images, take torchvision's way. That is decided before anything is drawn.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -19,7 +18,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -313,8 +312,7 @@ Recorder: TypeAlias = "Callable[[Any, Any, bool], Any]"
 """As ``Step.record``."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """How a transform is recorded.
 
     Attributes:

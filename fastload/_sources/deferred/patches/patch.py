@@ -9,9 +9,8 @@ Note [An unknown release costs speed]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...._base.named import named
 from ..redirect import redirect
@@ -25,8 +24,7 @@ UNPROVEN: Final[list[tuple[str, Trial]]] = []
 """Those that are exchanged, and of which ``prove_needed`` has yet to say whether they stay so."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Patch:
+class Patch(NamedTuple):
     """An exchanged function. The way back is ``redirect.put_back``, for all of them.
 
     Attributes:

@@ -8,13 +8,12 @@ what both leave of torch's generator, if they draw.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -115,8 +114,7 @@ def path_of(data: bytes) -> Iterator[str]:
         yield path
 
 
-@dataclasses.dataclass(frozen=True)
-class Same:
+class Same(NamedTuple):
     """The proof that ``call(function, given)`` gives the same for both.
 
     Attributes:

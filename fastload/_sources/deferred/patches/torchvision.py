@@ -187,8 +187,8 @@ def _wrap(original: Function) -> Function:
 # The list.
 
 
-# Usual sizes, and those without room for the usual ratios.
-_SIZES: Final = ((50, 37), (32, 32), (4, 40), (7, 1), (1, 30))
+# A usual size, and those without room for the usual ratios, which are too narrow and too wide.
+_SIZES: Final = ((50, 37), (4, 40), (7, 1))
 
 
 def _composed(call: Function, given: Given) -> Any:

@@ -7,10 +7,9 @@ by our types, and stay there.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import PIL.Image
 import torch
@@ -249,8 +248,7 @@ PATCHES: Final = [
 """v2's functions that are exchanged."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A function of v2 for our types.
 
     Attributes:
