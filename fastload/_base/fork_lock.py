@@ -19,13 +19,22 @@ class ForkLock:
         self._lock = self._held = threading.RLock()
         _made.add(self)
 
-    def __enter__(self) -> None:
+    def acquire(self, blocking: bool = True) -> bool:
+        """As that of any lock of ``threading``."""
         lock = self._lock
-        lock.acquire()
+        if not lock.acquire(blocking):
+            return False
         self._held = lock
+        return True
+
+    def release(self) -> None:
+        self._held.release()  # in a child that was forked while this thread held it: the parent's
+
+    def __enter__(self) -> None:
+        self.acquire()
 
     def __exit__(self, *raised: object) -> None:
-        self._held.release()  # in a child that was forked while this thread held it: the parent's
+        self.release()
 
     def __reduce__(self) -> tuple[type[ForkLock], tuple[()]]:
         return ForkLock, ()

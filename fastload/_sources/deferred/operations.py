@@ -7,7 +7,6 @@ arguments that follow the name in a recorded operation.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
@@ -46,8 +45,7 @@ Effect: TypeAlias = "Callable[..., tuple[Size, str]]"
 Compose: TypeAlias = "Callable[..., None]"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ImageOperation:
+class ImageOperation(NamedTuple):
     """An operation that makes an image of an image.
 
     Attributes:
@@ -83,8 +81,7 @@ class Layout(NamedTuple):
     contiguous: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TensorOperation:
+class TensorOperation(NamedTuple):
     """An operation that makes a tensor (channels, height, width) of an image or of such a tensor.
 
     Attributes:

@@ -6,11 +6,10 @@ would fault in the same pages again.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 _NO_STAMP: Final = (0, -1, 0)  # of an image that came from no file, and of a store's
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """Where images are read from, and what of them is to be cached.
 
     Attributes:
@@ -142,8 +140,7 @@ def _cached(found: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Rea
     summed = found.summed
     if summed is not None:  # was verified before it was kept, perhaps in another form
         summed = summed & ~kept.view(np.uint8) & 1
-    return dataclasses.replace(
-        found,
+    return found._replace(
         spans=Spans(
             file=np.where(kept, there.spans.file, spans.file),
             offset=np.where(kept, there.spans.offset, spans.offset),

@@ -15,18 +15,16 @@ Note [The original's parameters]
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 import types
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .trial import Function, Trial, forget_all, leave_out
 
 
-@dataclasses.dataclass(frozen=True)
-class _Exchange:
+class _Exchange(NamedTuple):
     """What was exchanged in a function.
 
     Attributes:
@@ -161,8 +159,9 @@ def _exchange(
                 function.__code__ = code
 
     trial = Trial(
-        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_usual_state
-    )
+        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_usual_state,
+        needed=stays,
+    )  # fmt: skip
     function.__globals__[called] = trial
     return _Exchange(code, stub, trial, stays)
 

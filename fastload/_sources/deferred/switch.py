@@ -4,6 +4,14 @@ Functions of other libraries are redirected for the whole process, when a thread
 first time (``redirect.py`` says how and why). Those of a library that the program has not imported
 yet follow when it has: fastload imports neither torchvision nor OpenCV for this.
 
+Imported late
+    What is imported within a batch is exchanged before the next one. Until then its functions make
+    deferred objects real, as all do that are not exchanged. Only torchvision's v2 would take them
+    for something else, such as those that a dataset has kept. So its functions are exchanged while
+    it is imported (``late_import.py``). Nothing is proven there, since a proof runs on another
+    thread, which might wait for that import: what nothing is deferred without proves itself at its
+    first call.
+
 Rest
     While nobody in this process defers, the functions have their own codes again, so that what is
     made eagerly costs what it costs without fastload. Who defers batch after batch holds them
@@ -21,6 +29,7 @@ from types import TracebackType
 
 from ..._base.fork_lock import ForkLock
 from . import redirect
+from .late_import import LateImport
 from .patches import patch, pillow
 from .thread_state import THREAD, forget, may_be_kept
 from .trial import may_try_again
@@ -80,14 +89,40 @@ def install() -> None:
         with _LOCK:
             redirect.wake()
             _USE.rests = False
-    if len(_INSTALLED) == len(_PARTS):
+    if len(_INSTALLED) == len(_PARTS) and not patch.UNPROVEN:
         return
+    if patch.UNPROVEN or any(map(_lacks, _PARTS)):
+        with _LOCK:
+            _exchange()
+            patch.prove_needed()
+            _LATE.watch(_V2 not in _INSTALLED)
+
+
+def _lacks(needed: tuple[str, ...]) -> bool:
+    """Whether the functions of a library that the program has imported are to be exchanged."""
+    return needed not in _INSTALLED and all(name in sys.modules for name in needed)
+
+
+def _exchange() -> None:
     for needed, part in _PARTS.items():
-        if needed not in _INSTALLED and all(name in sys.modules for name in needed):
-            with _LOCK:
-                if needed not in _INSTALLED:
-                    part()
-                    _INSTALLED.add(needed)
+        if _lacks(needed):
+            part()
+            _INSTALLED.add(needed)
+
+
+def _imported_late() -> None:
+    """v2 is being imported. See Imported late."""
+    # Who has the lock exchanges its functions, now or before the next batch.
+    if not _LOCK.acquire(blocking=False):
+        return
+    try:
+        if not _USE.rests:
+            _exchange()
+        elif may_be_kept():
+            _exchange()
+            redirect.rest(everything=False)
+    finally:
+        _LOCK.release()
 
 
 def hold(holder: object) -> None:
@@ -111,6 +146,7 @@ def try_again() -> None:
     with _LOCK:
         if may_try_again():
             patch.MISSING.clear()
+            patch.UNPROVEN.clear()
             _INSTALLED.clear()
     install()
 
@@ -127,7 +163,9 @@ def uninstall() -> None:
 
             opencv.put_back()
         patch.MISSING.clear()
+        patch.UNPROVEN.clear()
         _INSTALLED.clear()
+        _LATE.watch(False)
         _USE.rests = False
 
 
@@ -148,7 +186,13 @@ def _torchvision() -> None:
     from .patches import torch, torchvision
 
     patch.exchange([*torchvision.PATCHES, *torch.PATCHES])
-    torchvision.add_kernels()
+
+
+def _torchvision_v2() -> None:
+    from .patches import torchvision_v2
+
+    patch.exchange(torchvision_v2.PATCHES)
+    torchvision_v2.add_kernels()
 
 
 def _opencv() -> None:
@@ -163,10 +207,15 @@ def _albumentations() -> None:
     patch.exchange(albumentations.PATCHES)
 
 
+_V2 = ("torchvision.transforms.v2",)
+
 _PARTS = {
     ("PIL.Image",): _pillow,
     ("cv2",): _opencv,
     ("torchvision.transforms",): _torchvision,
+    _V2: _torchvision_v2,
     ("albumentations.pytorch", "torchvision.transforms"): _albumentations,
 }
 """By what the program has to have imported: exchanges its functions."""
+
+_LATE = LateImport(*_V2, _imported_late)

@@ -14,16 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torchvision.transforms import InterpolationMode, functional
-from torchvision.transforms.v2 import functional as functional_v2
 
 from ... import _native
 from ..._base.named import named
 from ..._transforms.reader import resizes_in_integers
-
-_output_size: Callable[..., tuple[int, int]] | None = named(
-    "torchvision.transforms.v2.functional._geometry._compute_resized_output_size"
-)
+from .operations import functional, functional_v2
 
 _NAMES: Final = frozenset(("bilinear", "bicubic"))
 _in_core: Final = functools.cache(resizes_in_integers)
@@ -33,7 +28,8 @@ _RESIZED: Final = (4, 5)
 
 def filter_of(interpolation: Any) -> str | None:
     """torchvision's name of a filter that the core has as torch has it here; None: another one."""
-    name = interpolation.value if type(interpolation) is InterpolationMode else interpolation
+    kind = functional.InterpolationMode
+    name = interpolation.value if type(interpolation) is kind else interpolation
     if type(name) is not str or name not in _NAMES:
         return None
     return name if _in_core(name) else None
@@ -47,10 +43,19 @@ def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, 
     Raises:
         What torchvision raises, for sizes that it does not take.
     """
-    if _output_size is None:
+    output_size = _output_size()
+    if output_size is None:
         return None
-    height, width = _output_size(size[::-1], size=wanted, max_size=max_size)
+    height, width = output_size(size[::-1], size=wanted, max_size=max_size)
     return width, height
+
+
+@functools.cache
+def _output_size() -> Callable[..., tuple[int, int]] | None:
+    found: Callable[..., tuple[int, int]] | None = named(
+        "torchvision.transforms.v2.functional._geometry._compute_resized_output_size"
+    )
+    return found
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""torchvision's transforms on deferred images, in fewer steps.
+"""torchvision's transforms on deferred images, in fewer steps. Those of v2: ``torchvision_v2.py``.
 
 On a deferred image a transform draws numbers and records an operation; the rest of what torchvision
 does there is spent on finding out what it was given. Here the same numbers are drawn from the same
@@ -10,7 +10,6 @@ images, take torchvision's way. That is decided before anything is drawn.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -19,15 +18,13 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import PIL.Image
 import torch
 import torchvision.transforms.functional as functional
-import torchvision.transforms.v2.functional as functional_v2
 from torchvision import transforms
-from torchvision.transforms import v2
 from torchvision.transforms.functional import InterpolationMode
 
 from ..._base.named import named
@@ -39,7 +36,6 @@ from .recording import Argument, Operation
 from .tensor import (
     LEAST_SIDE,
     DeferredTensor,
-    DeferredTVImage,
     holds_values,
     of_image,
     pending,
@@ -57,7 +53,7 @@ functional_pil: Any = named("torchvision.transforms._functional_pil")
 _FLOATS: Final = struct.Struct("f")
 
 
-def _unchanged(where: ModuleType | type, *names: str) -> Callable[[], bool]:
+def unchanged_in(where: ModuleType | type, *names: str) -> Callable[[], bool]:
     """Whether torchvision's functions of these names are still its own: programs replace them."""
     get = operator.attrgetter(*names)
     own = get(where)
@@ -91,7 +87,7 @@ def _draws_into_scratch() -> bool:
     return no_mode and torch.get_default_dtype() is torch.float32 and _fills_alike()
 
 
-def _happens(p: Any) -> bool:
+def happens(p: Any) -> bool:
     """``torch.rand(1) < p``, which torch compares as float32."""
     if type(p) is float and _draws_into_scratch():
         return _SCRATCH.real.uniform_().item() < _as_float32(p)
@@ -244,8 +240,8 @@ def _expansion(
 
 def resize(original: Function) -> Function:
     """``functional.resize``, of images and of tensors."""
-    unchanged = _unchanged(functional, "get_dimensions", "_compute_resized_output_size")
-    on_images = _unchanged(functional_pil, "resize")
+    unchanged = unchanged_in(functional, "get_dimensions", "_compute_resized_output_size")
+    on_images = unchanged_in(functional_pil, "resize")
 
     def resize(
         img: Any,
@@ -316,8 +312,7 @@ Recorder: TypeAlias = "Callable[[Any, Any, bool], Any]"
 """As ``Step.record``."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """How a transform is recorded.
 
     Attributes:
@@ -335,8 +330,8 @@ class Step:
 
     def usual(self) -> Callable[[Any], bool]:
         """Makes a function: whether a transform's functions are still torchvision's own."""
-        functions = _unchanged(functional, *self.calls)
-        methods = _unchanged(self.kind, *self.methods)
+        functions = unchanged_in(functional, *self.calls)
+        methods = unchanged_in(self.kind, *self.methods)
         return lambda transform: (
             functions() and methods() and "get_params" not in transform.__dict__
         )
@@ -351,7 +346,7 @@ def compose(original: Function) -> Function:
     usual = {step.kind: (step, step.usual()) for step in STEPS}
     hooks_everywhere: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
 
-    applied_as_usual = _unchanged(transforms.RandomApply, "forward")
+    applied_as_usual = unchanged_in(transforms.RandomApply, "forward")
 
     def recorder(transform: Any) -> Recorder | _Applied | None:
         own = getattr(transform, "__dict__", {})
@@ -494,28 +489,28 @@ def _resized_crop(transform: Any, image: Any, mine: bool) -> DeferredImage | Non
 def _flipped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     if not waiting(image):
         return None
-    return image._then(("flip", False), mine=mine) if _happens(transform.p) else image
+    return image._then(("flip", False), mine=mine) if happens(transform.p) else image
 
 
 def _of_other_colors(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
-    if not waiting(image) or not _keeps_mode(image):
+    if not waiting(image) or not keeps_mode(image):
         return None
     ranges = _ranges(transform)
-    return None if ranges is None else _jittered(image, *_random_factors(ranges), mine=mine)
+    return None if ranges is None else jittered(image, *_random_factors(ranges), mine=mine)
 
 
-_ADJUSTMENTS: Final = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
-_COLORS: Final = ("brightness", "contrast", "saturation", "hue")
+ADJUSTMENTS: Final = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
+COLORS: Final = ("brightness", "contrast", "saturation", "hue")
 
 
-def _keeps_mode(image: DeferredImage) -> bool:
+def keeps_mode(image: DeferredImage) -> bool:
     """Whether it is converted to gray and back without anything that Pillow looks up first."""
     return image.mode == "RGB" and keeps_no_color(image)
 
 
 def _ranges(transform: Any) -> _Ranges | None:
     found = []
-    for name in _COLORS:
+    for name in COLORS:
         given = getattr(transform, name)
         ends = None if given is None else _numbers(given)
         if ends is None and given is not None:
@@ -525,7 +520,7 @@ def _ranges(transform: Any) -> _Ranges | None:
     return None if hue is not None and not -0.5 <= hue[0] <= hue[1] <= 0.5 else tuple(found)
 
 
-def _jittered(
+def jittered(
     image: DeferredImage,
     order: Sequence[int],
     factors: Sequence[float | None],
@@ -535,7 +530,7 @@ def _jittered(
     for number in order:
         factor = factors[number]
         if factor is not None:
-            operations.append((_COLORS[number], factor))
+            operations.append((COLORS[number], factor))
     return image._then(*operations, mine=mine) if operations else image
 
 
@@ -623,7 +618,7 @@ STEPS: Final = (
     Step(
         kind=transforms.ColorJitter,
         record=_of_other_colors,
-        calls=_ADJUSTMENTS,
+        calls=ADJUSTMENTS,
         methods=("forward", "get_params"),
     ),
     Step(
@@ -643,58 +638,3 @@ STEPS: Final = (
         methods=("forward",),
     ),
 )
-
-
-# v2. Its transforms take any structure. That a single image is none need not be found out.
-
-_LEAVES: Final = frozenset((DeferredImage, DeferredTensor, DeferredTVImage))
-
-
-def _takes(transform: Any, value: object, needed: Function) -> bool:
-    """Whether a transform of v2 changes ``value``, its only input."""
-    if type(transform)._needs_transform_list is not needed:
-        return False  # it has its own rules
-    for kind in transform._transformed_types:
-        if isinstance(value, kind) if isinstance(kind, type) else kind(value):
-            return True
-    return False
-
-
-def forward(*, at_random: bool) -> Callable[[Function], Function]:
-    """``forward`` of all transforms; ``at_random``: of those with a ``p``."""
-
-    def make(original: Function) -> Function:
-        needed = v2.Transform._needs_transform_list
-
-        def forward(self: Any, *inputs: Any) -> Any:
-            if len(inputs) == 1 and type(inputs[0]) in _LEAVES and _takes(self, inputs[0], needed):
-                self.check_inputs([inputs[0]])
-                if at_random and not _happens(self.p):
-                    return inputs[0]
-                return self.transform(inputs[0], self.make_params([inputs[0]]))
-            return original(self, *inputs)
-
-        return forward
-
-    return make
-
-
-def color_jitter_v2(original: Function) -> Function:
-    unchanged = _unchanged(functional_v2, *_ADJUSTMENTS)
-
-    def transform(self: Any, inpt: Any, params: Any) -> Any:
-        if (
-            waiting(inpt)
-            and type(self) is v2.ColorJitter
-            and _keeps_mode(inpt)
-            and type(params) is dict
-            and unchanged()
-        ):
-            factors = [params[f"{name}_factor"] for name in _COLORS]
-            hue = factors[3]
-            plain = all(factor is None or type(factor) is float for factor in factors)
-            if plain and (hue is None or -0.5 <= hue <= 0.5):
-                return _jittered(inpt, params["fn_idx"].tolist(), factors)
-        return original(self, inpt, params)
-
-    return transform

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from ..._base.pixel_limit import is_within
-from .thread_state import THREAD
+from .thread_state import THREAD, note_failure
 
 Function: TypeAlias = "Callable[..., Any]"
 
@@ -82,6 +82,8 @@ class Trial:
         proof: says what is wrong with ours; "": nothing.
         settle: is given what is called from now on.
         in_usual_state: the proof means something only there; see Note [The program's state].
+        needed: the library's own would take a deferred object for something else. So it proves
+            itself on any thread; where it fails, the batch that is made is not deferred.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Trial:
         proof: Callable[[], str],
         settle: Callable[[Function], None],
         in_usual_state: bool = False,
+        needed: bool = False,
     ) -> None:
         self._name = name
         self._ours = ours
@@ -99,13 +102,14 @@ class Trial:
         self._proof = proof
         self._settle = settle
         self._in_usual_state = in_usual_state
+        self._needed = needed
         self._proving = 0  # the process that does; a forked child lacks the thread
         self._called: Function | None = None
         _OPEN.append(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # A proof would be compiled too. What is kept deferred is made real by the original.
-        if torch.compiler.is_compiling() or not THREAD.deferring:
+        if torch.compiler.is_compiling() or not (THREAD.deferring or self._needed):
             return self._otherwise(*args, **kwargs)
         return self.settled()(*args, **kwargs)
 
@@ -136,6 +140,8 @@ class Trial:
             self._proving = 0
         if fault:
             leave_out(self._name, fault)
+            if self._needed:
+                note_failure()
         called = self._called = self._otherwise if fault else self._ours
         self._settle(called)
         if self in _OPEN:

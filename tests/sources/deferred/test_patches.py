@@ -28,12 +28,13 @@ from fastload._sources.deferred.patches import patch as patches
 from fastload._sources.deferred.patches import pillow
 from fastload._sources.deferred.patches import torch as of_torch
 from fastload._sources.deferred.patches import torchvision as of_torchvision
+from fastload._sources.deferred.patches import torchvision_v2 as of_v2
 from fastload._sources.deferred.patches.patch import Patch
 from fastload._transforms.reader import resizes_in_integers
 from sides import side_by_side
 
-ALL = [*pillow.PATCHES, *of_torchvision.PATCHES, *of_torch.PATCHES]
-KERNELS = of_torchvision.KERNELS
+ALL = [*pillow.PATCHES, *of_torchvision.PATCHES, *of_v2.PATCHES, *of_torch.PATCHES]
+KERNELS = of_v2.KERNELS
 
 _NUMBERS = itertools.count()
 
@@ -194,7 +195,7 @@ def test_the_function_of_this_release_proves_itself(patch: Patch, photos: list[P
 @pytest.mark.native
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_a_kernel_that_gives_other_pixels_is_left_out(
-    kernel: of_torchvision.Kernel, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+    kernel: of_v2.Kernel, photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kernel.name == "resize" and not resizes_in_integers("bilinear"):
         pytest.skip("torchvision resizes tensors in floating point here, so nothing asks for it")

@@ -21,7 +21,13 @@ from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
 import releases
-from fastload._sources.deferred import switch, thread_state, torchvision_transforms, trial
+from fastload._sources.deferred import (
+    switch,
+    thread_state,
+    torchvision_transforms,
+    torchvision_v2,
+    trial,
+)
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.switch import deferring
 from fastload._sources.deferred.tensor import DeferredTensor
@@ -290,18 +296,19 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     for name in (
         "_border",
         "_random_box",
-        "_happens",
+        "happens",
         "_takes",
-        "_jittered",
+        "jittered",
     ):
-        ours = getattr(torchvision_transforms, name)
+        module = torchvision_v2 if name == "_takes" else torchvision_transforms
+        ours = getattr(module, name)
 
         def spy(*args: Any, name: str = name, ours: Any = ours, **named: Any) -> Any:
             result = ours(*args, **named)
             taken.append((name, result is not None))
             return result
 
-        monkeypatch.setattr(torchvision_transforms, name, spy)
+        monkeypatch.setattr(module, name, spy)
     chain = transforms.Compose(
         [
             transforms.RandomCrop(32, padding=4),
@@ -316,8 +323,8 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     )
     with deferring():
         chain(opened())
-    names = ["_border", "_random_box", "_happens", "_jittered"]
-    names += ["_takes", "_happens", "_takes", "_jittered", "_takes"]
+    names = ["_border", "_random_box", "happens", "jittered"]
+    names += ["_takes", "happens", "_takes", "jittered", "_takes"]
     assert taken == [(name, True) for name in names]
 
 
@@ -330,7 +337,7 @@ def test_a_chance_is_compared_as_torch_compares_it(
         drawn = torch.tensor([value])
         real = types.SimpleNamespace(uniform_=lambda drawn=drawn: drawn)
         monkeypatch.setattr(torchvision_transforms, "_SCRATCH", types.SimpleNamespace(real=real))
-        assert torchvision_transforms._happens(p) == bool(drawn < p)
+        assert torchvision_transforms.happens(p) == bool(drawn < p)
 
 
 def test_numbers_are_drawn_as_torch_draws_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +349,7 @@ def test_numbers_are_drawn_as_torch_draws_them(monkeypatch: pytest.MonkeyPatch) 
         torch.manual_seed(4)
         drawn.append([torchvision_transforms._two_below(n, 3 * n) for n in range(1, 200)])
         drawn[-1] += [torchvision_transforms._two_below(n, 1 << 14) for n in (9999, 1 << 14)]
-        drawn[-1] += [torchvision_transforms._happens(0.5) for _ in range(20)]
+        drawn[-1] += [torchvision_transforms.happens(0.5) for _ in range(20)]
         drawn[-1] += [torchvision_transforms._random_factors(((0.5, 1.5),) * 4)]
         drawn[-1].append(torch.get_rng_state().tolist())
     assert drawn[0] == drawn[1]
@@ -359,15 +366,15 @@ def test_a_mode_of_the_users_sees_what_is_drawn() -> None:
             return func(*args, **(kwargs or {}))
 
     with Counting() as counting:
-        torchvision_transforms._happens(0.5)
+        torchvision_transforms.happens(0.5)
     assert counting.seen == 1
 
 
 def test_a_thread_may_draw_first_in_inference_mode() -> None:
     def draw() -> None:
         with torch.inference_mode():
-            torchvision_transforms._happens(0.5)
-        torchvision_transforms._happens(0.5)  # of a tensor made in that mode this would be an error
+            torchvision_transforms.happens(0.5)
+        torchvision_transforms.happens(0.5)  # of a tensor made in that mode this would be an error
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(draw).result()

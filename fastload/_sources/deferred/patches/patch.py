@@ -9,9 +9,8 @@ Note [An unknown release costs speed]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...._base.named import named
 from ..redirect import redirect
@@ -21,9 +20,11 @@ from .proof import Proof
 MISSING: Final[list[str]] = []
 """The functions that are left out and without which nothing may be deferred."""
 
+UNPROVEN: Final[list[tuple[str, Trial]]] = []
+"""Those that are exchanged, and of which ``prove_needed`` has yet to say whether they stay so."""
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Patch:
+
+class Patch(NamedTuple):
     """An exchanged function. The way back is ``redirect.put_back``, for all of them.
 
     Attributes:
@@ -48,7 +49,6 @@ class Patch:
 
 def exchange(patches: Iterable[Patch]) -> None:
     """Exchange what can be. See Note [An unknown release costs speed]."""
-    needed: list[tuple[str, Trial]] = []
     for patch in patches:
         name, *_ = patch.names
         function = named(*patch.names)
@@ -58,12 +58,18 @@ def exchange(patches: Iterable[Patch]) -> None:
             function, patch.ours, patch.proof, name, patch.in_usual_state, stays=patch.needed
         )
         if patch.needed and trial:
-            needed.append((name, trial))
+            UNPROVEN.append((name, trial))
         elif patch.needed:
             leave_out_all(name)
-    for name, trial in needed:
+
+
+def prove_needed() -> None:
+    """Have the functions prove themselves without which nothing may be deferred."""
+    while UNPROVEN:
+        name, trial = UNPROVEN[-1]
         if not trial.holds():
             leave_out_all(name)
+        UNPROVEN.pop()
 
 
 def leave_out_all(name: str) -> None:

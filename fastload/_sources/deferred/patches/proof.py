@@ -8,13 +8,12 @@ what both leave of torch's generator, if they draw.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -23,7 +22,7 @@ import torch
 from .. import single
 from ..from_array import deferred_pixels
 from ..image import waiting
-from ..operations import TENSOR_OPERATIONS, Layout
+from ..operations import Layout
 from ..recording import Operation, Recording
 from ..thread_state import THREAD
 from ..trial import Function
@@ -33,7 +32,8 @@ Proof: TypeAlias = "Callable[[Function, Function], str]"
 
 _SIZE: Final = (11, 9)
 _PIXELS: Final[np.ndarray] = np.random.default_rng(0).integers(0, 256, (*_SIZE[::-1], 3), np.uint8)
-_TO_FLOAT32: Final[Operation] = ("to_dtype", "float32", True)
+_WHITE: Final = 255.0
+_TO_UNIT: Final[tuple[Operation, ...]] = (("to_dtype", "float32", False), ("div", _WHITE))
 OTHER: Final = "it gives other values than fastload's"
 
 
@@ -63,22 +63,27 @@ class Given:
 
     @property
     def tensor(self) -> Any:
-        """Its tensor, float32 (3, h, w) in [0, 1], as v2 makes it: whatever the default dtype."""
-        if self._deferred:
-            from ..tensor import record
+        """Its tensor, float32 (3, h, w) in [0, 1], whatever the default dtype."""
+        levels = self._levels()
+        if not self._deferred:
+            return self._as_marked(levels.to(torch.float32).div(_WHITE))
+        from ..tensor import record
 
-            return record(self.levels, _TO_FLOAT32, marked=self._marks)
-        return TENSOR_OPERATIONS["to_dtype"].replay(self.levels, *_TO_FLOAT32[1:])
+        return self._as_marked(functools.reduce(record, _TO_UNIT, levels))
 
     @property
     def levels(self) -> Any:
         """Its tensor, uint8 (3, h, w)."""
-        if self._deferred:
-            from ..tensor import of_image
+        return self._as_marked(self._levels())
 
-            tensor: torch.Tensor = of_image(self.image, "to_image")
-        else:
-            tensor = torch.from_numpy(self.array).permute(2, 0, 1)
+    def _levels(self) -> Any:
+        if not self._deferred:
+            return torch.from_numpy(self.array).permute(2, 0, 1)
+        from ..tensor import of_image
+
+        return of_image(self.image, "to_image")
+
+    def _as_marked(self, tensor: Any) -> Any:
         if not self._marks:
             return tensor
         from torchvision import tv_tensors
@@ -109,8 +114,7 @@ def path_of(data: bytes) -> Iterator[str]:
         yield path
 
 
-@dataclasses.dataclass(frozen=True)
-class Same:
+class Same(NamedTuple):
     """The proof that ``call(function, given)`` gives the same for both.
 
     Attributes:

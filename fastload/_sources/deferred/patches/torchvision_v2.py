@@ -1,0 +1,359 @@
+"""What fastload exchanges in torchvision's v2, where it is imported.
+
+Its functions find their kernels by the type of what they are given: ours are added to its registry,
+by our types, and stay there.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import PIL.Image
+import torch
+import torchvision.transforms.functional as functional
+import torchvision.transforms.v2.functional as functional_v2
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from ...._base.named import named
+from .. import torch_resize, torchvision_v2
+from .. import torchvision_transforms as fewer_steps
+from ..image import DeferredImage
+from ..operations import dtype_name
+from ..tensor import (
+    LEAST_SIDE,
+    DeferredTensor,
+    DeferredTVImage,
+    _Deferred,
+    holds_levels,
+    pending,
+    record,
+)
+from ..thread_state import cause
+from ..trial import Function, Trial, leave_out
+from .patch import Patch, leave_out_all
+from .proof import Given, Proof, Same
+from .torchvision import BLURS, EXACT, STEPS, gaussian_blurrer, normalizer
+
+
+def _to_dtype(original: Function) -> Function:
+    def to_dtype(image: Any, dtype: Any = torch.float, scale: Any = False) -> Any:
+        if pending(image):
+            now = image._memory.layout.dtype
+            if now == dtype:
+                # What torchvision's wrapper gives for a marked image is another object.
+                return image
+            if now == torch.uint8 or (not scale and now.is_floating_point):
+                if dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+                    name = dtype_name(dtype)
+                    return record(image, ("to_dtype", name, bool(scale)), marked=True)
+        return original(image, dtype, scale)
+
+    return to_dtype
+
+
+def _resize_image(original: Function) -> Function:
+    def resize_image(
+        image: Any,
+        size: Any,
+        interpolation: Any = functional.InterpolationMode.BILINEAR,
+        max_size: Any = None,
+        antialias: Any = True,
+    ) -> Any:
+        made = None
+        if pending(image) and antialias is True:
+            made = _resized(image, size, interpolation, max_size)
+        return original(image, size, interpolation, max_size, antialias) if made is None else made
+
+    return resize_image
+
+
+def _resized(
+    image: DeferredTensor, size: Any, interpolation: Any, max_size: Any
+) -> DeferredTensor | None:
+    """None: it is not recorded."""
+    memory = image._memory
+    levels = holds_levels(image)
+    if not levels and interpolation not in ("bilinear", functional.InterpolationMode.BILINEAR):
+        return None
+    name = torch_resize.filter_of(interpolation) if levels else "bilinear"
+    if name is None:
+        return None
+    after = torch_resize.size_after(memory.size, size, max_size)
+    if after is None:
+        return None
+    w, h = after
+    if after == memory.size:
+        # v2 makes another object of the same memory for an image that it marks.
+        return DeferredTVImage._of(memory) if isinstance(image, DeferredTVImage) else image
+    if not levels:
+        return fewer_steps.resized_values(image, w, h, v2=True)
+    layout = memory.layout
+    contiguous = torch_resize.contiguous_after(
+        layout.dtype, layout.contiguous, memory.gaps is not None
+    )
+    if contiguous is None or min(w, h) < LEAST_SIDE:
+        return None
+    return record(image, ("resize_levels", w, h, name, contiguous), marked=True)
+
+
+def _resized_crop(original: Function) -> Function:
+    """What v2 makes of a crop and a resize, both of which are recorded."""
+
+    def resized_crop(
+        image: Any,
+        top: Any,
+        left: Any,
+        height: Any,
+        width: Any,
+        size: Any,
+        interpolation: Any = functional.InterpolationMode.BILINEAR,
+        antialias: Any = True,
+    ) -> Any:
+        if not pending(image):
+            return original(image, top, left, height, width, size, interpolation, antialias)
+        cut = functional_v2.crop(image, top, left, height, width)
+        return functional_v2.resize(cut, size, interpolation=interpolation, antialias=antialias)
+
+    return resized_crop
+
+
+def _get_fill(original: Function) -> Function:
+    """A value of a dict by type, where v2 looks up ``type(image)``."""
+
+    def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
+        if inpt_type is DeferredImage and PIL.Image.Image in fill_dict:
+            inpt_type = _class_of_input()
+        elif issubclass(inpt_type, _Deferred):
+            inpt_type = inpt_type.stands_for
+        return original(fill_dict, inpt_type)
+
+    return get_fill
+
+
+def _class_of_input() -> type:
+    """The class that the image which is transformed stands for: that of a file is another one."""
+    frame = sys._getframe(3)  # of the transform that asks for a fill
+    image = frame.f_locals.get("inpt", frame.f_locals.get("image"))
+    return image.__class__ if type(image) is DeferredImage else PIL.Image.Image
+
+
+def _to_dtype_by_type(original: Function) -> Function:
+    """v2.ToDtype, which looks up ``type(image)`` in a dict of dtypes."""
+
+    def transform(self: Any, inpt: Any, params: Any) -> Any:
+        if isinstance(inpt, _Deferred) and isinstance(self.dtype, dict):
+            kind = type(inpt).stands_for
+            if kind in self.dtype:
+                self = copy.copy(self)
+                self.dtype = {**self.dtype, type(inpt): self.dtype[kind]}
+        return original(self, inpt, params)
+
+    return transform
+
+
+def _on_real_images(function: Function, kernel: Function) -> Function:
+    """A kernel that is not recorded: it gets the real image, and makes others like that."""
+
+    def on_real_image(image: Any, *args: Any, **kwargs: Any) -> Any:
+        if not pending(image):
+            return kernel(image.materialise(), *args, **kwargs)
+        with cause(f"v2.functional.{function.__name__}"):
+            real = image.materialise()
+        return kernel(real, *args, **kwargs)
+
+    return on_real_image
+
+
+# The list.
+
+
+def _drawn(transform: Callable[[], Any]) -> Same:
+    """The proof of what calls a transform that draws."""
+    return Same(lambda call, given: call(transform(), given.image), seeds=2)
+
+
+def _fill_by_type(get_fill: Function, given: Given) -> Any:
+    fills = {tv_tensors.Image: 3, PIL.Image.Image: 4, "others": 5}
+    return [
+        get_fill(fills, type(value)) for value in (given.marked().levels, given.image, given.tensor)
+    ]
+
+
+def _dtype_by_type(transform: Function, given: Given) -> Any:
+    chosen = v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)
+    made = transform(chosen, given.marked().levels, {})
+    return str(made.dtype), getattr(type(made), "stands_for", type(made)).__name__
+
+
+def _jitter_v2(transform: Function, given: Given) -> Any:
+    jitter = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    factors = {"brightness": 1.2, "contrast": 0.8, "saturation": 1.4, "hue": 0.05}
+    params = {f"{name}_factor": factor for name, factor in factors.items()}
+    return transform(jitter, given.image, {"fn_idx": torch.tensor([2, 0, 3, 1]), **params})
+
+
+_CPU_V2: Final = "v2's crop and flip of 32x32: 81 us of CPU to record a sample, 105 without it"
+_TYPES: Final = "it looks up the type of what it is given, and a deferred one is another type"
+
+PATCHES: Final = [
+    Patch(
+        names=("torchvision.transforms.v2._utils._get_fill",),
+        ours=_get_fill,
+        why=_TYPES,
+        kept_by=EXACT,
+        proof=Same(_fill_by_type),
+        needed=True,
+    ),
+    Patch(
+        names=(
+            "torchvision.transforms.v2.ToDtype.transform",
+            "torchvision.transforms.v2.ToDtype._transform",  # before 0.21
+        ),
+        ours=_to_dtype_by_type,
+        why=_TYPES,
+        kept_by=EXACT,
+        proof=Same(_dtype_by_type),
+        needed=True,
+    ),
+    Patch(
+        names=("torchvision.transforms.v2.Transform.forward",),
+        ours=torchvision_v2.forward(at_random=False),
+        why=STEPS,
+        kept_by=_CPU_V2,
+        proof=_drawn(lambda: v2.RandomCrop(6)),
+    ),
+    Patch(  # the forward of all transforms of v2 that have a ``p``
+        names=("torchvision.transforms.v2.RandomHorizontalFlip.forward",),
+        ours=torchvision_v2.forward(at_random=True),
+        why=STEPS,
+        kept_by=_CPU_V2,
+        proof=_drawn(v2.RandomHorizontalFlip),
+        in_usual_state=True,
+    ),
+    Patch(
+        names=(
+            "torchvision.transforms.v2.ColorJitter.transform",
+            "torchvision.transforms.v2.ColorJitter._transform",  # before 0.21
+        ),
+        ours=torchvision_v2.color_jitter_v2,
+        why=STEPS,
+        kept_by="CPU per image without it: 1.25 on photos of 320x240",
+        proof=Same(_jitter_v2),
+    ),
+]
+"""v2's functions that are exchanged."""
+
+
+class Kernel(NamedTuple):
+    """A function of v2 for our types.
+
+    Attributes:
+        name: of the function in ``torchvision.transforms.v2.functional``.
+        kinds: ours, and those for which torchvision has its own.
+        ours: as of a ``Patch``.
+        proof: that of a ``Patch``, for tensors that v2 marks as images and for others.
+    """
+
+    name: str
+    kinds: tuple[tuple[type, type], ...]
+    ours: Callable[[Function], Function]
+    proof: Callable[[bool], Proof]
+
+
+_TENSORS: Final[tuple[tuple[type, type], ...]] = (
+    (DeferredTensor, torch.Tensor),
+    (DeferredTVImage, tv_tensors.Image),
+)
+_IMAGES: Final[tuple[tuple[type, type], ...]] = ((DeferredImage, PIL.Image.Image),)
+
+
+def _same(call: Callable[[Function, Given], Any]) -> Callable[[bool], Proof]:
+    return lambda marked: Same(call, marked=marked)
+
+
+def _casts(marked: bool) -> Proof:
+    def cast(scale: bool) -> Same:
+        return Same(
+            lambda to_dtype, given: to_dtype(given.levels, torch.float32, scale), marked=marked
+        )
+
+    return lambda original, ours: cast(True)(original, ours) or cast(False)(original, ours)
+
+
+KERNELS: Final = [
+    Kernel(
+        name="normalize",
+        kinds=_TENSORS,
+        ours=normalizer(marked=True),
+        proof=_same(lambda normalize, given: normalize(given.tensor, [0.5, 0.4, 0.3], [0.2] * 3)),
+    ),
+    Kernel(
+        name="to_dtype",
+        kinds=_TENSORS,
+        ours=_to_dtype,
+        proof=_casts,
+    ),
+    Kernel(
+        name="resize",
+        kinds=_TENSORS,
+        ours=_resize_image,
+        proof=_same(lambda resize, given: resize(given.levels, [4, 5])),
+    ),
+    Kernel(
+        name="resized_crop",
+        kinds=_TENSORS,
+        ours=_resized_crop,
+        proof=_same(lambda resized_crop, given: resized_crop(given.levels, 1, 2, 5, 6, [4, 3])),
+    ),
+    Kernel(
+        name="gaussian_blur",
+        kinds=_IMAGES,
+        ours=gaussian_blurrer(v2=True),
+        proof=lambda _: BLURS,
+    ),
+]
+
+# Kernels that only cut, mirror, resize and assign, so that what they call is recorded.
+_MADE_OF_RECORDED: Final = frozenset(
+    (
+        "crop", "center_crop", "horizontal_flip", "vertical_flip", "resize", "resized_crop", "pad",
+        "erase",
+    )
+)  # fmt: skip
+
+
+def _add(
+    kernel: Kernel, where: str, registry: dict[type, Function], kind: type, original: Function
+) -> None:
+    ours, proof = kernel.ours(original), kernel.proof(kind is DeferredTVImage)
+
+    def settle(called: Function) -> None:
+        registry[kind] = called
+
+    registry[kind] = Trial(where, ours, original, lambda: proof(original, ours), settle)
+
+
+def add_kernels() -> None:
+    """Add those that prove themselves to v2's own. Nobody else has objects of our types."""
+    name = "torchvision.transforms.v2.functional._utils._KERNEL_REGISTRY"
+    registries: dict[Function, dict[type, Function]] | None = named(name)
+    if registries is None:
+        leave_out_all(name)
+        return
+    for kernel in KERNELS:
+        where = f"torchvision.transforms.v2.functional.{kernel.name}"
+        registry = registries.get(named(where), {})
+        for kind, base in kernel.kinds:
+            if base in registry:
+                _add(kernel, where, registry, kind, registry[base])
+            else:
+                leave_out(where, f"this release has none for {base.__name__}")
+    for function, registry in registries.items():
+        image = registry.get(tv_tensors.Image)
+        asks = function.__name__.startswith("get_")
+        if image is not None and not asks and function.__name__ not in _MADE_OF_RECORDED:
+            registry.setdefault(DeferredTVImage, _on_real_images(function, image))
