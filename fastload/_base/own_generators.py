@@ -2,12 +2,15 @@
 
 A batch may be made twice (``deferral.py``), and must then draw the same numbers. With an int
 ``seed``, what can be seeded is seeded before each sample, as the global generators are
-(``randomness.py``). Both are found where Datasets have them: in attributes, and in lists, tuples
-and dicts there. What is in a closure, or in a large container, is not found.
+(``randomness.py``). Both are found where Datasets have them: in attributes, in lists, tuples and
+dicts there, and in what functions name: variables of their module, of a function around them, and
+defaults. What is in a large container is not found.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -128,8 +131,10 @@ def _parts(owners: Iterable[object], wanted: Callable[[object], bool]) -> Iterat
     """The objects that are ``wanted``. What is in these is not looked at."""
     seen: set[int] = set()
     left = list(owners)
-    while left and len(seen) < _MOST:
-        part = left.pop()
+    # Looked at last, since one function may lead to many others.
+    functions = [getattr(type(owner), name, None) for owner in left for name in _CALLED]
+    while (left or functions) and len(seen) < _MOST:
+        part = left.pop() if left else functions.pop()
         if isinstance(part, _DATA) or id(part) in seen:
             continue
         seen.add(id(part))
@@ -141,5 +146,27 @@ def _parts(owners: Iterable[object], wanted: Callable[[object], bool]) -> Iterat
             left += part.values() if len(part) <= _LARGEST else ()
         elif isinstance(part, types.MethodType):
             left.append(part.__self__)
-        elif not isinstance(part, types.FunctionType):
+            functions.append(part.__func__)
+        elif isinstance(part, functools.partial):
+            left += [part.func, part.args, part.keywords]
+        elif isinstance(part, types.FunctionType):
+            functions += _named_in(part)
+        else:
             left += getattr(part, "__dict__", {}).values()
+
+
+_CALLED = ("__getitem__", "__getitems__", "__iter__", "__call__")
+
+
+def _named_in(function: types.FunctionType) -> list[Any]:
+    """What a function names, and the functions in it."""
+    found: list[Any] = list(function.__defaults__ or ())
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # empty
+            found.append(cell.cell_contents)
+    codes = [function.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        known = function.__globals__
+        found += [known[name] for name in code.co_names if name in known]
+    return found

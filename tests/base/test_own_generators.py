@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,51 @@ def test_all_generators_continue_from_where_they_were(kind: str) -> None:
         before.restore()
         again = draw(generator), random.random(), float(np.random.rand()), float(torch.rand(1))
         assert again == first
+
+
+OF_THE_MODULE = random.Random(5)
+
+
+def _in_a_default(generator: random.Random) -> Any:
+    def transform(image: Any, drawing: random.Random = generator) -> float:
+        return drawing.random()
+
+    return transform
+
+
+class InAMethod:
+    def __getitem__(self, index: int) -> list[float]:
+        return [OF_THE_MODULE.random() for _ in range(index)]
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        pytest.param(lambda image: OF_THE_MODULE.random(), id="variable of the module"),
+        pytest.param(
+            (lambda generator: lambda image: generator.random())(OF_THE_MODULE), id="closure"
+        ),
+        pytest.param(_in_a_default(OF_THE_MODULE), id="default"),
+        pytest.param(functools.partial(print, file=OF_THE_MODULE), id="partial"),
+        pytest.param(InAMethod(), id="list comprehension in a method"),
+        pytest.param({"transform": [InAMethod().__getitem__]}, id="bound method"),
+    ],
+)
+def test_what_functions_name_is_found(owner: Any) -> None:
+    before = OwnGenerators().states(owner)
+    first = OF_THE_MODULE.random()
+    before.restore()
+    assert OF_THE_MODULE.random() == first
+
+
+def test_attributes_are_found_beside_functions_that_lead_to_many_others() -> None:
+    generator = random.Random(3)
+    many = [functools.partial(lambda text, name: text + name, name) for name in dir(torch)]
+    folder = {"of": [generator], "functions": [torch.compile, many[:30], outcome, F.to_tensor]}
+    before = OwnGenerators().states(folder)
+    first = generator.random()
+    before.restore()
+    assert generator.random() == first
 
 
 def test_what_has_no_state_is_left_alone() -> None:

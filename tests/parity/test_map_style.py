@@ -182,6 +182,20 @@ def test_collate_functions_and_custom_batches(collate_fn, workers):
         assert ours[1][0] is ours[1][1]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_in_a_batch_can_be_written_to_where_torchs_can(workers):
+    def read_only(samples):
+        array = np.arange(len(samples))
+        array.flags.writeable = False  # as that of a PIL image
+        return array, np.zeros(2)
+
+    def writeable(kind):
+        loader = kind(Samples(), batch_size=4, collate_fn=read_only, num_workers=workers)
+        return [array.flags.writeable for batch in loader for array in batch]
+
+    assert writeable(FastLoader) == writeable(DataLoader)
+
+
 def test_a_custom_batch_type_is_pinned_by_its_own_method():
     """What torch's pinning thread does with what it gets; it needs no CUDA for that."""
     loader = FastLoader(Samples(40), batch_size=4, collate_fn=as_batch, num_workers=1)

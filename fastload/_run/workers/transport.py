@@ -362,6 +362,12 @@ class _BatchPickler(ForkingPickler):
         """What a tensor is replaced by; None for a value that is pickled."""
         return self._place(value) if isinstance(value, torch.Tensor) else None
 
+    def reducer_override(self, value: object) -> Any:
+        """An array that is read-only here can be written to there, as in what torch sends."""
+        if type(value) is np.ndarray and not value.flags.writeable:
+            return value.__reduce__()
+        return NotImplemented
+
 
 class _BatchUnpickler(pickle.Unpickler):
     """Makes tensors over the slab. It reads only what a worker of this process has pickled."""
