@@ -7,7 +7,7 @@ Importing torch and torchvision takes a second or two, and is most of what a sho
 
 ``words`` are a file or begin with -c or -m. Such a process runs and ends as one that was started:
 the interpreter is finalized, exceptions and signals have their exit status. To finalize torch takes
-half a second; ``finalize=False`` leaves it out, where a program's end is not what is tested. What a
+a while; ``finalize=False`` leaves it out, where a program's end is not what is tested. What a
 program *imports*, and what it costs, has to be tested in one that was started.
 """
 
@@ -271,10 +271,11 @@ def _become(request: Mapping[str, Any]) -> None:
 if __name__ == "__main__":
     for name in _IMPORTED:
         importlib.import_module(name)
-    gc.freeze()  # a collection in a child would copy every page of what was imported
+    # A collection in a child would copy every page of what was imported, and so would the last ones
+    # of an interpreter that ends: that is most of the time it takes.
+    gc.freeze()
     wanted = _serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted["finalize"]:
-        atexit.register(gc.unfreeze)  # at the very end some libraries report what they find alive
         _become(wanted)
     else:
         _run_to_its_end(wanted)

@@ -32,10 +32,10 @@ pytestmark = pytest.mark.usefixtures("forked")
         ("imagenet-train", "float32", "torch-pil,fastload-lmdb"),
         ("imagenet-eval", "channels_last", "fastload-lmdb"),
         ("small-images", "jpeg", "fastload-lmdb"),
-        ("small-images", "png", "torch-v2,fastload-folder"),
+        pytest.param("small-images", "png", "torch-v2,fastload-folder", marks=pytest.mark.long),
         pytest.param("imagenet-train", "webp", "fastload-lmdb", marks=pytest.mark.long),
         ("raw-train", "uint8", "fastload-lmdb-raw"),
-        ("augment", "plain", "fastload-lmdb"),
+        pytest.param("augment", "plain", "fastload-lmdb", marks=pytest.mark.long),
         pytest.param("augment", "jitter", "torch-pil,fastload-folder", marks=pytest.mark.long),
         pytest.param("augment", "randaugment", "torch-v2,fastload-lmdb", marks=pytest.mark.long),
         pytest.param("augment", "trivialaugment", "fastload-lmdb", marks=pytest.mark.long),
@@ -200,7 +200,9 @@ def test_list_names_every_suite_and_loader() -> None:
     ("variant", "names"),
     [
         ("encoded", ["fastload-h5", "fastload-tar"]),
-        ("small-raw", ["fastload-pth-raw", "fastload-zarr-raw"]),
+        pytest.param(
+            "small-raw", ["fastload-pth-raw", "fastload-zarr-raw"], marks=pytest.mark.long
+        ),
     ],
 )
 def test_every_format_is_compared_with_the_fastest(
@@ -219,7 +221,7 @@ def test_every_format_is_compared_with_the_fastest(
         ("pil", "torch"),
         ("stream", "torch"),
         ("two-views", "torch"),
-        ("ten-crops", "torch"),
+        pytest.param("ten-crops", "torch", marks=pytest.mark.long),
         ("image-and-mask", "torch"),
         ("numpy", "torch"),
         ("huggingface", "native"),

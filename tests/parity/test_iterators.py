@@ -52,7 +52,7 @@ out_of_order = pytest.mark.skipif(
     ("dataset", "arguments"),
     [
         *((dataset, {}) for dataset in DATASETS),
-        ("map-style", {"shuffle": True}),
+        pytest.param("map-style", {"shuffle": True}, marks=pytest.mark.long),
         pytest.param("map-style", {"in_order": False}, marks=out_of_order),
         ("images", {"shuffle": True}),
     ],

@@ -65,14 +65,8 @@ KINDS += ["half", "sparse"]
 
 
 # The test after this one sends every kind from a worker.
-MOST = ["pair", "nested", "ragged"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "workers"),
-    [(kind, 0) for kind in KINDS]
-    + [pytest.param(kind, 2, marks=() if kind in MOST else pytest.mark.long) for kind in KINDS],
-)
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_samples_of_any_structure(kind, workers):
     side_by_side(Samples(kind=kind), 1, batch_size=4, num_workers=workers)
 
@@ -134,6 +128,7 @@ def test_in_worker_processes_too(batch_size, drop_last, sampler, workers, prefet
     batches=st.lists(st.lists(st.integers(-3, 14), max_size=4), max_size=6),
     workers=st.integers(0, 1),
 )
+@settings(max_examples=settings.default.max_examples // 2)
 def test_batch_samplers_and_indices_that_are_not_there(batches, workers):
     side_by_side(Samples(), 2, batch_sampler=lambda: batches, num_workers=workers)
 
@@ -174,8 +169,11 @@ def as_views(samples):
     return [whole, whole, whole[:, :1], whole[:1].expand(4, 2, 3), whole.permute(2, 0, 1)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("collate_fn", [as_batch, as_views, list, len])
+@pytest.mark.parametrize(
+    ("collate_fn", "workers"),
+    [(collate, 0) for collate in (as_batch, as_views, list, len)]
+    + [(as_batch, 2), (as_views, 2), (list, 1)],
+)
 def test_collate_functions_and_custom_batches(collate_fn, workers):
     ours = side_by_side(Samples(40), 2, batch_size=4, collate_fn=collate_fn, num_workers=workers)
     if collate_fn is as_views and workers:
@@ -267,10 +265,10 @@ def test_a_dataset_that_gives_many_samples_at_once(workers):
         def __getitems__(self, indices):
             return [(self[i], len(indices)) for i in indices]
 
-    side_by_side(Many(), batch_size=4, num_workers=workers)
-    side_by_side(StackDataset(Many(), TensorDataset(torch.arange(13))), num_workers=workers)
+    side_by_side(Many(), 1, batch_size=4, num_workers=workers)
+    side_by_side(StackDataset(Many(), TensorDataset(torch.arange(13))), 1, num_workers=workers)
     Many.__getitems__ = None
-    side_by_side(Many(), batch_size=4, num_workers=workers)
+    side_by_side(Many(), 1, batch_size=4, num_workers=workers)
 
 
 class Broken(Samples):

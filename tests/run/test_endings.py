@@ -41,9 +41,9 @@ def store(tmp_path_factory):
 _started: list[subprocess.Popen[str] | warm.Program] = []
 
 
-def forked(code: str, *arguments: object) -> warm.Program:
-    """As ``python``, where nothing is said of memory, of signals' handlers or of imports."""
-    process = warm.Program(["-c", textwrap.dedent(code), *arguments])
+def forked(code: str, *arguments: object, finalize: bool = True) -> warm.Program:
+    """As ``python``, where nothing is said of memory or of imports."""
+    process = warm.Program(["-c", textwrap.dedent(code), *arguments], finalize=finalize)
     _started.append(process)
     return process
 
@@ -298,7 +298,7 @@ def test_a_store_that_is_cut_short_while_it_is_read_is_an_error_or_right(
     """The maps are of files that have no such page any more: the process would end by SIGBUS."""
     path = tmp_path / f"copy.{kind}"
     pack(store, path)
-    process = forked(CUT, path, way)
+    process = forked(CUT, path, way, finalize=False)
     stdout, stderr = process.communicate(timeout=HANGS_S)
     assert (process.returncode, stdout) == (0, "end\n"), stderr
 
@@ -343,7 +343,7 @@ print("end")
     ("name", "way"), [("a.h5", "0"), ("a.h5", "anew"), ("a.pth", "0"), ("a.rec", "sidecar")]
 )
 def test_columns_that_are_left_in_a_file_are_an_error_once_it_is_cut_short(tmp_path, name, way):
-    process = forked(COLUMNS, tmp_path / name, way)
+    process = forked(COLUMNS, tmp_path / name, way, finalize=False)
     stdout, stderr = process.communicate(timeout=HANGS_S)
     assert (process.returncode, stdout) == (0, "end\n"), stderr
 
@@ -382,7 +382,7 @@ def test_a_cache_keeps_nothing_of_the_pages_that_a_store_has_lost(store, tmp_pat
     """Pixels, unchecked: zeros would be an image like any other, in every epoch to come."""
     path = tmp_path / "raw.tar"
     pack(store.parent / "imgs", path, encode="raw")
-    process = forked(KEPT, path)
+    process = forked(KEPT, path, finalize=False)
     stdout, stderr = process.communicate(timeout=HANGS_S)
     assert (process.returncode, stdout) == (0, "end\n"), stderr
 
@@ -441,7 +441,7 @@ with open("/proc/self/status") as file:
 assert not caught >> signal.SIGBUS - 1 & 1
 print("end")
 """
-    process = python(code, store.parent / "imgs")
+    process = forked(code, store.parent / "imgs", finalize=False)
     stdout, stderr = process.communicate(timeout=HANGS_S)
     assert (process.returncode, stdout) == (0, "end\n"), stderr
 

@@ -7,8 +7,6 @@ import copy
 import gc
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 
@@ -18,6 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchvision.datasets import ImageFolder
 
 import leaks
+import warm
 from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset, UsageError, _native
 from fastload._run.epoch_iterator import EpochIterator
@@ -333,9 +332,7 @@ def test_producers_end_before_libraries_that_were_loaded_meanwhile(store):
         "iterator = iter(loader); next(iterator)\n"
         "assert len(engine_maker._running) == 1\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(store)], capture_output=True, text=True, timeout=120
-    )
+    done = warm.run(["-c", script, store])
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
 
 

@@ -87,8 +87,15 @@ def test_a_state_after_a_worker_died_or_was_late_lacks_no_batch(
 
 
 @pytest.mark.usefixtures("no_leaks")
-@pytest.mark.parametrize("dies_at", [1, 3, 7])
-@pytest.mark.parametrize("arguments", [{}, {"on_error": "refill"}, {"shuffle": True}], ids=str)
+@pytest.mark.parametrize(
+    ("arguments", "dies_at"),
+    [
+        pytest.param(arguments, at, marks=pytest.mark.long if arguments and at != 3 else ())
+        for arguments in ({}, {"on_error": "refill"}, {"shuffle": True})
+        for at in (1, 3, 7)
+    ],
+    ids=str,
+)
 def test_a_batch_that_an_error_of_torchs_took_along_does_not_count(monkeypatch, arguments, dies_at):
     """The signal of a worker's end may raise when torch has taken a batch and asks for a task."""
     put, asked = _MultiProcessingDataLoaderIter._try_put_index, []

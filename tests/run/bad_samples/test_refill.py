@@ -85,8 +85,12 @@ def test_worker_processes_give_the_same(n, bad, size, drop_last, shuffle):
     assert_same(made[1], made[0])
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
-@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize(
+    ("workers", "persistent", "seed"),
+    [(0, False, None), (0, False, 3), (2, True, None), (2, False, 3),
+     pytest.param(2, False, None, marks=pytest.mark.long),
+     pytest.param(2, True, 3, marks=pytest.mark.long)],
+)  # fmt: skip
 def test_every_state_resumes_at_the_very_next_sample(workers, persistent, seed):
     def make():
         return FastLoader(

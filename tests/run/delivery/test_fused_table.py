@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +14,11 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
+import warm
 from fastload._engine import device_stage
 from fastload._transforms.recognise import recognise
 
 CUDA = torch.device("cuda", 0)
-HERE = Path(__file__).resolve()
 
 with_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
@@ -85,14 +84,9 @@ print("compared", calls)
 
 @with_triton
 def test_the_kernel_gives_the_bits_of_the_indexed_form() -> None:
-    paths = [str(HERE.parents[2]), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", COMPARED],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    strict = 'import warnings; warnings.simplefilter("error", UserWarning)\n'
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = warm.run(["-c", strict + COMPARED], env=environment, finalize=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "compared 30"
 
@@ -138,13 +132,9 @@ def test_the_kernel_is_compiled_for_devices_that_are_not_here(
     capability: int, tmp_path: Path
 ) -> None:
     """As a batch would have it compiled: by the arguments of its launch."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED.replace("CAPABILITY", str(capability))],
-        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(HERE.parents[3])},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    code = COMPILED.replace("CAPABILITY", str(capability))
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = warm.run(["-c", code], env=environment, finalize=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("compiled 16 ")
 

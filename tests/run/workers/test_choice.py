@@ -238,8 +238,18 @@ class Mixed:
         return CLOCK.ns
 
 
-@pytest.mark.parametrize("kind", PARITY, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("workers", [0, 2])
+# The two ways take turns in the code of a sample; test_few_images.py and
+# tests/sources/deferred/test_loaders.py have workers with most of these kinds.
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [(kind, 0) for kind in PARITY]
+    + [
+        pytest.param(
+            kind, 2, marks=() if kind in (shapes.Photos, shapes.Keeping) else pytest.mark.long
+        )
+        for kind in PARITY
+    ],
+)
 def test_batches_with_samples_of_both_kinds_are_the_same(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch, kind: type, workers: int
 ) -> None:

@@ -27,7 +27,6 @@ UNVERIFIED = {
 }
 QUICK = {  # workers_0 is the command's
     "workers_not_persistent",
-    "pillow_decode",
     "many_small_files",
     "shuffle_at_evaluation",
     "item_every_step",
