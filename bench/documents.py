@@ -64,10 +64,9 @@ _CHOICES = {
 }
 # Suites whose tables are on the pages of their subjects only.
 _EXPLAINED = {"cache", "entry-points", "buckets", "remote", "scripts"}
-# Suites whose figures are in the summary and a chart, and those that a page tells in a sentence;
-# bench/results has their rows.
-_DRAWN = {suite for suite, _ in _SHORT}
-_TOLD = {"formats", "never-slower"}
+# Suites whose figures are in the summary and a chart, and one that a sentence tells; bench/results
+# has their rows.
+_TOLD = {*(suite for suite, _ in _SHORT), "never-slower"}
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
@@ -395,7 +394,7 @@ def figures(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     lines = [_conditions(rows), "", *_summary(rows), *_slowest(rows), *_charts(rows)]
-    untold = [row for row in rows if row["suite"] not in _TOLD | _DRAWN and not _on_a_page(row)]
+    untold = [row for row in rows if row["suite"] not in _TOLD and not _on_a_page(row)]
     for suite in dict.fromkeys(row["suite"] for row in untold):
         lines += _medians(_of(untold, suite))
     return "\n".join(lines).rstrip()

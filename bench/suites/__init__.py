@@ -11,7 +11,6 @@ from bench.suites.never_slower import NeverSlower
 from bench.suites.pack import Pack
 from bench.suites.race import (
     Augment,
-    Formats,
     GpuDecode,
     ImagenetEval,
     ImagenetTrain,
@@ -38,7 +37,6 @@ SUITES: dict[str, Suite] = {
         EntryPoints(),
         BucketsSuite(),
         Remote(),
-        Formats(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import click
 import torch
 
 from bench import data, reference
-from bench.loaders import FORMATS, GPU, SCALED, WHERE
+from bench.loaders import GPU, SCALED, WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
+from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
 
@@ -221,52 +220,6 @@ class Augment(Suite):
             masks = data.masks(options.cache, Path(work.images), say=options.say)
             work = dataclasses.replace(work, masks=str(masks))
         return race(work, self.loaders(variant, options), options)
-
-
-class Formats(Suite):
-    name = "formats"
-    summary = "the same images from every format through FastLoader: no format is slower to read"
-    variants = {
-        "encoded": Variant(),
-        "raw": Variant(pixels="raw", square=True),
-        "small": Variant(),
-        "small-raw": Variant(pixels="raw", square=True),
-    }
-
-    def known(self) -> tuple[str, ...]:
-        return ("fastload-lmdb", "fastload-lmdb-raw", *FORMATS)
-
-    def loaders(self, variant: str, options: Options) -> list[str]:
-        raw = self.variants[variant].pixels == "raw"
-        return [name for name in options.loaders if name.endswith("-raw") == raw]
-
-    def run(self, variant: str, options: Options) -> list[Row]:
-        images = "small" if variant.startswith("small") else "photos"
-        work = self.work(variant, options, images=images)
-        rows = race(work, self.loaders(variant, options), options)
-        return rows + _shares(rows)
-
-
-def _shares(rows: Sequence[Row]) -> list[Row]:
-    """Each format's rate as a share of the fastest format's, round by round."""
-    measured = [each for each in rows if each["median"]]
-    if not measured:
-        return []
-    best = max(measured, key=lambda each: float(each["median"]))
-    kept = {"suite", "variant", "loader", "setting"}
-    left_out = {"metric", "unit", "median", "min", "max", "rounds", "values"} | kept
-    return [
-        row(
-            **{name: each[name] for name in kept},
-            metric="of the fastest",
-            unit="x",
-            values=[
-                value / other for value, other in zip(each["values"], best["values"], strict=False)
-            ],
-            **{name: value for name, value in each.items() if name not in left_out},
-        )
-        for each in measured
-    ]
 
 
 class GpuDecode(Suite):
