@@ -42,7 +42,7 @@ def list_(names: bool) -> None:
     table = Table(title="loaders", title_justify="left")
     for heading in ("loader", "what", "here"):
         table.add_column(heading)
-    for name in (*loaders.WHERE, *loaders.SCALED, *loaders.REMOTE, *loaders.GPU):
+    for name in (*loaders.WHERE, *loaders.SCALED, *loaders.REMOTE):
         loader = loaders.make(name)
         table.add_row(name, loader.summary, loader.absent() or "installed")
     out.print(suites, table)

@@ -18,8 +18,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -31,7 +31,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.models import resnet50
 
 from bench import data
-from bench.workload import MEAN, STD
+from bench.loaders.dali import Dali
+from bench.workload import MEAN, STD, Workload
 from fastload import FastLoader, PackedDataset, pack
 
 TOY = os.environ.get("LAB_TOY") == "1"
@@ -112,7 +113,7 @@ def on_device(**given: Any) -> dict[str, Any]:
     return {**given, "device": DEVICE} if CUDA else given
 
 
-def rate(loader: FastLoader[Any], seconds: float) -> dict[str, float]:
+def rate(loader: Iterable[Sequence[torch.Tensor]], seconds: float) -> dict[str, float]:
     """Of a loop that does nothing: images a second, and CPU seconds for a thousand."""
     batches, images = iter(loader), 0
     for _ in range(6):
@@ -245,7 +246,7 @@ def _synchronize(device: torch.device) -> None:
 
 def link() -> None:
     """What ``_base/devices`` assumes of the bus and the runtime, without a loader."""
-    from fastload._base.devices.cuda import Cuda, side_stream
+    from fastload._base.devices.cuda import Cuda
     from fastload._base.slabs import _allocate
 
     query = "pcie.link.gen.current,pcie.link.width.current,clocks.sm"
@@ -278,28 +279,6 @@ def link() -> None:
             lambda source=source: [target.copy_(source, non_blocking=True) for _ in "0123456789"]
         )  # type: ignore[misc]
         say(copied_from=name, gb_per_s=round(10 * nbytes / took / 1e6, 1))
-    # PIN_FROM: how long the host is held by a copy out of pageable memory, in a stream that waits
-    # behind 40 ms of work, as the side stream does.
-    side, cycles = side_stream(DEVICE), 40_000_000
-    per_ms = cycles / ms(lambda: torch.cuda._sleep(cycles))
-    for size in (256, 2048, 16 << 10, 64 << 10, (64 << 10) + 512, 256 << 10, 1 << 20):
-        small, there = torch.empty(size, dtype=torch.uint8), target[:size]
-        torch.cuda._sleep(int(40 * per_ms))
-        side.wait_stream(torch.cuda.current_stream())
-        begin = time.perf_counter()
-        with torch.cuda.stream(side):
-            there.copy_(small, non_blocking=True)
-        say(pageable_nbytes=size, host_ms=round(1e3 * (time.perf_counter() - begin), 3))
-        torch.cuda.synchronize()
-    calls: dict[str, Callable[[], object]] = {
-        "mark": device.mark,
-        "follow": device.follow,
-        "capturing": device.capturing,
-        "record_stream": lambda: target.record_stream(side),
-    }
-    for name, call in calls.items():
-        times = [_took(call) for _ in range(200)]
-        say(call=name, us=round(1e6 * statistics.median(times), 2))
 
 
 def _took(call: Callable[[], object]) -> float:
@@ -494,10 +473,34 @@ def dali_boxes() -> None:
         dali()
 
 
+def dali_reader() -> None:
+    """DALI's own reader and pipeline over the files: float32, decoded on the device."""
+    work = Workload(
+        suite="gpu",
+        variant="dali",
+        images=str(photos()),
+        pixels="jpeg",
+        recipe="train",
+        size=SIZE,
+        resize=256,
+        batch=BATCH,
+        threads=max(1, CPUS - 2),
+        dtype="float32",
+        memory_format="channels_last",
+        stores="",
+        device=DEVICE.type,
+    )
+    reader = Dali("dali")
+    setting = reader.settings(work)[0]
+    reader.open(work, setting)
+    epochs = chain.from_iterable(reader.epoch() for _ in repeat(None))
+    say(setting=setting, **rate(epochs, 3))
+
+
 PARTS: dict[str, Callable[[], None]] = {
     part.__name__: part
     for part in (link, smoke, warm, fed_compiled, overlap, threads, to_device)
-    + (fed_eager, fed_small, fed_files, dali, dali_boxes, fed_dali)
+    + (fed_eager, fed_small, fed_files, dali, dali_boxes, dali_reader, fed_dali)
 }
 
 

@@ -46,18 +46,9 @@ REMOTE = {
     "litdata-remote": "remote:LitdataRemote",
 }
 
-# Batches on a GPU: the gpu-decode suite's.
-GPU = {
-    "fastload-dali": "gpu:FastloadDali",
-    "fastload-native-cuda": "gpu:FastloadNative",
-    "fastload-native-dct-cuda": "gpu:FastloadNativeDct",
-    "torch-pil-cuda": "gpu:TorchPilCuda",
-    "dali-reader": "gpu:DaliReader",
-}
-
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | SCALED | REMOTE | GPU)[name].split(":")
+    module, cls = (WHERE | SCALED | REMOTE)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

@@ -11,7 +11,6 @@ from bench.suites.never_slower import NeverSlower
 from bench.suites.pack import Pack
 from bench.suites.race import (
     Augment,
-    GpuDecode,
     ImagenetEval,
     ImagenetTrain,
     RawTrain,
@@ -40,6 +39,5 @@ SUITES: dict[str, Suite] = {
         AnyDataset(),
         NeverSlower(),
         Scripts(),
-        GpuDecode(),
     )
 }

@@ -6,11 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import click
-import torch
-
 from bench import data, reference
-from bench.loaders import GPU, SCALED, WHERE
+from bench.loaders import SCALED, WHERE
 from bench.process import Failed, Process, Refused
 from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
@@ -29,21 +26,14 @@ class _Runner:
     rates: list[float] = dataclasses.field(default_factory=list)
 
 
-def race(
-    work: Workload,
-    names: list[str],
-    options: Options,
-    *,
-    fresh: int = _FRESH,
-    **facts: Any,
-) -> list[Row]:
+def race(work: Workload, names: list[str], options: Options) -> list[Row]:
     """Each loader in its own process; every round runs each once, and stops the others meanwhile.
 
     The order changes from round to round, so that a machine that gets slower or faster treats all
-    alike. Afterwards each runs the first epoch of ``fresh`` new processes, with nothing remembered
-    of the images but in the page cache.
+    alike. Afterwards each runs the first epoch of new processes, with nothing remembered of the
+    images but in the page cache.
     """
-    figures = Figures(work, options, **facts)
+    figures = Figures(work, options)
     truth = reference.make(work)
     runners: list[_Runner] = []
     processes: list[Process] = []
@@ -66,7 +56,7 @@ def race(
                     runner.process.stop()  # it may have hung
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
-        firsts = _first_epochs(work, runners, min(fresh, options.rounds))
+        firsts = _first_epochs(work, runners, min(_FRESH, options.rounds))
         for runner in runners:
             name = runner.process.name
             more = {**runner.facts, **firsts.get(name, {})}
@@ -220,28 +210,3 @@ class Augment(Suite):
             masks = data.masks(options.cache, Path(work.images), say=options.say)
             work = dataclasses.replace(work, masks=str(masks))
         return race(work, self.loaders(variant, options), options)
-
-
-class GpuDecode(Suite):
-    name = "gpu-decode"
-    summary = "JPEGs to batches on a GPU: decoded there, or on the CPU and copied; beside others"
-    variants = {"photos": Variant(), "photos-uint8": Variant(dtype="uint8"), "small": Variant()}
-
-    def known(self) -> tuple[str, ...]:
-        return tuple(GPU)
-
-    def run(self, variant: str, options: Options) -> list[Row]:
-        if not torch.cuda.is_available() and not options.toy:
-            raise click.ClickException(
-                "gpu-decode: expected a CUDA device, found none; --toy runs it on DALI's CPU back "
-                "end, which shows that it runs and nothing else"
-            )
-        work = self.work(variant, options, images="small" if variant == "small" else "photos")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        work = dataclasses.replace(work, device=device)
-        names = self.loaders(variant, options)
-        return race(work, names, options, fresh=0, device=_device_name(device))
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "none: DALI's CPU back end"
