@@ -27,12 +27,8 @@ def main() -> None:
 
 
 @main.command("list")
-@click.option("--names", is_flag=True, help="The suites' names alone.")
-def list_(names: bool) -> None:
+def list_() -> None:
     """Name the suites, their variants and the loaders."""
-    if names:
-        click.echo("\n".join(SUITES))
-        return
     out = Console()
     suites = Table(title="suites", title_justify="left")
     for heading in ("suite", "what", "variants (the first is the default)"):
@@ -63,7 +59,6 @@ def list_(names: bool) -> None:
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Least, per round.")
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
-@click.option("--fresh", is_flag=True, help="Pack again what an earlier run packed.")
 @click.option(
     "--tuned",
     type=click.Path(exists=True, dir_okay=False),
@@ -86,7 +81,6 @@ def run(
     seconds: float,
     output: str | None,
     cache: str | None,
-    fresh: bool,
     tuned: str | None,
     repos: str | None,
     toy: bool,
@@ -103,7 +97,6 @@ def run(
         seconds=0.1 if toy else seconds,
         toy=toy,
         cache=cache_folder(cache),
-        fresh=fresh,
         say=_say,
         machine={"machine": machine.describe(), "shared_versions": machine.versions()},
         tuned=report.settings(json.loads(Path(tuned).read_text())) if tuned else {},
@@ -149,7 +142,6 @@ def all_(
         seconds=0.1,
         toy=toy,
         cache=cache_folder(cache),
-        fresh=False,
         say=_say,
         machine={"machine": machine.describe(), "shared_versions": machine.versions()},
     )
@@ -181,17 +173,14 @@ def table(files: tuple[str, ...]) -> None:
 @main.command()
 @click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
 @click.option("--out", default=".", show_default=True, type=click.Path(file_okay=False))
-@click.option("--format", "formats", default="png,svg", show_default=True)
-def plot(files: tuple[str, ...], out: str, formats: str) -> None:
+def plot(files: tuple[str, ...], out: str) -> None:
     """Draw a chart for each suite in FILES, which `run --json` wrote.
 
-    They are OUT/SUITE.png, OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones. Of
-    imagenet-train there is OUT/overview, too: the README's five bars.
+    They are OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones. Of imagenet-train
+    there is OUT/overview, too: the README's five bars.
     """
-    rows = _rows(files)
-    kinds = _split("format", formats, ("png", "svg", "pdf"))
     try:
-        for path in figures(rows, Path(out), kinds):
+        for path in figures(_rows(files), Path(out)):
             click.echo(path)
     except MissingDependencyError as error:
         raise click.ClickException(str(error)) from error

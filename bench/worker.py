@@ -85,13 +85,13 @@ class _Session:
 
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
-    def prepare(self, fresh: bool) -> dict[str, Any]:
+    def prepare(self) -> dict[str, Any]:
         from bench.loaders.base import NotAvailable
 
         self._loader.load_writer()
         start = time.perf_counter()
         try:
-            self._loader.prepare(self._work, fresh=fresh)
+            self._loader.prepare(self._work)
         except NotAvailable as reason:
             raise _Refused(str(reason)) from reason
         seconds = time.perf_counter() - start

@@ -28,7 +28,6 @@ class Options:
         seconds: shortest time of one measurement; whole epochs are run.
         toy: the smallest size at which everything still runs.
         cache: folder for images and packed stores.
-        fresh: pack again what an earlier run packed.
         say: prints a line for the user.
         machine: added to each row.
         tries: how many of its settings each loader tries; None: all.
@@ -43,7 +42,6 @@ class Options:
     seconds: float
     toy: bool
     cache: Path
-    fresh: bool
     say: Callable[[str], None]
     machine: dict[str, Any]
     tries: int | None = None

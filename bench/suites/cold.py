@@ -38,7 +38,7 @@ class Cold(Suite):
             # One process at a time: pages that another process maps cannot be dropped.
             with figures.process(name) as process:
                 process.call("make", work=work.to_json())
-                process.call("prepare", fresh=options.fresh)
+                process.call("prepare")
                 options.say(f"{name}: reading")
                 measured[name] = _epochs(process, options)
         for metric, unit, key in _METRICS:

@@ -34,7 +34,7 @@ class Memory(Suite):
                     if number:
                         peaks.append(_peak(process, options))
                     else:
-                        process.call("prepare", fresh=options.fresh)
+                        process.call("prepare")
                     continue
                 break  # it refused or failed
             else:

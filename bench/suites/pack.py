@@ -64,7 +64,7 @@ def _rounds(
                 here = dataclasses.replace(work, stores=stores)
                 with figures.process(name, "pack") as process:
                     process.call("make", work=here.to_json())
-                    packed[name].append(process.call("prepare", fresh=True))
+                    packed[name].append(process.call("prepare"))
             if len(packed[name]) == number:  # it refused or failed
                 del packed[name]
         options.say(f"round {number + 1} of {options.rounds} done")

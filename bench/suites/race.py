@@ -70,7 +70,7 @@ def race(work: Workload, names: list[str], options: Options) -> list[Row]:
 def _started(process: Process, work: Workload, options: Options, truth: Path) -> _Runner:
     made = process.call("make", work=work.to_json())
     options.say(f"{process.name}: warming up")
-    process.call("prepare", fresh=options.fresh)
+    process.call("prepare")
     started = process.call(
         "start",
         seconds=options.seconds / 2,

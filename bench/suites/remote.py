@@ -56,7 +56,7 @@ class Remote(Suite):
             nbytes = 0
             with figures.process(name) as process:
                 process.call("make", work=work.to_json())
-                nbytes = process.call("prepare", fresh=options.fresh)["nbytes"]
+                nbytes = process.call("prepare")["nbytes"]
             if not nbytes:
                 continue
             options.say(f"{name}: reading")

@@ -150,8 +150,6 @@ def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
         **facts,
         **_commit(script, options.repos or Path()),
     )
-    if os.environ.get("BENCH_EXPLAIN"):
-        options.say(loaders["fastload"].explain())
     del loaders
     gc.collect()  # processes that persist are of the loaders
     return result

@@ -30,7 +30,7 @@ class Startup(Suite):
                 with figures.process(name, "first batch", "s") as process:
                     process.call("make", work=work.to_json())
                     if number == 0:
-                        process.call("prepare", fresh=options.fresh)
+                        process.call("prepare")
                     took = process.call("first_batch")
                     for _, _, key, factor in _METRICS if number else ():
                         here.setdefault(key, []).append(factor * took[key])
