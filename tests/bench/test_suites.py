@@ -196,7 +196,6 @@ def test_list_names_every_suite_and_loader() -> None:
     ("variant", "engine"),
     [
         ("pil", "torch"),
-        ("stream", "torch"),
         ("two-views", "torch"),
         ("ten-crops", "torch"),
         ("image-and-mask", "torch"),
