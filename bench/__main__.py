@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -14,7 +15,7 @@ from bench import documents, everything, loaders, machine, pictures, report
 from bench.data import NoImages, cache_folder
 from bench.plot import figures
 from bench.suites import SUITES
-from bench.suites.base import Options, Suite
+from bench.suites.base import Options
 from fastload.errors import MissingDependencyError
 
 _console = Console(stderr=True)
@@ -89,25 +90,28 @@ def run(
     if simd and not machine.choose(simd):
         raise click.BadParameter(f"{simd} does not run here", param_hint="--simd")
     chosen = SUITES[suite]
-    options = Options(
+    options = _options(
         data=data,
         loaders=_split("loader", names, chosen.known()),
         threads=threads,
-        rounds=1 if toy else rounds,
-        seconds=0.1 if toy else seconds,
+        rounds=rounds,
+        seconds=seconds,
         toy=toy,
-        cache=cache_folder(cache),
-        say=_say,
-        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+        cache=cache,
         tuned=report.settings(json.loads(Path(tuned).read_text())) if tuned else {},
         repos=Path(repos) if repos else None,
     )
     rows: list[report.Row] = []
-    for variant in _variants(variants, tuple(chosen.variants)):
-        for row in _run(chosen, variant, options):
-            rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
-        if output:  # after each variant: an interrupted run keeps what it has
-            Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+    existing = tuple(chosen.variants)
+    wanted = existing[:1] if variants is None else existing if variants == "all" else None
+    try:
+        for variant in wanted or _split("variant", variants, existing):
+            for row in chosen.run(variant, options):
+                rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
+            if output:  # after each variant: an interrupted run keeps what it has
+                Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+    except NoImages as error:
+        raise click.ClickException(str(error)) from error
     _show(rows)
 
 
@@ -134,17 +138,7 @@ def all_(
 
     Rows go to OUT/SUITE.json. Loaders are tuned once for each kind of images and keep the setting.
     """
-    options = Options(
-        data=None,
-        loaders=(),
-        threads=threads,
-        rounds=1,
-        seconds=0.1,
-        toy=toy,
-        cache=cache_folder(cache),
-        say=_say,
-        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
-    )
+    options = _options(threads=threads, toy=toy, cache=cache)
     chosen = _split("suite", suites, tuple(SUITES))
     try:
         for rows in everything.run(options, chosen, Path(out), photos=photos, small=small):
@@ -194,6 +188,19 @@ def draw(out: str) -> None:
         _say(f"written: {path}")
 
 
+def _options(*, threads: int, toy: bool, cache: str | None, **more: Any) -> Options:
+    if toy:
+        more |= {"rounds": 1, "seconds": 0.1}
+    return Options(
+        threads=threads,
+        toy=toy,
+        cache=cache_folder(cache),
+        say=_say,
+        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+        **more,
+    )
+
+
 def _rows(files: tuple[str, ...]) -> list[report.Row]:
     return [row for path in files for row in json.loads(Path(path).read_text())]
 
@@ -206,19 +213,6 @@ def _show(rows: list[report.Row]) -> None:
     out = Console() if Console().is_terminal else Console(width=160)
     for table in report.tables(rows):
         out.print(table)
-
-
-def _run(suite: Suite, variant: str, options: Options) -> list[report.Row]:
-    try:
-        return suite.run(variant, options)
-    except NoImages as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _variants(given: str | None, existing: tuple[str, ...]) -> tuple[str, ...]:
-    if given == "all":
-        return existing
-    return _split("variant", given, existing) if given else existing[:1]
 
 
 def _split(what: str, given: str | None, existing: tuple[str, ...]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -133,31 +133,6 @@ def rate(loader: Iterable[Sequence[torch.Tensor]], seconds: float) -> dict[str, 
 # --- a step on batches of a loader, and on one that is there ------------------------------------
 
 
-class Speeds(NamedTuple):
-    """What ``measured`` found.
-
-    Attributes:
-        shares: by round, the speed of a fed step as a share of that of a step on a batch there.
-        alone: by round, seconds of a step without a loader.
-        next_s: seconds of a ``next`` of the loader, the mean of the last round.
-        cpu_s: CPU seconds of a fed step there, by thread; of all threads of one name together.
-    """
-
-    shares: list[float]
-    alone: list[float]
-    next_s: float
-    cpu_s: dict[str, float]
-
-    def row(self) -> dict[str, object]:
-        """The figures for a line of JSON, times in milliseconds."""
-        return {
-            "shares": [round(share, 4) for share in self.shares],
-            "step_ms": round(1e3 * statistics.median(self.alone), 3),
-            "next_ms": round(1e3 * self.next_s, 3),
-            "cpu_ms": {name: round(1e3 * cpu_s, 3) for name, cpu_s in self.cpu_s.items()},
-        }
-
-
 class Timed(Iterator[Batch]):
     """``batches``; ``spent_s`` counts the seconds that its ``next`` took."""
 
@@ -174,11 +149,12 @@ class Timed(Iterator[Batch]):
 
 def measured(
     batches: Iterator[Batch], network: torch.nn.Module, *, steps: int, rounds: int
-) -> Speeds:
-    """By round: the speed of a fed step as a share of that of a step on a batch that is there.
+) -> dict[str, Any]:
+    """By round, the speed of a fed step as a share of that of a step on a batch that is there.
 
     In each round both are measured in turn, so that both meet the same clocks. The first
-    ``_UNTIMED`` steps of each measurement are not timed.
+    ``_UNTIMED`` steps of each measurement are not timed. ``step_ms`` is of a step without a loader,
+    ``next_ms`` of a ``next`` of the loader, the mean of the last round.
     """
     step, fed = _step(network, DEVICE), Timed(batches)
     there = repeat(next(fed))
@@ -188,25 +164,13 @@ def measured(
     shares, alone = list[float](), list[float]()
     for _ in range(rounds):
         alone.append(_seconds(step, there, steps, DEVICE))
-        before, fed.spent_s = _cpu_seconds(), 0.0
+        fed.spent_s = 0.0
         shares.append(alone[-1] / _seconds(step, fed, steps, DEVICE))
-    all_steps = _UNTIMED + steps
-    cpu_s = {
-        name: (cpu_s - before.get(name, 0)) / all_steps for name, cpu_s in _cpu_seconds().items()
+    return {
+        "shares": [round(share, 4) for share in shares],
+        "step_ms": round(1e3 * statistics.median(alone), 3),
+        "next_ms": round(1e3 * fed.spent_s / (_UNTIMED + steps), 3),
     }
-    return Speeds(shares, alone, fed.spent_s / all_steps, cpu_s)
-
-
-def _cpu_seconds() -> dict[str, float]:
-    """CPU seconds of this process's threads so far, by name."""
-    spent = dict[str, float]()
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
-            name = (thread / "comm").read_text().strip()
-            name = "main" if thread.name == str(os.getpid()) else name.rstrip("0123456789-_")
-            ns = int((thread / "schedstat").read_text().split()[0])
-            spent[name] = spent.get(name, 0) + ns / 1e9
-    return spent
 
 
 def _step(network: torch.nn.Module, device: torch.device) -> Step:
@@ -321,7 +285,7 @@ def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
         store=kind,
         batch=batch,
         given={name: str(value) for name, value in given.items()},
-        **speeds.row(),
+        **speeds,
         **{name: stats[name] for name in ("bound", "why", "wait_share", "stages_s")},
     )
 
@@ -356,7 +320,7 @@ def copied(model: torch.nn.Module) -> None:
     """Say the speed of a step that is fed by copies out of pinned memory in its own stream."""
     images, labels = next(iter(loader_of("jpeg", pin_memory=CUDA)))
     speeds = measured(_moved(repeat([images, labels])), model, steps=2 if TOY else 16, rounds=2)
-    say(loader="none: pinned batches", **speeds.row())
+    say(loader="none: pinned batches", **speeds)
 
 
 def fed_small() -> None:
@@ -382,7 +346,7 @@ def fed_files() -> None:
             sampler = RandomSampler(dataset, replacement=True, num_samples=2_000 * BATCH)
             loader = kind(dataset, BATCH, sampler=sampler, num_workers=CPUS, **given)
             speeds = measured(_moved(loader), model, steps=2 if TOY else 20, rounds=2)
-            say(loader=name, workers=CPUS, **speeds.row())
+            say(loader=name, workers=CPUS, **speeds)
 
 
 def _moved(loader: Iterable[Batch]) -> Iterator[Batch]:

@@ -35,15 +35,15 @@ class Options:
         repos: folder with checkouts of public scripts; only the suite scripts needs one.
     """
 
-    data: str | None
-    loaders: tuple[str, ...]
     threads: int
-    rounds: int
-    seconds: float
     toy: bool
     cache: Path
     say: Callable[[str], None]
     machine: dict[str, Any]
+    data: str | None = None
+    loaders: tuple[str, ...] = ()
+    rounds: int = 5
+    seconds: float = 2.0
     tries: int | None = None
     tuned: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     repos: Path | None = None
@@ -55,13 +55,11 @@ class Variant:
 
     Attributes:
         pixels, dtype, memory_format: as in ``Workload``.
-        only_dct: leaves out fastload's other stores.
     """
 
     pixels: str = "jpeg"
     dtype: str = "float32"
     memory_format: str = "contiguous"
-    only_dct: bool = False
 
 
 class Suite(abc.ABC):
@@ -123,15 +121,6 @@ class Suite(abc.ABC):
     def known(self) -> tuple[str, ...]:
         """The loaders that may be asked for; all of them take part by default."""
         return tuple(WHERE)
-
-    def loaders(self, variant: str, options: Options) -> list[str]:
-        """The loaders that take part."""
-        dct = self.variants[variant].only_dct
-        return [
-            name
-            for name in options.loaders
-            if not dct or not name.startswith("fastload") or name.endswith("dct")
-        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class _Runner:
     rates: list[float] = dataclasses.field(default_factory=list)
 
 
-def race(work: Workload, names: list[str], options: Options) -> list[Row]:
+def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
     """Each loader in its own process; every round runs each once, and stops the others meanwhile.
 
     The order changes from round to round, so that a machine that gets slower or faster treats all
@@ -122,15 +123,13 @@ class ImagenetTrain(Suite):
         "float32": Variant(),
         "uint8": Variant(dtype="uint8"),
         "channels_last": Variant(memory_format="channels_last"),
-        "dct": Variant(only_dct=True),
-        "dct-uint8": Variant(dtype="uint8", only_dct=True),
         "png": Variant(pixels="png"),
         "webp": Variant(pixels="webp"),
     }
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options, images=self.images, recipe=self.recipe)
-        return race(work, self.loaders(variant, options), options)
+        return race(work, options.loaders, options)
 
 
 class ImagenetEval(ImagenetTrain):
@@ -141,7 +140,6 @@ class ImagenetEval(ImagenetTrain):
         "float32": Variant(),
         "uint8": Variant(dtype="uint8"),
         "channels_last": Variant(memory_format="channels_last"),
-        "dct": Variant(only_dct=True),
     }
 
 
@@ -165,7 +163,6 @@ class SmallImages(ImagenetTrain):
         "jpeg": Variant(),
         "raw": Variant(pixels="raw"),
         "raw-channels_last": Variant(pixels="raw", memory_format="channels_last"),
-        "dct": Variant(only_dct=True),
         "png": Variant(pixels="png"),
         "webp": Variant(pixels="webp"),
     }
@@ -191,14 +188,6 @@ class Augment(Suite):
     def known(self) -> tuple[str, ...]:
         return (*WHERE, *SCALED)
 
-    def loaders(self, variant: str, options: Options) -> list[str]:
-        return [
-            name
-            for name in super().loaders(variant, options)
-            if name in _AUGMENTED or name.startswith("fastload")
-            if name not in SCALED or variant == "large"
-        ]
-
     def run(self, variant: str, options: Options) -> list[Row]:
         if variant == "large":
             work = self.work(variant, options, images="large")
@@ -209,4 +198,10 @@ class Augment(Suite):
         if variant == "segmentation":
             masks = data.masks(options.cache, Path(work.images), say=options.say)
             work = dataclasses.replace(work, masks=str(masks))
-        return race(work, self.loaders(variant, options), options)
+        names = [
+            name
+            for name in options.loaders
+            if name in _AUGMENTED or name.startswith("fastload")
+            if name not in SCALED or variant == "large"
+        ]
+        return race(work, names, options)

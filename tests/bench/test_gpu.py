@@ -73,8 +73,8 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
     loader: FastLoader[Any] = FastLoader(dataset, 2, sampler=sampler, num_workers=1)
     monkeypatch.setattr(gpu_lab, "DEVICE", torch.device("cpu"))
     found = gpu_lab.measured(iter(loader), network, steps=3, rounds=2)
-    assert found.shares == [1.0, 1.0] and found.alone == [1 / 3, 1 / 3]  # by the clock above
-    assert found.cpu_s.get("main", 1) > 0  # not every kernel tells
+    # by the clock above
+    assert found == {"shares": [1.0, 1.0], "step_ms": 333.333, "next_ms": 0.0}
     whole = gpu_lab._UNTIMED + 3
     assert times == waited == [n for k in range(6) for n in (whole * k + 8, whole * (k + 1))]
     there = network.seen[0]
