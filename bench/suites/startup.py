@@ -28,10 +28,10 @@ class Startup(Suite):
                     continue
                 here = values.pop(name, {})  # gone if it refuses or fails
                 with figures.process(name, "first batch", "s") as process:
-                    process.call("make", work=work.to_json())
+                    took = process.call("make", work=work.to_json())
                     if number == 0:
                         process.call("prepare")
-                    took = process.call("first_batch")
+                    took |= process.call("first_epoch")
                     for _, _, key, factor in _METRICS if number else ():
                         here.setdefault(key, []).append(factor * took[key])
                     values[name] = here
