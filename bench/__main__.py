@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -14,7 +15,7 @@ from bench import documents, everything, loaders, machine, pictures, report
 from bench.data import NoImages, cache_folder
 from bench.plot import figures
 from bench.suites import SUITES
-from bench.suites.base import Options, Suite
+from bench.suites.base import Options
 from fastload.errors import MissingDependencyError
 
 _console = Console(stderr=True)
@@ -27,12 +28,8 @@ def main() -> None:
 
 
 @main.command("list")
-@click.option("--names", is_flag=True, help="The suites' names alone.")
-def list_(names: bool) -> None:
+def list_() -> None:
     """Name the suites, their variants and the loaders."""
-    if names:
-        click.echo("\n".join(SUITES))
-        return
     out = Console()
     suites = Table(title="suites", title_justify="left")
     for heading in ("suite", "what", "variants (the first is the default)"):
@@ -42,7 +39,7 @@ def list_(names: bool) -> None:
     table = Table(title="loaders", title_justify="left")
     for heading in ("loader", "what", "here"):
         table.add_column(heading)
-    for name in (*loaders.WHERE, *loaders.FORMATS, *loaders.SCALED, *loaders.REMOTE, *loaders.GPU):
+    for name in (*loaders.WHERE, *loaders.SCALED, *loaders.REMOTE):
         loader = loaders.make(name)
         table.add_row(name, loader.summary, loader.absent() or "installed")
     out.print(suites, table)
@@ -63,7 +60,6 @@ def list_(names: bool) -> None:
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Least, per round.")
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
-@click.option("--fresh", is_flag=True, help="Pack again what an earlier run packed.")
 @click.option(
     "--tuned",
     type=click.Path(exists=True, dir_okay=False),
@@ -86,7 +82,6 @@ def run(
     seconds: float,
     output: str | None,
     cache: str | None,
-    fresh: bool,
     tuned: str | None,
     repos: str | None,
     toy: bool,
@@ -95,26 +90,28 @@ def run(
     if simd and not machine.choose(simd):
         raise click.BadParameter(f"{simd} does not run here", param_hint="--simd")
     chosen = SUITES[suite]
-    options = Options(
+    options = _options(
         data=data,
         loaders=_split("loader", names, chosen.known()),
         threads=threads,
-        rounds=1 if toy else rounds,
-        seconds=0.1 if toy else seconds,
+        rounds=rounds,
+        seconds=seconds,
         toy=toy,
-        cache=cache_folder(cache),
-        fresh=fresh,
-        say=_say,
-        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+        cache=cache,
         tuned=report.settings(json.loads(Path(tuned).read_text())) if tuned else {},
         repos=Path(repos) if repos else None,
     )
     rows: list[report.Row] = []
-    for variant in _variants(variants, tuple(chosen.variants)):
-        for row in _run(chosen, variant, options):
-            rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
-        if output:  # after each variant: an interrupted run keeps what it has
-            Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+    existing = tuple(chosen.variants)
+    wanted = existing[:1] if variants is None else existing if variants == "all" else None
+    try:
+        for variant in wanted or _split("variant", variants, existing):
+            for row in chosen.run(variant, options):
+                rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
+            if output:  # after each variant: an interrupted run keeps what it has
+                Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+    except NoImages as error:
+        raise click.ClickException(str(error)) from error
     _show(rows)
 
 
@@ -141,18 +138,7 @@ def all_(
 
     Rows go to OUT/SUITE.json. Loaders are tuned once for each kind of images and keep the setting.
     """
-    options = Options(
-        data=None,
-        loaders=(),
-        threads=threads,
-        rounds=1,
-        seconds=0.1,
-        toy=toy,
-        cache=cache_folder(cache),
-        fresh=False,
-        say=_say,
-        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
-    )
+    options = _options(threads=threads, toy=toy, cache=cache)
     chosen = _split("suite", suites, tuple(SUITES))
     try:
         for rows in everything.run(options, chosen, Path(out), photos=photos, small=small):
@@ -181,17 +167,14 @@ def table(files: tuple[str, ...]) -> None:
 @main.command()
 @click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
 @click.option("--out", default=".", show_default=True, type=click.Path(file_okay=False))
-@click.option("--format", "formats", default="png,svg", show_default=True)
-def plot(files: tuple[str, ...], out: str, formats: str) -> None:
+def plot(files: tuple[str, ...], out: str) -> None:
     """Draw a chart for each suite in FILES, which `run --json` wrote.
 
-    They are OUT/SUITE.png, OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones. Of
-    imagenet-train there is OUT/overview, too: the README's five bars.
+    They are OUT/SUITE.svg for light pages, and OUT/SUITE-dark.svg for dark ones. Of imagenet-train
+    there is OUT/overview, too: the README's five bars.
     """
-    rows = _rows(files)
-    kinds = _split("format", formats, ("png", "svg", "pdf"))
     try:
-        for path in figures(rows, Path(out), kinds):
+        for path in figures(_rows(files), Path(out)):
             click.echo(path)
     except MissingDependencyError as error:
         raise click.ClickException(str(error)) from error
@@ -203,6 +186,19 @@ def draw(out: str) -> None:
     """Draw the pictures of the documents from what fastload shows; takes two minutes."""
     for path in pictures.make(Path(out)):
         _say(f"written: {path}")
+
+
+def _options(*, threads: int, toy: bool, cache: str | None, **more: Any) -> Options:
+    if toy:
+        more |= {"rounds": 1, "seconds": 0.1}
+    return Options(
+        threads=threads,
+        toy=toy,
+        cache=cache_folder(cache),
+        say=_say,
+        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+        **more,
+    )
 
 
 def _rows(files: tuple[str, ...]) -> list[report.Row]:
@@ -217,19 +213,6 @@ def _show(rows: list[report.Row]) -> None:
     out = Console() if Console().is_terminal else Console(width=160)
     for table in report.tables(rows):
         out.print(table)
-
-
-def _run(suite: Suite, variant: str, options: Options) -> list[report.Row]:
-    try:
-        return suite.run(variant, options)
-    except NoImages as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _variants(given: str | None, existing: tuple[str, ...]) -> tuple[str, ...]:
-    if given == "all":
-        return existing
-    return _split("variant", given, existing) if given else existing[:1]
 
 
 def _split(what: str, given: str | None, existing: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,6 @@ class Trained(_Files):
         if self._views == 1:
             return self._transform(image), index % 10
         return [self._transform(image) for _ in range(self._views)], index % 10
-
-
-class Streamed(IterableDataset[Any]):
-    """The same as a stream, of which each worker gives its part."""
-
-    def __init__(self, paths: list[Path], transform: Callable[[Any], Any]) -> None:
-        self._samples = Trained(paths, transform)
-
-    def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        return (self._samples[i] for i in range(first, len(self._samples), step))
 
 
 class Arrays(_Files):
@@ -145,6 +133,30 @@ class Counted(Dataset[Any]):
 
     def __len__(self) -> int:
         return self._count
+
+
+class Tiny(Counted):
+    """Samples that cost next to nothing: (float32 (8,), label)."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._rows = torch.rand(count, 8)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._rows[index], index % 10
+
+
+class Stream(IterableDataset[Any]):
+    """Rows as a stream, of which each worker has its part."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = torch.rand(count, 64)
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, len(self._rows), step):
+            yield self._rows[index], index % 10
 
 
 class Ready(Counted):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import torch
 from PIL import Image
 from rich.console import Console
@@ -28,8 +29,8 @@ from torchvision.datasets import ImageFolder
 from bench.datasets import train_transform
 from bench.synthetic import make_images
 from fastload import FastLoader, _native, pack
-from fastload.errors import DataError
-from fastload.storage.folder import IMAGE_SUFFIXES
+from fastload.errors import DataError, FastloadError
+from fastload.storage.folder import FolderStore
 
 _MADE = 1_500  # pictures: an epoch long enough to measure, 165 MB
 _MOST = 6_000  # images of a user's folder; more would only take longer
@@ -113,16 +114,10 @@ def train(
 
 
 class Photos(Dataset[tuple[torch.Tensor, int]]):
-    """Opens a file, applies the transform, and returns the result with the label.
+    """A Dataset as users write it: nothing in it is made for fastload."""
 
-    Nothing in it is made for fastload. A sample is (float32 (3, h, w), int).
-    """
-
-    def __init__(
-        self, samples: Sequence[tuple[str, int]], transform: Callable[[Image.Image], torch.Tensor]
-    ) -> None:
-        self.samples = samples
-        self.transform = transform
+    def __init__(self, samples: Sequence[tuple[str, int]], transform: Callable[..., Any]) -> None:
+        self.samples, self.transform = samples, transform
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -181,40 +176,19 @@ def linked(root: Path, folder: Path, most: int) -> int:
     With links, a folder without classes or a part of a large one is read like any other, and
     nothing is written to the user's folder. Returns the number of images.
     """
-    if not root.is_dir():
-        raise click.BadParameter(f"{root}: expected a folder of images, found no folder")
-    images = _images(root)
-    if not images:
-        raise click.BadParameter(
-            f"{root}: expected images in this folder, found none with the suffixes "
-            f"{', '.join(IMAGE_SUFFIXES)}; give a folder with one folder per class, or leave out "
-            "--images to use synthetic ones"
-        )
-    step = max(1.0, len(images) / most)
-    chosen = [images[int(place * step)] for place in range(min(most, len(images)))]
-    for label, path in chosen:
+    try:
+        store = FolderStore(root)
+    except FastloadError as error:
+        raise click.BadParameter(str(error)) from error
+    step = max(1.0, len(store) / most)
+    chosen = np.array([int(place * step) for place in range(min(most, len(store)))])
+    labels = None if store.labels is None else store.labels[chosen]
+    for number, name in enumerate(store.keys(chosen)):
+        label = "all" if labels is None else store.classes[labels[number]]
         (folder / label).mkdir(parents=True, exist_ok=True)
-        name = path.relative_to(root).as_posix().replace("/", "_")
-        (folder / label / name).symlink_to(path.resolve())
+        path = Path(store.files[int(chosen[number])])
+        (folder / label / name.replace("/", "_")).symlink_to(path)
     return len(chosen)
-
-
-def _images(root: Path) -> list[tuple[str, Path]]:
-    """(class, path) of each image. Classes are the folders of ``root``; "all" if it has none."""
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir())
-    if not folders:
-        return [("all", path) for path in sorted(root.iterdir()) if _is_image(path)]
-    return [
-        (folder.name, Path(parent) / name)
-        for folder in folders
-        for parent, _, names in sorted(os.walk(folder))
-        for name in sorted(names)
-        if _is_image(Path(parent) / name)
-    ]
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
 
 
 def _pack(folder: Path, store: Path, number: int, encode: Any = "keep") -> int:
@@ -276,22 +250,16 @@ def _loaders(
     best = _best(torch_loader)
     yield "ImageFolder", "torch DataLoader", best, lambda: torch_loader(best)
     setting: _Setting = {"num_workers": _CPUS}
-    yield (
-        "ImageFolder",
-        "FastLoader, folder",
-        setting,
-        lambda: FastLoader(dataset, num_workers=_CPUS, **shared),
-    )
+    ours = functools.partial(FastLoader, **setting, **shared)
+    yield "ImageFolder", "FastLoader, folder", setting, lambda: ours(dataset)
     for kind, store in stores.items():
-        make = functools.partial(FastLoader, str(store), transform=transform, **setting, **shared)
+        make = functools.partial(ours, str(store), transform=transform)
         yield "ImageFolder", f"FastLoader, {kind}", setting, make
     own = Photos(dataset.samples, transform)
     workers: _Setting = {"num_workers": best["num_workers"]}
     given: _Setting = {**workers, **shared, "persistent_workers": True}
-    own_torch = functools.partial(DataLoader, own, **given)
-    yield "own Dataset", "torch DataLoader, own", workers, own_torch
-    own_ours = functools.partial(FastLoader, own, **given)
-    yield "own Dataset", "FastLoader, own", workers, own_ours
+    for name, kind in (("torch DataLoader, own", DataLoader), ("FastLoader, own", FastLoader)):
+        yield "own Dataset", name, workers, functools.partial(kind, own, **given)
 
 
 def _best(make: Callable[[_Setting], DataLoader[Any]]) -> _Setting:

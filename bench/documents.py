@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench import plot, report
 from bench.report import BASELINE, Row
-
-_README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.md -->",
-           "<!-- benchmark:end -->")  # fmt: skip
-_DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
-_SCRIPTS = ("<!-- scripts: begin; made from bench/results/scripts.json -->",
-            "<!-- scripts: end -->")  # fmt: skip
-_UNTUNED = ("<!-- untuned scripts: begin; made from bench/results/untuned.json -->",
-            "<!-- untuned scripts: end -->")  # fmt: skip
-_ENCODINGS = ("<!-- figures of the encodings: begin -->", "<!-- figures of the encodings: end -->")
-
-
-def _markers(suite: str) -> tuple[str, str]:
-    """Around the table of one suite."""
-    of = f"<!-- figures of the suite {suite}:"
-    return f"{of} begin -->", f"{of} end -->"
-
 
 # The columns of docs/remote.md: variant, metric, heading.
 _REMOTE_COLUMNS = (
@@ -62,12 +48,10 @@ _CHOICES = {
     "LMDB, `--encode dct`": "fastload-lmdb-dct",
     "LMDB, raw pixels (photos with `--resize 256`)": "fastload-lmdb-raw",
 }
+_KEPT = (("imagenet-train", "float32"), ("small-images", "jpeg"))
+_RAW = (("raw-train", "float32"), ("small-images", "raw"))
 # Suites whose tables are on the pages of their subjects only.
 _EXPLAINED = {"cache", "entry-points", "buckets", "remote", "scripts"}
-# Suites whose figures are in the summary and a chart, and those that a page tells in a sentence;
-# bench/results has their rows.
-_DRAWN = {suite for suite, _ in _SHORT}
-_TOLD = {"formats", "never-slower"}
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
@@ -78,10 +62,10 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     Raises ValueError if a document has no markers.
     """
     filled = {}
-    for name, markers, table in _TABLES:
+    for page, name, table in _TABLES:
         if text := table(rows):
-            _between(root / name, *markers, text)
-            filled[root / name] = None
+            _between(root / page, name, text)
+            filled[root / page] = None
     return list(filled)
 
 
@@ -110,42 +94,26 @@ def _measured(
     return "\n".join([_conditions(rows), "", *_table(headings, lines, text)]) if lines else ""
 
 
-_SCRIPTS_SHOWN = 8
-
-
 def scripts(rows: Sequence[Row]) -> str:
-    """Public training scripts, the fastest first: a table of a few, evenly from first to last.
-
-    Below it stands what all others gained; bench/results has their rows.
-    """
+    """Public training scripts, the fastest first."""
     rows = [row for row in _of(rows, "scripts") if not row.get("untuned")]
     if not rows:
         return ""
     measured = sorted(
         (row for row in rows if row["median"] is not None), key=lambda row: -float(row["median"])
     )
-    few = min(_SCRIPTS_SHOWN, len(measured))
-    shown = {round(place * (len(measured) - 1) / max(few - 1, 1)) for place in range(few)}
-    cells, others = [], []
-    for place, row in enumerate(measured):
+    cells = []
+    for row in measured:
         name = row["script"]
-        if place in shown:
-            link = f"[{name['repository']}](https://github.com/{name['repository']})"
-            between = f"{row['min']:.1f} to {row['max']:.1f}"
-            figure = f"{row['median']:.1f}"
-            figure = f"**{figure}**" if row["median"] > 1 else figure
-            cells.append([f"{link}, `{name['file']}`", row["does"], f"{figure} ({between})"])
-        else:
-            others.append(float(row["median"]))
-    lines = [_conditions(measured), ""] if measured else []
-    lines += _table(("script", "what its Dataset does", "times DataLoader"), cells, text=2)
-    if others:
-        text = f"The other {len(others)} gained {others[-1]:.1f} to {others[0]:.1f} times"
-        lines += ["", f"{text}: `python -m bench table bench/results/scripts.json`."]
-    absent = [row for row in rows if row["median"] is None]
-    if absent:
-        names = ", ".join(row["script"]["repository"] for row in absent)
-        lines += ["", f"Not measured: {names}."]
+        link = f"[{name['repository']}](https://github.com/{name['repository']})"
+        between = f"{row['min']:.1f} to {row['max']:.1f}"
+        figure = f"{row['median']:.1f}"
+        figure = f"**{figure}**" if row["median"] > 1 else figure
+        cells.append([f"{link}, `{name['file']}`", row["does"], f"{figure} ({between})"])
+    headings = ("script", "what its Dataset does", "times DataLoader")
+    lines = [_measured(measured, headings, cells, text=2)]
+    if absent := [row["script"]["repository"] for row in rows if row["median"] is None]:
+        lines += ["", f"Not measured: {', '.join(absent)}."]
     return "\n".join(lines)
 
 
@@ -198,37 +166,23 @@ def encodings(rows: Sequence[Row]) -> str:
     """
     row_of = {
         (row["suite"], row["variant"], row["loader"], row["metric"]): row
-        for row in rows
-        if row["median"] is not None and row["suite"] not in _EXPLAINED
+        for row in _others(rows)
+        if row["median"] is not None
     }
     shown: list[Row] = []
-
-    def figure(suite: str, variant: str, loader: str, metric: str = "throughput") -> str:
-        row = row_of.get((suite, variant, loader, metric))
-        if row is None:
-            return ""
-        shown.append(row)
-        return f"{row['median']:.2f}" if metric == "size" else report.shown(row["median"])
-
     lines: list[list[str]] = []
     for store, loader in _CHOICES.items():
         raw = loader == "fastload-lmdb-raw"
-        photos, small = (
-            (("raw-train", "float32"), ("small-images", "raw"))
-            if raw
-            else (("imagenet-train", "float32"), ("small-images", "jpeg"))
-        )
-        sizes = [figure("pack", kind, loader, "size") for kind in ("photos", "small")]
-        cells = [
-            store,
-            figure(*photos, loader),
-            figure(*small, loader),
-            "width x height x 3 bytes" if raw else ", ".join(filter(None, sizes)) or "1",
-            figure("pack", "photos", loader, "pack"),
-        ]
-        if not (cells[1] and cells[2]):
+        workloads = _RAW if raw else _KEPT
+        rates = [row_of.get((*workload, loader, "throughput")) for workload in workloads]
+        if None in rates:
             return ""
-        lines.append(cells)
+        sizes = [row_of.get(("pack", kind, loader, "size")) for kind in ("photos", "small")]
+        packed = row_of.get(("pack", "photos", loader, "pack"))
+        shown += [row for row in (*rates, *sizes, packed) if row]
+        size = ", ".join(f"{row['median']:.2f}" for row in sizes if row) or "1"
+        size = "width x height x 3 bytes" if raw else size
+        lines.append([store, *map(_shown, rates), size, _shown(packed)])
     headings = (
         "images/s in later epochs",
         "photos, 224x224 crops",
@@ -299,22 +253,8 @@ _ARRAYS = {
 }
 
 
-def _on_a_page(row: Row) -> bool:
-    """Whether a row of any-dataset has its table where its subject is explained."""
-    return row["suite"] == "any-dataset" and row["variant"] in {*_DEFERRED, *_ARRAYS}
-
-
-def deferred(rows: Sequence[Row]) -> str:
-    """One line per Dataset whose images stay deferred: times DataLoader."""
-    return _own(rows, _DEFERRED)
-
-
-def arrays(rows: Sequence[Row]) -> str:
-    """One line per Dataset that turns its images into arrays: times DataLoader."""
-    return _own(rows, _ARRAYS)
-
-
-def _own(rows: Sequence[Row], variants: dict[str, str]) -> str:
+def own_datasets(rows: Sequence[Row], variants: dict[str, str]) -> str:
+    """One line per Dataset of ``variants``: times DataLoader."""
     measured = {
         (row["variant"], bool(row["setting"]["workers"])): row
         for row in _of(rows, "any-dataset")
@@ -395,9 +335,9 @@ def figures(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     lines = [_conditions(rows), "", *_summary(rows), *_slowest(rows), *_charts(rows)]
-    untold = [row for row in rows if row["suite"] not in _TOLD | _DRAWN and not _on_a_page(row)]
-    for suite in dict.fromkeys(row["suite"] for row in untold):
-        lines += _medians(_of(untold, suite))
+    lines += _quotients([row for row in rows if row["variant"] not in {**_DEFERRED, **_ARRAYS}])
+    for suite in ("augment", "pack"):
+        lines += _medians(_of(rows, suite))
     return "\n".join(lines).rstrip()
 
 
@@ -417,41 +357,41 @@ def _summary(rows: Sequence[Row]) -> list[str]:
 _TIMES = "times DataLoader"
 
 
+def _quotients(rows: Sequence[Row]) -> list[str]:
+    """How many times DataLoader's speed FastLoader has, of the suite any-dataset."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in _of(rows, "any-dataset"):
+        if row["metric"] == _TIMES and row["median"] is not None:
+            heading = f"x, {row['setting']['workers']} workers"
+            cells.setdefault(row["variant"], {})[heading] = report.shown(row["median"])
+    return _titled("any-dataset", cells)
+
+
 def _medians(rows: Sequence[Row]) -> list[str]:
     """The medians of one suite: a line for each loader, a column for each variant and metric.
 
-    Where there are one or two loaders, or where a variant has its own, a line is a variant's
-    loader, and a column a metric. fastload's figure is bold if it beats every other loader. Of a
-    suite that measures FastLoader against DataLoader, that quotient is enough.
+    fastload's figure is bold if it beats every other loader.
     """
-    measured = [row for group in report.groups(rows).values() for row in report.best_first(group)]
-    measured = [row for row in measured if row["metric"] == _TIMES] or measured
-    if not measured:
-        return []
-    loaders = dict.fromkeys(row["loader"] for row in measured)
-    tables = {(row["variant"], row["metric"]) for row in measured}
-    wide = len(loaders) > 2 and 2 * len(measured) > len(loaders) * len(tables)
     cells: dict[str, dict[str, str]] = {}
-    headings: dict[str, None] = {}
-    for (_, variant, metric, unit), group in report.groups(measured).items():
-        name = unit if metric == "throughput" else f"{metric}, {unit}"
+    groups = report.groups(rows)
+    several = len({(variant, metric) for _, variant, metric, _ in groups}) > 1
+    for (_, _, metric, unit), group in groups.items():
         peer, ranked = report.best_peer(group), report.best_first(group)
-        first = next((row for row in ranked if row["loader"] != report.SEQUENTIAL), None)
+        heading = unit if metric == "throughput" else f"{metric}, {unit}"
+        heading = f"{group[0]['variant']}: {heading}" if several else heading
         for row in ranked:
-            loader = row["loader"].removeprefix("fastload, ")
-            line, heading = (loader, name) if wide else (f"{variant}: {loader}", name)
-            if metric == _TIMES:
-                line, heading = row["variant"], f"x, {row['setting']['workers']} workers"
-            elif len(loaders) == 1:
-                line = variant
-            if wide and len(tables) > 1:
-                heading = f"{row['variant']}: {name}"
-            wins = row is first and (report.ratio(row, peer) or 0) > 1
+            wins = row is ranked[0] and (report.ratio(row, peer) or 0) > 1
             figure = report.shown(row["median"])
-            cells.setdefault(line, {})[heading] = f"**{figure}**" if wins else figure
-            headings[heading] = None
+            figure = f"**{figure}**" if wins else figure
+            cells.setdefault(row["loader"], {})[heading] = figure
+    return _titled(rows[0]["suite"], cells) if rows else []
+
+
+def _titled(title: str, cells: dict[str, dict[str, str]]) -> list[str]:
+    """A table of ``cells``, by line and by heading."""
+    headings = list(dict.fromkeys(heading for of in cells.values() for heading in of))
     lines = [[line, *(of.get(heading, "") for heading in headings)] for line, of in cells.items()]
-    return [f"**{rows[0]['suite']}**", "", *_table(["", *headings], lines), ""]
+    return [f"**{title}**", "", *_table(["", *headings], lines), ""] if lines else []
 
 
 def _charts(rows: Sequence[Row]) -> list[str]:
@@ -531,26 +471,37 @@ def _processor(rows: Sequence[Row]) -> str:
     return f"{machine['cpu']}, {machine['cpus']} CPUs{f', {used}' if used else ''}"
 
 
-def _between(path: Path, begin: str, end: str, text: str) -> None:
+def _between(path: Path, name: str, text: str) -> None:
+    """Put ``text`` between the lines of ``path`` where the table ``name`` begins and ends."""
+    begin, end = (rf"<!-- {re.escape(name)}: ?{which}[^>]*-->" for which in ("begin", "end"))
     whole = path.read_text(encoding="utf-8")
-    if whole.count(begin) != 1 or whole.count(end) != 1:
-        raise ValueError(f"{path}: expected one line {begin} and one line {end}")
-    head, rest = whole.split(begin)
-    tail = rest.split(end)[1]
-    path.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
+    if [len(re.findall(marker, whole)) for marker in (begin, end)] != [1, 1]:
+        raise ValueError(f"{path}: expected one line <!-- {name}: begin --> and one with end")
+    head, tail = (re.search(marker, whole) for marker in (begin, end))
+    assert head and tail
+    filled = f"{whole[: head.end()]}\n{text}\n{whole[tail.start() :]}"
+    path.write_text(filled, encoding="utf-8")
 
 
-# Page, markers around the table in it, and what makes it of all rows; "" where it has none.
-_TABLES: tuple[tuple[str, tuple[str, str], Callable[[Sequence[Row]], str]], ...] = (
-    ("README.md", _README, chart),
-    ("docs/benchmarks.md", _DOCUMENT, figures),
-    ("docs/your-dataset.md", _SCRIPTS, scripts),
-    ("docs/your-dataset.md", _UNTUNED, untuned),
-    ("docs/remote.md", _markers("remote"), remote),
-    ("docs/performance.md", _ENCODINGS, encodings),
-    ("docs/performance.md", _markers("entry-points"), entry_points),
-    ("docs/performance.md", _markers("cache"), caches),
-    ("docs/buckets.md", _markers("buckets"), buckets),
-    ("docs/your-dataset.md", _markers("any-dataset, deferred"), deferred),
-    ("docs/your-dataset.md", _markers("any-dataset, arrays"), arrays),
+# Page, name of the table in it, and what makes it of all rows; "" where it has none.
+_TABLES: tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...] = (
+    ("README.md", "benchmark", chart),
+    ("docs/benchmarks.md", "figures", figures),
+    ("docs/your-dataset.md", "scripts", scripts),
+    ("docs/your-dataset.md", "untuned scripts", untuned),
+    ("docs/remote.md", "figures of the suite remote", remote),
+    ("docs/performance.md", "figures of the encodings", encodings),
+    ("docs/performance.md", "figures of the suite entry-points", entry_points),
+    ("docs/performance.md", "figures of the suite cache", caches),
+    ("docs/buckets.md", "figures of the suite buckets", buckets),
+    (
+        "docs/your-dataset.md",
+        "figures of the suite any-dataset, deferred",
+        partial(own_datasets, variants=_DEFERRED),
+    ),
+    (
+        "docs/your-dataset.md",
+        "figures of the suite any-dataset, arrays",
+        partial(own_datasets, variants=_ARRAYS),
+    ),
 )

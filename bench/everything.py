@@ -57,7 +57,6 @@ class Part:
 
 
 _TRAIN = ("imagenet-train", "float32")
-_SMALL = ("small-images", "jpeg")
 _RAW_TRAIN = ("raw-train", "float32")
 
 PLAN = (
@@ -102,8 +101,8 @@ def run(
             options,
             data=small if part.suite == "small-images" else photos,
             loaders=part.loaders,
-            rounds=1 if options.toy else part.rounds,
-            seconds=0.1 if options.toy else part.seconds,
+            rounds=options.rounds if options.toy else part.rounds,
+            seconds=options.seconds if options.toy else part.seconds,
             tries=_TRIES,
             tuned=report.settings(of_part.get(part.tuned_by, []) if part.tuned_by else []),
         )

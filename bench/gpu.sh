@@ -34,7 +34,7 @@ START=$(date +%s)
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 STAGES="1 2 3" PARTS='' LAB="link smoke warm fed_compiled overlap threads to_device fed_eager fed_small
-    fed_files dali dali_boxes fed_dali"
+    fed_files dali dali_boxes dali_reader fed_dali"
 WHEELS='' COLLECT='' JOIN='' REPORT='' OUT=$PWD/bench/results/local/gpu.json
 from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
@@ -61,7 +61,7 @@ case ${CUDA:-13} in
 esac
 # What fastload, tests/gpu and the suites import beyond what stands at --wheels.
 NEEDED="lmdb google-crc32c h5py click rich tqdm pip setuptools wheel pytest>=9 pytest-timeout
-    hypothesis psutil"
+    pytest-xdist hypothesis psutil"
 
 # tar may lack xz where Python has it.
 UNPACKED='import sys, tarfile
@@ -224,30 +224,18 @@ run() {
     tail -n 25 "$FOUND/$name.log" | cut -c 1-700
     report >"$FOUND/report" 2>&1 || true # after each: whoever stops this keeps what is there
 }
-# test_file PART FILE [OPTION...]: in a process of its own: one that dies takes only its own results
-# along. Other packages' warnings, and the plugins of pytest that they bring, are not what this is
-# about. Threads of torch that wait would spin in the other processes' way. A test may take TEST_LIMIT
-# seconds; where not even Python gets through, the process ends.
-test_file() {
-    part_of=$1 path=tests/gpu/test_$2.py
-    shift 2
-    run "$part_of" 130 env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
-        PYTEST_PLUGINS=pytest_timeout OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 "$PY" -m pytest "$path" -v --long -W default \
-        --timeout "${TEST_LIMIT:-45}" -o faulthandler_timeout=$((${TEST_LIMIT:-45} + 20)) \
-        --junitxml "$FOUND/$part_of.xml" "$@"
-}
-# tests NAME...: files at a time, each in a process of its own: they mostly wait. Behind the test that
-# a process died of, the rest of its file is run.
+# tests NAME...: files at a time, each in a process of its own: they mostly wait. Behind a test that a
+# process dies of, xdist runs the rest of its file. Other packages' warnings, and the plugins of pytest
+# that they bring, are not what this is about. Threads of torch that wait would spin in the other
+# processes' way. A test may take TEST_LIMIT seconds; where not even Python gets through, the process
+# ends.
 tests() {
     for file; do
-        (
-            test_file "tests-$file" "$file"
-            [ "$code" != 0 ] && [ ! -e "$FOUND/tests-$file.xml" ] || exit 0
-            "$PY" -m bench.gpu_report --begun "$FOUND/tests-$file.log" >"$FOUND/tests-$file.begun"
-            set --
-            while read -r name; do set -- "$@" --deselect "$name"; done <"$FOUND/tests-$file.begun"
-            [ $# = 0 ] || test_file "tests-$file-rest" "$file" "$@"
-        ) &
+        run "tests-$file" 130 env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+            PYTEST_PLUGINS=pytest_timeout,xdist.plugin OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 \
+            "$PY" -m pytest "tests/gpu/test_$file.py" -n 1 -v --long -W default \
+            --timeout "${TEST_LIMIT:-45}" -o faulthandler_timeout=$((${TEST_LIMIT:-45} + 20)) \
+            --junitxml "$FOUND/tests-$file.xml" &
     done
     wait
 }
@@ -287,8 +275,7 @@ for stage in $STAGES; do
         lab dali 45
         nvjpeg=$(ls "$VENV"/lib/python3*/site-packages/nvidia/*/lib/libnvjpeg.so.1? | head -n 1)
         run dali_boxes 45 env LD_PRELOAD="$nvjpeg" "$PY" -m bench.gpu_lab "$FOUND" dali_boxes
-        run dali-reader 60 "$PY" -m bench run gpu-decode --variant photos --rounds 2 --seconds 1.5 \
-            --loaders dali-reader,fastload-dali,fastload-native-cuda --json "$FOUND/dali-reader.json"
+        lab dali_reader 45
         lab fed_dali 45
         ;;
     esac

@@ -18,10 +18,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -31,7 +31,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.models import resnet50
 
 from bench import data
-from bench.workload import MEAN, STD
+from bench.loaders.dali import Dali
+from bench.workload import MEAN, STD, Workload
 from fastload import FastLoader, PackedDataset, pack
 
 TOY = os.environ.get("LAB_TOY") == "1"
@@ -112,7 +113,7 @@ def on_device(**given: Any) -> dict[str, Any]:
     return {**given, "device": DEVICE} if CUDA else given
 
 
-def rate(loader: FastLoader[Any], seconds: float) -> dict[str, float]:
+def rate(loader: Iterable[Sequence[torch.Tensor]], seconds: float) -> dict[str, float]:
     """Of a loop that does nothing: images a second, and CPU seconds for a thousand."""
     batches, images = iter(loader), 0
     for _ in range(6):
@@ -132,31 +133,6 @@ def rate(loader: FastLoader[Any], seconds: float) -> dict[str, float]:
 # --- a step on batches of a loader, and on one that is there ------------------------------------
 
 
-class Speeds(NamedTuple):
-    """What ``measured`` found.
-
-    Attributes:
-        shares: by round, the speed of a fed step as a share of that of a step on a batch there.
-        alone: by round, seconds of a step without a loader.
-        next_s: seconds of a ``next`` of the loader, the mean of the last round.
-        cpu_s: CPU seconds of a fed step there, by thread; of all threads of one name together.
-    """
-
-    shares: list[float]
-    alone: list[float]
-    next_s: float
-    cpu_s: dict[str, float]
-
-    def row(self) -> dict[str, object]:
-        """The figures for a line of JSON, times in milliseconds."""
-        return {
-            "shares": [round(share, 4) for share in self.shares],
-            "step_ms": round(1e3 * statistics.median(self.alone), 3),
-            "next_ms": round(1e3 * self.next_s, 3),
-            "cpu_ms": {name: round(1e3 * cpu_s, 3) for name, cpu_s in self.cpu_s.items()},
-        }
-
-
 class Timed(Iterator[Batch]):
     """``batches``; ``spent_s`` counts the seconds that its ``next`` took."""
 
@@ -173,11 +149,12 @@ class Timed(Iterator[Batch]):
 
 def measured(
     batches: Iterator[Batch], network: torch.nn.Module, *, steps: int, rounds: int
-) -> Speeds:
-    """By round: the speed of a fed step as a share of that of a step on a batch that is there.
+) -> dict[str, Any]:
+    """By round, the speed of a fed step as a share of that of a step on a batch that is there.
 
     In each round both are measured in turn, so that both meet the same clocks. The first
-    ``_UNTIMED`` steps of each measurement are not timed.
+    ``_UNTIMED`` steps of each measurement are not timed. ``step_ms`` is of a step without a loader,
+    ``next_ms`` of a ``next`` of the loader, the mean of the last round.
     """
     step, fed = _step(network, DEVICE), Timed(batches)
     there = repeat(next(fed))
@@ -187,25 +164,13 @@ def measured(
     shares, alone = list[float](), list[float]()
     for _ in range(rounds):
         alone.append(_seconds(step, there, steps, DEVICE))
-        before, fed.spent_s = _cpu_seconds(), 0.0
+        fed.spent_s = 0.0
         shares.append(alone[-1] / _seconds(step, fed, steps, DEVICE))
-    all_steps = _UNTIMED + steps
-    cpu_s = {
-        name: (cpu_s - before.get(name, 0)) / all_steps for name, cpu_s in _cpu_seconds().items()
+    return {
+        "shares": [round(share, 4) for share in shares],
+        "step_ms": round(1e3 * statistics.median(alone), 3),
+        "next_ms": round(1e3 * fed.spent_s / (_UNTIMED + steps), 3),
     }
-    return Speeds(shares, alone, fed.spent_s / all_steps, cpu_s)
-
-
-def _cpu_seconds() -> dict[str, float]:
-    """CPU seconds of this process's threads so far, by name."""
-    spent = dict[str, float]()
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
-            name = (thread / "comm").read_text().strip()
-            name = "main" if thread.name == str(os.getpid()) else name.rstrip("0123456789-_")
-            ns = int((thread / "schedstat").read_text().split()[0])
-            spent[name] = spent.get(name, 0) + ns / 1e9
-    return spent
 
 
 def _step(network: torch.nn.Module, device: torch.device) -> Step:
@@ -245,7 +210,7 @@ def _synchronize(device: torch.device) -> None:
 
 def link() -> None:
     """What ``_base/devices`` assumes of the bus and the runtime, without a loader."""
-    from fastload._base.devices.cuda import Cuda, side_stream
+    from fastload._base.devices.cuda import Cuda
     from fastload._base.slabs import _allocate
 
     query = "pcie.link.gen.current,pcie.link.width.current,clocks.sm"
@@ -278,28 +243,6 @@ def link() -> None:
             lambda source=source: [target.copy_(source, non_blocking=True) for _ in "0123456789"]
         )  # type: ignore[misc]
         say(copied_from=name, gb_per_s=round(10 * nbytes / took / 1e6, 1))
-    # PIN_FROM: how long the host is held by a copy out of pageable memory, in a stream that waits
-    # behind 40 ms of work, as the side stream does.
-    side, cycles = side_stream(DEVICE), 40_000_000
-    per_ms = cycles / ms(lambda: torch.cuda._sleep(cycles))
-    for size in (256, 2048, 16 << 10, 64 << 10, (64 << 10) + 512, 256 << 10, 1 << 20):
-        small, there = torch.empty(size, dtype=torch.uint8), target[:size]
-        torch.cuda._sleep(int(40 * per_ms))
-        side.wait_stream(torch.cuda.current_stream())
-        begin = time.perf_counter()
-        with torch.cuda.stream(side):
-            there.copy_(small, non_blocking=True)
-        say(pageable_nbytes=size, host_ms=round(1e3 * (time.perf_counter() - begin), 3))
-        torch.cuda.synchronize()
-    calls: dict[str, Callable[[], object]] = {
-        "mark": device.mark,
-        "follow": device.follow,
-        "capturing": device.capturing,
-        "record_stream": lambda: target.record_stream(side),
-    }
-    for name, call in calls.items():
-        times = [_took(call) for _ in range(200)]
-        say(call=name, us=round(1e6 * statistics.median(times), 2))
 
 
 def _took(call: Callable[[], object]) -> float:
@@ -342,7 +285,7 @@ def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
         store=kind,
         batch=batch,
         given={name: str(value) for name, value in given.items()},
-        **speeds.row(),
+        **speeds,
         **{name: stats[name] for name in ("bound", "why", "wait_share", "stages_s")},
     )
 
@@ -377,7 +320,7 @@ def copied(model: torch.nn.Module) -> None:
     """Say the speed of a step that is fed by copies out of pinned memory in its own stream."""
     images, labels = next(iter(loader_of("jpeg", pin_memory=CUDA)))
     speeds = measured(_moved(repeat([images, labels])), model, steps=2 if TOY else 16, rounds=2)
-    say(loader="none: pinned batches", **speeds.row())
+    say(loader="none: pinned batches", **speeds)
 
 
 def fed_small() -> None:
@@ -403,7 +346,7 @@ def fed_files() -> None:
             sampler = RandomSampler(dataset, replacement=True, num_samples=2_000 * BATCH)
             loader = kind(dataset, BATCH, sampler=sampler, num_workers=CPUS, **given)
             speeds = measured(_moved(loader), model, steps=2 if TOY else 20, rounds=2)
-            say(loader=name, workers=CPUS, **speeds.row())
+            say(loader=name, workers=CPUS, **speeds)
 
 
 def _moved(loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -494,10 +437,34 @@ def dali_boxes() -> None:
         dali()
 
 
+def dali_reader() -> None:
+    """DALI's own reader and pipeline over the files: float32, decoded on the device."""
+    work = Workload(
+        suite="gpu",
+        variant="dali",
+        images=str(photos()),
+        pixels="jpeg",
+        recipe="train",
+        size=SIZE,
+        resize=256,
+        batch=BATCH,
+        threads=max(1, CPUS - 2),
+        dtype="float32",
+        memory_format="channels_last",
+        stores="",
+        device=DEVICE.type,
+    )
+    reader = Dali("dali")
+    setting = reader.settings(work)[0]
+    reader.open(work, setting)
+    epochs = chain.from_iterable(reader.epoch() for _ in repeat(None))
+    say(setting=setting, **rate(epochs, 3))
+
+
 PARTS: dict[str, Callable[[], None]] = {
     part.__name__: part
     for part in (link, smoke, warm, fed_compiled, overlap, threads, to_device)
-    + (fed_eager, fed_small, fed_files, dali, dali_boxes, fed_dali)
+    + (fed_eager, fed_small, fed_files, dali, dali_boxes, dali_reader, fed_dali)
 }
 
 

@@ -1,27 +1,23 @@
 """The parts of a run of bench/gpu.sh as one JSON: results, failures, and what never ended.
 
     python -m bench.gpu_report --here PARTS
-    python -m bench.gpu_report --begun LOG
     python -m bench.gpu_report PARTS FILE
 
 The first notes in PARTS what machine this is, and fails where fastload's core or a CUDA device is
-missing. The second prints the tests that began, from a log of pytest's. The third needs no device:
-PARTS may come from another machine, or from several. PARTS has for each part NAME.status (its exit
-status and its seconds), NAME.log (what it printed) and what it made: NAME.xml of tests, NAME.json
-of a suite, NAME.jsonl of bench/gpu_lab.py. FILE is made of what is there, so it can be made again
-after each part. Exits with 0 where every part ended well and no test was skipped but for want of a
-second device.
+missing. The second needs no device: PARTS may come from another machine, or from several. PARTS has
+for each part NAME.status (its exit status and its seconds), NAME.log (what it printed) and what it
+made: NAME.xml of tests, NAME.jsonl of bench/gpu_lab.py. FILE is made of what is there, so it can be
+made again after each part. Exits with 0 where every part ended well and no test was skipped but for
+want of a second device.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import re
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +27,6 @@ ONE_DEVICE = "needs two CUDA devices"
 _TIMED_OUT = {124, 137}
 _TAIL = 3000  # characters of the log of a part that failed
 _MACHINE = "machine"  # the file of PARTS that says what machine it was
-
-# pytest's line for a test, with -v. Without an outcome where the test never ended: then what the
-# process said as it died may follow.
-_LINE = re.compile(
-    r"(tests/gpu/\S+?::\w+(?:\[.*?\])?)(?: (PASSED|FAILED|ERROR|SKIPPED)(?: \((.*)\))?)?(?: .*)?"
-)
 
 
 def here() -> dict[str, Any]:
@@ -71,7 +61,7 @@ def report(parts: Path) -> dict[str, Any]:
         **machine,
         "parts": {path.stem: _part(path) for path in statuses},
         "tests": _tests([path for path in statuses if path.stem.startswith("tests-")]),
-        "figures": {path.stem: _figures(path) for path in sorted(parts.glob("*.json*"))},
+        "figures": {path.stem: _figures(path) for path in sorted(parts.glob("*.jsonl"))},
     }
 
 
@@ -96,16 +86,16 @@ def _part(path: Path) -> dict[str, Any]:
 
 
 def _tests(statuses: list[Path]) -> dict[str, Any]:
-    """Figures of test files: of JUnit's results, or of the log where a process died before them."""
+    """Figures of test files, of JUnit's results."""
     tests: dict[str, Any] = {"passed": 0, "failed": {}, "skipped": {}}
     for status in statuses:
         path = status.with_suffix(".xml")
+        if not path.exists():  # its status says why
+            continue
         try:
             cases = list(tree.parse(path).getroot().iter("testcase"))
-        except (OSError, tree.ParseError) as error:
-            if path.exists():
-                tests["failed"][path.stem] = f"its results cannot be read: {error}"
-            _from_log(status.with_suffix(".log"), tests)
+        except tree.ParseError as error:
+            tests["failed"][path.stem] = f"its results cannot be read: {error}"
             continue
         for case in cases:
             name = f"{case.get('classname')}::{case.get('name')}"
@@ -114,44 +104,17 @@ def _tests(statuses: list[Path]) -> dict[str, Any]:
             if bad:
                 tests["failed"][name] = str(bad[0].get("message"))[:500]
             elif skip is not None:
-                _skipped(tests, str(skip.get("message")))
+                reason = str(skip.get("message"))
+                tests["skipped"][reason] = tests["skipped"].get(reason, 0) + 1
             else:
                 tests["passed"] += 1
     return tests
 
 
-def _from_log(path: Path, tests: dict[str, Any]) -> None:
-    """Add what pytest's output says of each test."""
-    for name, outcome, reason in _logged(path):
-        if outcome == "PASSED":
-            tests["passed"] += 1
-        elif outcome == "SKIPPED":
-            _skipped(tests, reason or "no reason is in the log")
-        else:
-            tests["failed"][name] = "it did not end" if outcome is None else "see its log"
-
-
-def _logged(path: Path) -> Iterator[tuple[str, str | None, str | None]]:
-    """Of each test that began: its name, its outcome if it ended, and why it was skipped."""
-    log = path.read_text(errors="replace") if path.exists() else ""
-    for line in log.splitlines():
-        matched = _LINE.fullmatch(line)
-        if matched is not None:
-            name, outcome, reason = matched.groups()
-            yield name, outcome, reason
-
-
-def _skipped(tests: dict[str, Any], reason: str) -> None:
-    tests["skipped"][reason] = tests["skipped"].get(reason, 0) + 1
-
-
 def _figures(path: Path) -> list[dict[str, Any]]:
-    """A suite's rows, or the lines of a part of bench/gpu_lab.py."""
-    text = path.read_text()
+    """The lines of a part of bench/gpu_lab.py."""
     try:
-        figures: list[dict[str, Any]] = (
-            json.loads(text) if path.suffix == ".json" else [*map(json.loads, text.splitlines())]
-        )
+        figures = [json.loads(line) for line in path.read_text().splitlines()]
     except ValueError:
         return []  # the part was killed while it wrote; its status says so
     return figures
@@ -184,10 +147,6 @@ def main(arguments: list[str]) -> int:
             print(f"gpu: {error}; nothing was run", file=sys.stderr)
             return 1
         (Path(arguments[1]) / _MACHINE).write_text(json.dumps(found, indent=1) + "\n")
-        return 0
-    if arguments[0] == "--begun":
-        for name in dict.fromkeys(name for name, _, _ in _logged(Path(arguments[1]))):
-            print(name)
         return 0
     parts, out = map(Path, arguments)
     content = report(parts)

@@ -74,19 +74,14 @@ if [ "${1:-}" = --publish ]; then
     shift
     RESULTS=bench/results
     "$PY" -m bench all --out "$RESULTS" "$@"
-    files=
-    for suite in $("$PY" -m bench list --names); do
-        [ ! -f "$RESULTS/$suite.json" ] || files="$files $RESULTS/$suite.json"
-    done
-    # shellcheck disable=SC2086 # a list of files
-    "$PY" -m bench publish $files
+    "$PY" -m bench publish "$RESULTS"/*.json
     # Charts of the suites that a document shows.
     charts=
-    for file in $files; do
+    for file in "$RESULTS"/*.json; do
         ! grep -q "charts/$(basename "$file" .json).svg" docs/benchmarks.md || charts="$charts $file"
     done
-    # shellcheck disable=SC2086
-    [ -z "$charts" ] || "$PY" -m bench plot $charts --out docs/charts --format svg
+    # shellcheck disable=SC2086 # a list of files
+    [ -z "$charts" ] || "$PY" -m bench plot $charts --out docs/charts
     exit 0
 fi
 case ${1:-} in

@@ -1,6 +1,6 @@
 """What fastload shows, as pictures for the documents: made from its own output, on photos.
 
-``python -m bench pictures`` makes them anew. Each is an SVG that light and dark pages can show.
+``python -m bench draw`` makes them anew. Each is an SVG that light and dark pages can show.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ for images, labels in fastload.watch(loader, every_s=0.05): model(images)
 
 
 def make(folder: Path, images: int = _IMAGES, budget_s: float = 60.0) -> list[Path]:
-    """Draw every picture into ``folder``, from ``images`` photos that it makes; the files."""
+    """Draw each of them into ``folder``, from ``images`` photos that it makes; the files."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         work = Path(made)
@@ -72,8 +72,7 @@ def make(folder: Path, images: int = _IMAGES, budget_s: float = 60.0) -> list[Pa
         for name, draw in drawn.items():
             (folder / f"{name}.svg").write_text(draw(work), encoding="utf-8")
         _timeline(work, folder / "timeline.svg")
-    (folder / "batch.svg").write_text(path_of_a_batch(), encoding="utf-8")
-    return [folder / f"{name}.svg" for name in (*drawn, "timeline", "batch")]
+    return [folder / f"{name}.svg" for name in (*drawn, "timeline")]
 
 
 def _doctor(work: Path) -> str:
@@ -155,44 +154,3 @@ def _html(html: str, style: str, width: int, row: int) -> str:
     body = f'<div xmlns="http://www.w3.org/1999/xhtml" style="font: 13px system-ui; {style}">'
     inside = f'x="{_EDGE}" y="{_EDGE}" width="{width - 2 * _EDGE}" height="{height - _EDGE}"'
     return svg.card(width, height, [f"<foreignObject {inside}>{body}{html}</div></foreignObject>"])
-
-
-# A batch's journey: what happens, of what it is a function, where, and who does it.
-_PYTHON, _CORE, _DEVICE, _LOOP = "#8b949e", "#4c8de0", "#986ee2", "#46954a"
-_WHO = {
-    _PYTHON: "Python, once per batch", _CORE: "C++ threads, without the GIL",
-    _DEVICE: "a side stream", _LOOP: "your loop",
-}  # fmt: skip
-STEPS = (
-    ("order", "which samples batch b has", "seed, epoch", "_run/order.py, _run/shard.py", _PYTHON),
-    ("parameters", "crop, flip and colour of each: drawn, or recorded", "seed, epoch, index",
-     "_transforms/sample_params.py", _PYTHON),
-    ("span", "file, offset and length of each; nothing is copied", "store", "storage/", _PYTHON),
-    ("slab", "memory, used again when nothing refers to it", "", "_base/slabs.py", _PYTHON),
-    ("fill", "decode, crop, resize, flip, normalise into the slab", "span, parameters",
-     "_engine/, _native/", _CORE),
-    ("transfer", "to the device, where table, cast and erasing happen", "seed, epoch, batch",
-     "_run/delivery/, _engine/device_stage.py", _DEVICE),
-    ("batch", "for images, labels in loader", "", "_run/epoch.py", _LOOP),
-)  # fmt: skip
-
-
-def path_of_a_batch() -> str:
-    """From order to loop, a row for each step."""
-    parts, y, width, left = [], _EDGE, 560, _EDGE + 110
-    for place, (name, what, of, where, colour) in enumerate(STEPS):
-        if place:
-            arrow = f"M {_EDGE + 55} {y - 14} v 12 m -4 -5 l 4 5 l 4 -5"
-            parts.append(f'<path class="line" d="{arrow}"/>')
-        size = f'width="{width - 2 * _EDGE}" height="44"'
-        parts.append(f'<rect class="box" x="{_EDGE}" y="{y}" {size}/>')
-        parts.append(svg.block(_EDGE, y, 6, 44, colour))
-        parts.append(svg.text(_EDGE + 14, y + 18, name, "bold"))
-        parts.append(svg.text(left, y + 18, what))
-        parts.append(svg.text(left, y + 36, where + f" = f({of})" * bool(of), "soft"))
-        y += 58
-    for place, (colour, who) in enumerate(_WHO.items()):
-        x = _EDGE + place % 2 * 250
-        parts += [svg.block(x, y, 12, 12, colour), svg.text(x + 17, y + 11, who)]
-        y += 20 * (place % 2)
-    return svg.card(width, y + _EDGE - 6, parts)

@@ -41,16 +41,13 @@ LIGHT = Theme(suffix="", text="#1f2328", ours="#1f6fb4", best="#6b6b6b", others=
 DARK = Theme(suffix="-dark", text="#e6edf3", ours="#4c9fe6", best="#9a9a9a", others="#5a5f66")
 
 
-def figures(
-    rows: Sequence[Row], folder: Path, formats: Sequence[str] = ("png", "svg")
-) -> list[Path]:
+def figures(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Draw ``rows`` into ``folder``, and return the files.
 
-    A suite becomes SUITE.png on white, and SUITE.svg and SUITE-dark.svg without a background. What
-    imagenet-train has for the README becomes ``OVERVIEW``, in the same formats. The
-    best bar comes first: fastload's are blue, the best peer's stands out among the gray ones. Each
-    shows its median and its ratio to the best peer's; a line on it goes from the smallest to the
-    largest round. Loaders without a figure are named below.
+    A suite becomes SUITE.svg and SUITE-dark.svg. What imagenet-train has for the README becomes
+    ``OVERVIEW``, alike. The best bar comes first: fastload's are blue, the best peer's stands out
+    among the gray ones. Each shows its median and its ratio to the best peer's; a line on it goes
+    from the smallest to the largest round. Loaders without a figure are named below.
     """
     try:
         import matplotlib
@@ -69,17 +66,11 @@ def figures(
         if few := overview(of_suite):
             drawn[OVERVIEW] = partial(_overview, few)
         for name, draw in drawn.items():
-            for kind in formats:
-                for theme in (LIGHT, DARK) if kind == "svg" else (LIGHT,):
-                    made.append(folder / f"{name}{theme.suffix}.{kind}")
-                    # No date and fixed ids, so that the same rows give the same file.
-                    with matplotlib.rc_context({**_colours(theme), **_SVG}):
-                        draw(theme).savefig(
-                            made[-1],
-                            dpi=130,
-                            transparent=kind == "svg",
-                            metadata={"Date": None} if kind == "svg" else None,
-                        )
+            for theme in (LIGHT, DARK):
+                made.append(folder / f"{name}{theme.suffix}.svg")
+                # No date and fixed ids, so that the same rows give the same file.
+                with matplotlib.rc_context({**_colours(theme), **_SVG}):
+                    draw(theme).savefig(made[-1], transparent=True, metadata={"Date": None})
     return made
 
 

@@ -54,7 +54,6 @@ class _Session:
         self._loader: Any = None
         self._work: Any = None
         self._warm = False
-        self._import_s = 0.0
 
     def make(self, work: dict[str, Any]) -> dict[str, Any]:
         """Import the loader; say how long that takes beyond torch and the script's own imports."""
@@ -73,8 +72,9 @@ class _Session:
             importlib.import_module(module)
         start = time.perf_counter()
         self._loader.load()
-        self._import_s = time.perf_counter() - start
+        import_s = time.perf_counter() - start
         return {
+            "import_s": import_s,
             "versions": _versions(self._loader.needs),
             "memory_format": self._loader.memory_format(self._work),
         }
@@ -85,13 +85,13 @@ class _Session:
 
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
-    def prepare(self, fresh: bool) -> dict[str, Any]:
+    def prepare(self) -> dict[str, Any]:
         from bench.loaders.base import NotAvailable
 
         self._loader.load_writer()
         start = time.perf_counter()
         try:
-            self._loader.prepare(self._work, fresh=fresh)
+            self._loader.prepare(self._work)
         except NotAvailable as reason:
             raise _Refused(str(reason)) from reason
         seconds = time.perf_counter() - start
@@ -126,22 +126,14 @@ class _Session:
     def open(self, setting: int) -> None:
         self._loader.open(self._work, self._loader.settings(self._work)[setting])
 
-    def first_batch(self) -> dict[str, float]:
-        """Seconds of its import, and from opening the loader to its first batch."""
-        start = time.perf_counter()
-        self._loader.open(self._work, self._loader.settings(self._work)[0])
-        batches = self._loader.epoch()
-        next(batches)
-        seconds = time.perf_counter() - start
-        batches.close()
-        return {"import_s": self._import_s, "first_batch_s": seconds}
-
-    def first_epoch(self, setting: dict[str, Any]) -> dict[str, float]:
-        """The first epoch of this process, with a setting that another one found.
+    def first_epoch(self, setting: dict[str, Any] | None = None) -> dict[str, float]:
+        """The first epoch of this process; None: with the most promising setting.
 
         Images per second from the open loader; seconds to the first batch, opening included.
         """
         start = time.perf_counter()
+        if setting is None:
+            setting = self._loader.settings(self._work)[0]
         self._loader.open(self._work, setting)
         opened = time.perf_counter()
         images, first = 0, 0.0

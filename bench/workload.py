@@ -32,7 +32,7 @@ class Workload:
         dtype: "float32" (divided by 255, normalised by MEAN and STD) or "uint8".
         memory_format: "contiguous" (NCHW) or "channels_last".
         stores: folder where packed copies are kept between runs.
-        device: where batches have to be in the end: "cpu" or "cuda".
+        device: where DALI decodes: "cpu" or "cuda".
         masks: folder with a mask for each image, a gray PNG at the same place; "" without masks. A
             batch then is images and masks (n, size, size), uint8.
     """

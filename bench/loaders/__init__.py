@@ -29,18 +29,6 @@ WHERE = {
     "hf-datasets": "hf_datasets:HfDatasets",
 }
 
-# FastLoader on its other formats: the formats suite's, beside those above.
-FORMATS = {
-    "fastload-h5": "fastload:Hdf5",
-    "fastload-tfrecord": "fastload:TFRecord",
-    "fastload-rec": "fastload:RecordIO",
-    "fastload-tar": "fastload:Tar",
-    "fastload-h5-raw": "fastload:Hdf5Raw",
-    "fastload-pth-raw": "fastload:PthRaw",
-    "fastload-n5-raw": "fastload:N5Raw",
-    "fastload-zarr-raw": "fastload:ZarrRaw",
-}
-
 # DCT-scaled decoding, whose pixels differ a little: measured on large photos alone.
 SCALED = {
     "fastload-folder-scaled": "fastload:FolderScaled",
@@ -58,18 +46,9 @@ REMOTE = {
     "litdata-remote": "remote:LitdataRemote",
 }
 
-# Batches on a GPU: the gpu-decode suite's.
-GPU = {
-    "fastload-dali": "gpu:FastloadDali",
-    "fastload-native-cuda": "gpu:FastloadNative",
-    "fastload-native-dct-cuda": "gpu:FastloadNativeDct",
-    "torch-pil-cuda": "gpu:TorchPilCuda",
-    "dali-reader": "gpu:DaliReader",
-}
-
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | FORMATS | SCALED | REMOTE | GPU)[name].split(":")
+    module, cls = (WHERE | SCALED | REMOTE)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

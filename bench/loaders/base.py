@@ -98,13 +98,11 @@ class Loader(abc.ABC):
     def data_folder(self, work: Workload) -> Path:
         return Path(work.images) if self.store is None else self.store_folder(work)
 
-    def prepare(self, work: Workload, *, fresh: bool = False) -> None:
+    def prepare(self, work: Workload) -> None:
         """Pack, unless it is there already."""
         if self.store is None:
             return
         folder = self.store_folder(work)
-        if fresh:
-            shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
             return
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from bench.suites.any_dataset import AnyDataset
+from bench.suites.any_dataset import AnyDataset, NeverSlower
 from bench.suites.base import Suite
 from bench.suites.cold import Cold
 from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
 from bench.suites.memory import Memory
-from bench.suites.never_slower import NeverSlower
 from bench.suites.pack import Pack
 from bench.suites.race import (
     Augment,
-    Formats,
-    GpuDecode,
     ImagenetEval,
     ImagenetTrain,
     RawTrain,
@@ -38,10 +35,8 @@ SUITES: dict[str, Suite] = {
         EntryPoints(),
         BucketsSuite(),
         Remote(),
-        Formats(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),
-        GpuDecode(),
     )
 }

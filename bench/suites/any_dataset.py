@@ -1,4 +1,4 @@
-"""any-dataset: a user's own Dataset through FastLoader and through DataLoader, in turn."""
+"""any-dataset and never-slower: FastLoader and DataLoader over the same dataset, in turn."""
 
 from __future__ import annotations
 
@@ -6,102 +6,382 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from bench import data
 from bench import datasets as own
+from bench.datasets import Nested, Ready, Stream, Tiny, cifar, small_transform, train_transform
 from bench.report import Row, missing
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
+from bench.workload import MEAN, STD
+
+_SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
+_MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Own(Variant):
-    """A user's own dataset.
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """A loader as users write it.
 
-    ``make`` makes it of JPEG files; without ``files``, of so many samples. ``count``, ``batch``:
-    samples of an epoch, and of a batch. ``small``: the files have 32 x 32 pixels. ``needs``:
-    libraries that fastload does not install.
+    ``workers`` None: ``--threads``. ``more``: further arguments of both loaders, made of the
+    dataset; without a sampler it is shuffled. ``persistent``: whether worker processes outlive an
+    epoch. ``theirs``: makes DataLoader's dataset where people write it otherwise, ``ours``: further
+    arguments of FastLoader.
     """
 
-    make: Callable[[Any], Any]
-    count: int = 384
+    name: str
+    make: Callable[[Options], Any]
     batch: int = 64
-    files: bool = True
-    small: bool = False
-    needs: tuple[str, ...] = ()
+    workers: int | None = None
+    more: Callable[[Any], dict[str, Any]] = lambda dataset: {"shuffle": True}
+    persistent: bool = True
+    theirs: Callable[[Any], Any] = lambda dataset: dataset
+    ours: Callable[[], dict[str, Any]] = dict
+
+    def compare(self, dataset: Any, workers: int, options: Options, **facts: Any) -> Row:
+        """The row of both loaders over ``dataset``."""
+        batch = min(self.batch, 8) if options.toy else self.batch
+        persistent = self.persistent and workers > 0
+        more = {"num_workers": workers, "persistent_workers": persistent, **self.more(dataset)}
+        return compare(
+            dataset,
+            more if "batch_sampler" in more else {**more, "batch_size": batch},
+            options,
+            theirs=self.theirs(dataset),
+            ours=self.ours(),
+            batch=batch,
+            images=len(dataset if hasattr(dataset, "__len__") else dataset._rows),
+            **facts,
+        )
+
+
+# --- any-dataset ----------------------------------------------------------------------------------
+
+
+def _files(
+    kind: Callable[[list[Path]], Any], count: int = 384, small: bool = False
+) -> Callable[[Options], Any]:
+    """A dataset of ``count`` JPEG files; ``small``: of 32 x 32 pixels."""
+
+    def make(options: Options) -> Any:
+        return kind(data.files(_jpegs(options, count, small))[: 24 if options.toy else count])
+
+    return make
+
+
+def _jpegs(options: Options, count: int, small: bool = False) -> Path:
+    many = 48 if options.toy else count if small else 1200
+    given = options.data
+    return data.jpegs(options.cache, data=given, count=many, small=small, say=options.say)
+
+
+def _with_masks(options: Options) -> Any:
+    dataset = _files(own.Segmented)(options)
+    masks = data.masks(options.cache, _jpegs(options, 384), say=options.say)
+    dataset.masks = data.files(masks)
+    return dataset
+
+
+def _trained(files: list[Path], views: int = 1) -> Any:
+    return own.Trained(files, train_transform(), views)
+
+
+def _samples(kind: Callable[[int], Any], count: int, toy: int = 100) -> Callable[[Options], Any]:
+    return lambda options: kind(toy if options.toy else count)
+
+
+_OWN = {
+    each.name: each
+    for each in (
+        Configuration("pil", _files(own.Photos)),
+        Configuration("train", _files(_trained, 700)),
+        Configuration("two-views", _files(functools.partial(_trained, views=2))),
+        Configuration(
+            "ten-crops",
+            _files(lambda files: own.Trained(files, own.ten_crops()), 96),
+            batch=16,
+        ),
+        Configuration("image-and-mask", _with_masks),
+        Configuration("numpy", _files(own.Arrays)),
+        Configuration("albumentations", _files(functools.partial(own.Albumented, cv2=False))),
+        Configuration("cv2", _files(functools.partial(own.Albumented, cv2=True))),
+        Configuration(
+            "small-jpegs",
+            _files(lambda files: own.Trained(files, small_transform()), 4096, small=True),
+            batch=128,
+        ),
+        Configuration(  # as people write it, and as its documentation says
+            "huggingface",
+            _files(own.hugging_face),
+            theirs=lambda dataset: dataset.with_transform(own.transformed),
+            ours=lambda: {"transform": train_transform()},
+        ),
+        Configuration("arrays", _samples(Ready, 1536, 24), batch=256),
+        Configuration("nested", _samples(Nested, 4096, 24), batch=128),
+        Configuration("cifar", _samples(cifar, 10_000, 24), batch=256),
+        Configuration("mnist", _samples(own.mnist, 10_000, 24), batch=256),
+        Configuration("tensors", _samples(own.tensors, 10_000, 24), batch=256),
+    )
+}
+_IN_MEMORY = ("arrays", "nested", "cifar", "mnist", "tensors")
+_NEEDS = {"albumentations": ("albumentations",), "cv2": ("albumentations", "cv2")}
 
 
 class AnyDataset(Suite):
     name = "any-dataset"
     summary = "a user's own datasets and datasets in memory: FastLoader against DataLoader"
-    variants = {
-        "pil": _Own(make=own.Photos),
-        "train": _Own(make=lambda files: own.Trained(files, own.train_transform()), count=700),
-        "stream": _Own(make=lambda files: own.Streamed(files, own.train_transform()), count=700),
-        "two-views": _Own(make=lambda files: own.Trained(files, own.train_transform(), views=2)),
-        "ten-crops": _Own(
-            make=lambda files: own.Trained(files, own.ten_crops()), count=96, batch=16
-        ),
-        "image-and-mask": _Own(make=own.Segmented),
-        "numpy": _Own(make=own.Arrays),
-        "albumentations": _Own(
-            make=functools.partial(own.Albumented, cv2=False), needs=("albumentations",)
-        ),
-        "cv2": _Own(
-            make=functools.partial(own.Albumented, cv2=True), needs=("albumentations", "cv2")
-        ),
-        "small-jpegs": _Own(
-            make=lambda files: own.Trained(files, own.small_transform()),
-            count=4096,
-            batch=128,
-            small=True,
-        ),
-        "huggingface": _Own(make=own.hugging_face),
-        "arrays": _Own(make=own.Ready, count=1536, batch=256, files=False),
-        "nested": _Own(make=own.Nested, count=4096, batch=128, files=False),
-        "cifar": _Own(make=own.cifar, count=10_000, batch=256, files=False),
-        "mnist": _Own(make=own.mnist, count=10_000, batch=256, files=False),
-        "tensors": _Own(make=own.tensors, count=10_000, batch=256, files=False),
-    }
+    variants = {name: Variant() for name in _OWN}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        kind = self.variants[variant]
-        count, batch = (24, 8) if options.toy else (kind.count, kind.batch)
         facts: dict[str, Any] = {"suite": self.name, "variant": variant, "loader": "fastload"}
-        absent = [name for name in kind.needs if find_spec(name) is None]
+        absent = [name for name in _NEEDS.get(variant, ()) if find_spec(name) is None]
         if absent:
             reason = f"{' and '.join(absent)} not installed: pip install albumentations"
             return [missing(**facts, metric="times DataLoader", unit="x", reason=reason)]
-        if kind.files:
-            images = data.jpegs(
-                options.cache,
-                data=options.data,
-                count=48 if options.toy else kind.count if kind.small else 1200,
-                small=kind.small,
-                say=options.say,
-            )
-            files = data.files(images)[:count]
-            count = len(files)
-        dataset: Any = kind.make(files if kind.files else count)
-        if variant == "image-and-mask":
-            dataset.masks = data.files(data.masks(options.cache, images, say=options.say))
-        theirs, ours = None, {}
-        if variant == "huggingface":  # as people write it, and as its documentation says
-            theirs, ours = (
-                dataset.with_transform(own.transformed),
-                {"transform": own.train_transform()},
-            )
-        facts |= {"batch": batch, "images": count}
-        facts["data"] = "given" if options.data and kind.files else "made"
+        dataset = _OWN[variant].make(options)
+        facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
         rows = []
         for workers in (0, options.threads):
-            arguments = {
-                "batch_size": batch,
-                "shuffle": variant != "stream",
-                "num_workers": workers,
-                "persistent_workers": workers > 0,
-            }
-            rows.append(compare(dataset, arguments, options, theirs=theirs, ours=ours, **facts))
+            rows.append(_OWN[variant].compare(dataset, workers, options, **facts))
             options.say(f"{workers} workers done")
+        return rows
+
+
+# --- never-slower: data ---------------------------------------------------------------------------
+
+
+def _folder(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+    """An ImageFolder of ``count`` images of a format; ``side`` 0: photos, cropped to 224."""
+
+    def make(options: Options) -> Any:
+        from torchvision.datasets import ImageFolder
+
+        return ImageFolder(str(_images(kind, side, count, options)), transform=_transform(side))
+
+    return make
+
+
+def _images(kind: str, side: int, count: int, options: Options) -> Path:
+    from PIL import Image
+
+    many = 12 if options.toy else count
+    small = 0 < side <= 32
+    pictures = min(many, 1000 if small else 64)
+    source = data.files(
+        data.jpegs(options.cache, data=None, count=pictures, small=small, say=options.say)
+    )
+
+    def convert(folder: Path) -> None:
+        options.say(f"writing {many} images: {kind}, {side or 'photos'}")
+        for number in range(many):
+            path = source[number % len(source)]
+            target = folder / f"class{number % 4}" / f"{number}{_SUFFIXES.get(kind, f'.{kind}')}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            picture = Image.open(path).convert("RGB")
+            if side:
+                picture = picture.resize((side, side), Image.Resampling.BILINEAR)
+            picture.convert(_MODES.get(kind, "RGB")).save(target)
+
+    return data.made(options.cache, f"{kind}-{side or 'photos'}-{many}", convert)
+
+
+def _transform(side: int) -> Any:
+    return small_transform(side) if 0 < side <= 64 else train_transform()
+
+
+def _own_function(image: Any) -> Any:
+    return image.point(lambda level: 255 - level)
+
+
+def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+    """An ImageFolder with a user's own function in its transform."""
+
+    def make(options: Options) -> Any:
+        from torchvision import transforms
+
+        dataset = _folder(kind, side, count)(options)
+        dataset.transform.transforms.insert(2, transforms.Lambda(_own_function))
+        return dataset
+
+    return make
+
+
+def _tensor_transform(options: Options) -> Any:
+    """An ImageFolder whose transform works on tensors."""
+    from torchvision.transforms import v2
+
+    dataset = _folder("jpeg", 32, 3000)(options)
+    dataset.transform = v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomCrop(32, padding=4),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    return dataset
+
+
+def _packed(options: Options) -> Any:
+    """A store of PNGs. DataLoader reads it through PackedDataset, so the core decodes for both."""
+    from fastload import PackedDataset, pack
+
+    images = _images("png", 32, 3000, options)
+
+    def write(folder: Path) -> None:
+        pack(images, folder / "images.lmdb")
+
+    store = data.made(options.cache, f"{images.name}-lmdb", write) / "images.lmdb"
+    return PackedDataset(store, transform=_transform(32))
+
+
+def _rows(count: int) -> Any:
+    return TensorDataset(torch.rand(count, 128), torch.arange(count) % 10)
+
+
+def _half(options: Options) -> Any:
+    dataset = _folder("jpeg", 32, 3000)(options)
+    return Subset(dataset, range(0, len(dataset), 2))
+
+
+# --- never-slower: what is given to both loaders -------------------------------------------------
+
+
+def own_collate(samples: list[Any]) -> Any:
+    """A collate_fn as people write them."""
+    images, labels = zip(*samples)
+    return torch.stack(images), torch.tensor(labels)
+
+
+def dict_collate(samples: list[Any]) -> Any:
+    """One that renames what default_collate makes."""
+    images, labels = default_collate(samples)
+    return {"pixel_values": images, "labels": labels}
+
+
+def _collated(collate_fn: Callable[[list[Any]], Any]) -> Callable[[Any], dict[str, Any]]:
+    return lambda dataset: {"shuffle": True, "collate_fn": collate_fn}
+
+
+def _weighted(dataset: Any) -> dict[str, Any]:
+    return {"sampler": WeightedRandomSampler([1.0 + i % 3 for i in range(len(dataset))], 2000)}
+
+
+def _some(dataset: Any) -> dict[str, Any]:
+    return {"sampler": SubsetRandomSampler(range(0, len(dataset), 2))}
+
+
+def _with_replacement(dataset: Any) -> dict[str, Any]:
+    return {"sampler": RandomSampler(dataset, replacement=True, num_samples=20_000)}
+
+
+def _batches(dataset: Any) -> dict[str, Any]:
+    return {"batch_sampler": BatchSampler(RandomSampler(dataset), 64, drop_last=False)}
+
+
+def _in_order(dataset: Any) -> dict[str, Any]:
+    return {}
+
+
+_FORMATS = ("jpeg", "png", "gray", "palette", "webp", "tiff", "cmyk", "bmp")
+
+CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
+    "formats": (
+        *(Configuration(f"{kind} 32x32", _folder(kind, 32, 3000)) for kind in _FORMATS),
+        *(
+            Configuration(f"{kind} photos", _folder(kind, 0, 128), batch=16)
+            for kind in ("jpeg", "png", "webp", "tiff", "cmyk")
+        ),
+        Configuration("png 32x32 packed in LMDB", _packed),
+    ),
+    "sizes": (
+        Configuration("jpeg 64x64", _folder("jpeg", 64, 2000)),
+        Configuration("jpeg 512x512", _folder("jpeg", 512, 96), batch=16),
+        Configuration("jpeg 1024x1024", _folder("jpeg", 1024, 32), batch=8),
+        Configuration("palette 512x512", _folder("palette", 512, 96), batch=16),
+        Configuration("png 128x128", _folder("png", 128, 800)),
+        Configuration("png 1024x1024", _folder("png", 1024, 32), batch=8),
+    ),
+    "batches": (
+        Configuration("jpeg 32x32, batch 1", _folder("jpeg", 32, 600), batch=1),
+        Configuration("png 32x32, batch 1", _folder("png", 32, 600), batch=1),
+        Configuration("png 32x32, batch 512", _folder("png", 32, 3000), batch=512),
+        Configuration("jpeg photos, batch 1", _folder("jpeg", 0, 128), batch=1),
+    ),
+    "samplers": (
+        Configuration("in order", _folder("jpeg", 32, 3000), more=_in_order),
+        Configuration("weighted sampler", _folder("png", 32, 3000), more=_weighted),
+        Configuration("subset sampler", _folder("jpeg", 32, 3000), more=_some),
+        Configuration("batch_sampler", _folder("png", 32, 3000), more=_batches),
+        Configuration("Subset", _half),
+    ),
+    "code": (
+        Configuration(
+            "collate_fn, jpeg 32x32", _folder("jpeg", 32, 3000), more=_collated(own_collate)
+        ),
+        Configuration(
+            "collate_fn, tiny samples", _samples(Tiny, 20_000), more=_collated(own_collate)
+        ),
+        Configuration(
+            "collate_fn that renames, tiny samples",
+            _samples(Tiny, 20_000),
+            more=_collated(dict_collate),
+        ),
+        Configuration("function in the transform, jpeg", _with_function("jpeg", 0, 128)),
+        Configuration("function in the transform, png", _with_function("png", 32, 2000)),
+        Configuration("transform of tensors", _tensor_transform),
+    ),
+    "datasets": (
+        Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
+        Configuration("tiny samples", _samples(Tiny, 20_000)),
+        Configuration("stream", _samples(Stream, 20_000), more=_in_order),
+        Configuration("ready arrays", _samples(Ready, 500), batch=32),
+        Configuration("nested dicts", _samples(Nested, 2000)),
+        Configuration("CIFAR10", _samples(cifar, 5000)),
+        Configuration("two million samples", _samples(Tiny, 2_000_000), more=_with_replacement),
+        Configuration("ten samples", lambda options: Tiny(10), batch=4),
+    ),
+    "workers": (
+        Configuration("jpeg photos, 0 workers", _folder("jpeg", 0, 64), workers=0),
+        Configuration("png 32x32, 0 workers", _folder("png", 32, 1500), workers=0),
+        Configuration("tiny samples, 0 workers", _samples(Tiny, 20_000), workers=0),
+        Configuration("png 32x32, 8 workers", _folder("png", 32, 3000), workers=8),
+        Configuration("tiny samples, 8 workers", _samples(Tiny, 20_000), workers=8),
+        Configuration("png 32x32, not persistent", _folder("png", 32, 3000), persistent=False),
+        Configuration("tiny samples, not persistent", _samples(Tiny, 20_000), persistent=False),
+    ),
+}
+"""By variant of the suite."""
+
+
+class NeverSlower(Suite):
+    name = "never-slower"
+    summary = "ordinary configurations: FastLoader against DataLoader, interleaved"
+    variants = {name: Variant() for name in CONFIGURATIONS}
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        rows = []
+        facts = {"suite": self.name, "variant": variant, "data": "made"}
+        for configuration in CONFIGURATIONS[variant]:
+            dataset = configuration.make(options)
+            workers = options.threads if configuration.workers is None else configuration.workers
+            workers = min(workers, 2) if options.toy else workers
+            loader = f"fastload, {configuration.name}"
+            rows.append(configuration.compare(dataset, workers, options, loader=loader, **facts))
+            mean, (low, high) = (rows[-1]["setting"][key] for key in ("mean", "interval_95"))
+            options.say(f"{configuration.name}: {mean} times ({low} to {high})")
         return rows

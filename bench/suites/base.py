@@ -28,7 +28,6 @@ class Options:
         seconds: shortest time of one measurement; whole epochs are run.
         toy: the smallest size at which everything still runs.
         cache: folder for images and packed stores.
-        fresh: pack again what an earlier run packed.
         say: prints a line for the user.
         machine: added to each row.
         tries: how many of its settings each loader tries; None: all.
@@ -36,16 +35,15 @@ class Options:
         repos: folder with checkouts of public scripts; only the suite scripts needs one.
     """
 
-    data: str | None
-    loaders: tuple[str, ...]
     threads: int
-    rounds: int
-    seconds: float
     toy: bool
     cache: Path
-    fresh: bool
     say: Callable[[str], None]
     machine: dict[str, Any]
+    data: str | None = None
+    loaders: tuple[str, ...] = ()
+    rounds: int = 5
+    seconds: float = 2.0
     tries: int | None = None
     tuned: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     repos: Path | None = None
@@ -57,15 +55,11 @@ class Variant:
 
     Attributes:
         pixels, dtype, memory_format: as in ``Workload``.
-        only_dct: leaves out fastload's other stores.
-        square: raw images are cut to squares, so that all are of one size.
     """
 
     pixels: str = "jpeg"
     dtype: str = "float32"
     memory_format: str = "contiguous"
-    only_dct: bool = False
-    square: bool = False
 
 
 class Suite(abc.ABC):
@@ -106,9 +100,7 @@ class Suite(abc.ABC):
             )
         if spec.pixels == "raw":  # photos are resized to the side from which crops are cut
             shorter = kind.resize if images == "photos" else None
-            folder = data.raw(
-                options.cache, folder, shorter=shorter, say=options.say, square=spec.square
-            )
+            folder = data.raw(options.cache, folder, shorter=shorter, say=options.say)
         elif spec.pixels != "jpeg":
             folder = data.converted(options.cache, folder, suffix=spec.pixels, say=options.say)
         return Workload(
@@ -129,15 +121,6 @@ class Suite(abc.ABC):
     def known(self) -> tuple[str, ...]:
         """The loaders that may be asked for; all of them take part by default."""
         return tuple(WHERE)
-
-    def loaders(self, variant: str, options: Options) -> list[str]:
-        """The loaders that take part."""
-        dct = self.variants[variant].only_dct
-        return [
-            name
-            for name in options.loaders
-            if not dct or not name.startswith("fastload") or name.endswith("dct")
-        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ _METRICS = (("throughput", "images/s", "images_per_s"), ("first batch", "s", "fi
 class Cold(Suite):
     name = "cold"
     summary = "imagenet-train, the data dropped from the page cache before each epoch"
-    variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
+    variants = {"float32": Variant()}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
@@ -33,12 +33,12 @@ class Cold(Suite):
         plain = _plain_file(options.cache, nbytes)
         disk: list[float] = []
         measured: dict[str, list[dict[str, Any]]] = {}
-        for name in self.loaders(variant, options):
+        for name in options.loaders:
             disk.append(coldness.sequential_rate(plain))
             # One process at a time: pages that another process maps cannot be dropped.
             with figures.process(name) as process:
                 process.call("make", work=work.to_json())
-                process.call("prepare", fresh=options.fresh)
+                process.call("prepare")
                 options.say(f"{name}: reading")
                 measured[name] = _epochs(process, options)
         for metric, unit, key in _METRICS:

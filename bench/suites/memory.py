@@ -19,13 +19,13 @@ _METRICS = (
 class Memory(Suite):
     name = "memory"
     summary = "the process tree while training batches are read: Pss_Anon + Pss_Shmem, and Pss"
-    variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
+    variants = {"float32": Variant()}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
         figures = Figures(work, options)
         measured: dict[str, list[dict[str, int]]] = {}
-        for name in self.loaders(variant, options):
+        for name in options.loaders:
             options.say(f"{name}: reading")
             peaks: list[dict[str, int]] = []
             for number in range(options.rounds + 1):  # round 0 packs
@@ -34,7 +34,7 @@ class Memory(Suite):
                     if number:
                         peaks.append(_peak(process, options))
                     else:
-                        process.call("prepare", fresh=options.fresh)
+                        process.call("prepare")
                     continue
                 break  # it refused or failed
             else:

@@ -29,7 +29,7 @@ class Pack(Suite):
         work = self.work(variant, options, images=variant)
         options.cache.mkdir(parents=True, exist_ok=True)
         figures = Figures(work, options)
-        names = self._one_per_store(self.loaders(variant, options))
+        names = self._one_per_store(options.loaders)
         samples = work.samples()[0]
         count = len(samples)
         source = sum(Path(path).stat().st_size for path, _ in samples)
@@ -42,7 +42,7 @@ class Pack(Suite):
             figures.add(name, "size", "of the JPEGs", [value / source for value in nbytes])
         return figures.rows
 
-    def _one_per_store(self, names: list[str]) -> list[str]:
+    def _one_per_store(self, names: Sequence[str]) -> list[str]:
         by_store: dict[str, str] = {}
         for name in names:
             with contextlib.suppress(ImportError):
@@ -64,7 +64,7 @@ def _rounds(
                 here = dataclasses.replace(work, stores=stores)
                 with figures.process(name, "pack") as process:
                     process.call("make", work=here.to_json())
-                    packed[name].append(process.call("prepare", fresh=True))
+                    packed[name].append(process.call("prepare"))
             if len(packed[name]) == number:  # it refused or failed
                 del packed[name]
         options.say(f"round {number + 1} of {options.rounds} done")

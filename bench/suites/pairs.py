@@ -29,21 +29,21 @@ def compare(
     arguments: dict[str, Any],
     options: Options,
     *,
-    theirs: Any = None,
-    ours: dict[str, Any] | None = None,
+    theirs: Any,
+    ours: dict[str, Any],
     **facts: Any,
 ) -> Row:
     """The row of how many times DataLoader's speed FastLoader has, with ``arguments`` of both.
 
-    ``theirs``: another dataset for DataLoader, where people write it otherwise. ``ours``: further
-    arguments of FastLoader. ``facts``: further fields of the row.
+    ``theirs``: DataLoader's dataset. ``ours``: further arguments of FastLoader. ``facts``: further
+    fields of the row.
     """
     workers = arguments["num_workers"]
     with warnings.catch_warnings():
         # More workers than CPUs are part of what is measured.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        torchs: Any = DataLoader(dataset if theirs is None else theirs, **arguments)
-        fastloads: Any = FastLoader(dataset, **arguments, **(ours or {}))
+        torchs: Any = DataLoader(theirs, **arguments)
+        fastloads: Any = FastLoader(dataset, **arguments, **ours)
         rates = _rates(torchs, fastloads, options)
     ratios = [mine / other for mine, other in zip(*rates, strict=True)]
     mean, low, high = interval(ratios)

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-import torch
-
 from bench import data, reference
-from bench.loaders import FORMATS, GPU, SCALED, WHERE
+from bench.loaders import SCALED, WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
+from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
 
@@ -30,21 +27,14 @@ class _Runner:
     rates: list[float] = dataclasses.field(default_factory=list)
 
 
-def race(
-    work: Workload,
-    names: list[str],
-    options: Options,
-    *,
-    fresh: int = _FRESH,
-    **facts: Any,
-) -> list[Row]:
+def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
     """Each loader in its own process; every round runs each once, and stops the others meanwhile.
 
     The order changes from round to round, so that a machine that gets slower or faster treats all
-    alike. Afterwards each runs the first epoch of ``fresh`` new processes, with nothing remembered
-    of the images but in the page cache.
+    alike. Afterwards each runs the first epoch of new processes, with nothing remembered of the
+    images but in the page cache.
     """
-    figures = Figures(work, options, **facts)
+    figures = Figures(work, options)
     truth = reference.make(work)
     runners: list[_Runner] = []
     processes: list[Process] = []
@@ -67,7 +57,7 @@ def race(
                     runner.process.stop()  # it may have hung
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
-        firsts = _first_epochs(work, runners, min(fresh, options.rounds))
+        firsts = _first_epochs(work, runners, min(_FRESH, options.rounds))
         for runner in runners:
             name = runner.process.name
             more = {**runner.facts, **firsts.get(name, {})}
@@ -81,7 +71,7 @@ def race(
 def _started(process: Process, work: Workload, options: Options, truth: Path) -> _Runner:
     made = process.call("make", work=work.to_json())
     options.say(f"{process.name}: warming up")
-    process.call("prepare", fresh=options.fresh)
+    process.call("prepare")
     started = process.call(
         "start",
         seconds=options.seconds / 2,
@@ -133,15 +123,13 @@ class ImagenetTrain(Suite):
         "float32": Variant(),
         "uint8": Variant(dtype="uint8"),
         "channels_last": Variant(memory_format="channels_last"),
-        "dct": Variant(only_dct=True),
-        "dct-uint8": Variant(dtype="uint8", only_dct=True),
         "png": Variant(pixels="png"),
         "webp": Variant(pixels="webp"),
     }
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options, images=self.images, recipe=self.recipe)
-        return race(work, self.loaders(variant, options), options)
+        return race(work, options.loaders, options)
 
 
 class ImagenetEval(ImagenetTrain):
@@ -152,7 +140,6 @@ class ImagenetEval(ImagenetTrain):
         "float32": Variant(),
         "uint8": Variant(dtype="uint8"),
         "channels_last": Variant(memory_format="channels_last"),
-        "dct": Variant(only_dct=True),
     }
 
 
@@ -176,7 +163,6 @@ class SmallImages(ImagenetTrain):
         "jpeg": Variant(),
         "raw": Variant(pixels="raw"),
         "raw-channels_last": Variant(pixels="raw", memory_format="channels_last"),
-        "dct": Variant(only_dct=True),
         "png": Variant(pixels="png"),
         "webp": Variant(pixels="webp"),
     }
@@ -202,14 +188,6 @@ class Augment(Suite):
     def known(self) -> tuple[str, ...]:
         return (*WHERE, *SCALED)
 
-    def loaders(self, variant: str, options: Options) -> list[str]:
-        return [
-            name
-            for name in super().loaders(variant, options)
-            if name in _AUGMENTED or name.startswith("fastload")
-            if name not in SCALED or variant == "large"
-        ]
-
     def run(self, variant: str, options: Options) -> list[Row]:
         if variant == "large":
             work = self.work(variant, options, images="large")
@@ -220,75 +198,10 @@ class Augment(Suite):
         if variant == "segmentation":
             masks = data.masks(options.cache, Path(work.images), say=options.say)
             work = dataclasses.replace(work, masks=str(masks))
-        return race(work, self.loaders(variant, options), options)
-
-
-class Formats(Suite):
-    name = "formats"
-    summary = "the same images from every format through FastLoader: no format is slower to read"
-    variants = {
-        "encoded": Variant(),
-        "raw": Variant(pixels="raw", square=True),
-        "small": Variant(),
-        "small-raw": Variant(pixels="raw", square=True),
-    }
-
-    def known(self) -> tuple[str, ...]:
-        return ("fastload-lmdb", "fastload-lmdb-raw", *FORMATS)
-
-    def loaders(self, variant: str, options: Options) -> list[str]:
-        raw = self.variants[variant].pixels == "raw"
-        return [name for name in options.loaders if name.endswith("-raw") == raw]
-
-    def run(self, variant: str, options: Options) -> list[Row]:
-        images = "small" if variant.startswith("small") else "photos"
-        work = self.work(variant, options, images=images)
-        rows = race(work, self.loaders(variant, options), options)
-        return rows + _shares(rows)
-
-
-def _shares(rows: Sequence[Row]) -> list[Row]:
-    """Each format's rate as a share of the fastest format's, round by round."""
-    measured = [each for each in rows if each["median"]]
-    if not measured:
-        return []
-    best = max(measured, key=lambda each: float(each["median"]))
-    kept = {"suite", "variant", "loader", "setting"}
-    left_out = {"metric", "unit", "median", "min", "max", "rounds", "values"} | kept
-    return [
-        row(
-            **{name: each[name] for name in kept},
-            metric="of the fastest",
-            unit="x",
-            values=[
-                value / other for value, other in zip(each["values"], best["values"], strict=False)
-            ],
-            **{name: value for name, value in each.items() if name not in left_out},
-        )
-        for each in measured
-    ]
-
-
-class GpuDecode(Suite):
-    name = "gpu-decode"
-    summary = "JPEGs to batches on a GPU: decoded there, or on the CPU and copied; beside others"
-    variants = {"photos": Variant(), "photos-uint8": Variant(dtype="uint8"), "small": Variant()}
-
-    def known(self) -> tuple[str, ...]:
-        return tuple(GPU)
-
-    def run(self, variant: str, options: Options) -> list[Row]:
-        if not torch.cuda.is_available() and not options.toy:
-            raise click.ClickException(
-                "gpu-decode: expected a CUDA device, found none; --toy runs it on DALI's CPU back "
-                "end, which shows that it runs and nothing else"
-            )
-        work = self.work(variant, options, images="small" if variant == "small" else "photos")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        work = dataclasses.replace(work, device=device)
-        names = self.loaders(variant, options)
-        return race(work, names, options, fresh=0, device=_device_name(device))
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "none: DALI's CPU back end"
+        names = [
+            name
+            for name in options.loaders
+            if name in _AUGMENTED or name.startswith("fastload")
+            if name not in SCALED or variant == "large"
+        ]
+        return race(work, names, options)

@@ -41,22 +41,18 @@ class Remote(Suite):
     def known(self) -> tuple[str, ...]:
         return tuple(REMOTE)
 
-    def loaders(self, variant: str, options: Options) -> list[str]:
-        asked = super().loaders(variant, options)
-        if variant != "local":
-            return asked
-        return [name for name in asked if name.startswith("fastload")]
-
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options, count=_IMAGES)
         figures = Figures(work, options, latency_s=_LATENCY_S, bytes_per_s=_BYTES_PER_S)
         measured: dict[str, list[dict[str, float]]] = {}
         stated: dict[str, dict[str, Any]] = {}
-        for name in self.loaders(variant, options):
+        for name in options.loaders:
+            if variant == "local" and not name.startswith("fastload"):
+                continue
             nbytes = 0
             with figures.process(name) as process:
                 process.call("make", work=work.to_json())
-                nbytes = process.call("prepare", fresh=options.fresh)["nbytes"]
+                nbytes = process.call("prepare")["nbytes"]
             if not nbytes:
                 continue
             options.say(f"{name}: reading")

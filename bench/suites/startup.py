@@ -16,22 +16,22 @@ class Startup(Suite):
     summary = (
         "fresh processes: import time beyond torch and torchvision, construction to first batch"
     )
-    variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
+    variants = {"float32": Variant()}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
         figures = Figures(work, options)
         values: dict[str, dict[str, list[float]]] = {}
         for number in range(options.rounds + 1):  # round 0 packs and warms the page cache
-            for name in self.loaders(variant, options):
+            for name in options.loaders:
                 if number and name not in values:
                     continue
                 here = values.pop(name, {})  # gone if it refuses or fails
                 with figures.process(name, "first batch", "s") as process:
-                    process.call("make", work=work.to_json())
+                    took = process.call("make", work=work.to_json())
                     if number == 0:
-                        process.call("prepare", fresh=options.fresh)
-                    took = process.call("first_batch")
+                        process.call("prepare")
+                    took |= process.call("first_epoch")
                     for _, _, key, factor in _METRICS if number else ():
                         here.setdefault(key, []).append(factor * took[key])
                     values[name] = here

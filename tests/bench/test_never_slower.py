@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import documents
-from bench.suites.never_slower import CONFIGURATIONS
+from bench.suites.any_dataset import CONFIGURATIONS
 from bench.suites.pairs import interval
 from bench_rows import rows_of_any
 

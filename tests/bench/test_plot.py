@@ -44,17 +44,14 @@ ROWS = [
 ]
 
 
-def test_each_suite_is_one_chart_in_each_format(tmp_path: Path) -> None:
+def test_each_suite_is_one_chart_for_light_and_dark_pages(tmp_path: Path) -> None:
     made = plot.figures(ROWS, tmp_path)
     assert sorted(path.name for path in made) == [
         "cold-dark.svg",
-        "cold.png",
         "cold.svg",
         "memory-dark.svg",
-        "memory.png",
         "memory.svg",
     ]
-    assert (tmp_path / "cold.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_bars_come_with_the_best_first_and_say_their_ratio(tmp_path: Path) -> None:
@@ -73,7 +70,7 @@ def test_the_same_rows_give_the_same_picture(tmp_path: Path) -> None:
 
 
 def test_charts_for_light_and_dark_pages_differ_in_colours_alone(tmp_path: Path) -> None:
-    light, dark = (path.read_text() for path in plot.figures(ROWS[:2], tmp_path, ("svg",)))
+    light, dark = (path.read_text() for path in plot.figures(ROWS[:2], tmp_path))
     for drawn, theme in ((light, plot.LIGHT), (dark, plot.DARK)):
         assert {theme.text, theme.ours, theme.best} <= set(re.findall(r"#[0-9a-f]{6}\b", drawn))
         assert ">fastload-lmdb</text>" in drawn  # text, which can be selected and searched
@@ -107,13 +104,12 @@ def test_the_site_shows_the_chart_that_its_switch_chooses() -> None:
 def test_the_readme_has_its_chart_of_the_published_rows(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     rows = json.loads((root / "bench" / "results" / "imagenet-train.json").read_text())
-    plot.figures(rows, tmp_path, ("svg",))
+    plot.figures(rows, tmp_path)
     for name in (f"{plot.OVERVIEW}.svg", f"{plot.OVERVIEW}-dark.svg"):
         drawn, shown = ((folder / name).read_text() for folder in (tmp_path, root / "docs/charts"))
         words = re.compile(r">([^<>]+)</text>")  # the rest may differ between matplotlibs
         assert words.findall(drawn) == words.findall(shown), (
-            "run: python -m bench plot bench/results/imagenet-train.json --out docs/charts "
-            "--format svg"
+            "run: python -m bench plot bench/results/imagenet-train.json --out docs/charts"
         )
         assert len(words.findall(drawn)) == 10  # five bars and their figures
 
@@ -126,7 +122,7 @@ def test_the_command_names_the_files_it_made(tmp_path: Path) -> None:
     from bench.__main__ import main
 
     (tmp_path / "rows.json").write_text(json.dumps(ROWS))
-    words = ["plot", str(tmp_path / "rows.json"), "--out", str(tmp_path / "out"), "--format", "svg"]
+    words = ["plot", str(tmp_path / "rows.json"), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     names = ("cold", "cold-dark", "memory", "memory-dark")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 from PIL import Image
 
@@ -18,7 +17,6 @@ from bench.__main__ import main
 from bench.suites import SUITES
 from bench_rows import rows_of, rows_of_any, run
 from fastload import _native
-from fastload._engine.nvidia import dali_graph
 
 pytest.importorskip("torchvision")
 
@@ -142,11 +140,9 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
     elsewhere = {
-        "gpu-decode",
         "any-dataset",
         "never-slower",
         "scripts",
-        "formats",
         "buckets",
     }
     assert set(SUITES) - elsewhere == tested | {
@@ -188,38 +184,18 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import FORMATS, GPU, REMOTE, SCALED, WHERE
+    from bench.loaders import REMOTE, SCALED, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE, *FORMATS, *SCALED, *REMOTE, *GPU):
+    for name in (*SUITES, *WHERE, *SCALED, *REMOTE):
         assert name in done.output
-
-
-@pytest.mark.parametrize(
-    ("variant", "names"),
-    [
-        ("encoded", ["fastload-h5", "fastload-tar"]),
-        pytest.param(
-            "small-raw", ["fastload-pth-raw", "fastload-zarr-raw"], marks=pytest.mark.long
-        ),
-    ],
-)
-def test_every_format_is_compared_with_the_fastest(
-    cache: Path, variant: str, names: list[str]
-) -> None:
-    rows = rows_of(cache, "formats", "--variant", variant, "--loaders", ",".join(names))
-    shares = {row["loader"]: row["median"] for row in rows if row["metric"] == "of the fastest"}
-    assert sorted(shares) == sorted(names)
-    assert max(shares.values()) == 1
-    assert [row["loader"] for row in rows if row["metric"] == "throughput"] == names
 
 
 @pytest.mark.parametrize(
     ("variant", "engine"),
     [
         ("pil", "torch"),
-        ("stream", "torch"),
         ("two-views", "torch"),
         pytest.param("ten-crops", "torch", marks=pytest.mark.long),
         ("image-and-mask", "torch"),
@@ -268,22 +244,6 @@ def test_any_dataset_takes_images_of_any_suffix_with_or_without_class_folders(
     rows = json.loads(path.read_text())
     assert {row["images"] for row in rows} == {24}
     assert {row["data"] for row in rows} == {"given"}
-
-
-def test_decoding_for_a_gpu_runs_at_toy_size_without_one(cache: Path) -> None:
-    names = ["fastload-native-cuda"]
-    names += ["fastload-dali"] * (dali_graph.absent() is None)
-    rows = rows_of(cache, "gpu-decode", "--loaders", ",".join(names))
-    assert [row["loader"] for row in rows] == names
-    assert all(row["device"] for row in rows)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_decoding_for_a_gpu_is_not_measured_without_one(cache: Path) -> None:
-    words = ["run", "gpu-decode", "--cache", str(cache)]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 1
-    assert "expected a CUDA device, found none" in done.output
 
 
 def test_rows_say_which_instruction_set_fastload_was_told_to_use(
