@@ -94,26 +94,42 @@ def _measured(
     return "\n".join([_conditions(rows), "", *_table(headings, lines, text)]) if lines else ""
 
 
+_SCRIPTS_SHOWN = 8
+
+
 def scripts(rows: Sequence[Row]) -> str:
-    """Public training scripts, the fastest first."""
+    """Public training scripts, the fastest first: a table of a few, evenly from first to last.
+
+    Below it stands what all others gained; bench/results has their rows.
+    """
     rows = [row for row in _of(rows, "scripts") if not row.get("untuned")]
     if not rows:
         return ""
     measured = sorted(
         (row for row in rows if row["median"] is not None), key=lambda row: -float(row["median"])
     )
-    cells = []
-    for row in measured:
+    few = min(_SCRIPTS_SHOWN, len(measured))
+    shown = {round(place * (len(measured) - 1) / max(few - 1, 1)) for place in range(few)}
+    cells, others = [], []
+    for place, row in enumerate(measured):
         name = row["script"]
-        link = f"[{name['repository']}](https://github.com/{name['repository']})"
-        between = f"{row['min']:.1f} to {row['max']:.1f}"
-        figure = f"{row['median']:.1f}"
-        figure = f"**{figure}**" if row["median"] > 1 else figure
-        cells.append([f"{link}, `{name['file']}`", row["does"], f"{figure} ({between})"])
-    headings = ("script", "what its Dataset does", "times DataLoader")
-    lines = [_measured(measured, headings, cells, text=2)]
-    if absent := [row["script"]["repository"] for row in rows if row["median"] is None]:
-        lines += ["", f"Not measured: {', '.join(absent)}."]
+        if place in shown:
+            link = f"[{name['repository']}](https://github.com/{name['repository']})"
+            between = f"{row['min']:.1f} to {row['max']:.1f}"
+            figure = f"{row['median']:.1f}"
+            figure = f"**{figure}**" if row["median"] > 1 else figure
+            cells.append([f"{link}, `{name['file']}`", row["does"], f"{figure} ({between})"])
+        else:
+            others.append(float(row["median"]))
+    lines = [_conditions(measured), ""] if measured else []
+    lines += _table(("script", "what its Dataset does", "times DataLoader"), cells, text=2)
+    if others:
+        text = f"The other {len(others)} gained {others[-1]:.1f} to {others[0]:.1f} times"
+        lines += ["", f"{text}: `python -m bench table bench/results/scripts.json`."]
+    absent = [row for row in rows if row["median"] is None]
+    if absent:
+        names = ", ".join(row["script"]["repository"] for row in absent)
+        lines += ["", f"Not measured: {names}."]
     return "\n".join(lines)
 
 

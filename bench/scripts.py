@@ -14,17 +14,20 @@ import dataclasses
 import importlib
 import itertools
 import json
+import math
 import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DistributedSampler, RandomSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 from torchvision import datasets
 from torchvision import transforms as T
+from torchvision.transforms import InterpolationMode
 
 from bench import data
 from bench import datasets as own
@@ -67,7 +70,8 @@ class Script:
             some hundred photos is several batches.
         heavy: it makes many views of each image, or large ones. Half the photos are enough.
         imports: folders in REPOS that it imports from; None: its checkout.
-        needs: libraries that these import, beside torch and torchvision.
+        timm: it imports from a checkout of timm, too.
+        needs: libraries that these import, beside torch, torchvision and timm's.
     """
 
     repository: str
@@ -77,6 +81,7 @@ class Script:
     batch: int = 64
     heavy: bool = False
     imports: tuple[str, ...] | None = None
+    timm: bool = False
     needs: tuple[str, ...] = ()
 
     @property
@@ -87,7 +92,12 @@ class Script:
     @property
     def folders(self) -> tuple[str, ...]:
         """All folders in REPOS that it imports from."""
-        return (self.folder,) if self.imports is None else self.imports
+        own = (self.folder,) if self.imports is None else self.imports
+        return (*own, *["pytorch-image-models"] * self.timm)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return (*self.needs, *("huggingface_hub", "safetensors", "yaml") * self.timm)
 
     def clone(self, repos: str) -> str:
         """The command that makes its checkout."""
@@ -172,14 +182,15 @@ def definitions(path: Path, **known: Any) -> Any:
 def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
     """A folder with ``images`` and their masks, as each script wants them; files are links.
 
-    It has ``train`` (folders of classes), ``imgs`` and ``masks`` (side by side), ``VOCdevkit``, and
-    ``coco.json`` with boxes.
+    It has ``train``, ``trainA`` and ``trainB`` (folders of classes), ``imgs`` and ``masks`` (side
+    by side), ``VOCdevkit``, ``coco.json`` with boxes, and ``captions.csv``.
     """
     masks = data.masks(cache, images, say=say)
     images, masks = images.resolve(), masks.resolve()
 
     def make(folder: Path) -> None:
-        (folder / "train").symlink_to(images)
+        for name in ("train", "trainA", "trainB"):
+            (folder / name).symlink_to(images)
         voc = folder / "VOCdevkit" / "VOC2012"
         plain, classes = folder / "imgs", folder / "masks"
         pictures, levels = voc / "JPEGImages", voc / "SegmentationClass"
@@ -207,6 +218,8 @@ def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
         categories = [{"id": number, "name": str(number)} for number in range(91)]
         instances = {"images": photos, "annotations": boxes, "categories": categories}
         (folder / "coco.json").write_text(json.dumps(instances))
+        lines = [f"{images / path}\tphoto {path.stem}" for path in data.files(images)]
+        (folder / "captions.csv").write_text("\n".join(["filepath\ttitle", *lines]) + "\n")
 
     return data.made(cache, f"scripts-{images.name}", make)
 
@@ -244,16 +257,46 @@ def chain(*steps: Any) -> Any:
     return T.Compose([*steps, T.ToTensor(), T.Normalize(MEAN, STD)])
 
 
+def _usual() -> Any:
+    """What most scripts for ImageNet begin with."""
+    return chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
+
+
+def _jitter(*strength: float) -> Any:
+    return T.RandomApply([T.ColorJitter(*strength)], p=0.8)
+
+
 def _two_crops(place: Place, loader: Any) -> Given:
     """Two views, with MoCo's classes in the module ``loader``."""
     view = chain(
         T.RandomResizedCrop(224, scale=(0.2, 1.0)),
-        T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+        _jitter(0.4, 0.4, 0.4, 0.1),
         T.RandomGrayscale(p=0.2),
         T.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=0.5),
         T.RandomHorizontalFlip(),
     )
     return _distributed(_folder(place, loader.TwoCropsTransform(view)), drop_last=True)
+
+
+@script("pytorch/examples", "77f55b9121", "imagenet/main.py", imports=())
+def imagenet(place: Place) -> Given:
+    """ImageFolder; random crop, flip"""
+    dataset = _folder(place, _usual())
+    return Given(dataset, shuffle=True, pin_memory=True)
+
+
+@script(
+    "pytorch/vision",
+    "v0.21.0",
+    "references/classification/train.py",
+    batch=32,
+    imports=("vision/references/classification",),
+)
+def classification(place: Place) -> Given:
+    """ImageFolder; its own class around random crop and flip"""
+    presets = importlib.import_module("presets")
+    dataset = _folder(place, presets.ClassificationPresetTrain(crop_size=224))
+    return Given(dataset, sampler=RandomSampler(dataset), pin_memory=True)
 
 
 @script(
@@ -290,6 +333,159 @@ def cifar(place: Place) -> Given:
     return Given(dataset, shuffle=True)
 
 
+@script("huggingface/pytorch-image-models", "aa4b5850c1", "train.py", imports=(), timm=True)
+def timm(place: Place) -> Given:
+    """its own Dataset; crop with random interpolation, jitter; its own collate_fn (uint8)"""
+    timm = importlib.import_module("timm.data")
+    collate = importlib.import_module("timm.data.loader").fast_collate
+    dataset = timm.create_dataset("", root=place.train, split="train", is_training=True)
+    dataset.transform = timm.create_transform(
+        224, is_training=True, use_prefetcher=True, color_jitter=0.4, interpolation="random"
+    )
+    return Given(dataset, shuffle=True, collate_fn=collate, pin_memory=False, drop_last=True)
+
+
+def _keep_a_bit() -> None:
+    """Have timm's RandAugment keep one bit at least.
+
+    About once in some hundred photos it posterizes to no bit at all. Pillow 13 raises then, and so
+    does the script, with either loader.
+    """
+    ops = importlib.import_module("timm.data.auto_augment")
+    original = ops.LEVEL_TO_ARG["PosterizeIncreasing"]
+
+    def at_least_one(level: float, parameters: dict[str, Any]) -> tuple[int]:
+        return (max(1, original(level, parameters)[0]),)
+
+    ops.LEVEL_TO_ARG["PosterizeIncreasing"] = at_least_one
+
+
+def _timm_options(place: Place, **more: Any) -> Any:
+    """Arguments of the command line, as scripts built on timm have them."""
+    return types.SimpleNamespace(
+        data_set="IMNET",
+        data_path=str(place.root),
+        input_size=224,
+        aa="rand-m9-mstd0.5-inc1",
+        train_interpolation="bicubic",
+        reprob=0.25,
+        remode="pixel",
+        recount=1,
+        **more,
+    )
+
+
+@script("facebookresearch/deit", "7e160fe43f", "main.py", timm=True)
+def deit(place: Place) -> Given:
+    """timm's crop, flip, RandAugment, erasing"""
+    _keep_a_bit()
+    module = definitions(place.repos / "deit" / "datasets.py")
+    dataset, _ = module.build_dataset(True, _timm_options(place, color_jitter=0.3))
+    return Given(dataset, sampler=RandomSampler(dataset), pin_memory=True, drop_last=True)
+
+
+@script("facebookresearch/ConvNeXt", "048efcea89", "main.py", timm=True)
+def convnext(place: Place) -> Given:
+    """timm's crop, flip, RandAugment, erasing"""
+    _keep_a_bit()
+    module = definitions(place.repos / "ConvNeXt" / "datasets.py")
+    options = _timm_options(place, imagenet_default_mean_and_std=True, color_jitter=0.4)
+    dataset, _ = module.build_dataset(True, options)
+    return _distributed(dataset, drop_last=True)
+
+
+@script("microsoft/Swin-Transformer", "f82860bfb5", "main.py", timm=True)
+def swin(place: Place) -> Given:
+    """timm's crop, flip, RandAugment, erasing"""
+    _keep_a_bit()
+    module = definitions(place.repos / "Swin-Transformer" / "data" / "build.py")
+    given = types.SimpleNamespace
+    config = given(
+        DATA=given(
+            DATASET="imagenet",
+            DATA_PATH=str(place.root),
+            ZIP_MODE=False,
+            IMG_SIZE=224,
+            INTERPOLATION="bicubic",
+        ),
+        AUG=given(
+            COLOR_JITTER=0.4,
+            AUTO_AUGMENT="rand-m9-mstd0.5-inc1",
+            REPROB=0.25,
+            REMODE="pixel",
+            RECOUNT=1,
+        ),
+    )
+    dataset, _ = module.build_dataset(True, config)
+    return _distributed(dataset, drop_last=True)
+
+
+@script("facebookresearch/mae", "efb2a8062c", "main_pretrain.py", imports=())
+def mae(place: Place) -> Given:
+    """ImageFolder; random crop (bicubic), flip"""
+    transform = chain(
+        T.RandomResizedCrop(224, scale=(0.2, 1.0), interpolation=InterpolationMode.BICUBIC),
+        T.RandomHorizontalFlip(),
+    )
+    return _distributed(_folder(place, transform), drop_last=True)
+
+
+@script(
+    "microsoft/unilm",
+    "768a3c873f",
+    "beit/run_beit_pretraining.py",
+    imports=("unilm/beit",),
+    timm=True,
+)
+def beit(place: Place) -> Given:
+    """jitter of the whole photo, then one crop in two sizes; masks of patches"""
+    root = place.repos / "unilm" / "beit"
+    # It says np.int, which NumPy has called int since 1.24.
+    masking = definitions(
+        root / "masking_generator.py", np=types.SimpleNamespace(zeros=np.zeros, int=int)
+    )
+    module = definitions(root / "datasets.py", MaskingGenerator=masking.MaskingGenerator)
+    options = types.SimpleNamespace(
+        data_path=place.train,
+        imagenet_default_mean_and_std=False,
+        input_size=224,
+        second_input_size=112,
+        train_interpolation="bicubic",
+        second_interpolation="lanczos",
+        discrete_vae_type="dall-e",
+        window_size=(14, 14),
+        num_mask_patches=75,
+        max_mask_patches_per_block=None,
+        min_mask_patches_per_block=16,
+    )
+    dataset = module.build_beit_pretraining_dataset(options)
+    return _distributed(dataset, drop_last=True)
+
+
+@script("facebookresearch/dino", "7c446df5b9", "main_dino.py", heavy=True)
+def dino(place: Place) -> Given:
+    """two crops of 224, eight of 96; jitter, blur, solarize"""
+    module = definitions(place.repos / "dino" / "main_dino.py")
+    transform = module.DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8)
+    return _distributed(_folder(place, transform), drop_last=True)
+
+
+@script("bytedance/ibot", "da316d8263", "main_ibot.py", heavy=True)
+def ibot(place: Place) -> Given:
+    """two crops of 224, ten of 96; jitter, blur, solarize; masks drawn in Python"""
+    module = definitions(place.repos / "ibot" / "main_ibot.py")
+    dataset = importlib.import_module("loader").ImageFolderMask(
+        place.train,
+        transform=module.DataAugmentationiBOT((0.25, 1.0), (0.05, 0.4), 2, 10),
+        patch_size=16,
+        pred_ratio=[0.0, 0.3],
+        pred_ratio_var=[0.0, 0.2],
+        pred_aspect_ratio=(0.3, 1 / 0.3),
+        pred_shape="block",
+    )
+    return _distributed(dataset, drop_last=True)
+
+
 @script("sthalles/SimCLR", "1848fc934a", "run.py")
 def simclr(place: Place) -> Given:
     """two views of 96; jitter, blurred by a convolution of torch's"""
@@ -300,16 +496,62 @@ def simclr(place: Place) -> Given:
     return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
+@script("HobbitLong/SupContrast", "66a8fe5388", "main_supcon.py")
+def supcontrast(place: Place) -> Given:
+    """two views of 32; jitter, grayscale"""
+    transform = chain(
+        T.RandomResizedCrop(size=32, scale=(0.2, 1.0)),
+        T.RandomHorizontalFlip(),
+        _jitter(0.4, 0.4, 0.4, 0.1),
+        T.RandomGrayscale(p=0.2),
+    )
+    dataset = _folder(place, importlib.import_module("util").TwoCropTransform(transform))
+    return Given(dataset, shuffle=True, pin_memory=True)
+
+
 @script("facebookresearch/moco", "78b69cafae", "main_moco.py")
 def moco(place: Place) -> Given:
     """two views; jitter, grayscale, blur"""
     return _two_crops(place, importlib.import_module("moco.loader"))
 
 
+@script("facebookresearch/moco-v3", "c349e6e24f", "main_moco.py")
+def moco_v3(place: Place) -> Given:
+    """two views; jitter, grayscale, blur, solarize"""
+    loader = importlib.import_module("moco.loader")
+
+    def view(blur: float, solarize: float) -> Any:
+        return chain(
+            T.RandomResizedCrop(224, scale=(0.08, 1.0)),
+            _jitter(0.4, 0.4, 0.2, 0.1),
+            T.RandomGrayscale(p=0.2),
+            T.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=blur),
+            *[T.RandomApply([loader.Solarize()], p=solarize)] * (solarize > 0),
+            T.RandomHorizontalFlip(),
+        )
+
+    views = loader.TwoCropsTransform(view(1.0, 0.0), view(0.1, 0.2))
+    return _distributed(_folder(place, views), drop_last=True)
+
+
 @script("facebookresearch/simsiam", "a7bc177289", "main_simsiam.py")
 def simsiam(place: Place) -> Given:
     """two views; jitter, grayscale, blur"""
     return _two_crops(place, importlib.import_module("simsiam.loader"))
+
+
+@script("facebookresearch/barlowtwins", "8e8d284ca0", "main.py")
+def barlowtwins(place: Place) -> Given:
+    """two views, bicubic; jitter, grayscale, blur, solarize"""
+    module = definitions(place.repos / "barlowtwins" / "main.py")
+    return _distributed(_folder(place, module.Transform()), drop_last=False)
+
+
+@script("facebookresearch/vicreg", "4e12602fd4", "main_vicreg.py")
+def vicreg(place: Place) -> Given:
+    """two views, bicubic; jitter, grayscale, blur, solarize, drawn by NumPy"""
+    transform = importlib.import_module("augmentations").TrainTransform()
+    return _distributed(_folder(place, transform), drop_last=False)
 
 
 @script("facebookresearch/swav", "06b1b7cbaf", "main_swav.py", heavy=True)
@@ -332,6 +574,79 @@ def byol(place: Place) -> Given:
 
 
 @script(
+    "mlfoundations/open_clip",
+    "89fb801f1e",
+    "src/open_clip_train/main.py",
+    imports=("open_clip/src",),
+    timm=True,
+    needs=("ftfy", "regex", "pandas"),
+)
+def open_clip(place: Place) -> Given:
+    """photos listed in a CSV file; bicubic crop, text as tokens"""
+    module = importlib.import_module("open_clip.transform")
+    tokenizer = importlib.import_module("open_clip.tokenizer").SimpleTokenizer()
+    csv = definitions(
+        place.repos / "open_clip" / "src" / "open_clip_train" / "data.py",
+        _logger=types.SimpleNamespace(debug=lambda line: None),
+    )
+    dataset = csv.CsvDataset(
+        str(place.root / "captions.csv"),
+        module.image_transform_v2(module.PreprocessCfg(), is_train=True),
+        img_key="filepath",
+        caption_key="title",
+        tokenizer=tokenizer,
+    )
+    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
+
+
+@script("milesial/Pytorch-UNet", "21d7850f2a", "train.py", batch=1, heavy=True, needs=("tqdm",))
+def unet(place: Place) -> Given:
+    """image and mask at half size, as arrays"""
+    path = place.repos / "Pytorch-UNet" / "utils" / "data_loading.py"
+    dataset = definitions(path).BasicDataset(place.root / "imgs", place.root / "masks", 0.5)
+    return Given(dataset, shuffle=True, pin_memory=True)
+
+
+@script("junyanz/pytorch-CycleGAN-and-pix2pix", "master", "train.py", batch=1)
+def cyclegan(place: Place) -> Given:
+    """two photos, resized to 286 (bicubic), cropped to 256; batches of one"""
+    options = types.SimpleNamespace(
+        dataroot=str(place.root),
+        phase="train",
+        max_dataset_size=math.inf,
+        direction="AtoB",
+        input_nc=3,
+        output_nc=3,
+        preprocess="resize_and_crop",
+        load_size=286,
+        crop_size=256,
+        no_flip=False,
+        serial_batches=False,
+    )
+    dataset = importlib.import_module("data.unaligned_dataset").UnalignedDataset(options)
+    return Given(dataset, shuffle=True)
+
+
+@script(
+    "facebookresearch/detr", "29901c51d7", "main.py", batch=2, heavy=True, needs=("pycocotools",)
+)
+def detr(place: Place) -> Given:
+    """COCO: image and boxes, resized up to 800 x 1333; batches of two, padded"""
+    root = place.repos / "detr"
+    misc = definitions(root / "util" / "misc.py")
+    joint = definitions(root / "datasets" / "transforms.py", interpolate=misc.interpolate)
+    module = definitions(root / "datasets" / "coco.py", T=joint)
+    dataset = module.CocoDetection(
+        place.root / "imgs",
+        place.root / "coco.json",
+        transforms=module.make_coco_transforms("train"),
+        return_masks=False,
+    )
+    sampler = BatchSampler(RandomSampler(dataset), 2, drop_last=True)
+    return Given(dataset, batch_sampler=sampler, collate_fn=misc.collate_fn)
+
+
+@script(
     "huggingface/transformers",
     "main",
     "examples/pytorch/image-classification/run_image_classification.py",
@@ -347,7 +662,7 @@ def hugging_face(place: Place) -> Given:
     columns = {"image": [path for path, _ in train.samples], "labels": train.targets}
     dataset = hugging_face.Dataset.from_dict(columns)
     dataset = dataset.cast_column("image", hugging_face.Image())
-    transform = chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
+    transform = _usual()
 
     def transformed(batch: dict[str, Any]) -> dict[str, Any]:
         batch["pixel_values"] = [transform(image.convert("RGB")) for image in batch["image"]]

@@ -77,11 +77,17 @@ def _absent(script: Script, repos: Path | None) -> str:
     """What to install or clone for ``script``; empty if it is all there."""
     if repos is None:
         return "--repos is not given: the folder of checkouts"
-    absent = [name for name in script.needs if find_spec(name) is None]
+    absent = [name for name in script.libraries if find_spec(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"
-    here = not script.folders or (repos / script.folder).is_dir()
-    return "" if here else script.clone(str(repos))
+    folders = {folder.split("/")[0] for folder in script.folders}
+    clones = [
+        other.clone(str(repos))
+        for name in sorted(folders)
+        if not (repos / name).is_dir()
+        for other in [next(listed for listed in _ALL.values() if listed.folder == name)]
+    ]
+    return "; ".join(clones)
 
 
 def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
