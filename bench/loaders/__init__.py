@@ -29,6 +29,18 @@ WHERE = {
     "hf-datasets": "hf_datasets:HfDatasets",
 }
 
+# FastLoader on its other formats: the formats suite's, beside those above.
+FORMATS = {
+    "fastload-h5": "fastload:Hdf5",
+    "fastload-tfrecord": "fastload:TFRecord",
+    "fastload-rec": "fastload:RecordIO",
+    "fastload-tar": "fastload:Tar",
+    "fastload-h5-raw": "fastload:Hdf5Raw",
+    "fastload-pth-raw": "fastload:PthRaw",
+    "fastload-n5-raw": "fastload:N5Raw",
+    "fastload-zarr-raw": "fastload:ZarrRaw",
+}
+
 # DCT-scaled decoding, whose pixels differ a little: measured on large photos alone.
 SCALED = {
     "fastload-folder-scaled": "fastload:FolderScaled",
@@ -49,6 +61,6 @@ REMOTE = {
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | SCALED | REMOTE)[name].split(":")
+    module, cls = (WHERE | FORMATS | SCALED | REMOTE)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

@@ -13,6 +13,8 @@ from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
 from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
 
+_LIBRARIES = {".lmdb": "lmdb", ".h5": "h5py"}  # libraries that write formats
+
 
 class _Fastload(Loader):
     needs = ("fastload", "torchvision")
@@ -76,25 +78,27 @@ class Lmdb(_Fastload):
     summary = "FastLoader on an LMDB store, image files kept as they are"
     store = "fastload-keep"
     encode: ClassVar[str] = "keep"
+    suffix: ClassVar[str] = ".lmdb"
 
     def load_writer(self) -> None:
         super().load_writer()
         from fastload.storage import find_by_suffix
 
-        find_by_suffix("images.lmdb")  # imports its module
-        importlib.import_module("lmdb")
+        find_by_suffix(f"images{self.suffix}")  # imports its module
+        if self.suffix in _LIBRARIES:
+            importlib.import_module(_LIBRARIES[self.suffix])
 
     def pack(self, work: Workload, folder: Path) -> None:
         from fastload import UsageError, pack
 
         source = _Masked(work) if work.masks else work.images
         try:
-            pack(source, folder / "images.lmdb", encode=self.encode)
+            pack(source, folder / f"images{self.suffix}", encode=self.encode)
         except UsageError as error:
             raise NotAvailable(f"not available: {error}") from error
 
     def source(self, work: Workload) -> dict[str, Any]:
-        path = str(self.store_folder(work) / "images.lmdb")
+        path = str(self.store_folder(work) / f"images{self.suffix}")
         if work.masks:
             from fastload import PackedDataset
 
@@ -150,3 +154,51 @@ class LmdbRaw(Lmdb):
 
     def refusal(self, work: Workload) -> str | None:
         return None if work.pixels == "raw" else "raw pixels are the raw suites' bytes"
+
+
+class Hdf5(Lmdb):
+    summary = "FastLoader on an HDF5 store, image files kept as they are"
+    store = "fastload-keep-h5"
+    suffix = ".h5"
+
+
+class TFRecord(Lmdb):
+    summary = "FastLoader on a TFRecord file, image files kept as they are"
+    store = "fastload-keep-tfrecord"
+    suffix = ".tfrecord"
+
+
+class RecordIO(Lmdb):
+    summary = "FastLoader on an MXNet RecordIO file, image files kept as they are"
+    store = "fastload-keep-rec"
+    suffix = ".rec"
+
+
+class Tar(Lmdb):
+    summary = "FastLoader on a WebDataset tar, image files kept as they are"
+    store = "fastload-keep-tar"
+    suffix = ".tar"
+
+
+class Hdf5Raw(LmdbRaw):
+    summary = "FastLoader on an HDF5 store of raw pixels"
+    store = "fastload-raw-h5"
+    suffix = ".h5"
+
+
+class PthRaw(LmdbRaw):
+    summary = "FastLoader on a .pth file of raw pixels"
+    store = "fastload-raw-pth"
+    suffix = ".pth"
+
+
+class N5Raw(LmdbRaw):
+    summary = "FastLoader on an N5 store of raw pixels"
+    store = "fastload-raw-n5"
+    suffix = ".n5"
+
+
+class ZarrRaw(LmdbRaw):
+    summary = "FastLoader on a Zarr store of raw pixels"
+    store = "fastload-raw-zarr"
+    suffix = ".zarr"

@@ -10,6 +10,7 @@ from bench.suites.memory import Memory
 from bench.suites.pack import Pack
 from bench.suites.race import (
     Augment,
+    Formats,
     ImagenetEval,
     ImagenetTrain,
     RawTrain,
@@ -35,6 +36,7 @@ SUITES: dict[str, Suite] = {
         EntryPoints(),
         BucketsSuite(),
         Remote(),
+        Formats(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),
