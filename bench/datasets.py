@@ -53,6 +53,19 @@ class Trained(_Files):
         return [self._transform(image) for _ in range(self._views)], index % 10
 
 
+class Streamed(IterableDataset[Any]):
+    """The same as a stream, of which each worker has its part."""
+
+    def __init__(self, paths: list[Path], transform: Callable[[Any], Any]) -> None:
+        self._rows = Trained(paths, transform)
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, len(self._rows), step):
+            yield self._rows[index]
+
+
 class Arrays(_Files):
     """JPEG files as arrays: (uint8 (3, 224, 224), label), cropped and flipped by NumPy."""
 

@@ -257,6 +257,8 @@ def caches(rows: Sequence[Row]) -> str:
 
 _DEFERRED = {
     "train": "photos to 224x224: random crop and flip (`train`)",
+    "new-workers": "the same, new workers in each epoch (`new-workers`)",
+    "stream": "the same from an IterableDataset (`stream`)",
     "two-views": "two views of each photo (`two-views`)",
     "ten-crops": "ten crops of each photo (`ten-crops`)",
     "image-and-mask": "a photo and its mask, cropped alike (`image-and-mask`)",

@@ -108,6 +108,12 @@ _OWN = {
     for each in (
         Configuration("pil", _files(own.Photos)),
         Configuration("train", _files(_trained, 700)),
+        Configuration("new-workers", _files(_trained, 700), persistent=False),
+        Configuration(
+            "stream",
+            _files(lambda files: own.Streamed(files, train_transform()), 700),
+            more=lambda dataset: {},
+        ),
         Configuration("two-views", _files(functools.partial(_trained, views=2))),
         Configuration(
             "ten-crops",
@@ -154,7 +160,7 @@ class AnyDataset(Suite):
         dataset = _OWN[variant].make(options)
         facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
         rows = []
-        for workers in (0, options.threads):
+        for workers in (0, options.threads) if _OWN[variant].persistent else (options.threads,):
             rows.append(_OWN[variant].compare(dataset, workers, options, **facts))
             options.say(f"{workers} workers done")
         return rows

@@ -214,6 +214,7 @@ def test_every_format_is_compared_with_the_fastest(
     ("variant", "engine"),
     [
         ("pil", "torch"),
+        ("stream", "torch"),
         ("two-views", "torch"),
         pytest.param("ten-crops", "torch", marks=pytest.mark.long),
         ("image-and-mask", "torch"),
