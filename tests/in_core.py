@@ -9,6 +9,7 @@ from PIL import Image
 from fastload._base import pixel_limit
 from fastload._engine.image_engine import BatchRequest
 from fastload._engine.native import Kernel, pixels_as_files
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.plan import Plan
 from fastload._transforms.sample_params import draw
 
@@ -17,7 +18,7 @@ def made(plan: Plan, image: Image.Image, index: int, seed: int = 0, epoch: int =
     """The sample of an RGB image, with the random numbers that record ``index`` has."""
     files, spans, kinds, sizes = pixels_as_files([np.array(image)])
     indices = np.array([index])
-    geometry, params = draw(plan, sizes, seed=seed, epoch=epoch, indices=indices)
+    geometry, params = draw(plan, sizes, Numbers(seed=seed, epoch=epoch, indices=indices))
     images = torch.empty((1, plan.channels, geometry.out_h, geometry.out_w), dtype=plan.dtype)
     batch = BatchRequest(
         records=indices,

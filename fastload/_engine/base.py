@@ -27,13 +27,14 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import torch
 
 from .._base.slabs import SlabRing
 from .._transforms.geometry.crop_geometry import Refused
+from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views
 from .._transforms.targets.joint import Moving
 from ..errors import DataError, DecodeError
@@ -72,20 +73,6 @@ def where_of(store: Store, record: int) -> Where:
         "record": record,
         "offset": int(spans.offset[0]) if store.indirect is None else None,
     }
-
-
-class Draws(NamedTuple):
-    """What the random parameters of a batch are drawn from, as ``sample_params.draw`` takes it.
-
-    Attributes:
-        repeats: int64 (n,), how often each record came before in this epoch; None: never.
-        timed: whether the ticket measures each sample.
-    """
-
-    seed: int
-    epoch: int
-    repeats: np.ndarray | None = None
-    timed: bool = False
 
 
 class Ticket(abc.ABC):
@@ -213,17 +200,20 @@ class BatchEngine(abc.ABC):
         repeats: np.ndarray | None = None,
         timed: bool = False,
     ) -> Ticket:
-        """Start to fill a batch with ``records`` (int64, in range); see ``Draws`` for the rest.
+        """Start to fill a batch with ``records`` (int64, in range).
+
+        ``seed``, ``epoch`` and ``repeats`` are those of ``Numbers``; ``timed``: the ticket measures
+        each sample.
 
         Raises:
             Refused: nothing can be made of a sample; with its position.
             DataError: the images make no batch.
         """
-        draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed)
+        numbers = Numbers(seed, epoch, records, repeats)
 
         def begin() -> Ticket:
             try:
-                return self._submit(records, draws)
+                return self._submit(numbers, timed=timed)
             except Refused as refused:
                 at = refused.position
                 raise refused.of(at, **self.where(int(records[at]))) from None
@@ -231,8 +221,8 @@ class BatchEngine(abc.ABC):
         return _FetchedAgain(begin, self.origin, records) if self.origin.remote else begin()
 
     @abc.abstractmethod
-    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
-        """``submit``; ``Refused`` need not say where the record lies."""
+    def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
+        """``submit`` of ``numbers.indices``; ``Refused`` need not say where the record lies."""
 
     @abc.abstractmethod
     def makes(self, plan: Plan | Views) -> bool:

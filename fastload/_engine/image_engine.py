@@ -22,6 +22,7 @@ from .._base.slabs import SlabRing
 from .._base.timeline import TIMES
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Geometry, Refused
+from .._transforms.geometry.draws import Numbers
 from .._transforms.geometry.geometry_log import GeometryLog
 from .._transforms.plan import Plan, Views
 from .._transforms.sample_params import SampleParams
@@ -29,7 +30,7 @@ from .._transforms.targets.joint import Moving
 from ..hints import CheckCrc
 from ..storage._read import bytes_of, part_of
 from ..storage.base import Located, Spans, Store
-from .base import BatchEngine, Draws, Ticket
+from .base import BatchEngine, Ticket
 from .cache.prefix import Placed, merged
 from .cache.store import CachedStore, CacheFill
 
@@ -203,14 +204,14 @@ class ImageEngine(BatchEngine):
         engines = [self, *others]
         return [engine.start(batch) for engine, batch in zip(engines, batches, strict=True)]
 
-    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
-        batch, log = self.prepare(records, draws)
+    def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
+        batch, log = self.prepare(numbers, timed=timed)
         ticket = self.start(batch)
         if self.plan.joint is not None and log is not None:
             ticket.moving = Moving(
                 self.plan.joint,
                 self.origin,
-                records,
+                batch.records,
                 batch.sizes,
                 log,
                 batch.geometry.out_h,
@@ -219,33 +220,27 @@ class ImageEngine(BatchEngine):
             )
         return counted(ticket, batch)
 
-    def check(self, records: np.ndarray, draws: Draws) -> None:
+    def check(self, numbers: Numbers) -> None:
         """Raise what ``submit`` raises, without a cache; nothing is read or filled."""
-        sizes = self.store.sizes(records)
-        self._refuse_unsized(records, sizes)
-        sample_params.draw(
-            self.plan,
-            sizes,
-            seed=draws.seed,
-            epoch=draws.epoch,
-            indices=records,
-            repeats=draws.repeats,
-        )
+        sizes = self.store.sizes(numbers.indices)
+        self._refuse_unsized(numbers.indices, sizes)
+        sample_params.draw(self.plan, sizes, numbers)
 
     def _refuse_unsized(self, records: np.ndarray, sizes: np.ndarray) -> None:
         unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
             raise self.unsized(int(records[unknown[0]]))
 
-    def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
+    def prepare(self, numbers: Numbers, *, timed: bool) -> tuple[BatchRequest, GeometryLog | None]:
         """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
+        records = numbers.indices
         located = self.store.locate(records)
         self._refuse_unsized(records, located.sizes)
         fill = None
         if self.cache is not None and self.options.view == 0:
             fill = self.cache.to_fill(records, located)
         log = None if self.plan.joint is None else GeometryLog(len(records))
-        sizes, geometry, params = self._draw(records, located, fill, draws, log)
+        sizes, geometry, params = self._draw(numbers, located, fill, log)
         images, memory = self._allocated(len(records), geometry)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
@@ -260,7 +255,7 @@ class ImageEngine(BatchEngine):
             params=params,
             images=images,
             memory=memory,
-            times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
+            times=np.zeros((len(records), TIMES), np.int64) if timed else None,
             cached=located.kept,
             cache_fill=fill,
             most_pixels=pixel_limit.most_pixels(),
@@ -279,10 +274,9 @@ class ImageEngine(BatchEngine):
 
     def _draw(
         self,
-        records: np.ndarray,
+        numbers: Numbers,
         located: Located,
         fill: CacheFill | None,
-        draws: Draws,
         log: GeometryLog | None,
     ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
         """The sizes of a batch's images, their geometry, and what follows it.
@@ -291,17 +285,9 @@ class ImageEngine(BatchEngine):
         """
 
         def drawn(
-            plan: Plan, sizes: np.ndarray, which: slice | np.ndarray = slice(None)
+            plan: Plan, sizes: np.ndarray, numbers: Numbers = numbers
         ) -> tuple[Geometry, SampleParams | None]:
-            return sample_params.draw(
-                plan,
-                sizes,
-                seed=draws.seed,
-                epoch=draws.epoch,
-                indices=records[which],
-                repeats=None if draws.repeats is None else draws.repeats[which],
-                log=log,
-            )
+            return sample_params.draw(plan, sizes, numbers, log)
 
         sizes, plan = located.sizes, self.plan
         prefix = None if self.cache is None else self.cache.prefix
@@ -319,13 +305,13 @@ class ImageEngine(BatchEngine):
         parts = []
         for which, part in ((done, prefix.rest(plan)), (~done, plan)):
             try:
-                parts.append(drawn(part, sizes[which], which))
+                parts.append(drawn(part, sizes[which], numbers.part(which)))
             except Refused as refused:
                 raise refused.of(int(np.flatnonzero(which)[refused.position])) from None
         (one, _), (other, _) = parts
         if (one.out_h, one.out_w) != (other.out_h, other.out_w):
             # Images of several sizes: raise what a batch without a cache raises.
-            return sizes, *drawn(plan, self.origin.sizes(records))
+            return sizes, *drawn(plan, self.origin.sizes(numbers.indices))
         return sizes, *merged(done, parts[0], parts[1])
 
     @override

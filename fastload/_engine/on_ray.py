@@ -30,9 +30,10 @@ from typing_extensions import override
 
 from .._base import ray_cluster
 from .._base.slabs import SlabRing
+from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views
 from ..errors import DataError, FastloadError, StoreError, UsageError
-from .base import BatchEngine, Draws, Ticket, one_tensor
+from .base import BatchEngine, Ticket, one_tensor
 from .image_engine import ImageEngine
 
 _RETRIES = 8
@@ -68,11 +69,11 @@ class RayEngine(BatchEngine):
             num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD"
         )
 
-    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
-        self._local.check(records, draws)
-        ticket = _RayTicket(
-            self._ray, self._task.remote([self._reference], records, draws), self._local, records
-        )
+    def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
+        self._local.check(numbers)
+        records = numbers.indices
+        task = self._task.remote([self._reference], numbers)
+        ticket = _RayTicket(self._ray, task, self._local, records)
         nbytes = self.store.places(records).nbytes
         ticket.nbytes = int(nbytes.clip(0).sum())
         return ticket
@@ -145,13 +146,15 @@ class _RayTicket(Ticket):
 # --- in the processes of the cluster ----------------------------------------------------------
 
 
-def fill(engine: list[Any], records: np.ndarray, draws: Draws) -> _Answer:
-    """Task: the batch of ``records``.
+def fill(engine: list[Any], numbers: Numbers) -> _Answer:
+    """Task: the batch of ``numbers.indices``.
 
     ``engine`` is a reference to it, in a list, so that Ray does not fetch it for every task.
     """
     mine = _engine(engine[0])
-    ticket = mine.submit(records, seed=draws.seed, epoch=draws.epoch, repeats=draws.repeats)
+    ticket = mine.submit(
+        numbers.indices, seed=numbers.seed, epoch=numbers.epoch, repeats=numbers.repeats
+    )
     made, errors = ticket.settle()
     images = one_tensor(made)
     flat = torch.empty(0, dtype=torch.uint8).set_(images.untyped_storage())

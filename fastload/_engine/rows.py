@@ -10,11 +10,12 @@ import torch
 from typing_extensions import override
 
 from .._base.slabs import SlabRing
+from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views
 from ..errors import DataError
 from ..storage.base import Store
 from ..storage.tensors import Rows
-from .base import BatchEngine, Draws, Ticket
+from .base import BatchEngine, Ticket
 from .image_engine import EngineOptions
 
 
@@ -33,8 +34,8 @@ class RowsEngine(BatchEngine):
         self.options = options
         self._rows = Rows.of(store)
 
-    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
-        return _RowsTicket(self, records)  # its ``result`` copies
+    def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
+        return _RowsTicket(self, numbers.indices)  # its ``result`` copies
 
     def gather(self, records: np.ndarray) -> list[torch.Tensor]:
         """A batch of the rows ``records`` of every tensor."""

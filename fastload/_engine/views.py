@@ -9,10 +9,11 @@ import torch
 from typing_extensions import override
 
 from .._base.slabs import SlabRing
+from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views, seed_of
 from ..errors import DataError
 from ..storage.base import Spans
-from .base import BatchEngine, Draws, Ticket, one_tensor, summed
+from .base import BatchEngine, Ticket, one_tensor, summed
 from .image_engine import BatchRequest, ImageEngine, PillowProcesses, counted
 
 
@@ -33,11 +34,11 @@ class ViewsEngine(BatchEngine):
         """As in ``EngineOptions``; the same for all views."""
         return self.each[0].processes
 
-    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
+    def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
         batches: list[BatchRequest] = []
         for view, engine in enumerate(self.each):
-            its = draws._replace(seed=seed_of(draws.seed, view), timed=draws.timed and view == 0)
-            batches.append(engine.prepare(records, its)[0])
+            its = numbers._replace(seed=seed_of(numbers.seed, view))
+            batches.append(engine.prepare(its, timed=timed and view == 0)[0])
         first, *others = self.each
         return _ViewsTicket(list(map(counted, first.start_views(others, batches), batches)))
 

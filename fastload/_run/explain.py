@@ -17,6 +17,7 @@ from .._sources.mix import MixDataset
 from .._sources.source import Source
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import scales
+from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan
 from ..errors import DataError, UsageError
 from ..hints import Engine, Stats
@@ -377,9 +378,8 @@ def _share(source: Source) -> float | None:
         return None
     shares = []
     for plan in source.plan.each:
-        drawn = {"seed": 0, "epoch": 0, "indices": records[known]}
         try:
-            geometry, _ = sample_params.draw(plan, sizes[known], **drawn)
+            geometry, _ = sample_params.draw(plan, sizes[known], Numbers(0, 0, records[known]))
         except (DataError, UsageError):  # raised again in the loop
             return None
         shares.append((scales(geometry.box, geometry.resized, plan.filter) > 1).mean())

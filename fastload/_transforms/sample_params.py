@@ -18,6 +18,7 @@ import numpy as np
 
 from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
+from .geometry.draws import Numbers
 from .geometry.geometry_log import GeometryLog
 from .pixels import operations
 from .pixels.erasing import NUMBERS, ErasedBoxes
@@ -139,23 +140,13 @@ def built(
 
 
 def draw(
-    plan: Plan,
-    sizes: Array,
-    *,
-    seed: int,
-    epoch: int,
-    indices: npt.NDArray[np.int64],
-    repeats: npt.NDArray[np.int64] | None = None,
-    log: GeometryLog | None = None,
+    plan: Plan, sizes: Array, numbers: Numbers, log: GeometryLog | None = None
 ) -> tuple[Geometry, SampleParams | None]:
     """The first frame of a batch, and the parameters after it (None: there are none).
 
-    ``Geometry.out_h`` and ``out_w`` are the size of the finished samples.
-
-    Args:
-        sizes: int32 (n, 2): width and height of each source image in pixels, at least 1.
-        seed, epoch, indices, repeats: as for ``draws.Numbers``.
-        log: records each step of geometry.
+    ``sizes`` are int32 (n, 2), width and height of each source image in pixels, at least 1. ``log``
+    records each step of geometry. ``Geometry.out_h`` and ``out_w`` are the size of the finished
+    samples.
 
     Raises:
         DataError: an image has no size or is too small for a RandomCrop, or the results differ in
@@ -164,7 +155,7 @@ def draw(
     """
     if log is not None:
         log.fill = plan.mask_fill
-    numbers = draws.Numbers(seed, epoch, indices, repeats)
+    indices = numbers.indices
     frame = Frame.of(sizes, indices, log)
     frame.refuse(
         np.less(frame.w, 1) | np.less(frame.h, 1),
@@ -200,7 +191,7 @@ def draw(
     last = frame.finish()
     size = last.out_w, last.out_h
     looks = [(stage.filter, stage.fill) for stage in plan.stages]
-    erased = _rectangles(plan, numbers, len(indices), *size)
+    erased = rectangles(plan, numbers, *size)
     return built(len(indices), size, [SampleGroup(slice(None), frames, slots)], looks, erased)
 
 
@@ -262,22 +253,9 @@ def coverage(plan: Plan, sizes: Array) -> tuple[int, int, int] | None:
     return all_resized, cut, padded
 
 
-def rectangles(
-    plan: Plan,
-    width: int,
-    height: int,
-    *,
-    seed: int,
-    epoch: int,
-    indices: npt.NDArray[np.int64],
-    repeats: npt.NDArray[np.int64] | None = None,
-) -> ErasedBoxes:
-    """The rectangles that ``draw`` draws for finished samples of ``width`` x ``height``."""
-    numbers = draws.Numbers(seed, epoch, indices, repeats)
-    return _rectangles(plan, numbers, len(indices), width, height)
-
-
-def _rectangles(plan: Plan, numbers: draws.Numbers, n: int, width: int, height: int) -> ErasedBoxes:
+def rectangles(plan: Plan, numbers: Numbers, width: int, height: int) -> ErasedBoxes:
+    """The rectangles that are erased in finished samples of ``width`` x ``height``."""
+    n = len(numbers.indices)
     boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
     keys = np.zeros((n, len(plan.erasing)), np.uint64)
     for e, fill in enumerate(plan.erasing):

@@ -18,6 +18,7 @@ from fastload._engine.image_engine import EngineOptions
 from fastload._engine.registry import make_engine
 from fastload._sources.arrays import arrays_of
 from fastload._transforms import sample_params
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.recognise import Plan, recognise
 
 CPU = torch.device("cpu")
@@ -69,7 +70,7 @@ def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, dt
     expected = images(plan)
     levels = images(plan.levels())
     assert levels.dtype == torch.uint8
-    drawn = sample_params.rectangles(plan, 32, 32, indices=records, **drawing)
+    drawn = sample_params.rectangles(plan, Numbers(indices=records, **drawing), 32, 32)
     assert (drawn.boxes[..., 2] > 0).any() == bool(plan.erasing)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     got = DeviceStage(plan, CPU, memory_format)(levels, drawn)
@@ -97,7 +98,7 @@ def test_gray_images_have_one_channel_there_too(channels_last):
         return decoder.submit(records, seed=3, epoch=1).result()
 
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    drawn = sample_params.rectangles(plan, 28, 28, seed=3, epoch=1, indices=records)
+    drawn = sample_params.rectangles(plan, Numbers(3, 1, records), 28, 28)
     got = DeviceStage(plan, CPU, memory_format)(images(plan.levels()), drawn)
     assert got.shape == (6, 1, 28, 28)
     assert torch.equal(got, images(plan))
@@ -108,9 +109,7 @@ def test_gray_images_have_one_channel_there_too(channels_last):
 def test_any_memory_format_comes_in_and_the_wanted_one_comes_out(given, wanted):
     plan = plan_of(CHAINS["noise"])
     levels = torch.randint(0, 256, (5, 3, 9, 7), dtype=torch.uint8)
-    drawn = sample_params.rectangles(
-        plan, 7, 9, seed=1, epoch=0, indices=np.arange(5, dtype=np.int64)
-    )
+    drawn = sample_params.rectangles(plan, Numbers(1, 0, np.arange(5)), 7, 9)
     reference = DeviceStage(plan, CPU, torch.contiguous_format)(levels.clone(), drawn)
     got = DeviceStage(plan, CPU, wanted)(levels.to(memory_format=given), drawn, drawn.columns())
     assert got.is_contiguous(memory_format=wanted)

@@ -19,6 +19,7 @@ from torchvision.transforms import functional as F
 
 from fastload import FastLoader, PackedDataset, pack
 from fastload._transforms import sample_params
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
 
@@ -41,9 +42,7 @@ def reference(
     geometry, _ = sample_params.draw(
         recognise(chain),
         np.array([image.size for image in images], np.int32),
-        seed=SEED,
-        epoch=epoch,
-        indices=np.arange(len(images)),
+        Numbers(SEED, epoch, np.arange(len(images))),
     )
     made = []
     for image, (x, y, w, h), flip in zip(images, geometry.box, geometry.flip, strict=True):

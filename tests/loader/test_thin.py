@@ -95,9 +95,10 @@ def test_what_is_made_of_a_large_resize_is_a_part_of_the_whole(
     plan = recognise(chain)
     assert isinstance(plan, Plan)
     monkeypatch.setattr(long_sides, "_WHOLE", 700)
+    from fastload._transforms.geometry.draws import Numbers
     from fastload._transforms.sample_params import draw
 
-    geometry, _ = draw(plan, np.array([size], np.int32), seed=0, epoch=0, indices=np.array([3]))
+    geometry, _ = draw(plan, np.array([size], np.int32), Numbers(0, 0, np.array([3])))
     frame = [*geometry.box[0], *geometry.resized[0], *geometry.window[0], geometry.flip[0], 50, 50]
     made = long_sides.cut(image, list(map(int, frame)), plan.filter, plan.fill)
     assert np.array_equal(np.asarray(made), oracle.sample(chain, image, 3).permute(1, 2, 0).numpy())

@@ -133,9 +133,9 @@ def test_so_many_batches_and_no_more_are_on_their_way(
     most = 0
     submit, settle = RayEngine._submit, _RayTicket.settle
 
-    def counted(self: RayEngine, *given: Any) -> Any:
+    def counted(self: RayEngine, *given: Any, **named: Any) -> Any:
         nonlocal most
-        ticket = submit(self, *given)
+        ticket = submit(self, *given, **named)
         assert isinstance(ticket, _RayTicket)
         mine.add(ticket)
         most = max(most, len(mine))

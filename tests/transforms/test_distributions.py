@@ -19,6 +19,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import torchvision_oracle
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.pixels import erasing
 from fastload._transforms.pixels import operations as pixels
 from fastload._transforms.recognise import recognise
@@ -31,7 +32,7 @@ W, H = 120, 90
 def drawn(*chain: Any, n: int = N) -> SampleParams:
     plan = recognise(v1.Compose(list(chain)))
     sizes = np.tile(np.array([[W, H]], np.int32), (n, 1))
-    params = draw(plan, sizes, seed=12, epoch=3, indices=np.arange(n))[1]
+    params = draw(plan, sizes, Numbers(12, 3, np.arange(n)))[1]
     assert params is not None
     return params
 

@@ -19,6 +19,7 @@ import torchvision_oracle
 from fastload._base.slabs import SlabRing
 from fastload._engine.image_engine import EngineOptions
 from fastload._engine.registry import make_engine
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
 
@@ -321,7 +322,7 @@ def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
     )
     sizes = np.array([[300, 200], [50000, 300]], np.int32)
     with pytest.raises(DataError, match=r"gives more than .* this 50000x300 image") as info:
-        sample_params.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
+        sample_params.draw(plan, sizes, Numbers(seed=0, epoch=0, indices=np.array([5, 8])))
     assert info.value.record == 8
 
 
@@ -357,7 +358,7 @@ def test_crops_stay_when_colours_are_added() -> None:
     colours = recognise(v1.Compose([crops[0], v1.ColorJitter(0.5), crops[1], v1.ToTensor()]))
     sizes = np.full((50, 2), 90, np.int32)
     draws = [
-        sample_params.draw(plan, sizes, seed=3, epoch=1, indices=np.arange(50))
+        sample_params.draw(plan, sizes, Numbers(seed=3, epoch=1, indices=np.arange(50)))
         for plan in (plain, colours)
     ]
     assert np.array_equal(draws[0][0].box, draws[1][0].box)

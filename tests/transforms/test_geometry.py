@@ -16,6 +16,7 @@ from torchvision.transforms import functional as F
 from fastload._transforms.geometry.crop_geometry import Geometry, Unfit
 from fastload._transforms.geometry.draws import (
     CenterCrop,
+    Numbers,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -33,7 +34,7 @@ def draw(ops: Any, sizes: Any, *, seed: int = 0, epoch: int = 0, first: int = 0)
     array = np.asarray(sizes, np.int32).reshape(-1, 2)
     indices = np.arange(first, first + len(array))
     plan = Plan(ops=tuple(ops))
-    return draw_params(plan, array, seed=seed, epoch=epoch, indices=indices)[0]
+    return draw_params(plan, array, Numbers(seed=seed, epoch=epoch, indices=indices))[0]
 
 
 def same_distribution(ours: Any, theirs: Any) -> bool:
@@ -246,9 +247,9 @@ def test_a_sample_is_drawn_alike_in_any_batch() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(20, 500, (50, 2)).astype(np.int32)
     plan = Plan(ops=OPS)
-    whole, _ = draw_params(plan, sizes, seed=1, epoch=2, indices=np.arange(50))
+    whole, _ = draw_params(plan, sizes, Numbers(seed=1, epoch=2, indices=np.arange(50)))
     some = rng.permutation(50)[:20]
-    part, _ = draw_params(plan, sizes[some], seed=1, epoch=2, indices=some)
+    part, _ = draw_params(plan, sizes[some], Numbers(seed=1, epoch=2, indices=some))
     assert as_lists(part) == as_lists(whole, some)
 
 

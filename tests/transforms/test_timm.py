@@ -16,6 +16,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.pixels import operations
 from fastload._transforms.recognise import Plan, Unrecognised, recognise
 from fastload._transforms.sample_params import draw
@@ -115,7 +116,7 @@ def test_rand_augment_is_drawn_as_timm_draws_it() -> None:
     """One of the operations, half of the time, near its magnitude (all of timm: --long)."""
     plan = plan_of(v1.Compose([RandAugment([AugmentOp(name) for name in OPS]), v1.PILToTensor()]))
     sizes = np.full((600, 2), 50, np.int32)
-    _, params = draw(plan, sizes, seed=1, epoch=0, indices=np.arange(600))
+    _, params = draw(plan, sizes, Numbers(seed=1, epoch=0, indices=np.arange(600)))
     assert params is not None
     codes = collections.Counter(params.codes.reshape(-1).tolist())
     assert abs(codes.pop(operations.NONE) - 600) < 60  # of 1,200

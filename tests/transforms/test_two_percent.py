@@ -19,6 +19,7 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._transforms.geometry import draws
+from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.pixels import augmix, operations, policies, timm_policy
 from fastload._transforms.pixels.affine import Look
 from fastload._transforms.plan import Plan
@@ -33,7 +34,7 @@ def drawn(*chain: Any, n: int = N) -> SampleParams:
     plan = recognise(v1.Compose([*chain]))
     assert isinstance(plan, Plan), plan
     sizes = np.tile(np.array([[W, H]], np.int32), (n, 1))
-    params = draw(plan, sizes, seed=77, epoch=5, indices=np.arange(n))[1]
+    params = draw(plan, sizes, Numbers(77, 5, np.arange(n)))[1]
     assert params is not None
     return params
 
@@ -78,7 +79,7 @@ def even(whole: np.ndarray, low: int, high: int) -> None:
 
 def boxes(op: Any, size: tuple[int, int]) -> Any:
     sizes = np.tile(np.array([size], np.int32), (N, 1))
-    return draw(Plan(ops=(op,)), sizes, seed=6, epoch=1, indices=np.arange(N))[0]
+    return draw(Plan(ops=(op,)), sizes, Numbers(6, 1, np.arange(N)))[0]
 
 
 def test_boxes_of_a_random_resized_crop() -> None:

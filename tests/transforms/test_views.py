@@ -221,9 +221,9 @@ def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None
 @pytest.mark.native
 def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
     from fastload._base.slabs import SlabRing
-    from fastload._engine.base import Draws
     from fastload._engine.image_engine import EngineOptions
     from fastload._engine.registry import make_engine
+    from fastload._transforms.geometry.draws import Numbers
     from fastload._transforms.recognise import Plan, recognise
 
     plan = recognise(SMALL)
@@ -232,8 +232,8 @@ def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
         "native", PackedDataset(store).store, plan, EngineOptions(threads=1, ring=SlabRing(4))
     )
     records = np.arange(4)
-    batch, _ = decoder.prepare(records, Draws(seed=1, epoch=0))
-    fewer, _ = decoder.prepare(records[:3], Draws(seed=1, epoch=0))
+    batch, _ = decoder.prepare(Numbers(1, 0, records), timed=False)
+    fewer, _ = decoder.prepare(Numbers(1, 0, records[:3]), timed=False)
     whole = np.concatenate([np.zeros((4, 2), np.int32), batch.sizes], axis=1)
     begun = decoder._begin(batch, {})
     with pytest.raises(ValueError, match="begin=False"):

@@ -13,6 +13,7 @@ from ..._engine.base import BatchEngine, Images, Ticket
 from ..._sources.source import Source
 from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Refused
+from ..._transforms.geometry.draws import Numbers
 from ..._transforms.pixels.erasing import ErasedBoxes
 from ..._transforms.plan import Plan
 from ...errors import DataError, StoreError
@@ -121,7 +122,7 @@ class EngineFiller(Remaker[PendingBatch]):
             self._repeats.count(source.lookup(left_out))
 
     def begin(self, indices: np.ndarray, *, timed: bool) -> PendingBatch:
-        """Start to fill the next batch, of ``indices``; ``timed``: see ``Draws``."""
+        """Start to fill the next batch, of ``indices``; ``timed``: as for ``submit``."""
         records = self.source.lookup(indices)
         repeats = None if self._repeats is None else self._repeats.count(records)
         return self._begin(indices, records, repeats, timed)
@@ -213,15 +214,8 @@ class EngineFiller(Remaker[PendingBatch]):
         drawn, rest = None, self.rest
         if rest is not None and rest.erasing and not isinstance(images, list):
             height, width = images.shape[2:]
-            drawn = sample_params.rectangles(
-                rest,
-                width,
-                height,
-                seed=self._seed,
-                epoch=self._epoch,
-                indices=records,
-                repeats=repeats,
-            )
+            numbers = Numbers(self._seed, self._epoch, records, repeats)
+            drawn = sample_params.rectangles(rest, numbers, width, height)
         return Outcome(FilledBatch(records, images, moved, drawn), len(records))
 
     def _settled(self, pending: PendingBatch) -> tuple[_EngineOutput, dict[int, DataError]]:

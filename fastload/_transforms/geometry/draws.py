@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -293,46 +293,50 @@ def _streams(ops: tuple[Op, ...], first: int) -> npt.NDArray[np.uint64]:
     return np.array(streams, dtype=np.uint64)
 
 
-class Numbers:
-    """The random numbers of a batch, a pure function of the arguments.
+class Numbers(NamedTuple):
+    """The random numbers of a batch, a pure function of these.
 
-    Args:
+    Attributes:
         seed, epoch: any integers (modulo 2**64 and 2**32).
         indices: int64 (n,): the samples' indices in the dataset, below 2**40.
         repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        epoch: int,
-        indices: npt.NDArray[np.int64],
-        repeats: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        self._seed, self._epoch = seed, epoch
-        self._counters = indices
-        if repeats is not None:
-            self._counters = indices + (repeats << philox.REPEAT_BITS)
+    seed: int
+    epoch: int
+    indices: npt.NDArray[np.int64]
+    repeats: npt.NDArray[np.int64] | None = None
+
+    def part(self, which: slice | npt.NDArray[Any]) -> Numbers:
+        """Of some of the samples."""
+        repeats = None if self.repeats is None else self.repeats[which]
+        return Numbers(self.seed, self.epoch, self.indices[which], repeats)
+
+    @property
+    def _counters(self) -> npt.NDArray[np.int64]:
+        if self.repeats is None:
+            return self.indices
+        return self.indices + (self.repeats << philox.REPEAT_BITS)
 
     def blocks(self, streams: npt.NDArray[np.uint64]) -> Array:
         """float64 (4, b, n), uniform in [0, 1), of b streams."""
         if not len(streams):
-            return np.empty((4, 0, len(self._counters)))
-        words = philox.words(self._seed, self._epoch, self._counters, streams)
+            return np.empty((4, 0, len(self.indices)))
+        words = philox.words(self.seed, self.epoch, self._counters, streams)
         u: Array = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
         return u
 
     def uniform(self, position: int, count: int) -> Array:
         """float64 (count, n), uniform in [0, 1), of a position in the chain of transforms."""
         if not count:
-            return np.empty((0, len(self._counters)))
-        drawn = philox.uniform(self._seed, self._epoch, self._counters, position, count)
+            return np.empty((0, len(self.indices)))
+        drawn = philox.uniform(self.seed, self.epoch, self._counters, position, count)
         return np.transpose(drawn)
 
     def key(self, position: int) -> npt.NDArray[np.uint64]:
         """(n,): a 64-bit key for each sample, from a separate block."""
         block = position * philox.BLOCKS_PER_POSITION + philox.BLOCKS_PER_POSITION - 1
-        words = philox.words(self._seed, self._epoch, self._counters, [block])
+        words = philox.words(self.seed, self.epoch, self._counters, [block])
         key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
         return key
 

@@ -33,7 +33,7 @@ from fastload._engine import device_stage
 from fastload._transforms.recognise import recognise
 from fastload._engine.nvidia import fused_table
 from fastload._transforms import sample_params
-from fastload._transforms.recognise import recognise
+from fastload._transforms.geometry.draws import Numbers
 
 CPU, ORDERS = torch.device("cpu"), (torch.contiguous_format, torch.channels_last)
 calls = 0
@@ -72,7 +72,7 @@ for number, (plan, dtype, into, out) in enumerate(given):
 assert calls == number + 1, calls
 for out in ORDERS:
     levels = torch.randint(0, 256, (2, 3, 33, 34), dtype=torch.uint8, generator=generator)
-    drawn = sample_params.rectangles(erased, 34, 33, seed=1, epoch=0, indices=np.arange(2))
+    drawn = sample_params.rectangles(erased, Numbers(1, 0, np.arange(2)), 34, 33)
     same(erased, out, levels, drawn)
     same(three, out, levels[:, :, :-1, 1:])  # a view: the indexed form
     same(three, out, levels[:, :, ::2, ::2])
