@@ -118,6 +118,33 @@ def submit(files: Any, box: Any, **given: Any) -> Submitted:
     return Submitted(job, found["out"], found["status"], found["detail"], shape)
 
 
+def resample(
+    image: np.ndarray, resized: tuple[int, int], window: tuple[int, int], **given: Any
+) -> np.ndarray:
+    """The status of one image of pixels, (h, w, 3), that the core resizes and cuts.
+
+    ``given``: fields of a BatchSpec, ``out`` among them.
+    """
+    height, width = image.shape[:2]
+    memory = {0: image.reshape(-1)}
+    files = core().Files(b"", np.zeros(1, np.int64), np.ones(1, np.uint8), None, memory)
+    return (
+        submit(
+            files,
+            [0, 0, width, height],
+            kind=_native.RAW,
+            nbytes=image.nbytes,
+            size=[[width, height]],
+            resized=[resized],
+            window=[window],
+            threads=0,
+            **given,
+        )
+        .wait()
+        .status
+    )
+
+
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
     """A smooth image with some noise: a JPEG of it uses every coefficient."""
     rng = np.random.default_rng(seed)

@@ -265,27 +265,6 @@ class BatchSpec:
 def submit(files: Files, spec: BatchSpec) -> Job:
     """Start filling a batch from ``files``, which the spans of ``spec`` refer to."""
 
-def resample(
-    image: npt.NDArray[np.uint8],
-    resized: tuple[int, int],
-    window: tuple[int, int],
-    flip: bool,
-    out: npt.NDArray[np.uint8] | memoryview,
-    lut: npt.NDArray[np.uint8] | None,
-    *,
-    out_h: int,
-    out_w: int,
-    dtype: int,
-    channels_last: bool,
-    filter: int,
-    order: int,
-    fill: tuple[int, int, int],
-) -> None:
-    """Resize one image (h, w, 3) to resized (w, h), crop the window at (x, y), store it into out.
-
-    The other arguments are submit's, for one sample. ValueError if a side is not 1 to 65,535.
-    """
-
 def pixels(
     image: npt.NDArray[np.uint8], codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
 ) -> None:

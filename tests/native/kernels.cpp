@@ -127,14 +127,18 @@ Bytes resize(Random* random, bool large) {
   target.flip = random->below(2);
   for (uint8_t& fill : target.fill) fill = static_cast<uint8_t>(random->below(256));
   target.reversed = !large && random->below(4) == 0;
-  const Bytes pixels =
-      random->bytes(3 * static_cast<size_t>(resize.box_w) * static_cast<size_t>(resize.box_h));
+  const ptrdiff_t stride = 3 * static_cast<ptrdiff_t>(resize.box_w);
+  const Bytes pixels = random->bytes(static_cast<size_t>(stride * resize.box_h) + kSlack);
   Bytes result(3 * static_cast<size_t>(resize.out_w) * static_cast<size_t>(resize.out_h) *
                (floats ? sizeof(float) : 1));
   target.data = result.data();
   for (int i = 0; i < times; i++) {
-    if (!fastload::resample_image(pixels.data(), 3 * static_cast<ptrdiff_t>(resize.box_w), resize, target))
-      std::abort();
+    static fastload::Resampler resampler;
+    if (!resampler.begin(resize, target)) std::abort();
+    const int y = resampler.need_y0();
+    resampler.rows(pixels.data() + y * stride + 3 * static_cast<ptrdiff_t>(resampler.need_x0()), stride,
+                   resampler.need_y1() - y);
+    resampler.finish();
   }
   return result;
 }

@@ -11,8 +11,10 @@ import torch
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
+import native_core
 import releases
 import torchvision_oracle
+from fastload import _native
 from fastload._base.slabs import SlabRing
 from fastload._engine.image_engine import EngineOptions
 from fastload._engine.registry import make_engine
@@ -92,8 +94,6 @@ def test_tensors_are_what_torchvision_makes_of_them(
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.usefixtures("simd")
 def test_any_size_to_any_size(mode: str, count: Callable[[int, int], int]) -> None:
-    from native_core import core
-
     rng = np.random.default_rng(3)
     for _ in range(count(60, 2000)):
         h, w, to_h, to_w = (int(side) for side in np.exp(rng.uniform(0, 6, 4)).astype(int))
@@ -101,10 +101,11 @@ def test_any_size_to_any_size(mode: str, count: Callable[[int, int], int]) -> No
             continue
         levels = rng.integers(0, 2, (h, w, 3), np.uint8) * np.uint8(255)
         out = np.zeros(to_h * to_w * 3, np.uint8)
-        core().resample(
-            levels, (to_w, to_h), (0, 0), False, out, None, out_h=to_h, out_w=to_w, dtype=0,
-            channels_last=True, filter=6 if mode == "bilinear" else 7, order=1, fill=(0, 0, 0),
+        status = native_core.resample(
+            levels, (to_w, to_h), (0, 0), out=out, out_h=to_h, out_w=to_w,
+            filter=6 if mode == "bilinear" else 7, order=1,
         )  # fmt: skip
+        assert status.tolist() == [_native.OK]
         theirs = torch.nn.functional.interpolate(
             torch.from_numpy(levels).permute(2, 0, 1)[None].contiguous(),
             (to_h, to_w), mode=mode, antialias=True,

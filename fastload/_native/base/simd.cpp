@@ -12,23 +12,8 @@ constexpr int kNotChosen = -1;
 
 std::atomic<int> chosen{kNotChosen};
 
-// The set of that name, the best one for an empty name; kNotChosen if it does not run here.
-int named(const char* name) {
-  for (const Simd simd : kBestFirst) {
-    if ((*name == '\0' || std::strcmp(name, simd_name(simd)) == 0) && simd_runs_here(simd))
-      return static_cast<int>(simd);
-  }
-  return kNotChosen;
-}
-
-}  // namespace
-
-const char* simd_name(Simd simd) {
-  static constexpr const char* kNames[] = {"scalar", "neon", "avx2", "avx512"};
-  return kNames[static_cast<int>(simd)];
-}
-
-bool simd_runs_here(Simd simd) {
+// Whether this processor runs the kernels of the set, and they are compiled.
+bool runs_here(Simd simd) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -45,6 +30,22 @@ bool simd_runs_here(Simd simd) {
   if (simd == Simd::kNeon) return true;  // every 64-bit ARM processor has NEON
 #endif
   return simd == Simd::kScalar;
+}
+
+// The set of that name, the best one for an empty name; kNotChosen if it does not run here.
+int named(const char* name) {
+  for (const Simd simd : kBestFirst) {
+    if ((*name == '\0' || std::strcmp(name, simd_name(simd)) == 0) && runs_here(simd))
+      return static_cast<int>(simd);
+  }
+  return kNotChosen;
+}
+
+}  // namespace
+
+const char* simd_name(Simd simd) {
+  static constexpr const char* kNames[] = {"scalar", "neon", "avx2", "avx512"};
+  return kNames[static_cast<int>(simd)];
 }
 
 Simd simd_in_use() {

@@ -13,9 +13,6 @@ enum class Simd : int { kScalar = 0, kNeon = 1, kAvx2 = 2, kAvx512 = 3 };
 // "scalar", "neon", "avx2", "avx512".
 const char* simd_name(Simd simd);
 
-// Whether this processor runs the kernels of the set, and they are compiled.
-bool simd_runs_here(Simd simd);
-
 // The set in use: the best one here, or the one that FASTLOAD_SIMD names, which the first call reads. A name
 // that is unknown, or of a set that does not run here, changes nothing.
 Simd simd_in_use();

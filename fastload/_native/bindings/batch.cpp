@@ -108,42 +108,6 @@ void check_sample(const Sample& s, size_t i) {
           "coordinates within 2**24 of 0");
 }
 
-}  // namespace
-
-BatchOutput make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
-                        const py::sequence& fill, const py::object& lut) {
-  if (out_h < 1 || out_w < 1) throw py::value_error("out_h, out_w: expected 1 or more");
-  if (dtype < 0 || dtype > 3) {
-    throw py::value_error("dtype: expected 0 (uint8), 1 (float32), 2 (float16) or 3 (bfloat16)");
-  }
-  check_filter(filter);
-  check_pass_order(order);
-  if (py::len(fill) != 3) throw py::value_error("fill: expected three levels");
-  BatchOutput output{};
-  output.dtype = static_cast<Dtype>(dtype);
-  output.out_w = out_w;
-  output.out_h = out_h;
-  output.channels = 3;
-  output.channels_last = channels_last;
-  output.filter = static_cast<Filter>(filter);
-  output.order = static_cast<PassOrder>(order);
-  for (size_t c = 0; c < 3; c++) {
-    const int level = fill[c].cast<int>();
-    if (level < 0 || level > 255) throw py::value_error("fill: expected levels from 0 to 255");
-    output.fill[c] = static_cast<uint8_t>(level);
-  }
-  if (!lut.is_none()) {
-    const py::ssize_t wanted = static_cast<py::ssize_t>(3 * 256 * dtype_nbytes(output.dtype));
-    const Buffer table = read_array(lut, "lut", 'u', 1, wanted);
-    output.lut.assign(table.data<uint8_t>(), table.data<uint8_t>() + wanted);
-  } else if (output.dtype != Dtype::kUint8) {
-    throw py::value_error("lut: expected a table, because only uint8 needs none");
-  }
-  return output;
-}
-
-namespace {
-
 // Makes `batch` fill the batches of `views` too: jobs that were not started, and a region for each sample.
 void set_views(const py::object& views, py::ssize_t n, BatchJob* batch, PyJob* job) {
   const py::tuple parts(views);
@@ -208,6 +172,40 @@ struct BatchSpec {
   int64_t most_pixels = std::numeric_limits<int64_t>::max();
 };
 
+// The settings that all samples share, checked; `data` is not set. ValueError or TypeError name the argument.
+BatchOutput output_of(const BatchSpec& spec) {
+  if (spec.out_h < 1 || spec.out_w < 1) throw py::value_error("out_h, out_w: expected 1 or more");
+  if (spec.dtype < 0 || spec.dtype > 3) {
+    throw py::value_error("dtype: expected 0 (uint8), 1 (float32), 2 (float16) or 3 (bfloat16)");
+  }
+  check_filter(spec.filter);
+  check_pass_order(spec.order);
+  const py::sequence fill(spec.fill);
+  if (py::len(fill) != 3) throw py::value_error("fill: expected three levels");
+  if (spec.channels != 1 && spec.channels != 3) throw py::value_error("channels: expected 1 or 3");
+  BatchOutput output{};
+  output.dtype = static_cast<Dtype>(spec.dtype);
+  output.out_w = spec.out_w;
+  output.out_h = spec.out_h;
+  output.channels = spec.channels;
+  output.channels_last = spec.channels_last;
+  output.filter = static_cast<Filter>(spec.filter);
+  output.order = static_cast<PassOrder>(spec.order);
+  for (size_t c = 0; c < 3; c++) {
+    const int level = fill[c].cast<int>();
+    if (level < 0 || level > 255) throw py::value_error("fill: expected levels from 0 to 255");
+    output.fill[c] = static_cast<uint8_t>(level);
+  }
+  if (!spec.lut.is_none()) {
+    const py::ssize_t wanted = static_cast<py::ssize_t>(3 * 256 * dtype_nbytes(output.dtype));
+    const Buffer table = read_array(spec.lut, "lut", 'u', 1, wanted);
+    output.lut.assign(table.data<uint8_t>(), table.data<uint8_t>() + wanted);
+  } else if (output.dtype != Dtype::kUint8) {
+    throw py::value_error("lut: expected a table, because only uint8 needs none");
+  }
+  return output;
+}
+
 std::unique_ptr<PyJob> submit(const py::object& files, const BatchSpec& spec) {
   const std::shared_ptr<Files> core = core_of(files);
   if (spec.threads < 0)
@@ -228,11 +226,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const BatchSpec& spec) {
       spec.filters.is_none() ? Buffer() : read_array(spec.filters, "filters", 'u', 1, n);
 
   const int out_h = spec.out_h, out_w = spec.out_w, channels = spec.channels;
-  BatchOutput output =
-      make_output(out_h, out_w, spec.dtype, spec.channels_last, spec.filter, spec.order, spec.fill, spec.lut);
+  BatchOutput output = output_of(spec);
   Buffer out_array(spec.out, "out", 'u', 1, true);
-  if (channels != 1 && channels != 3) throw py::value_error("channels: expected 1 or 3");
-  output.channels = channels;
   // 3 * 2^62 * 4 bytes per sample at most, and the arrays limit n: 128 bits cannot overflow.
   const __int128 row =
       static_cast<__int128>(channels) * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));

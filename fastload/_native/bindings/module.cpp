@@ -1,11 +1,8 @@
 // The Python module fastload._native._core, and its functions that work on one buffer.
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "base/philox.h"
@@ -26,46 +23,6 @@
 
 namespace fastload {
 namespace {
-
-// Resizes one image, on the caller's thread.
-void resample(const py::object& image, std::pair<int, int> resized, std::pair<int, int> window, bool flip,
-              const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
-              bool channels_last, int filter, int order, const py::sequence& fill) {
-  const Buffer pixels(image, "image", 'u', 1, false);
-  if (pixels.ndim() != 3 || pixels.extent(2) != 3) throw py::value_error("image: expected shape (h, w, 3)");
-  const BatchOutput output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
-  const Buffer out_buffer(out, "out", 'u', 1, true);
-  const int64_t w = out_w, h = out_h;
-  for (const py::ssize_t side : {pixels.extent(0), pixels.extent(1), py::ssize_t{w}, py::ssize_t{h}}) {
-    if (side < 1 || side > kMaxSide)
-      throw py::value_error("image, out: expected sides of 1 up to 65,535 pixels");
-  }
-  out_buffer.expect_shape("out", static_cast<py::ssize_t>(3 * w * h * dtype_nbytes(output.dtype)));
-  Resize resize{};
-  resize.box_w = static_cast<int>(pixels.extent(1));
-  resize.box_h = static_cast<int>(pixels.extent(0));
-  std::tie(resize.resized_w, resize.resized_h) = resized;
-  std::tie(resize.window_x, resize.window_y) = window;
-  resize.out_w = out_w;
-  resize.out_h = out_h;
-  resize.filter = output.filter;
-  resize.order = output.order;
-  Target target{};
-  target.data = out_buffer.data<uint8_t>();
-  target.dtype = output.dtype;
-  target.row_stride = channels_last ? 3 * w : w;
-  target.pixel_stride = channels_last ? 3 : 1;
-  target.channel_stride = channels_last ? 1 : w * h;
-  target.lut = output.lut.empty() ? nullptr : output.lut.data();
-  target.flip = flip;
-  std::copy_n(output.fill, 3, target.fill);
-  bool done;
-  {
-    WithoutGil released;
-    done = resample_image(pixels.data<const uint8_t>(), resize.box_w * ptrdiff_t{3}, resize, target);
-  }
-  if (!done) throw py::value_error("resample: sizes of 1 up to 65,535 expected, or memory ran out");
-}
 
 uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
   // Takes microseconds: while other threads are busy, getting the GIL back would take longer.
@@ -280,9 +237,6 @@ PYBIND11_MODULE(_core, m) {
   bind_scans(m);
   bind_packing(m);
   bind_samples(m);
-  m.def("resample", &resample, "image"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(),
-        "out_h"_a, "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a,
-        "Resize, cut and store one image; see _core.pyi.");
   m.def(
       "crc32c", [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, false); },
       "buffer"_a, "crc"_a = 0, "CRC32C of a buffer, continued from crc.");

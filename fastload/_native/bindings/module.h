@@ -214,10 +214,6 @@ class Bytes {
   Py_buffer view_;
 };
 
-// The settings that all samples share, checked; `data` is not set. ValueError or TypeError name the argument.
-BatchOutput make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
-                        const py::sequence& fill, const py::object& lut);
-
 // `stages`, `values` and `erase` of a BatchSpec, checked for n samples; see _core.pyi. None: an empty result.
 // `large` (n) becomes 1 for samples with a side above kMaxSide, which Pillow decodes; where it is 1 already,
 // nothing is checked.

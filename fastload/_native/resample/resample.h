@@ -135,9 +135,4 @@ class Resampler {
   Impl* impl_;
 };
 
-// Resamples a whole box, with a Resampler that each thread keeps for this. `rgb`: the box's pixel (0, 0), 3
-// bytes per pixel, `stride` bytes between rows. Unlike Resampler::rows, reads no byte after the box's last
-// one. Returns what Resampler::begin returns.
-bool resample_image(const uint8_t* rgb, ptrdiff_t stride, const Resize& resize, const Target& target);
-
 }  // namespace fastload
