@@ -18,7 +18,6 @@ import numpy as np
 
 from ..errors import DataError, UsageError
 from .fork_lock import ForkLock
-from .timeline_picture import Span, is_picture, picture
 from .whole_file import check_writable, whole_file
 
 _LIMIT = 2_000_000
@@ -31,6 +30,9 @@ TIMES = 7
 _TRACKS = 1 << 30
 
 _Event = dict[str, object]  # an event as a JSON object
+
+Span = tuple[str, int, int, int, Mapping[str, object] | None]
+"""Name, thread, begin and end in nanoseconds, and further figures."""
 
 
 class Timeline:
@@ -124,12 +126,14 @@ class Timeline:
         shift = offset - base
         with self._lock:
             self._written = self._count
-            if is_picture(self.path):
+            if _is_picture(self.path):
+                from .timeline_picture import picture  # most runs draw none
+
                 drawn = picture(self._in_order(), self._name_of)
             else:
                 events += self._rendered(shift)
             dropped = self.dropped
-        if is_picture(self.path):
+        if _is_picture(self.path):
             with whole_file(self.path) as file:
                 file.write(drawn.encode())
             return
@@ -173,6 +177,10 @@ class Timeline:
         for what, at_ns, value in self._counters:
             rendered.append(event("C", what, ts=(at_ns + shift) / 1e3, args={what: value}))
         return rendered
+
+
+def _is_picture(path: str) -> bool:
+    return path.lower().endswith(".svg")
 
 
 def _of_samples(times: np.ndarray) -> list[Span]:
@@ -251,7 +259,7 @@ def trace(
     global _active
     if _active is not None:
         raise UsageError(f"a trace to {_active.path!r} is already active: end it first")
-    if profiler is not None and is_picture(os.fspath(path)):
+    if profiler is not None and _is_picture(os.fspath(path)):
         raise UsageError(
             f"profiler: a picture does not show it; expected a .json file, got {path!r}"
         )

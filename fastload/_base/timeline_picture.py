@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from . import svg
 
-Span = tuple[str, int, int, int, Mapping[str, object] | None]
-"""Name, thread, begin and end in nanoseconds, and further figures."""
+if TYPE_CHECKING:
+    from .timeline import Span
 
 _WIDTH, _LEFT, _ROW, _GAP = 640, 130, 24, 12  # pixels
 _LEAST = 0.5  # pixels: shorter blocks are drawn as long, and what they cover is left out
@@ -17,11 +18,6 @@ _COLOURS = {
     "fetch": "#4c8de0", "network": "#c69026", "copy": "#c69026", "device": "#46954a",
 }  # fmt: skip
 _OTHER = "#8b949e"  # what takes little: the order, parameters
-
-
-def is_picture(path: str) -> bool:
-    """Whether a timeline's file is to be a picture."""
-    return path.lower().endswith(".svg")
 
 
 def picture(spans: Sequence[Span], name_of: Callable[[int], str]) -> str:

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Protocol
 
-import numpy as np
 import torch
 
 from .. import nested
+from ..shared_slabs import SharedRing
+from ..slabs import SlabRing
 from .accelerator import Accelerator
 
 PIN_FROM = 64 << 10
 """Tensors of at least so many bytes are staged in pinned memory. CUDA copies up to 64 KiB out of
 pageable memory without blocking the host (its manual, "API synchronization behavior"), so that
 staging smaller ones would gain nothing. An H100 took 0.13 to 0.3 ms for that, however busy."""
-
-
-class Slabs(Protocol):
-    """A ring of slabs. ``steady`` says whether it keeps free ones, up to a number."""
-
-    steady: bool
-
-    def memory_at(self, address: int) -> np.ndarray | None:
-        """The whole slab that contains ``address``; None if none of these does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Mover:
     def __init__(self, accelerator: Accelerator, ahead: int) -> None:
         self.accelerator = accelerator
         self.ahead = ahead
-        self.rings: tuple[Slabs, ...] = ()
+        self.rings: tuple[SlabRing | SharedRing, ...] = ()
 
     def stage(self, batch: object, held: list[object]) -> Staged:
         """``batch`` in pinned host memory, where it pays; the device is not asked.

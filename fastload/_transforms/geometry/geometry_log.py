@@ -108,19 +108,7 @@ class GeometryLog:
                 np.rint((whole - cut) / 2).astype(np.int64)
                 for whole, cut in ((before_w, w), (before_h, h))
             )
-        self.steps.append(
-            LoggedCrop(
-                x=x,
-                y=y,
-                w=w,
-                h=h,
-                before_w=before_w,
-                before_h=before_h,
-                anchor_x=anchor_x,
-                anchor_y=anchor_y,
-                fill=self.fill,
-            )
-        )
+        self.steps.append(LoggedCrop(x, y, w, h, before_w, before_h, anchor_x, anchor_y, self.fill))
 
     def resize(self, w: Length, h: Length, before: tuple[Length, Length]) -> None:
         """Log a resize of images of size ``before`` = (w, h)."""
