@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from .. import _native
 from .._base.machine.cpu import available
 from .._base.machine.load import Others
 from ..errors import DecodeError, MissingDependencyError, UsageError
@@ -82,8 +83,10 @@ def estimate(
 
     Raises:
         UsageError, StoreError: as ``pack`` does.
+        MissingDependencyError: there is no native core, whose loading is measured.
         DecodeError: none of the images can be read.
     """
+    _native.required("estimating (--dry-run) needs the native core")
     target = Resize.parse(resize) if resize is not None else None
     chosen = Chosen.of(image_column, label_column, file_columns, masks, annotations)
     part = _split.named(split)

@@ -18,6 +18,7 @@ from torchvision.datasets import ImageFolder
 
 import fastload
 from fastload import FastLoader, MissingDependencyError, PackedDataset, _native, pack
+from fastload.converters import estimate
 from sides import assert_same
 
 EVAL = v1.Compose([v1.Resize(40), v1.CenterCrop(32), v1.ToTensor()])
@@ -132,6 +133,8 @@ def test_pack_makes_plain_stores(
     images = PackedDataset(tmp_path / "x.lmdb", EVAL)
     if encode != "jpeg":
         assert_same([images[i] for i in range(24)], list(ImageFolder(str(photos), EVAL)))
+    with pytest.raises(MissingDependencyError, match=r"estimating .* needs the native core"):
+        estimate(photos, tmp_path / "a.lmdb")
     with pytest.raises(MissingDependencyError, match="encode='dct' needs the native core"):
         pack(photos, tmp_path / "y.lmdb", encode="dct")
 
