@@ -238,17 +238,15 @@ class Mixed:
         return CLOCK.ns
 
 
+KEPT = (shapes.Photos, shapes.Keeping, shapes.V2)  # V2: batches of deferred and plain tensors
+
+
 # The two ways take turns in the code of a sample; test_few_images.py and
 # tests/sources/deferred/test_loaders.py have workers with most of these kinds.
 @pytest.mark.parametrize(
     ("kind", "workers"),
     [(kind, 0) for kind in PARITY]
-    + [
-        pytest.param(
-            kind, 2, marks=() if kind in (shapes.Photos, shapes.Keeping) else pytest.mark.long
-        )
-        for kind in PARITY
-    ],
+    + [pytest.param(kind, 2, marks=() if kind in KEPT else pytest.mark.long) for kind in PARITY],
 )
 def test_batches_with_samples_of_both_kinds_are_the_same(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch, kind: type, workers: int
