@@ -7,5 +7,5 @@ what they record. ``switch.py`` puts them in the place of what the user's code o
 ``opencv.py`` have what opens images. ``replay.py`` makes one of them as Pillow and torch would
 have; ``batch.py`` has the core make many, and ``single.py`` one that cannot wait. ``ahead.py``
 guesses which ones a sample will ask for. ``torchvision_transforms.py`` has torchvision come to the
-recording in fewer steps.
+recording in fewer steps, ``torchvision_v2.py`` its v2.
 """

@@ -8,12 +8,13 @@ what both leave of torch's generator, if they draw.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final, NamedTuple, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -114,7 +115,8 @@ def path_of(data: bytes) -> Iterator[str]:
         yield path
 
 
-class Same(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Same:
     """The proof that ``call(function, given)`` gives the same for both.
 
     Attributes:
