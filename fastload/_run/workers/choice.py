@@ -120,11 +120,6 @@ class Cost:
         self._ns = None
 
     @property
-    def measured(self) -> int:
-        """How many measurements there are."""
-        return len(self._known)
-
-    @property
     def ns(self) -> float:
         """CPU time of one: the average without the highest eighth, at least one where it can be.
 

@@ -229,7 +229,8 @@ class TaskIterator(Iterator[Task]):
 
     def __next__(self) -> Task:
         self.asked += 1
-        self._skip_items()
+        if self._skip:
+            self._skip_items()
         if self._stopped:
             raise StopIteration
         if self._idle:
