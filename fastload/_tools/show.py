@@ -24,6 +24,7 @@ from .._base.torch_loader import DataLoader
 from .._sources.packed import PackedDataset, copy_with, open_dataset
 from .._sources.source import nested, resolve
 from .._sources.unreadable import Unreadable
+from .._transforms.plan import Plan, Views
 from ..errors import FastloadError, UsageError
 from ..hints import Decode
 from ..storage.base import Store
@@ -33,8 +34,6 @@ from .picture import label_text
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from .._transforms.plan import Plan, Views
 
 _MAX_SIDE = 512  # pixels; a larger picture is scaled down
 _GAP = 4  # white pixels around each picture

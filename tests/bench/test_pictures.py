@@ -38,8 +38,8 @@ def test_the_documents_show_each_picture() -> None:
 
 def test_the_path_of_a_batch_names_modules_that_exist() -> None:
     text = " ".join(words(pictures.FOLDER / "batch.svg"))
-    named = re.findall(r"\w+/(?:\w+\.py)?", text)
-    assert len(named) == 8
+    named = re.findall(r"(?:\w+/)+(?:\w+\.py)?", text)
+    assert len(named) == 10
     for name in named:
         assert (Path(fastload.__file__).parent / name).exists(), name
 

@@ -12,8 +12,8 @@
 //   ownership      a Span of a mapped file is valid as long as its Files, any other until the Scratch is used
 //                  again; Files borrows its arrays of paths and its mapped arrays from the caller
 //
-// Tests: tests/native/test_files.py, test_readahead.py, test_crc32c.py, tests/engine/cache/test_memory.py,
-// tests/run/test_endings.py.
+// Tests: tests/native/test_files.py, test_readahead.py, test_crc32c.py,
+// tests/engine/cache/test_memory_file.py, tests/run/test_endings.py.
 #pragma once
 
 #include <atomic>
