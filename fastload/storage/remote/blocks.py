@@ -9,9 +9,9 @@
 
 A cell is 4 KiB, what a file system can give back; a record is read to within one cell at each end.
 A group is 4 cells, what is pinned together: with more, small records that are done with would stay
-because of their neighbours. Groups are evicted one by one. Where whole blocks of 8 MB are fetched,
-all groups of a block are used at once, so they go one after the other: what was left here and there
-would cut the rest into many requests.
+because of their neighbours. Groups are evicted one by one where records are fetched one by one.
+Where whole blocks of 8 MB are fetched, they are evicted as a whole, too: what was left of one would
+cut the rest into many requests.
 
 A cell's bytes are written first, its checksum second, its state last, so a process that is killed
 leaves cells that count as absent. After a power failure, when the disk may have lost any of these
@@ -48,7 +48,6 @@ from ... import _native
 from ...errors import StoreError
 from .._crc import crc32c_of_file
 from .._read import open_regular
-from ..base import BLOCK_NBYTES
 from .area import Area, DiskArea, punch, remove
 from .service import RemoteObject
 
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 
 CELL = 4096
 GROUP = 4  # cells
-_GRAIN = BLOCK_NBYTES // (GROUP * CELL)  # groups kept together, as they are requested together
 ABSENT, THERE = 0, 1
 _HEAD = struct.Struct("<8sQQ")
 _MAGIC = b"FLINDEX\1"
@@ -108,60 +106,108 @@ def _free(descriptor: int, first: int, stop: int) -> None:
         punch(descriptor, first * CELL, (stop - first) * CELL)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Uses:
-    """When an epoch uses the groups of an object.
+class Blocks:
+    """What of an object is fetched, and evicted, as a whole.
+
+    Two that follow each other may share a group, at the end of one and the beginning of the other.
+    ``begin`` ascends but for blocks that are empty, whose ``end`` is not after it.
 
     Attributes:
-        first, last: int (groups,), the positions at which this epoch uses a group; -1: it does not.
-        after: int (groups,), the first position at which the next epoch uses a group, counted on
+        low, high: int64 (blocks,), the groups that a block touches; an empty one, none.
+        first, stop: int64 (blocks,), those of them that no other block touches.
+    """
+
+    def __init__(self, begin: np.ndarray, end: np.ndarray) -> None:
+        nbytes = CELL * GROUP
+        some = np.flatnonzero(end > begin)
+        low, high = begin[some] // nbytes, -(-end[some] // nbytes)
+        before = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(high)])[:-1]
+        then = np.concatenate([low, np.full(1, np.iinfo(np.int64).max)])[1:]
+        self.low, self.high, self.first, self.stop = np.zeros((4, len(begin)), np.int64)
+        self.low[some], self.high[some] = low, high
+        self.first[some] = np.maximum(low, before)
+        self.stop[some] = np.maximum(self.first[some], np.minimum(high, then))
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def holding(self, groups: np.ndarray) -> np.ndarray:
+        """int64 (blocks,): how many of ``groups`` (ascending) each has for itself."""
+        begin, end = np.searchsorted(groups, self.first), np.searchsorted(groups, self.stop)
+        return end - begin
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Uses:
+    """When an epoch uses the pieces of an object.
+
+    Attributes:
+        first, last: int (pieces,), the positions at which this epoch uses a piece; -1: it does not.
+        after: int (pieces,), the first position at which the next epoch uses a piece, counted on
             from this one's; -1: it does not. None: its order is not known.
         length: how many positions this epoch has.
+        begun: bool (pieces,), of which a part was evicted: the rest goes before anything else.
+        blocks: what the pieces are; None: groups.
     """
 
     first: np.ndarray
     last: np.ndarray
     after: np.ndarray | None
     length: int
+    begun: np.ndarray
+    blocks: Blocks | None = None
 
     @classmethod
     def of(
-        cls, groups: np.ndarray, positions: np.ndarray, count: int, *, length: int, most: int
+        cls,
+        pieces: np.ndarray,
+        positions: np.ndarray,
+        count: int,
+        *,
+        length: int,
+        most: int,
+        blocks: Blocks | None = None,
     ) -> Uses:
-        """The uses of ``count`` groups.
+        """The uses of ``count`` pieces.
 
         Args:
-            groups: int64 (n,), what is used.
+            pieces: int64 (n,), what is used.
             positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
             most: the last position of the whole store; below ``length``: only this epoch is known.
         """
         dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         until = int(np.searchsorted(positions, length))
-        # Of a group that is used several times, the last assignment counts.
+        # Of a piece that is used several times, the last assignment counts.
         first, last = (np.full(count, -1, dtype) for _ in range(2))
-        last[groups[:until]] = positions[:until]
-        first[groups[:until][::-1]] = positions[:until][::-1]
+        last[pieces[:until]] = positions[:until]
+        first[pieces[:until][::-1]] = positions[:until][::-1]
         after = None
         if most >= length:
             after = np.full(count, -1, dtype)
-            after[groups[until:][::-1]] = positions[until:][::-1]
-        return cls(first=first, last=last, after=after, length=length)
+            after[pieces[until:][::-1]] = positions[until:][::-1]
+        begun = np.zeros(count, bool)
+        return cls(first=first, last=last, after=after, length=length, begun=begun, blocks=blocks)
 
-    def distance(self, groups: np.ndarray, now: int, chance: np.ndarray) -> np.ndarray:
-        """int64 (n,): how long after position ``now`` each of ``groups`` is used next.
+    def done(self, now: int) -> np.ndarray:
+        """bool (pieces,): used by this epoch, and not from position ``now`` on."""
+        done: np.ndarray = (self.last >= 0) & (self.last < now)
+        return done
+
+    def distance(self, pieces: np.ndarray, now: int, chance: np.ndarray) -> np.ndarray:
+        """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
 
         ``chance``: int64 (n,), below 2**31, of those whose next use is not known.
         """
         if self.after is None:
             distance = chance + (1 << 40)
         else:
-            after = self.after[groups].astype(np.int64)
+            after = self.after[pieces].astype(np.int64)
             anywhere = chance * min(2 * self.length, 1 << 31) >> 31
             distance = np.where(after >= 0, after - now, anywhere)
         for used in (self.last, self.first):
-            at = used[groups].astype(np.int64)
+            at = used[pieces].astype(np.int64)
             distance = np.where(at >= now, at - now, distance)
-        return distance
+        return np.where(self.begun[pieces], 1 << 41, distance)
 
 
 class BlockFile:
@@ -413,40 +459,87 @@ class BlockFile:
         pinned: np.ndarray = np.frombuffer(flags.ljust(self.groups, b"\0"), np.uint8) != 0
         return pinned
 
-    def candidates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Groups that may be evicted, ascending, and after how long each is used next.
+    def candidates(self, grain: int, *, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Pieces that may be evicted, in any order, and after how long each is used next.
 
         Where the next epoch's order is not known, what this epoch has used already comes next at a
         place that is not known either. Of that, the same part is kept by everybody, chosen by a
         hash of its place: so it is a hit in every epoch, where the least recently used would be
         evicted just before it is used. Where it is known, the hash decides only about what other
         ranks use.
+
+        Args:
+            grain: groups that are kept or evicted together.
+            whole: pieces are blocks where ``uses`` has blocks; else groups.
         """
         padded = np.zeros(self.groups * GROUP, bool)
         padded[: self.cells] = self.state == THERE
-        groups = np.flatnonzero(padded.reshape(-1, GROUP).any(axis=1) & ~self._needed())
-        places = (groups // _GRAIN).astype(np.uint64)
-        chance = (places * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(33)).astype(np.int64)
-        if self.uses is None:
-            return groups, chance + (1 << 40)
-        return groups, self.uses.distance(groups, self.now, chance)
+        there, needed = padded.reshape(-1, GROUP).any(axis=1), self._needed()
+        blocks = self._blocks(whole=whole)
+        if blocks is None:
+            pieces = np.flatnonzero(there & ~needed)
+            places = pieces // grain
+        else:
+            # Of a block that this epoch is done with, batches that are being filled pin a few
+            # records. The rest may go, and these next, so that nothing is left of it.
+            assert self.uses is not None, "who has blocks has their uses"
+            some = blocks.holding(np.flatnonzero(there & ~needed)) > 0
+            pinned = blocks.holding(np.flatnonzero(needed)) > 0
+            places = pieces = np.flatnonzero(some & (~pinned | self.uses.done(self.now)))
+        chance = places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(33)
+        distance = chance.astype(np.int64)
+        uses = self.uses
+        if uses is None:
+            return pieces, distance + (1 << 40)
+        if blocks is None and uses.blocks is not None:  # they are broken up: nothing else is left
+            return pieces, distance
+        return pieces, uses.distance(pieces, self.now, distance)
 
-    def _cells_there(self, groups: np.ndarray) -> np.ndarray:
-        """bool (groups, GROUP)."""
-        cells = groups[:, None] * GROUP + np.arange(GROUP)
-        there: np.ndarray = self.state[np.minimum(cells, self.cells - 1)] == THERE
-        return there & (cells < self.cells)
+    def _blocks(self, *, whole: bool) -> Blocks | None:
+        return self.uses.blocks if whole and self.uses is not None else None
 
-    def there(self, groups: np.ndarray) -> np.ndarray:
-        """int64 (n,): how many cells of each of ``groups`` are there."""
-        counts: np.ndarray = self._cells_there(groups).sum(axis=1)
+    def there(self, pieces: np.ndarray, *, whole: bool) -> np.ndarray:
+        """int64 (n,): how many cells of each of these ``candidates`` are there."""
+        blocks = self._blocks(whole=whole)
+        if blocks is not None:
+            kept = np.repeat(self._needed(), GROUP)[: self.cells]
+            spans = zip(blocks.first[pieces] * GROUP, blocks.stop[pieces] * GROUP)
+            free = [(self.state[a:b] == THERE) & ~kept[a:b] for a, b in spans]
+            return np.array([states.sum() for states in free], np.int64)
+        cells = pieces[:, None] * GROUP + np.arange(GROUP)
+        inside = cells < self.cells
+        there = self.state[np.minimum(cells, self.cells - 1)] == THERE
+        counts: np.ndarray = (there & inside).sum(axis=1)
         return counts
 
-    def evict(self, groups: np.ndarray) -> None:
-        """Drop what is there of ``groups``."""
-        groups = np.sort(groups)
-        which, inside = np.nonzero(self._cells_there(groups))
-        self.abandon(groups[which] * GROUP + inside)
+    def evict(self, pieces: np.ndarray, *, whole: bool) -> None:
+        """Drop what is there of these ``candidates``."""
+        blocks = self._blocks(whole=whole)
+        if blocks is None:
+            self._drop(np.sort(pieces))
+            return
+        needed = self._needed()
+        for block in pieces.tolist():
+            low, high = int(blocks.low[block]), int(blocks.high[block])
+            first, stop = int(blocks.first[block]), int(blocks.stop[block])
+            own = np.arange(first, stop)
+            self._drop(own[~needed[first:stop]])
+            if self.uses is not None and needed[first:stop].any():
+                self.uses.begun[block] = True
+            # What it shares with the block before it, or after it, goes with the second of them.
+            for shared, beside in ((np.arange(low, first), low - 1), (np.arange(stop, high), high)):
+                if not self._any(beside):
+                    self._drop(shared[~needed[shared]])
+
+    def _any(self, group: int) -> bool:
+        """Whether something of ``group`` is there or being fetched."""
+        state = self.state[group * GROUP : (group + 1) * GROUP]
+        return group >= 0 and bool((state != ABSENT).any())
+
+    def _drop(self, groups: np.ndarray) -> None:
+        cells = (groups[:, None] * GROUP + np.arange(GROUP)).reshape(-1)
+        cells = cells[cells < self.cells]
+        self.abandon(cells[self.state[cells] == THERE])
 
     def has(self, cells: np.ndarray) -> bool:
         return bool((self.state[cells] == THERE).all())

@@ -39,6 +39,7 @@ from .area import Area, DiskArea, MemoryArea
 from .blocks import (
     ABSENT,
     CELL,
+    GROUP,
     THERE,
     BlockFile,
     index_nbytes,
@@ -56,6 +57,7 @@ _DEAD_S = 0.5  # and whether it lives
 _SLACK = 256  # at least so much of the limit is evicted at a time, as finding it takes time
 _AHEAD = 128  # of the limit: what is fetched ahead takes the place of what is kept
 _MAX_SLACK_NBYTES = 64 << 20
+_GRAIN = BLOCK_NBYTES // (GROUP * CELL)  # kept or evicted together, as they are requested together
 
 Ranges = Sequence[tuple[BlockFile, np.ndarray]]
 """Objects and the cells of each: int64, ascending."""
@@ -252,7 +254,7 @@ class BlockCache:
         file.forget(self._join(hold, file, cells[file.state[cells] == self.area.slot]))
         absent = cells[file.state[cells] == ABSENT]
         if len(absent):
-            if not self.make_room(len(absent) * CELL):
+            if not self.make_room(len(absent) * CELL, ahead=ahead):
                 if ahead:
                     return False
                 raise self._too_little(file.what)
@@ -356,6 +358,8 @@ class BlockCache:
                 with self.area.mutex():  # others fill the disk too: make do with less
                     before = self.area.used
                     self._evict(4 * len(data))
+                    if self.area.used == before:
+                        self._break_up(4 * len(data))
                     if self.area.used == before:
                         raise
             # Other threads may take what was freed: then again, as long as anything is.
@@ -524,20 +528,27 @@ class BlockCache:
 
     # --- room -------------------------------------------------------------------------------------
 
-    def make_room(self, nbytes: int, *, counted: bool = False) -> bool:
+    def make_room(self, nbytes: int, *, ahead: bool = False, counted: bool = False) -> bool:
         """Evict until ``nbytes`` more fit; whether they do. In the mutex.
 
-        ``counted``: what all objects take was just counted.
+        ``ahead``: they are not needed yet, so no block is broken up for them. ``counted``: what
+        all objects take was just counted.
         """
         over = self.area.used + nbytes - self.area.limit
         if over > 0:
-            self._evict(over + min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES))
+            slack = min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES)
+            if self._in_blocks():
+                slack = slack // BLOCK_NBYTES * BLOCK_NBYTES
+            self._evict(over + slack)
+            over = self.area.used + nbytes - self.area.limit
+            if over > 0 and not ahead:
+                self._break_up(over)
         if self.area.soft or self.area.used + nbytes <= self.area.limit:
             return True
         if not counted:  # the sum may be wrong
             self.area.miscounted = True
             self._recount()
-            return self.make_room(nbytes, counted=True)
+            return self.make_room(nbytes, ahead=ahead, counted=True)
         return False
 
     def _recount(self) -> None:
@@ -549,11 +560,11 @@ class BlockCache:
     def _files(self) -> list[BlockFile]:
         return [file for file in self._open.values() if not file.closed]
 
-    def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, or as many as can be freed. In the mutex.
+    def _in_blocks(self) -> bool:
+        return any(file.uses is not None and file.uses.blocks is not None for file in self._files())
 
-        What nobody has open goes first, then what is used farthest in the future.
-        """
+    def _evict(self, nbytes: int) -> None:
+        """Free ``nbytes``, or as many as can be freed without breaking up blocks. In the mutex."""
         goal = self.area.used - nbytes
         for name in self.area.others():
             if self.area.used <= goal:
@@ -562,29 +573,39 @@ class BlockCache:
                 self.area.drop(name)
             self.area.miscounted = True
             self._recount()
+        self._evict_farthest(goal, whole=True)
+
+    def _break_up(self, nbytes: int) -> None:
+        """Free ``nbytes`` of blocks in which something is pinned. In the mutex."""
+        if self._in_blocks():
+            self._evict_farthest(self.area.used - nbytes, whole=False)
+
+    def _evict_farthest(self, goal: int, *, whole: bool) -> None:
+        """Evict what is used farthest in the future, until ``goal`` bytes are used. In the mutex.
+
+        ``whole``: blocks as a whole, where whole blocks are fetched.
+        """
         files = self._files()
         if self.area.used <= goal or not files:
             return
-        candidates = [file.candidates() for file in files]
-        which = np.repeat(np.arange(len(files)), [len(groups) for groups, _ in candidates])
-        groups = np.concatenate([groups for groups, _ in candidates])
+        candidates = [file.candidates(_GRAIN, whole=whole) for file in files]
+        which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _ in candidates])
+        pieces = np.concatenate([pieces for pieces, _ in candidates])
         distance = np.concatenate([distance for _, distance in candidates])
         # Each has a cell at least. Sorting all of them would take seconds for a large store.
-        most = min(len(groups), -(-(self.area.used - goal) // CELL))
-        least = np.partition(distance, -most)[-most] if most else 0
-        farthest = np.flatnonzero(distance >= least)
-        # Those that are used at the same time, such as the groups of a block, in their order.
+        most = min(len(pieces), -(-(self.area.used - goal) // CELL))
+        farthest = np.argpartition(distance, -most)[-most:] if most else which
         order = farthest[np.argsort(-distance[farthest], kind="stable")]
         counts = np.zeros(len(order), np.int64)
         for number, file in enumerate(files):
             mine = which[order] == number
-            counts[mine] = file.there(groups[order[mine]])
+            counts[mine] = file.there(pieces[order[mine]], whole=whole)
         enough = int(np.searchsorted(np.cumsum(counts) * CELL, self.area.used - goal)) + 1
         chosen = order[:enough]
         for number, file in enumerate(files):
-            evicted = groups[chosen[which[chosen] == number]]
+            evicted = pieces[chosen[which[chosen] == number]]
             if len(evicted):
-                file.evict(evicted)
+                file.evict(evicted, whole=whole)
 
 
 # Of a parent too: its areas must never be closed, see ``area.py``.

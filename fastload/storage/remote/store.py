@@ -22,7 +22,7 @@ from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
 from ..wrapped import WrappedStore
 from .area import unusable
-from .blocks import CELL, GROUP, BlockFile, Uses, cells_of
+from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
 from .cache import BlockCache, Hold, LostFiles, Ranges, cache_for, let_go
 from .counters import RemoteCounters
 from .finding import Finder, cache_names
@@ -433,17 +433,19 @@ class RemoteStore(WrappedStore):
             if file is None:
                 continue
             at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
-            offset, nbytes, position = spans.offset[at], spans.nbytes[at], positions[at]
+            offset, nbytes = spans.offset[at], spans.nbytes[at]
             if blocks and not self.inner.remote:
-                some = _first_and_last(2 * (offset // BLOCK_NBYTES) + (position >= length))
-                begin, end = (edge[offset[some] // BLOCK_NBYTES] for edge in self._blocks(number))
-                offset, nbytes, position = begin, end - begin, position[some]
-            begin = offset // (CELL * GROUP)
-            several = (offset + nbytes - 1) // (CELL * GROUP) - begin + 1
-            starts = np.cumsum(several) - several
-            groups = np.repeat(begin - starts, several) + np.arange(int(several.sum()))
-            position = np.repeat(position, several)
-            uses = Uses.of(groups, position, file.groups, length=length, most=most)
+                whole = Blocks(*self._blocks(number))
+                pieces, count = offset // BLOCK_NBYTES, len(whole)
+                position = positions[at]
+            else:
+                begin = offset // (CELL * GROUP)
+                several = (offset + nbytes - 1) // (CELL * GROUP) - begin + 1
+                starts = np.cumsum(several) - several
+                pieces = np.repeat(begin - starts, several) + np.arange(int(several.sum()))
+                whole, count = None, file.groups
+                position = np.repeat(positions[at], several)
+            uses = Uses.of(pieces, position, count, length=length, most=most, blocks=whole)
             with here.cache.area.mutex():
                 file.uses, file.now = uses, 0
 
@@ -545,10 +547,3 @@ class RemoteStore(WrappedStore):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.counters = RemoteCounters()
-
-
-def _first_and_last(values: np.ndarray) -> np.ndarray:
-    """Where each value is first and where it is last, ascending."""
-    first = np.unique(values, return_index=True)[1]
-    last = len(values) - 1 - np.unique(values[::-1], return_index=True)[1]
-    return np.union1d(first, last)
