@@ -46,7 +46,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import StoreError
-from .._crc import crc32c_of_file
+from .._crc import crc32c_blocks, crc32c_of_file
 from .._read import open_regular
 from .area import Area, DiskArea, punch, remove
 from .service import RemoteObject
@@ -89,6 +89,11 @@ def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
     cells = np.repeat(first - starts, count) + np.arange(total)
     distinct: np.ndarray = np.unique(cells)
     return distinct
+
+
+def checksums(data: bytes | memoryview) -> np.ndarray:
+    """CRC32C of each cell of ``data``, uint32."""
+    return crc32c_blocks(data, CELL)
 
 
 class SharedMap:
@@ -543,6 +548,10 @@ class BlockFile:
 
     def has(self, cells: np.ndarray) -> bool:
         return bool((self.state[cells] == THERE).all())
+
+    @property
+    def present(self) -> int:
+        return int((self.state == THERE).sum())
 
 
 def _crc_offset(cells: int) -> int:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import functools
 import os
 import threading
 import time
@@ -31,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
-from .._crc import crc32c_blocks
 from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
@@ -42,6 +40,7 @@ from .blocks import (
     GROUP,
     THERE,
     BlockFile,
+    checksums,
     index_nbytes,
     recount,
     recover,
@@ -289,13 +288,12 @@ class BlockCache:
         origin = hold.origin
         new = [fetch for fetch in hold.fetches if fetch.request is None and not fetch.done]
         for number, fetch in enumerate(new):
-            what, begin = fetch.file.what, fetch.first * CELL
-            end = min(fetch.stop * CELL, what.nbytes)
+            file = fetch.file
             fetch.request = Request(
                 origin,
-                what.url,
-                functools.partial(origin.service.read, what, begin, end),
-                end - begin,
+                file.what,
+                fetch.first * CELL,
+                min(fetch.stop * CELL, file.nbytes),
                 deliver=lambda data, fetch=fetch: self._deliver(fetch, data),  # type: ignore[misc]
                 fail=lambda error, fetch=fetch: self._end(fetch, error),  # type: ignore[misc]
             )
@@ -324,7 +322,7 @@ class BlockCache:
             file.writers += 1  # so that its descriptor is not closed, and used for another file
         try:
             self._write(file, fetch.first, data)
-            sums = crc32c_blocks(data, CELL)
+            sums = checksums(data)
             with self.area.mutex():
                 if fetch in self._fetches.get(file, ()):
                     file.publish(fetch.first, fetch.stop, sums)

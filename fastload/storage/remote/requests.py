@@ -33,7 +33,6 @@ import dataclasses
 import functools
 import heapq
 import itertools
-import math
 import os
 import random
 import threading
@@ -44,7 +43,7 @@ from typing import Any, TypeVar
 from ..._base.timeline import gauge
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .counters import RemoteCounters
-from .service import Changed, Permanent, Service
+from .service import Changed, Permanent, RemoteObject, Service
 from .urls import RemoteUrl, redacted
 
 _ATTEMPTS = 8
@@ -75,24 +74,25 @@ class Origin:
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """One range of an object, or a question of no bytes.
+    """One range of an object.
 
     Attributes:
-        url: of the object, for messages.
-        send: makes one attempt.
-        nbytes: of the range.
-        deliver: called once with the answer, on any thread.
+        deliver: called once with the bytes, on any thread.
         fail: called instead with a StoreError, on any thread.
     """
 
     origin: Origin
-    url: RemoteUrl
-    send: Callable[[], Awaitable[Any]]
-    nbytes: int
-    deliver: Callable[[Any], None]
+    what: RemoteObject
+    start: int
+    stop: int
+    deliver: Callable[[bytes | memoryview], None]
     fail: Callable[[Exception], None]
     cancelled: bool = False
     task: asyncio.Task[None] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
 
 
 class RequestPace:
@@ -196,6 +196,7 @@ class Requests:
         # Reentrant: a store may be deleted, and its requests cancelled, in the middle of anything.
         self._lock = threading.RLock()
         self._waiting: list[tuple[float, int, Request]] = []
+        self._calls: collections.deque[Callable[[], Awaitable[None]]] = collections.deque()
         self._number = itertools.count()
         self._active: set[asyncio.Task[Any]] = set()
         self._sending = self._sending_nbytes = 0  # ranges that were begun and have no answer yet
@@ -233,12 +234,22 @@ class Requests:
                 loop.call_soon_threadsafe(request.task.cancel)
 
     def call(
-        self, send: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin
+        self, make: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin
     ) -> concurrent.futures.Future[_T]:
-        """The answer to a question, before all ranges."""
+        """The result of the coroutine that ``make`` returns, repeated as requests are."""
+        self.check()
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        asked = Request(origin, url, send, 0, future.set_result, future.set_exception)
-        self.send(asked, -math.inf)
+
+        async def run() -> None:
+            try:
+                future.set_result(await self._insist(make, url, origin, 0))
+            except asyncio.CancelledError:
+                future.set_exception(StoreError("reading was ended", path=url.shown))
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                future.set_exception(error)
+
+        self._calls.append(run)
+        self._run()
         return future
 
     def close(self) -> None:
@@ -292,51 +303,66 @@ class Requests:
                 except asyncio.TimeoutError:
                     pass
                 with self._lock:
-                    idle = not self._waiting or self._ending
-                    if idle and not self._active and not wake.is_set():
+                    idle = not self._waiting and not self._calls
+                    if (idle or self._ending) and not self._active and not wake.is_set():
                         self._thread = self._loop = self._wake = None
                         return
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._calls:
+            self._begin(loop, self._calls.popleft()())
         while True:
             with self._lock:
                 while self._waiting and self._waiting[0][2].cancelled:
                     heapq.heappop(self._waiting)
                 if not self._waiting:
                     return
-                request = self._waiting[0][2]
-                nbytes = self._sending_nbytes + request.nbytes
-                if request.nbytes and not self.pace.room(self._sending, nbytes):
+                nbytes = self._sending_nbytes + self._waiting[0][2].nbytes
+                if not self.pace.room(self._sending, nbytes):
                     return
-                heapq.heappop(self._waiting)
+                _, _, request = heapq.heappop(self._waiting)
             self._sending, self._sending_nbytes = self._sending + 1, nbytes
-            task = request.task = loop.create_task(self._serve(request))
-            self._active.add(task)
-            task.add_done_callback(functools.partial(self._done, request.nbytes))
+            request.task = self._begin(loop, self._serve(request))
+            request.task.add_done_callback(functools.partial(self._sent, request.nbytes))
 
-    def _done(self, nbytes: int, task: asyncio.Task[None]) -> None:
-        self._active.discard(task)
+    def _sent(self, nbytes: int, _: object) -> None:
         self._sending, self._sending_nbytes = self._sending - 1, self._sending_nbytes - nbytes
-        if self._wake is not None:
-            self._wake.set()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, work: Awaitable[None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            await work
+
+        task = loop.create_task(run())
+        self._active.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._active.discard(task)
+            if self._wake is not None:
+                self._wake.set()
+
+        task.add_done_callback(done)
+        return task
 
     async def _serve(self, request: Request) -> None:
-        nbytes, origin = request.nbytes, request.origin
+        what, nbytes, origin = request.what, request.nbytes, request.origin
         try:
-            answer = await self._insist(request.send, request.url, origin, nbytes)
-            if nbytes:
-                origin.counters.add(nbytes=len(answer))
-                self._gauge(nbytes=len(answer))
-                waiting = len(self._waiting) > 0
-                self.pace.answered(len(answer), waiting=waiting, in_flight=self._sending)
+            data = await self._insist(
+                lambda: origin.service.read(what, request.start, request.stop),
+                what.url,
+                origin,
+                nbytes,
+            )
+            origin.counters.add(nbytes=len(data))
+            self._gauge(nbytes=len(data))
+            self.pace.answered(len(data), waiting=len(self._waiting) > 0, in_flight=self._sending)
             if not request.cancelled:
                 # Not cancelled half way: the bytes are there, and writing them takes no time.
                 await asyncio.shield(
-                    asyncio.get_running_loop().run_in_executor(None, request.deliver, answer)
+                    asyncio.get_running_loop().run_in_executor(None, request.deliver, data)
                 )
         except asyncio.CancelledError:
             if not request.cancelled:
-                request.fail(StoreError("reading was ended", path=request.url.shown))
+                request.fail(StoreError("reading was ended", path=what.url.shown))
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             request.fail(error)
 
