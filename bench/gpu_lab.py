@@ -416,14 +416,9 @@ def to_device() -> None:
 
 
 def dali() -> None:
-    """DALI as fastload feeds it: whole images, by shares of the JPEG engine."""
-    from fastload._engine.nvidia import dali as engine
-
-    for load in (0.65, 0.0, 1.0) if CUDA else (0.65,):
-        if left() > 6:
-            with mock.patch.object(engine, "HW_DECODER_LOAD", load):
-                loader = loader_of("jpeg", **on_device(engine="dali"))
-                say(hw_decoder_load=load, **rate(loader, 3))
+    """DALI as fastload feeds it: whole images."""
+    if left() > 6:
+        say(**rate(loader_of("jpeg", **on_device(engine="dali")), 3))
 
 
 def dali_boxes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
@@ -16,7 +17,7 @@ from .._base.machine.cpu import available
 from .._base.machine.load import Others
 from ..errors import DecodeError, MissingDependencyError, UsageError
 from ..hints import Encoding
-from ..storage import Batch, open_writer
+from ..storage import Batch, open_store, open_writer
 from . import _arrays, _split
 from ._chunk import Chunk, read_chunk
 from ._encoders import ENCODINGS, make_encoder
@@ -104,7 +105,7 @@ def estimate(
     estimates: list[Estimate] = []
     good, reason = np.delete(np.arange(len(opened)), list(opened.faults)), "it is empty"
     count = min(len(good), _SAMPLED)
-    with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fastload-") as folder, contextlib.ExitStack() as stack:
         loaders = []
         for name in ENCODINGS if encode is None else (encode,):
             try:
@@ -123,7 +124,7 @@ def estimate(
                 reason = chunk.failed[0][1] if chunk.failed else reason
                 continue
             count = min(count, max(1, int(_PIXELS / chunk.sizes.prod(1).mean())))
-            load = _loader(opened, chunk, threads, os.path.join(folder, f"{name}.lmdb"))
+            load = _loader(opened, chunk, threads, os.path.join(folder, f"{name}.lmdb"), stack)
             loaders.append(load)
             scale = len(opened) / done
             estimates.append(
@@ -151,14 +152,21 @@ def estimate(
     return tuple(sorted(measured, key=lambda one: -one.load_images_per_s))
 
 
-def _loader(source: PackSource, chunk: Chunk, threads: int, path: str) -> Callable[[int], float]:
-    """Loads the records of ``chunk`` as a batch, for an epoch; returns the seconds it took."""
+def _loader(
+    source: PackSource, chunk: Chunk, threads: int, path: str, stack: contextlib.ExitStack
+) -> Callable[[int], float]:
+    """Loads the records of ``chunk`` by the engine, for an epoch; returns the seconds it took."""
     from torchvision.transforms import v2
 
-    from .._loader import FastLoader
+    from .._base.slabs import SlabRing
+    from .._engine.image_engine import EngineOptions
+    from .._engine.registry import make_engine
+    from .._transforms.recognise import Plan, recognise
 
     side = int(min(_SIDE, chunk.sizes.min()))
     steps = [v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    plan = recognise(v2.Compose(steps))
+    assert isinstance(plan, Plan)  # all these transforms are recognised
     with open_writer(path) as writer:
         writer.extend(
             Batch(
@@ -170,15 +178,15 @@ def _loader(source: PackSource, chunk: Chunk, threads: int, path: str) -> Callab
                 crc32c=chunk.crc32c,
             )
         )
-    loader = FastLoader(
-        path, batch_size=len(chunk.data), transform=v2.Compose(steps), num_workers=threads, seed=0
-    )
+    store = stack.enter_context(open_store(path))
+    options = EngineOptions(threads=threads, ring=SlabRing(2), check_crc="never")
+    decoder, user = make_engine("auto", store, plan, options), object()
+    decoder.acquire(user)
+    stack.callback(decoder.release, user)
 
     def load(epoch: int) -> float:
-        loader.set_epoch(epoch)
         begin = time.perf_counter()
-        for _ in loader:
-            pass
+        decoder.submit(np.arange(len(store)), seed=0, epoch=epoch).result()
         return time.perf_counter() - begin
 
     return load

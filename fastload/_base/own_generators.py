@@ -99,7 +99,11 @@ def _restorer(generator: Any) -> Callable[[], object]:
 def _is_generator(part: object) -> bool:
     # Not a constant: NumPy imports its own when they are first asked for, which takes 5 ms.
     numpys = np.random.Generator, np.random.RandomState
-    return isinstance(part, (random.Random, torch.Generator, *numpys)) and _has_state(part)
+    if not issubclass(type(part), (random.Random, torch.Generator, *numpys)):
+        return False
+    # the global ones, as in ``from random import randint``: ``randomness.py`` has these
+    shared = part is random.seed.__self__ or part is torch.default_generator  # type: ignore[attr-defined]
+    return not shared and _has_state(part)
 
 
 class OwnSeeds:
@@ -134,25 +138,27 @@ def _parts(owners: Iterable[object], wanted: Callable[[object], bool]) -> Iterat
     # Looked at last, since one function may lead to many others.
     functions = [getattr(type(owner), name, None) for owner in left for name in _CALLED]
     while (left or functions) and len(seen) < _MOST:
-        part = left.pop() if left else functions.pop()
-        if isinstance(part, _DATA) or id(part) in seen:
+        part: Any = left.pop() if left else functions.pop()
+        kind = type(part)  # isinstance also asks the object, which may be a stand-in
+        if issubclass(kind, _DATA) or id(part) in seen:
             continue
         seen.add(id(part))
         if wanted(part):
             yield part
-        elif isinstance(part, (list, tuple)):
+        elif issubclass(kind, (list, tuple)):
             left += part if len(part) <= _LARGEST else ()
-        elif isinstance(part, dict):
+        elif issubclass(kind, dict):
             left += part.values() if len(part) <= _LARGEST else ()
-        elif isinstance(part, types.MethodType):
+        elif issubclass(kind, types.MethodType):
             left.append(part.__self__)
             functions.append(part.__func__)
-        elif isinstance(part, functools.partial):
+        elif issubclass(kind, functools.partial):
             left += [part.func, part.args, part.keywords]
-        elif isinstance(part, types.FunctionType):
+        elif issubclass(kind, types.FunctionType):
             functions += _named_in(part)
         else:
-            left += getattr(part, "__dict__", {}).values()
+            with contextlib.suppress(Exception):
+                left += getattr(part, "__dict__", {}).values()
 
 
 _CALLED = ("__getitem__", "__getitems__", "__iter__", "__call__")

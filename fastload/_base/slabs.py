@@ -180,6 +180,9 @@ class SlabRing:
             # batch has reached costs nothing.
             best = _MappedSlab(_rounded(nbytes) if self._divided else max(nbytes, largest))
             self._slabs.append(best)
+        elif best.wiped:  # another thread is forking: a child gets this batch
+            best.wiped = False
+            best.advise(_MADV_KEEPONFORK)
         elif best.forked and not self.steady:
             best.advise(mmap.MADV_DONTNEED)  # fresh pages are cheaper than copies of those
         best.forked = False
@@ -249,7 +252,7 @@ class _MappedSlab(Slab):
     """
 
     leased = free_since = 0
-    forked = False
+    forked = wiped = False
 
     def __init__(self, nbytes: int) -> None:
         self._map = _allocate(nbytes)
@@ -263,23 +266,33 @@ class _MappedSlab(Slab):
 # --- forks ----------------------------------------------------------------------------------------
 
 
-def _mapped_slabs() -> Iterator[_MappedSlab]:
+def _live_rings() -> Iterator[SlabRing]:
     for reference in _rings.valuerefs():  # one call in C: other threads may make rings meanwhile
         ring = reference()
-        yield from [] if ring is None else list(ring._slabs)
+        if ring is not None:
+            yield ring
 
 
 def _before_fork() -> None:
-    for slab in _mapped_slabs():
-        if slab.free():
-            slab.advise(_MADV_WIPEONFORK)
-        else:
-            slab.forked = True
+    for ring in _live_rings():
+        locked = ring._lock.acquire(blocking=False)  # else another thread leases: all are shared
+        try:
+            for slab in list(ring._slabs):
+                if locked and slab.free():
+                    slab.wiped = True
+                    slab.advise(_MADV_WIPEONFORK)
+                else:
+                    slab.forked = True
+        finally:
+            if locked:
+                ring._lock.release()
 
 
 def _after_fork() -> None:
-    for slab in _mapped_slabs():  # children forked later need the batches that are there then
-        slab.advise(_MADV_KEEPONFORK)
+    for ring in _live_rings():
+        for slab in list(ring._slabs):  # children forked later need the batches that are there then
+            slab.wiped = False
+            slab.advise(_MADV_KEEPONFORK)
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

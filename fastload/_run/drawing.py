@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import weakref
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
@@ -190,22 +191,28 @@ class _Shuffle(IndexBatches):
     """
 
     def __init__(self, sampler: RandomSampler, size: int, drop_last: bool) -> None:
-        super().__init__(self._drawn(), Batches(NOTHING, size, drop_last))
+        # The generator does not keep this, or only the garbage collector would free the order.
+        super().__init__(_Shuffle._drawn(weakref.ref(self)), Batches(NOTHING, size, drop_last))
         self._sampler = sampler
         self._size = size
         self._n = 0
         self._ends: torch.Generator | None = None  # draws once more at the end
 
-    def _drawn(self) -> Iterator[np.ndarray]:
+    @staticmethod
+    def _drawn(shuffle: weakref.ref[_Shuffle]) -> Iterator[np.ndarray]:
         """The batches; the end is drawn by ``asked``."""
+        self = shuffle()
+        assert self is not None, "it asks for them"
         self._n = len(self._sampler.data_source)
         self._ends = generator = self._sampler.generator
         if generator is None:
             generator = torch.Generator()
             generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
         order = torch.randperm(self._n, generator=generator, device=generator.device)
-        self.known.indices = order.cpu().numpy()
-        yield from self.known
+        known = self.known
+        known.indices = order.cpu().numpy()
+        del self
+        yield from known
 
     def batches_asked_for(self) -> Iterator[np.ndarray]:
         """The batches, each drawn when torch asks for it."""

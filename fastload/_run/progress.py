@@ -10,6 +10,7 @@ counted.
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 import inspect
 import operator
@@ -243,7 +244,7 @@ class Progress:
         """The checkpoint. Everything but the states of user objects can be written as JSON."""
         # Called between batches, when CPU caches are cold, so it touches as little as possible.
         if self._fixed is None:
-            order = self.facts._asdict()
+            order = copy.deepcopy(self.facts._asdict())
             if self.facts.seed is not None:
                 order["seed"] = int(self.facts.seed)  # of numpy: no JSON
             self._fixed = {

@@ -6,6 +6,7 @@ import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
+from random import randint
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,21 @@ def test_attributes_are_found_beside_functions_that_lead_to_many_others() -> Non
     first = generator.random()
     before.restore()
     assert generator.random() == first
+
+
+class NotThereNow:
+    """A stand-in that raises for whatever it is asked, as Flask's outside of a request."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("working outside of a request")
+
+
+AWAY = NotThereNow()
+
+
+def test_neither_stand_ins_nor_global_generators_are_a_datasets_own() -> None:
+    owner = [lambda image: randint(0, AWAY.most), AWAY, torch.default_generator]
+    assert OwnGenerators().states(owner).own == []
 
 
 def test_what_has_no_state_is_left_alone() -> None:

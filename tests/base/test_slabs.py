@@ -263,6 +263,18 @@ def test_children_read_the_batches_that_were_kept_whenever_they_are_forked():
     assert ring.allocations == 3
 
 
+def test_a_batch_that_is_leased_while_another_thread_forks_is_in_the_child():
+    ring = SlabRing(1)
+    lease(ring)
+    slabs._before_fork()  # the fork itself waits for the hook of somebody else
+    batch = lease(ring)
+    child = os.fork()
+    if not child:
+        os._exit(not (batch.numpy().view(np.uint8) == 7).all())
+    assert ring.allocations == 1
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @pytest.mark.skipif(not hasattr(mmap, "MADV_DONTFORK"), reason="a system without MADV_DONTFORK")
 def test_a_forked_child_does_not_touch_its_parents_pinned_slabs():
     """Pinned memory is not mapped in a child: to write there would kill it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -203,6 +204,18 @@ def test_an_epoch_of_single_samples_begins_without_an_object_for_each():
     next(order)
     assert len(gc.get_objects()) < before + 1000
     assert len(order.known) == 1_000_000
+
+
+def test_an_order_that_was_left_early_goes_with_the_last_reference_to_it():
+    order = index_batches(BatchSampler(RandomSampler(range(100)), 10, False))
+    next(order)
+    known = weakref.ref(order.known)
+    gc.disable()
+    try:
+        del order
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_the_dataset_follows_the_epoch_of_its_sampler(store):

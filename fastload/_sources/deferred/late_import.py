@@ -12,6 +12,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class LateImport(importlib.abc.MetaPathFinder):
@@ -36,6 +37,8 @@ class LateImport(importlib.abc.MetaPathFinder):
         if fullname != self._name:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
+            if not hasattr(finder, "find_spec"):
+                continue  # an old one, which Python itself passes over
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
@@ -50,6 +53,9 @@ class _Loader(importlib.abc.Loader):
     def __init__(self, loader: importlib.abc.Loader, imported: Callable[[], None]) -> None:
         self._loader = loader
         self._imported = imported
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # of one that is asked for the module's source, say
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self._loader.create_module(spec)

@@ -142,11 +142,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "imported_late"
 
 
-def test_a_late_import_is_seen_once_it_is_complete_and_keeps_its_loader(module: str) -> None:
+def test_a_late_import_is_seen_once_it_is_complete_and_keeps_its_loader(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [object(), *sys.meta_path])  # a finder of old
     seen: list[types.ModuleType] = []
     late = LateImport(module, lambda: seen.append(sys.modules[module]))
     late.watch(True)
     try:
+        found = importlib.util.find_spec(module)
+        assert found is not None and "value" in found.loader.get_source(module)
         made = importlib.import_module(module)
     finally:
         late.watch(False)
