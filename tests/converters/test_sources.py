@@ -971,8 +971,8 @@ def test_encodings_are_loaded_in_turn(tmp_path: Path, monkeypatch: pytest.Monkey
     turns: list[tuple[str, int]] = []
     made = _estimate._loader
 
-    def loader(source: Any, chunk: Any, threads: int, store: str) -> Any:
-        load = made(source, chunk, threads, store)
+    def loader(source: Any, chunk: Any, threads: int, store: str, stack: Any) -> Any:
+        load = made(source, chunk, threads, store, stack)
 
         def told(epoch: int) -> float:
             turns.append((Path(store).stem, epoch))
