@@ -181,8 +181,8 @@ class SlabRing:
             best = _MappedSlab(_rounded(nbytes) if self._divided else max(nbytes, largest))
             self._slabs.append(best)
         elif best.wiped:  # another thread is forking: a child gets this batch
-            best.wiped = False
             best.advise(_MADV_KEEPONFORK)
+            best.wiped = False  # last: Ctrl-C may come between the two
         elif best.forked and not self.steady:
             best.advise(mmap.MADV_DONTNEED)  # fresh pages are cheaper than copies of those
         best.forked = False
@@ -249,6 +249,7 @@ class _MappedSlab(Slab):
         leased: the number of its last lease.
         free_since: the number of the lease that first found it free again; 0: none did.
         forked: whether a child was forked while it was leased, and got its pages.
+        wiped: whether a child that is being forked finds zeros there.
     """
 
     leased = free_since = 0
@@ -291,8 +292,8 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     for ring in _live_rings():
         for slab in list(ring._slabs):  # children forked later need the batches that are there then
-            slab.wiped = False
             slab.advise(_MADV_KEEPONFORK)
+            slab.wiped = False
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
