@@ -173,6 +173,7 @@ class Choice:
         self._expected = 0  # samples of this epoch, if that is known
         self._made = 0  # those so far
         self._warm = 0  # the process that has made a batch over deferred images
+        self._process = 0  # the one that has made a batch, in either way
         self._filled = False
         self._turns: _Turns | None = None
 
@@ -250,9 +251,17 @@ class Choice:
         return self.eager
 
     def _due(self) -> bool:
-        if not self.measures or self._left > 0:
+        if not self.measures or self._left > 0 or (self._then and self._first):
             return False
         return self._asked or self.eager or (self._batches >= _WARM and not self._whole)
+
+    @property
+    def _first(self) -> bool:
+        """Whether this process makes its first batch, which takes up to twice as long as others.
+
+        Workers may be new in each epoch.
+        """
+        return self._process != os.getpid()
 
     def takes_turns(self, samples: int) -> bool:
         """Whether samples of this batch, which is run over deferred images, take turns."""
@@ -279,12 +288,15 @@ class Choice:
         """What so many samples took in this process that were made without deferring."""
         if not self.measures or not samples:
             return Spent()
-        return Spent(eager=samples, eager_ns=0 if self._warms_up else _now() - begin_ns)
+        left_out = self._warms_up or (self._first and not self.waits)
+        self._process = os.getpid()
+        return Spent(eager=samples, eager_ns=0 if left_out else _now() - begin_ns)
 
     def spent(self, samples: int, begin_ns: int) -> Spent:
         """The same of a batch that was run over deferred images."""
         if not self.measures or not samples:
             return Spent()
+        self._process = os.getpid()
         if self._warms_up:
             return Spent(samples)
         turns, ns = self._turns, _now() - begin_ns
@@ -332,7 +344,7 @@ class Choice:
         if (tried and not self._trying) or (both and not self._then and self._batches > 1):
             self._compare(max(self._tried, 1))
             self._tried = 0
-        elif not tried and (spent.eager or spent.deferred):
+        elif not tried and (spent.eager_ns or spent.deferred_ns):
             self._look(spent)
 
     def filled(self, samples: int, ns: int) -> None:

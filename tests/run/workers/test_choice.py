@@ -5,11 +5,12 @@ The clock is not the machine's: datasets say what each of their samples takes.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -136,6 +137,29 @@ def test_workers_of_the_next_epoch_know_what_those_before_have_measured(
     loader = FastLoader(Measured(photos, 64, eager_ns=500), size, num_workers=2)
     deferred(loader)
     assert deferred(loader) <= 8
+
+
+class Cold(Measured):
+    """The first samples of each process take longer: what they touch is there once for all."""
+
+    made: ClassVar[dict[int, int]] = {}  # by process
+
+    def __getitem__(self, i: int) -> Any:
+        self.made[os.getpid()] = made = self.made.get(os.getpid(), 0) + 1
+        if made <= 16:
+            CLOCK.ns += 500
+        return super().__getitem__(i)
+
+
+def test_a_worker_that_begins_slowly_has_nothing_measured_anew(photos: list[Path]) -> None:
+    loader = FastLoader(Cold(photos, 160, eager_ns=500), 16, num_workers=2)
+    known = []
+    for _ in range(4):
+        deferred(loader)
+        assert loader._resources.choice is not None
+        known.append(loader._resources.choice.eagerly.samples)
+    assert known == sorted(known)
+    assert known[-1] > 400  # of 640
 
 
 @pytest.mark.parametrize("asks", [False, True])
