@@ -20,6 +20,7 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 from typing_extensions import override
 
 from ..._base import randomness
+from ..._base.machine import memory
 from ..config import LoaderConfig
 from ..drawing import ENDED, IndexCounter
 from ..epoch_plan import EpochPlan
@@ -60,6 +61,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         self._epoch = plan.progress.epoch
         self._drawn = self._given = 0  # index batches, and those in outcomes
         self._ended = self._closed = False
+        memory.keep_freed()
         if fetcher.resumable is not None:
             workers = plan.progress.positions.workers
             workers += [] if workers else [Position()]

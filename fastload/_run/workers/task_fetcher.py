@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, get_worker_info
 
-from ..._base.machine import cpu
+from ..._base.machine import cpu, memory
 from ..._base.shared_slabs import Mapped
 from .fetch import Fetcher, Wanted
 from .tasks import SentOutcome, Task
@@ -93,5 +93,6 @@ class WorkerInit:
         # get_worker_info().dataset must be the user's dataset, not the TaskFetcher that wraps it.
         object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
         cpu.one_thread()
+        memory.keep_freed()
         if self._user_init is not None:
             self._user_init(worker_id)
