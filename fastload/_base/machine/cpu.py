@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from . import cgroup, ranks
 
@@ -20,10 +21,9 @@ _WAITING_NS = 10_000_000
 _LAUNCHING = 2  # CPUs for the threads that keep a device busy. With 14 of 16, none had to wait.
 
 _SCHEDSTAT = "/proc/thread-self/schedstat"
-_MAPS = Path("/proc/self/maps")
 
 # OpenMP libraries of GCC, Intel and LLVM. Wheels bundle their own, with a hash in the name.
-_OPENMP = re.compile(r"/.*/lib(?:gomp|iomp5|omp)[-.][^/\n]*$", re.MULTILINE)
+_OPENMP = re.compile(r"/.*/lib(?:gomp|iomp5|omp)[-.][^/]*")
 
 # Environment variables that OpenCV and OpenMP read when they are loaded.
 _COUNTS = ("OPENCV_FOR_THREADS_NUM", "OMP_NUM_THREADS")
@@ -136,9 +136,29 @@ def one_thread() -> None:
         # 0 runs on the calling thread and keeps the pool. 1 would join the pool's threads, which a
         # forked process does not have, and hang.
         sys.modules["cv2"].setNumThreads(0)
-    try:
-        loaded = set(_OPENMP.findall(_MAPS.read_text()))
-    except OSError:
-        return  # not Linux; torch limits its own OpenMP
-    for path in loaded:
+    for path in filter(_OPENMP.fullmatch, _libraries()):
         ctypes.CDLL(path).omp_set_num_threads(1)
+
+
+class _Library(ctypes.Structure):
+    """The first fields of ``dl_phdr_info``, in dl_iterate_phdr(3)."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
+
+
+def _libraries() -> set[str]:
+    """Paths of the shared libraries that this process has loaded; empty where nobody can say.
+
+    /proc/self/maps has them, too, but takes 2 ms where torch is loaded, in each worker.
+    """
+    paths: set[str] = set()
+
+    def add(library: Any, size: int, data: None) -> int:
+        paths.add(os.fsdecode(library.contents.name or b""))
+        return 0
+
+    iterate = getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
+    if iterate is not None:
+        arguments = ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p
+        iterate(ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(add), None)
+    return paths

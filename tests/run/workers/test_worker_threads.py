@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from fastload import FastLoader
 from fastload._base.machine import cpu
 
-_OPENMP = set(cpu._OPENMP.findall(cpu._MAPS.read_text()))
+_OPENMP = {path for path in cpu._libraries() if cpu._OPENMP.fullmatch(path)}
 
 
 class Counts(Dataset):
