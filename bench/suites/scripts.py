@@ -33,6 +33,7 @@ from fastload import FastLoader
 _ALL = {**SCRIPTS, **UNTUNED}
 
 _PHOTOS = 600
+_FEWER = 200  # for scripts that are measured both without and with workers
 
 
 class Scripts(Suite):
@@ -58,19 +59,23 @@ class Scripts(Suite):
             options.say(f"{variant}: {reason}")
             return [missing(reason=reason, **facts)]
         assert options.repos is not None
+        results = []
         try:
             with imported([options.repos / folder for folder in script.folders]):
-                result = _measured(script, options, facts)
+                for workers in (0, options.threads) if facts["untuned"] else (options.threads,):
+                    results.append(_measured(script, options, facts, workers))
         except Exception as error:  # someone else's code: the other scripts are measured
             options.say(f"{variant} failed:\n{traceback.format_exc()}")
             return [missing(reason=f"failed: {type(error).__name__}: {error}", **facts)]
-        setting = result["setting"]
-        options.say(
-            f"{variant}: {result['median']} times DataLoader ({result['min']} to {result['max']}), "
-            f"{setting['cpu']} times less CPU time; {setting['checked']}; "
-            f"{setting['engine']}, {' and '.join(map(str, setting['samples_per_s']))} samples/s"
-        )
-        return [result]
+        for result in results:
+            setting = result["setting"]
+            options.say(
+                f"{variant}, {setting['processes']} workers: {result['median']} times DataLoader "
+                f"({result['min']} to {result['max']}), {setting['cpu']} times less CPU time; "
+                f"{setting['checked']}; {setting['engine']}, "
+                f"{' and '.join(map(str, setting['samples_per_s']))} samples/s"
+            )
+        return results
 
 
 def _absent(script: Script, repos: Path | None) -> str:
@@ -90,15 +95,16 @@ def _absent(script: Script, repos: Path | None) -> str:
     return "; ".join(clones)
 
 
-def _measured(script: Script, options: Options, facts: dict[str, Any]) -> Row:
-    count = 24 if options.toy else _PHOTOS // (1 + script.heavy)
+def _measured(script: Script, options: Options, facts: dict[str, Any], workers: int) -> Row:
+    photos = _FEWER if facts["untuned"] else _PHOTOS
+    count = 24 if options.toy else photos // (1 + script.heavy)
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
     lay = lay_out_more if facts["untuned"] else lay_out
     root = lay(options.cache, images, say=options.say)
     said = io.StringIO()  # most say what they do while they make a dataset
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         made = script.make(Place(repos=options.repos or Path(), root=root, toy=options.toy))
-    workers = min(options.threads, 2) if options.toy else options.threads
+    workers = min(workers, 2) if options.toy else workers
     batch = min(script.batch, 8) if options.toy else script.batch
     arguments: dict[str, Any] = {
         **made.arguments,
@@ -160,14 +166,17 @@ def _checked(theirs: Any, ours: Any) -> str:
 
     Raises AssertionError if they differ in what FastLoader promises.
     """
-    iterators = []
-    for loader in (theirs, ours):
+    epochs = []
+    for loader in (theirs, ours):  # in turn: without workers they draw from the same generators
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)
-        iterators.append(iter(loader))
+        transform = getattr(loader.dataset, "transform", None)
+        if hasattr(transform, "set_random_seed"):  # Albumentations, which has its own generators
+            transform.set_random_seed(1)
+        epochs.append(list(loader))
     equal = True
-    for number, (one, other) in enumerate(zip_longest(*iterators)):
+    for number, (one, other) in enumerate(zip_longest(*epochs)):
         for expected, got in zip(_leaves(one), _leaves(other), strict=True):
             assert type(expected) is type(got), f"batch {number}: {type(expected)}, {type(got)}"
             if isinstance(expected, np.ndarray):
