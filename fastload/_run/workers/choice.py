@@ -251,7 +251,8 @@ class Choice:
         return self.eager
 
     def _due(self) -> bool:
-        if not self.measures or self._left > 0 or (self._then and self._first):
+        # Not in a worker's first batch, if it makes more.
+        if not self.measures or self._left > (-_LATE if self._then and self._first else 0):
             return False
         return self._asked or self.eager or (self._batches >= _WARM and not self._whole)
 
