@@ -128,8 +128,8 @@ class StoreSource(PackSource):
         if not without:
             return ""
         return (
-            f", because {len(without):,} of {len(self.keys):,} records have none, such as "
-            f"{self.keys[without[0]]!r}"
+            f", because {len(without):,} of {len(self.keys):,} records "
+            f"{'has' if len(without) == 1 else 'have'} none, such as {self.keys[without[0]]!r}"
         )
 
     def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray | None]:
