@@ -138,6 +138,7 @@ def test_records_in_several_pieces_are_joined(tmp_path: Path) -> None:
     store = open_store(path)
     assert data_of(path) == [record.data for record in given]
     assert data_of(path)[::-1] == list(read_records(store, np.arange(len(given))[::-1]))
+    assert {store.shown(file) for file in store.spans(np.arange(8)).file.tolist()} == {str(path)}
     again = pickle.loads(pickle.dumps(store))
     assert list(read_records(again, np.arange(8))) == [record.data for record in given]
     store.close()
