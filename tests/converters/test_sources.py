@@ -28,11 +28,13 @@ from torchvision import datasets
 import warm
 from fastload._tools.unpack import unpack
 from fastload.converters import _estimate, _overwrite, append, concat, estimate, pack
+from fastload.converters._open import open_source
 from fastload.converters._store_source import unique
 from fastload.converters._workplace import Workplace
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
 from storage.formats import CLASSES, PACKED, ROWS, Row, picture, pixels, records
+from storage.test_recordio import with_magic
 
 
 def data_of(store: Store) -> list[bytes]:
@@ -424,6 +426,15 @@ def test_append_sees_what_was_appended_while_it_waited_for_its_turn(
     monkeypatch.setattr(_overwrite.fcntl, "flock", late)
     append(path, tmp_path / "two.tar")
     assert [key[:3] for key in columns_of(path)["keys"][12::12]] == ["one", "two"]
+
+
+def test_a_recordio_with_records_in_pieces_is_the_same_source_whenever_it_is_opened(
+    tmp_path: Path,
+) -> None:
+    with open_writer(tmp_path / "a.rec") as writer:
+        writer.append(with_magic())
+    first, second = (open_source(tmp_path / "a.rec") for _ in range(2))
+    assert first.digest() == second.digest()
 
 
 def test_append_deletes_what_a_killed_one_had_written_of_the_next_sidecar(tmp_path: Path) -> None:
