@@ -21,7 +21,7 @@ from ..storage.concat import ConcatStore
 from ..storage.folder import FolderStore
 from ._beside import Beside
 from ._gather import Files, Gatherer
-from ._headers import image_size
+from ._headers import image_header
 from ._labels import Chosen, is_missing, labelled, warn_of_others
 from ._source import LabelsAndFields, PackSource, Sample, update_digest
 
@@ -272,7 +272,7 @@ class FolderSource(PackSource):
         """One sample, of an image and the files beside it. Raises DataError."""
         if isinstance(image, StoreError):
             raise image
-        size = image_size(image)
+        size, _ = image_header(image)
         fields = {}
         for name, data in beside.items():
             if isinstance(data, StoreError):
