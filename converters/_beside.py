@@ -271,7 +271,10 @@ def _add_beside(beside: Beside, store: FolderStore, suffix: str) -> bool:
             continue
         beside.left_out.remove(left_out)
         if not all_there:
-            reason = f"{count:,} of {len(paths):,} images have such a file: it is no field"
+            reason = (
+                f"{count:,} of {len(paths):,} images {'has' if count == 1 else 'have'} such a "
+                "file: it is no field"
+            )
             beside.left_out.append(dataclasses.replace(left_out, reason=reason))
         elif left_out.files > count:
             used = set(paths)

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import DecodeError, UsageError
 from ..hints import Encoding
 from ..storage import DCT, ENCODED, RAW
-from ._headers import image_size, jpeg_ends, opened
+from ._headers import image_header, opened
 from ._resize import Resize
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def examine(data: bytes, *, check: bool) -> tuple[int, int]:
     Only its header is read, and for a JPEG whether it has an end marker. A JPEG without one is
     decoded, because Pillow decides whether it is truncated. ``check``: every image is decoded.
     """
-    size = image_size(data)
-    if check or (data[:2] == b"\xff\xd8" and not jpeg_ends(data)):
+    size, ends = image_header(data)
+    if check or not ends:
         _decode(data, exif=False)
     return size
 

@@ -21,7 +21,8 @@ import numpy as np
 from .._base.keywords import names_nearest
 from .._base.machine.cpu import available
 from .._base.progress_bar import Progress, reporting
-from ..errors import DecodeError, StoreError, UsageError
+from .._tools.summary import describe_count
+from ..errors import StoreError, UsageError
 from ..hints import Compression, Encoding, OnPackError
 from ..storage import Store, Writer, open_store, open_writer
 from ..storage._local import is_url
@@ -34,7 +35,7 @@ from . import _arrays, _overwrite, _remote, _split, _turn
 from ._encoders import QUALITY, Encoder, make_encoder
 from ._labels import Chosen
 from ._open import open_source, part_of
-from ._report import PackedPart, PackReport, Skipped
+from ._report import PackedPart, PackReport, Skipped, no_images
 from ._resize import Resize
 from ._run import PackJob, Run
 from ._source import PackSource
@@ -302,9 +303,10 @@ def _pack(
         )
     if opened.faults and on_error == "raise":
         first, more = min(opened.faults), len(opened.faults) - 1
+        others = f" ({more:,} more {'is' if more == 1 else 'are'} wrong)" if more else ""
         raise StoreError(
-            f"{opened.faults[first]}{f' ({more:,} more are wrong)' if more else ''}: correct it, or"
-            " leave such images out with on_error='skip'",
+            f"{opened.faults[first]}{others}: correct it, or leave such images out with "
+            "on_error='skip'",
             path=opened.where(first),
             record=first,
         )
@@ -378,10 +380,7 @@ def _here(
         for job, writer, _ in writers:
             run.fill(writer, job.indices)
         if run.skipped and not any(len(writer) for _, writer, _ in writers):
-            raise DecodeError(
-                f"none of {len(run.skipped)} files is an image: {run.skipped[0].reason}",
-                path=run.skipped[0].path,
-            )
+            raise no_images(run.skipped)
         nbytes = [writer.nbytes for _, writer, _ in writers]
         for _, writer, _ in writers:
             writer.commit()
@@ -488,8 +487,8 @@ def _restarted(writer: Writer, begin: Callable[[], Writer]) -> Writer:
     if not len(writer):
         return writer
     warnings.warn(
-        f"{len(writer)} records of an interrupted run are dropped: an iterable dataset is packed "
-        "from its start",
+        f"what an interrupted run has packed ({describe_count(len(writer))}) is dropped: an "
+        "iterable dataset is packed from its start",
         stacklevel=3,
     )
     writer.abort(keep_partial=False)

@@ -32,7 +32,7 @@ from ..storage._shards import Sharding, ShardStart
 from ..storage._writer import PartialWriter
 from ..storage.shard_set import FinishedShard, ShardPlace, ShardSet, format_apart
 from ._encoders import Encoder
-from ._report import PackedPart, Skipped
+from ._report import PackedPart, Skipped, no_images
 from ._run import PackJob, Run
 from ._source import PackSource
 from ._url_shards import UrlShardSet
@@ -149,9 +149,7 @@ class RayTasks:
         shards = [one for of_store in made for one in of_store]
         failed = [one for shard in shards for one in Noted.from_json(shard.noted).skipped]
         if failed and not any(shard.records for shard in shards):
-            raise DecodeError(
-                f"none of {len(failed)} files is an image: {failed[0].reason}", path=failed[0].path
-            )
+            raise no_images(failed)
 
     def _committed(
         self,

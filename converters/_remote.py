@@ -75,25 +75,11 @@ def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
 def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of ``url``, and the path in it."""
     try:
-        import fsspec
+        from ..storage.remote import fsspec_service
     except ImportError as error:
         raise MissingDependencyError(f"URLs need fsspec: {install('remote')}") from error
-    try:
-        system, path = fsspec.core.url_to_fs(url, **(options.storage_options or {}))
-    except ImportError as error:  # fsspec says which package the protocol needs
-        from fsspec.registry import known_implementations
-
-        described = known_implementations.get(RemoteUrl(url).scheme, {})
-        package = str(described.get("class", "fsspec")).partition(".")[0]
-        line = type_next(f"pip install {package}") if package != "fsspec" else ""
-        raise MissingDependencyError(
-            f"{url!r}: {error} (packed stores are read without it; folders, lists and destinations "
-            f"need it){line}"
-        ) from error
-    except (ValueError, TypeError) as error:  # TypeError: an option that it does not know
-        said = redacted(str(error), RemoteUrl(url), options.secrets())
-        raise UsageError(f"{url!r}: {said}") from None
-    return system, str(path).rstrip("/")
+    system, path = fsspec_service.file_system(RemoteUrl(url), options.storage_options or {})
+    return system, path.rstrip("/")
 
 
 @contextlib.contextmanager

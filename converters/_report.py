@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .._base.byte_sizes import human
 from .._tools.summary import describe_count, describe_labels, labels_of
+from ..errors import DecodeError
 from ..storage import Store
 from ..storage.base import LeftOut
 from ..storage.table import Table
@@ -25,6 +26,12 @@ class Skipped:
     path: str
     reason: str
     record: int
+
+
+def no_images(skipped: Sequence[Skipped]) -> DecodeError:
+    """The error where all files were left out."""
+    files = f"none of {len(skipped):,} files is an image" if len(skipped) > 1 else "it is no image"
+    return DecodeError(f"{files}: {skipped[0].reason}", path=skipped[0].path)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from ..storage.concat import ConcatStore
 from ..storage.folder import FolderStore
 from ._beside import Beside
 from ._gather import Files, Gatherer
-from ._headers import image_size
+from ._headers import image_header
 from ._labels import Chosen, is_missing, labelled, warn_of_others
 from ._source import LabelsAndFields, PackSource, Sample, update_digest
 
@@ -128,8 +128,8 @@ class StoreSource(PackSource):
         if not without:
             return ""
         return (
-            f", because {len(without):,} of {len(self.keys):,} records have none, such as "
-            f"{self.keys[without[0]]!r}"
+            f", because {len(without):,} of {len(self.keys):,} records "
+            f"{'has' if len(without) == 1 else 'have'} none, such as {self.keys[without[0]]!r}"
         )
 
     def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray | None]:
@@ -272,7 +272,7 @@ class FolderSource(PackSource):
         """One sample, of an image and the files beside it. Raises DataError."""
         if isinstance(image, StoreError):
             raise image
-        size = image_size(image)
+        size, _ = image_header(image)
         fields = {}
         for name, data in beside.items():
             if isinstance(data, StoreError):

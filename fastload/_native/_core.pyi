@@ -419,6 +419,12 @@ def sound(data: Buffer, width: int, height: int) -> bool:
     Of a JPEG with a single scan the Huffman codes are not read: libjpeg gives pixels for any.
     """
 
+def image_header(data: Buffer) -> tuple[int, int, bool] | None:
+    """Width and height of an image file, as ``probe`` reads them; None: its header is another one.
+
+    Also whether it has an end, which a JPEG may lack if it was truncated; True for other formats.
+    """
+
 def png_levels(png: Buffer) -> tuple[bytes, int, int] | None:
     """Indices of a palette or gray levels, as ``np.asarray(PIL.Image.open(...))`` has them.
 

@@ -108,15 +108,16 @@ def summarise(store: Store) -> Summary:
     sized = sizes[(sizes > 0).all(axis=1)]
     most = _FETCHED if store.remote else _SAMPLED
     sampled = everything[:: max(1, -(-len(everything) // most))]
+    on_disk, memory = store.files, store.memory()
+    if memory:
+        on_disk = [path for number, path in enumerate(on_disk) if number not in memory]
     return Summary(
         path=store.path,
         format=store.format,
         records=len(store),
         nbytes=int(nbytes.sum()),
         file_nbytes=(
-            sum(os.path.getsize(path) for path in store.files)
-            if store.mapped and not store.memory()
-            else int(nbytes.sum())
+            sum(map(os.path.getsize, on_disk)) if store.mapped and on_disk else int(nbytes.sum())
         ),
         classes=_classes(store),
         width=Spread.of(sized[:, 0]),
@@ -127,7 +128,7 @@ def summarise(store: Store) -> Summary:
             name: field.kind if field.dtype is None else _type(field.dtype, field.shape)
             for name, field in store.fields.items()
         },
-        files=len(store.files),
+        files=len(on_disk) or len(store.files),
         encodings=_encodings(store, sampled),
         sampled=len(sampled),
         checksums=store.checksums(everything[:1]) is not None,

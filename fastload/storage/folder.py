@@ -116,9 +116,11 @@ class FolderStore(Store):
             self.left_out = left_out.sorted()
             return
         if loose:
+            one = len(loose) == 1
             warnings.warn(
-                f"{len(loose)} images lie in {self.path!r} itself, beside its class folders: they "
-                "are ignored, as by torchvision's ImageFolder",
+                f"{'1 image lies' if one else f'{len(loose):,} images lie'} in {self.path!r} "
+                f"itself, beside its class folders: {'it is' if one else 'they are'} ignored, as "
+                "by torchvision's ImageFolder",
                 stacklevel=2,
             )
             left_out.add(self.path, loose, "it lies beside the class folders")

@@ -67,6 +67,7 @@ class Table:
             opened, so spans and strings are checked when they are used.
         lookups: as ``Store.tables`` returns them; None: the columns are in memory.
         indirect: set if the records do not lie in ``files`` as they are.
+        memory: as of ``Store``.
     """
 
     format: str
@@ -89,6 +90,7 @@ class Table:
     late: bool = False
     lookups: Spans | None = None
     indirect: Indirect | None = None
+    memory: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -245,6 +247,9 @@ class TableStore(Store):
     @property
     def files(self) -> Sequence[str]:
         return self.table.files
+
+    def memory(self) -> Mapping[int, np.ndarray]:
+        return self.table.memory
 
     def check_whole(self) -> None:
         if self._loaded is not None and self._loaded.watch is not None:

@@ -166,7 +166,7 @@ def test_a_missing_mask_is_found_before_packing_or_skipped(
 ) -> None:
     (masks / "b" / "3.png").unlink()
     (masks / "b" / "5.png").unlink()
-    with pytest.raises(StoreError, match=r"b/3\.jpg.*no mask.*b/3\.\* \(1 more are wrong\)"):
+    with pytest.raises(StoreError, match=r"b/3\.jpg.*no mask.*b/3\.\* \(1 more is wrong\)"):
         pack(images, tmp_path / "a.lmdb", masks=masks)
     assert not (tmp_path / "a.lmdb.partial").exists()
     report = pack(images, tmp_path / "a.lmdb", masks=masks, on_error="skip")
@@ -596,7 +596,7 @@ def test_a_tar_says_which_record_left_it_without_labels(
                 info = tarfile.TarInfo(f"{index}.{suffix}")
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
-    with pytest.warns(UserWarning, match=rf"'{member}'.*because 1 of 4 records have none.*'2'"):
+    with pytest.warns(UserWarning, match=rf"'{member}'.*because 1 of 4 records has none.*'2'"):
         pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
     with pytest.raises(StoreError, match="the record '2' has no label"):
         pack(tmp_path / "a.tar", tmp_path / "b.lmdb", label_column=member)

@@ -283,7 +283,7 @@ def test_the_summary_names_and_counts_the_files_that_are_left_out(tmp_path: Path
     root = tmp_path / "in"
     kinds_of_images(root)
     done = CliRunner().invoke(main, ["pack", str(root), str(tmp_path / "x.lmdb")])
-    assert f"left out: 1 file, {root}/a/6.json: 1 of 7 images have such a file" in done.output
+    assert f"left out: 1 file, {root}/a/6.json: 1 of 7 images has such a file" in done.output
     assert "packed from a list" in done.output
     (tmp_path / "list.csv").write_text("path,label\nin/a/6.jpg,1\n")
     listed = CliRunner().invoke(
@@ -348,7 +348,7 @@ def test_gray_of_more_than_16_bits_is_not_cut_for_a_png(tmp_path: Path) -> None:
 def test_folder_of_no_images_at_all_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.jpg").write_bytes(b"text")
-    with pytest.raises(DecodeError, match="none of 1 files"):
+    with pytest.raises(DecodeError, match="it is no image"):
         pack(tmp_path / "in", tmp_path / "x.lmdb", on_error="skip")
 
 

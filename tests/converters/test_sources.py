@@ -28,11 +28,13 @@ from torchvision import datasets
 import warm
 from fastload._tools.unpack import unpack
 from fastload.converters import _estimate, _overwrite, append, concat, estimate, pack
+from fastload.converters._open import open_source
 from fastload.converters._store_source import unique
 from fastload.converters._workplace import Workplace
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
 from storage.formats import CLASSES, PACKED, ROWS, Row, picture, pixels, records
+from storage.test_recordio import with_magic
 
 
 def data_of(store: Store) -> list[bytes]:
@@ -426,6 +428,15 @@ def test_append_sees_what_was_appended_while_it_waited_for_its_turn(
     assert [key[:3] for key in columns_of(path)["keys"][12::12]] == ["one", "two"]
 
 
+def test_a_recordio_with_records_in_pieces_is_the_same_source_whenever_it_is_opened(
+    tmp_path: Path,
+) -> None:
+    with open_writer(tmp_path / "a.rec") as writer:
+        writer.append(with_magic())
+    first, second = (open_source(tmp_path / "a.rec") for _ in range(2))
+    assert first.digest() == second.digest()
+
+
 def test_append_deletes_what_a_killed_one_had_written_of_the_next_sidecar(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tar")
     write(tmp_path / "more.tar", [{"key": f"neu {i}"} for i in range(12)])
@@ -747,7 +758,7 @@ def test_iterable_dataset_that_was_interrupted_begins_again(tmp_path: Path) -> N
     here = Path(__file__).parent
     done = warm.run(["-c", code, tmp_path / "c.lmdb", here, here.parent])
     assert done.returncode == -signal.SIGKILL
-    with pytest.warns(UserWarning, match="records of an interrupted run are dropped"):
+    with pytest.warns(UserWarning, match="what an interrupted run has packed .* is dropped"):
         assert pack(Stream(), tmp_path / "c.lmdb").records == 150
     assert open_store(tmp_path / "c.lmdb").values("text", np.array([149])) == [b"149"]
 

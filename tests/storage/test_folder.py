@@ -87,7 +87,7 @@ def test_what_is_left_out_is_counted_by_the_reason(tmp_path: Path) -> None:
     touch(
         tmp_path, "a/1.jpg", "a/1.json", "b/2.jpg", "b/2.JSON", "b/noext", "b/x.hdf", "stray.jpg",
     )  # fmt: skip
-    with pytest.warns(UserWarning, match="1 images lie in"):
+    with pytest.warns(UserWarning, match="1 image lies in"):
         store = FolderStore(tmp_path)
     assert [(one.files, os.path.relpath(one.example, tmp_path)) for one in store.left_out] == [
         (2, "a/1.json"), (1, "b/x.hdf"), (1, "b/noext"), (1, "stray.jpg"),
@@ -151,7 +151,7 @@ def test_flat_folder_has_no_labels_and_is_sorted_by_name(tmp_path: Path) -> None
 
 def test_images_beside_class_folders_are_left_out_with_a_warning(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "stray.jpg")
-    with pytest.warns(UserWarning, match="1 images lie in"):
+    with pytest.warns(UserWarning, match="1 image lies in"):
         store = FolderStore(tmp_path)
     assert store.keys(np.arange(1)) == ["a/1.jpg"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastload import FastLoader
+from fastload import FastLoader, info
 from fastload.errors import StoreError
 from fastload.storage import RAW, Record, open_store, open_writer
 from fastload.storage._read import read_records
@@ -138,6 +138,9 @@ def test_records_in_several_pieces_are_joined(tmp_path: Path) -> None:
     store = open_store(path)
     assert data_of(path) == [record.data for record in given]
     assert data_of(path)[::-1] == list(read_records(store, np.arange(len(given))[::-1]))
+    assert {store.shown(file) for file in store.spans(np.arange(8)).file.tolist()} == {str(path)}
+    told = info(path)
+    assert (told.files, told.file_nbytes) == (1, path.stat().st_size)
     again = pickle.loads(pickle.dumps(store))
     assert list(read_records(again, np.arange(8))) == [record.data for record in given]
     store.close()

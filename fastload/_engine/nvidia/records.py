@@ -34,7 +34,7 @@ class Records:
         self._generation = self._store.generation
         self._files = self._store.files
         self._mapped = self._store.mapped_files()
-        self._maps: dict[int, np.ndarray] = {}
+        self._maps = dict(self._store.memory())
 
     def read(
         self,

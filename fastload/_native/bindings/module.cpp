@@ -196,6 +196,15 @@ bool sound(const py::object& data, int width, int height) {
   return decode_span(span, Kind::kEncoded, placement, &thread_state()) == Status::kOk;
 }
 
+// Width, height and end of the image file `data`, or None, as it is documented in _core.pyi.
+py::object image_header(const py::object& data) {
+  const Bytes bytes(data);
+  int width = 0, height = 0;
+  if (probe_size(bytes.data(), bytes.size(), &width, &height) != Status::kOk) return py::none();
+  const bool ends = !is_jpeg(bytes.data(), bytes.size()) || jpeg_ends(bytes.data(), bytes.size());
+  return py::make_tuple(width, height, ends);
+}
+
 py::object png_version() {
   const char* version = png_library();
   return version == nullptr ? py::object(py::none()) : py::str(version);
@@ -260,6 +269,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("decode", &decode, "data"_a, "out"_a, py::kw_only(), "reversed"_a = false,
         "Decode a whole image on this thread; see _core.pyi.");
   m.def("sound", &sound, "data"_a, "width"_a, "height"_a, "Whether a whole image is decoded; see _core.pyi.");
+  m.def("image_header", &image_header, "data"_a, "Size and end of an image file; see _core.pyi.");
   m.def("png_levels", &png_levels, "png"_a, "Indices or gray levels of a PNG; see _core.pyi.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder decodes this file; for the tests.");

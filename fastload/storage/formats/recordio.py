@@ -17,11 +17,11 @@ Sources: dmlc-core's ``include/dmlc/recordio.h`` and ``src/recordio.cc``; ``IRHe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from .._read import open_regular
 from ..base import ENCODED, Batch, Store
 from ..registry import Apart, Format, Need
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
-from ..table import Table, TableStore, fingerprint
+from ..table import Table, TableStore
 
 MAGIC = 0xCED7230A
 HEAD = 8  # bytes of a piece before its data
@@ -335,72 +335,41 @@ def _listed(path: str) -> dict[int, bytes]:
 _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
 
 
-def open_recordio(path: str) -> Store:
-    """The store at ``path``: RecordIO files, one or the shards of one store."""
-    return TableStore(path, _RecordIOReader())
+def read_recordio(path: str, need: Need | None = None) -> Table:
+    """The table of RecordIO files; ``need`` fetches whole files where only records are there."""
+    table = read_stream(path, NAME, mark=_mark_of, scan=scan)
+    split = np.flatnonzero(table.offset % 4 == SPLIT)
+    return _joined(table, split, need) if len(split) else table
 
 
 def _open_ranged(path: str, need: Need) -> Store:
-    reader = _RecordIOReader(need)
-    return open_ranged(path, need, NAME, reader)
+    return open_ranged(path, need, NAME, functools.partial(read_recordio, need=need))
 
 
-class _RecordIOReader:
-    """Path -> the table of RecordIO files. Records in several pieces lie in memory."""
-
-    def __init__(self, need: Need | None = None) -> None:
-        self._memory: _MemoryFile | None = None
-        self._need = need  # of files of which only records are fetched
-
-    def __call__(self, path: str) -> Table:
-        table = read_stream(path, NAME, mark=_mark_of, scan=scan)
-        split = np.flatnonzero(table.offset % 4 == SPLIT)
-        return self._joined(table, split) if len(split) else table
-
-    def _joined(self, table: Table, split: np.ndarray) -> Table:
-        """``table`` with the records ``split``, which lie in pieces, in a file in memory."""
-        parts = []
-        if self._need is not None:
-            some = np.unique(table.file[split]).tolist()
-            self._need([(table.files[file], 0, -1) for file in some])
-        for record in split.tolist():
-            path = table.files[int(table.file[record])]
-            data = map_file(path)
+def _joined(table: Table, split: np.ndarray, need: Need | None) -> Table:
+    """``table`` with the records ``split``, which lie in pieces, in memory: as a file for each."""
+    numbers = np.unique(table.file[split]).tolist()
+    if need is not None:
+        need([(table.files[number], 0, -1) for number in numbers])
+    file, offset, memory = table.file.copy(), table.offset.copy(), {}
+    for place, number in enumerate(numbers, len(table.files)):
+        path, mine = table.files[number], split[table.file[split] == number]
+        data, parts = map_file(path), list[bytes]()
+        for record in mine.tolist():
             whole = join(data, pieces_at(data, int(table.offset[record]) - SPLIT, path, record))
             parts.append(whole[len(whole) - int(table.nbytes[record]) :])
-        if self._memory is None:  # kept while the store lives: the core may know its name
-            self._memory = _MemoryFile(b"".join(parts))
-        file, offset = table.file.copy(), table.offset.copy()
-        lengths = np.array([len(content) for content in parts], np.int64)
-        file[split] = len(table.files)
-        offset[split] = np.cumsum(lengths) - lengths
-        prints = None
-        if table.fingerprints is not None:
-            prints = [*table.fingerprints, fingerprint(self._memory.path)]
-        return dataclasses.replace(
-            table,
-            files=[*table.files, self._memory.path],
-            file=file,
-            offset=offset,
-            fingerprints=prints,
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_memory": None, "_need": None}
-
-
-class _MemoryFile:
-    """Bytes in an anonymous file of this process and its children, reached by ``path``."""
-
-    def __init__(self, data: bytes) -> None:
-        self._descriptor = os.memfd_create("fastload-joined", os.MFD_CLOEXEC)
-        with open(self._descriptor, "wb", closefd=False) as file:
-            file.write(data)
-        self.path = f"/proc/self/fd/{self._descriptor}"
-
-    # Bound here: at exit the module's names may be deleted before this is called.
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self._descriptor)
+        file[mine] = place
+        offset[mine] = np.cumsum([0, *map(len, parts[:-1])])
+        memory[place] = np.frombuffer(b"".join(parts), np.uint8)
+    prints = table.fingerprints
+    return dataclasses.replace(
+        table,
+        files=[*table.files, *(table.files[number] for number in numbers)],
+        file=file,
+        offset=offset,
+        fingerprints=prints and [*prints, *(prints[number] for number in numbers)],
+        memory=memory,
+    )
 
 
 def _mark_of(begin: bytes) -> bytes | None:
@@ -510,7 +479,7 @@ FORMAT = Format(
     name="recordio",
     title="RecordIO",
     suffixes=(".rec",),
-    open=open_recordio,
+    open=functools.partial(TableStore, read=read_recordio),
     writer=RecordIOWriter,
     options=frozenset({"shards"}),
     ranged=_open_ranged,

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import fsspec
+from fsspec.registry import known_implementations
 
-from ...errors import MissingDependencyError, StoreError, UsageError
-from .service import Permanent, RemoteObject, Service
+from ...errors import MissingDependencyError, StoreError, UsageError, type_next
+from .service import OBSTORE, Permanent, RemoteObject, Service
 from .urls import RemoteUrl, redacted
 
 _TAGS = (
@@ -28,6 +29,32 @@ _REFUSED = (400, 401, 403)  # statuses of HTTP: the same request would be refuse
 _T = TypeVar("_T")
 
 
+def file_system(
+    url: RemoteUrl, options: Mapping[str, Any], **own: Any
+) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The file system of ``url``, and the path in it; ``own`` are options that hold no secrets."""
+    secrets = tuple(map(str, options.values()))
+    try:
+        system, path = fsspec.core.url_to_fs(url.text, **own, **options)
+    except ImportError as error:  # fsspec says which package the protocol needs
+        described = known_implementations.get(url.scheme, {})
+        package = str(described.get("class", "fsspec")).partition(".")[0]
+        line = type_next(f"pip install {package}") if package != "fsspec" else ""
+        only = url.scheme in OBSTORE  # packed stores are read without it
+        what = " (folders, lists and destinations need it, packed stores do not)" if only else ""
+        raise MissingDependencyError(f"{url.shown!r}: {error}{what}{line}") from error
+    except (ValueError, TypeError) as error:  # TypeError: an option that it does not know
+        raise UsageError(f"{url.shown!r}: {redacted(str(error), url, secrets)}") from None
+    except Exception as error:  # noqa: BLE001 - some connect here, and raise anything
+        said = redacted(f"{type(error).__name__}: {error}", url, secrets)
+        raise StoreError(
+            f"it cannot be read: {said}; check the URL, and the credentials in the environment or "
+            "in storage_options",
+            path=url.shown,
+        ) from None
+    return system, str(path)
+
+
 class FsspecService(Service):
     """One file system of fsspec: that of ``url``."""
 
@@ -36,22 +63,9 @@ class FsspecService(Service):
         own: dict[str, Any] = {}
         if url.scheme in _ONE_AT_A_TIME:
             self._lock, own = threading.Lock(), {"skip_instance_cache": True}
-        secrets = tuple(map(str, options.values()))
-        try:
-            self._system, _ = fsspec.core.url_to_fs(url.text, **own, **options)
-            # File systems are shared by the whole process, and remember what folders had.
-            self._system.invalidate_cache()
-        except ImportError as error:  # fsspec says which package the protocol needs
-            raise MissingDependencyError(f"{url.shown!r}: {error}") from error
-        except (ValueError, TypeError) as error:
-            raise UsageError(f"{url.shown!r}: {redacted(str(error), url, secrets)}") from None
-        except Exception as error:  # noqa: BLE001 - some connect here, and raise anything
-            said = redacted(f"{type(error).__name__}: {error}", url, secrets)
-            raise StoreError(
-                f"it cannot be read: {said}; check the URL, and the credentials in the "
-                "environment or in storage_options",
-                path=url.shown,
-            ) from None
+        self._system, _ = file_system(url, options, **own)
+        # File systems are shared by the whole process, and remember what folders had.
+        self._system.invalidate_cache()
 
     def _path(self, url: RemoteUrl, version: str) -> str:
         return str(self._system._strip_protocol(url.text))

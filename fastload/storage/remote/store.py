@@ -381,9 +381,7 @@ class RemoteStore(WrappedStore):
             if number in memory or self.indirect is not None:
                 continue
             mine = spans.file == number
-            file = here.files.get(self.files[number])
-            if file is None:  # made of records that lie in pieces
-                continue
+            file = here.files[self.files[number]]
             cells = cells_of(spans.offset[mine], spans.nbytes[mine])
             # Nothing is fetched or evicted where all is there and stays: then to hold the records
             # is enough, which are a small part of their blocks.
@@ -426,12 +424,12 @@ class RemoteStore(WrappedStore):
         here = self._here
         if self.indirect is not None or here.cache.fits:
             return  # nothing is evicted
-        spans = self.places(indices)
+        spans, memory = self.places(indices), self.memory()
         most = int(positions.max(initial=0))
         for number in np.unique(spans.file).tolist():
-            file = here.files.get(self.files[number])
-            if file is None:
+            if number in memory:
                 continue
+            file = here.files[self.files[number]]
             at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
             offset, nbytes = spans.offset[at], spans.nbytes[at]
             if blocks and not self.inner.remote:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pickle
 import re
@@ -17,10 +18,11 @@ import pytest
 
 import fastload.storage.remote.store as store_module
 from fastload import StoreError, StoreNotFoundError, UsageError, info, pack, verify
-from fastload.storage import Store, open_store
+from fastload.storage import Store, open_store, open_writer
 from fastload.storage.remote.blocks import CELL
 from fastload.storage.remote.options import RemoteOptions
 from object_server import Faults, ObjectServer
+from storage.test_recordio import with_magic
 
 RANGED = ["photos.lmdb", "photos.tfrecord", "photos.rec", "photos.tar", "shards.tfrecord"]
 Opener = Callable[..., Store]
@@ -47,6 +49,29 @@ def test_a_store_at_a_url_is_the_local_one(
     with open_store(remote_folder / name) as local:
         store = opened(name, disk_limit=limit)
         same(store, local)
+
+
+@pytest.mark.parametrize("limit", [None, "1MB"])
+def test_recordio_with_records_in_pieces_is_the_local_one(
+    tmp_path: Path, cache: Path, limit: str | None
+) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    with open_writer(served / "a.rec", shards=2, total=16) as writer:
+        writer.append(with_magic())
+        writer.append([dataclasses.replace(one, key=f"{one.key}+") for one in with_magic()])
+    server = ObjectServer(served)
+    try:
+        options = RemoteOptions(cache_dir=cache, disk_limit=limit)
+        with (
+            open_store(served / "a.rec") as local,
+            open_store(f"{server.url}/a.rec", remote=options) as store,
+        ):
+            everything = np.arange(len(local))
+            store.expect(everything, everything, length=len(local))
+            same(store, local)
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize("name", ["raw.h5", "raw.pth"])
