@@ -20,7 +20,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ._base.keywords import names_nearest
 from ._base.machine import cpu
-from ._base.timeline import active
 from ._base.torch_loader import DataLoader
 from ._base.trace import batch_length
 from ._run import accelerate, route
@@ -463,13 +462,12 @@ class FastLoader(DataLoader[Sample]):
             self.num_workers = _governor.workers(resources.governor, resources.measurements)
             self._chosen_workers = self.num_workers
         config = self._config(begin=True)
-        if not config.shard and config.own_order:
+        if self._cursor.progress is None and not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
         return EpochContext(
             config=config,
             resources=resources,
             cursor=self._cursor,
-            timeline=active(),
             length=config.part_length() if config.shard else None,
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
@@ -589,7 +587,7 @@ class FastLoader(DataLoader[Sample]):
         from ._run import explain
         from ._run.notebook import as_figures
 
-        return as_figures(explain.figures(self.engine, self._resources))
+        return as_figures(explain.figures(self._resources))
 
     def __repr__(self) -> str:
         """What a terminal shows: explain(), and stats() once the loader has run."""

@@ -18,7 +18,7 @@ from .._base.indices import repeats_within
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions, ImageEngine
-from .._engine.registry import make_engine
+from .._engine.registry import EngineKind, make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.plan import Plan, Views
@@ -51,7 +51,7 @@ def maker(
 
     ``length`` is that of this rank, if the epoch is divided among ranks; None: the sampler's.
     """
-    progress = plan.progress
+    progress, stamps = plan.progress, plan.measurements.stamps
     # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
     # is drawn, and only then the sampler's iterator draws.
     if plan.known is not None:
@@ -83,7 +83,7 @@ def maker(
         filler,
         known,
         config.timeout,
-        plan.stamps,
+        stamps,
         following=functools.partial(
             config.epochs.following, progress.epoch + 1, config.part() or Shard()
         ),
@@ -103,7 +103,7 @@ def maker(
         prefetch=setup.ahead,
         ahead_in_torch=config.torch_workers * (config.prefetch_factor or PREFETCH),
         drawn_by_next=not (config.torch_workers or plan.resumed or plan.known is not None),
-        stamps=plan.stamps,
+        stamps=stamps,
         governor=resources.governor,
     )
 
@@ -177,15 +177,19 @@ def _engine(
         device=setup.device,
         processes=processes,
     )
-    engine = make_engine(setup.engine.name, store, plan, options)
+    engine = make_engine(setup.engine, store, plan, options)
     if setup.on_ray:
-        engine = _on_ray(engine, store, plan, options)
+        engine = _on_ray(engine, setup.engine, store, plan, options)
     resources.engine = key, engine
     return engine
 
 
 def _on_ray(
-    local: BatchEngine, store: Store, plan: Plan | Views, options: EngineOptions
+    local: BatchEngine,
+    kind: EngineKind,
+    store: Store,
+    plan: Plan | Views,
+    options: EngineOptions,
 ) -> BatchEngine:
     """The engine ``local`` in tasks on a Ray cluster. Raises UsageError without a connection to
     one.
@@ -193,7 +197,7 @@ def _on_ray(
     from .._engine.on_ray import RayEngine
 
     alone = dataclasses.replace(options, threads=0, ring=SlabRing(1), processes=None)
-    remote = make_engine(local.name, store, plan, alone)
+    remote = make_engine(kind, store, plan, alone)
     # neither rows of tensors nor several views: see ``setup.py``
     assert isinstance(local, ImageEngine) and isinstance(remote, ImageEngine)
     return RayEngine(local, remote)

@@ -13,7 +13,8 @@ from ..epoch_plan import EpochPlan
 from ..maker import PersistentWorkers
 from ..progress import Position
 from ..resources import Resources, slabs_held
-from .dataset_epoch import choice_of, decoder_of, defers, fetcher_of
+from .choice import Choice
+from .dataset_epoch import decoder_of, fetcher_of
 from .queues import with_arrivals
 from .task_fetcher import TaskFetcher, WorkerInit
 from .tasks import OutcomeLoader, SentOutcome, Tasks, identity
@@ -27,11 +28,12 @@ def worker_maker(
     cursor: EpochCursor,
     plan: EpochPlan,
     kept: PersistentWorkers,
+    choice: Choice | None,
 ) -> WorkerMaker:
-    """As ``dataset_epoch.maker``, with worker processes."""
+    """As ``dataset_epoch.maker``, with worker processes. ``choice``: as for ``fetcher_of``."""
     outcomes = kept.holder
     if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
-        outcomes = _outcome_loader(config, resources, plan)
+        outcomes = _outcome_loader(config, resources, plan, choice)
     progress = plan.progress
     idle = progress.positions.turn if plan.resumed else 0
     outcomes.tasks.begin(
@@ -57,20 +59,22 @@ def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
     return same and all(process.is_alive() for process in processes(loader._iterator))
 
 
-def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
+def _outcome_loader(
+    config: LoaderConfig, resources: Resources, plan: EpochPlan, choice: Choice | None
+) -> OutcomeLoader:
     count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
     if resources.ring is None:
         # batches ahead, the consumer's batch, and the one that it has just freed
         resources.ring = SharedRing(ahead + 2 + slabs_held(config, resources))
-    fetcher = fetcher_of(config, resources, plan, TaskFetcher)
+    fetcher = fetcher_of(config, resources, plan, choice, TaskFetcher)
     assert isinstance(fetcher, TaskFetcher)
     tasks = Tasks(
         config.index_sampler,
         resources.ring,
         repeats=plan.repeats,
         workers=count,
-        decoder=functools.partial(decoder_of, config, resources) if defers(plan) else None,
-        choice=choice_of(resources),
+        decoder=functools.partial(decoder_of, config, resources) if choice else None,
+        choice=choice or Choice(),
     )
     with warnings.catch_warnings():
         # torch has given this warning for the loader itself.
