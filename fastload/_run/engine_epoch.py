@@ -27,7 +27,7 @@ from . import drawing
 from .bad_samples.batch_filler import EngineFiller, FilledBatch
 from .config import PREFETCH, LoaderConfig
 from .cursor import EpochCursor
-from .drawing import IndexBatches
+from .drawing import IndexBatches, Repeats
 from .engine_maker import EngineMaker, Pipeline
 from .epoch_plan import EpochPlan
 from .order import Batches
@@ -67,28 +67,34 @@ def maker(
             refill.times = lambda: _times(source, plan, whole)
     left_out = drawing.skip_batches(order, plan.skip) if plan.resumed else None
     known = order.known
-    pinned = _pinned(config)
+    repeats = None
+    if source.plan.random and _may_repeat(config, source, plan):
+        repeats = Repeats(len(source.store), plan.times)
+        if left_out is not None:
+            repeats.count(source.lookup(left_out))
+    pinned = config.pinned and _can_pin()
+    engine = _engine(config, resources, source, setup, pinned=pinned)
     filler = EngineFiller(
-        _engine(config, resources, source, setup, pinned=pinned),
+        engine,
         source,
         seed=seed,
         epoch=number,
         on_error=plan.on_error,
         refill=refill,
-        left_out=left_out,
-        times=plan.times,
+        repeats=repeats,
         rest=setup.finished,
     )
-    pipeline = Pipeline(
-        filler,
-        known,
-        config.timeout,
-        stamps,
-        following=functools.partial(
+    fetch = None
+    if engine.store.remote:
+        from .fetch_ahead import FetchAhead
+
+        following = functools.partial(
             config.epochs.following, progress.epoch + 1, config.part() or Shard()
-        ),
-        blocks=config.epochs.blocks,
-    )
+        )
+        fetch = FetchAhead(
+            engine.store, source.lookup, known, following, blocks=config.epochs.blocks
+        )
+    pipeline = Pipeline(filler, known, config.timeout, stamps, fetch)
     return EngineMaker(
         order,
         pipeline,
@@ -106,6 +112,11 @@ def maker(
         stamps=stamps,
         governor=resources.governor,
     )
+
+
+def _may_repeat(config: LoaderConfig, source: Source, plan: EpochPlan) -> bool:
+    """Whether a record may come several times in the epoch."""
+    return config.order.repeats or source.records is not None or plan.measurements.padding > 0
 
 
 def _times(source: Source, plan: EpochPlan, order: Batches) -> np.ndarray:
@@ -127,15 +138,16 @@ def _augmentation(
     return source.draw or (cursor.base_seed, number)
 
 
-def _pinned(config: LoaderConfig) -> bool:
-    """Whether to pin batches; warns if they should be pinned but there is no accelerator."""
-    if config.pinned and not torch.cuda.is_available():
+def _can_pin() -> bool:
+    """Whether batches can be pinned; warns if not, because there is no accelerator."""
+    available = torch.cuda.is_available()
+    if not available:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
             stacklevel=callers.stacklevel(),
         )
-    return config.pinned and torch.cuda.is_available()
+    return available
 
 
 def _engine(

@@ -165,7 +165,7 @@ class WorkerMaker(Maker):
     def _completed(self) -> SentOutcome:
         """The next outcome that counts, with all of its images."""
         if not self._tasks.records:
-            return self._received()
+            return cast(SentOutcome, next(self._torch))
         outcome = self._awaited or self._following()
         while True:
             self._awaited = outcome
@@ -180,16 +180,12 @@ class WorkerMaker(Maker):
 
     def _following(self) -> SentOutcome:
         """The next outcome that counts."""
-        outcome = self._early.popleft() if self._early else self._received()
+        outcome: SentOutcome = self._early.popleft() if self._early else next(self._torch)
         instead = self._instead.pop(outcome.task, None)
         if instead is None:
             return outcome
         self._tasks.replaced(outcome)
         return instead
-
-    def _received(self) -> SentOutcome:
-        outcome: SentOutcome = next(self._torch)
-        return outcome
 
     def _take_inserted(self) -> None:
         """Have torch take a task that was inserted, if it might not ask for another one."""
@@ -214,10 +210,10 @@ class WorkerMaker(Maker):
         if self._requested is None:  # else an error has ended the wait for it
             self._requested = self._tasks.insert_again(outcome.task)
             self._take_inserted()
-        received = self._received()
+        received: SentOutcome = next(self._torch)
         while received.task != self._requested:
             self._early.append(received)
-            received = self._received()
+            received = next(self._torch)
         self._tasks.given.pop(self._requested)
         self._requested = None
         assert received.worker == outcome.worker, "torch gives tasks to its workers in turn"
