@@ -31,11 +31,12 @@ from typing import Any, cast
 
 from torch._utils import ExceptionWrapper
 
+from ..._base.torch_loader import DataLoader
 from ...errors import InternalError, type_next
 from ..maker import Maker, NoMaker, check_process
 from ..progress import Position
 from .queues import ArrivalQueue
-from .tasks import OutcomeLoader, SentOutcome
+from .tasks import SentOutcome, Tasks
 from .torch_iterator import TorchWorkersIterator, alive, has_result, processes
 
 MAIN = 'if __name__ == "__main__":'
@@ -51,14 +52,17 @@ class WorkerMaker(Maker):
     """
 
     def __init__(
-        self, outcomes: OutcomeLoader, *, iterable: bool, positions: Sequence[Position]
+        self, outcomes: DataLoader[SentOutcome], *, iterable: bool, positions: Sequence[Position]
     ) -> None:
-        self._torch = cast(TorchWorkersIterator, iter(outcomes.loader))
+        self._torch = cast(TorchWorkersIterator, iter(outcomes))
         alive.add(self._torch)
         self._closed = False
         self.base_seed = self._torch._base_seed
-        assert outcomes.tasks.current is not None, "torch's iterator has called iter(tasks)"
-        self._tasks = outcomes.tasks.current
+        tasks = outcomes.sampler
+        assert isinstance(tasks, Tasks) and tasks.current is not None, (
+            "torch has called iter(tasks)"
+        )
+        self._tasks = tasks.current
         self._iterable = iterable
         self._once = bool(positions)  # no batch can be made again
         self._reading = {w for w, position in enumerate(positions) if not position.ended}
