@@ -278,7 +278,6 @@ class FastLoader(DataLoader[Sample]):
             sampler=sampler,
             batch_sampler=batch_sampler,
             num_workers=num_workers if isinstance(num_workers, int) else 0,
-            collate_fn=accelerate.collate_of(collate_fn),
             pin_memory=pin_memory,
             drop_last=drop_last,
             timeout=timeout,
@@ -314,13 +313,13 @@ class FastLoader(DataLoader[Sample]):
             from ._run.tuned_file import complete
 
             config, num_workers = complete(config, opened, num_workers)
+        collate_fn = accelerate.collate_of(collate_fn)
         if isinstance(opened, ImageStream):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
-            config = dataclasses.replace(config, collate_fn=config.collate_fn or collate_rows)
-        config = dataclasses.replace(
-            config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
-        )
+            collate_fn = collate_fn or collate_rows
+        collate_fn = collate_for(collate_fn, single=config.single)
+        config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
         self._cursor = EpochCursor()
         self._resources = Resources(Measurements(native=False))
         if config.cache is not None or cache_limit is not None:
