@@ -278,6 +278,7 @@ class FastLoader(DataLoader[Sample]):
             sampler=sampler,
             batch_sampler=batch_sampler,
             num_workers=num_workers if isinstance(num_workers, int) else 0,
+            collate_fn=accelerate.collate_of(collate_fn),
             pin_memory=pin_memory,
             drop_last=drop_last,
             timeout=timeout,
@@ -313,7 +314,7 @@ class FastLoader(DataLoader[Sample]):
             from ._run.tuned_file import complete
 
             config, num_workers = complete(config, opened, num_workers)
-        collate_fn = accelerate.collate_of(collate_fn)
+        collate_fn = config.collate_fn
         if isinstance(opened, ImageStream):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
