@@ -20,7 +20,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ._base.keywords import names_nearest
 from ._base.machine import cpu
-from ._base.timeline import active
 from ._base.torch_loader import DataLoader
 from ._base.trace import batch_length
 from ._run import accelerate, route
@@ -315,13 +314,13 @@ class FastLoader(DataLoader[Sample]):
             from ._run.tuned_file import complete
 
             config, num_workers = complete(config, opened, num_workers)
+        collate_fn = config.collate_fn
         if isinstance(opened, ImageStream):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
-            config = dataclasses.replace(config, collate_fn=config.collate_fn or collate_rows)
-        config = dataclasses.replace(
-            config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
-        )
+            collate_fn = collate_fn or collate_rows
+        collate_fn = collate_for(collate_fn, single=config.single)
+        config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
         self._cursor = EpochCursor()
         self._resources = Resources(Measurements(native=False))
         if config.cache is not None or cache_limit is not None:
@@ -463,13 +462,12 @@ class FastLoader(DataLoader[Sample]):
             self.num_workers = _governor.workers(resources.governor, resources.measurements)
             self._chosen_workers = self.num_workers
         config = self._config(begin=True)
-        if not config.shard and config.own_order:
+        if self._cursor.progress is None and not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
         return EpochContext(
             config=config,
             resources=resources,
             cursor=self._cursor,
-            timeline=active(),
             length=config.part_length() if config.shard else None,
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
@@ -589,7 +587,7 @@ class FastLoader(DataLoader[Sample]):
         from ._run import explain
         from ._run.notebook import as_figures
 
-        return as_figures(explain.figures(self.engine, self._resources))
+        return as_figures(explain.figures(self._resources))
 
     def __repr__(self) -> str:
         """What a terminal shows: explain(), and stats() once the loader has run."""

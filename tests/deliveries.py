@@ -8,11 +8,10 @@ import torch
 from fastload._base.devices.mover import PIN_FROM, Mover
 from fastload._base.slabs import SlabRing
 from fastload._base.trace import Stamps
-from fastload._run.bad_samples.policy import BadSamples
 from fastload._run.delivery.transfer import Delivery
 from fastload._run.epoch_iterator import Epoch
 from fastload._run.maker import Maker, Outcome
-from fastload._run.measurements import ImageCounts
+from fastload._run.measurements import Measurements
 from fastload._run.progress import Progress
 
 LARGE = PIN_FROM // 4 + 5  # int32 values: a batch that is staged
@@ -83,7 +82,7 @@ class Consumed:
     def __init__(self, stage, inner, stamps):
         self.stage, self.inner, self.stamps = stage, inner, stamps
         self.progress = Progress(epoch=0)
-        self._epoch = Epoch(stage, self.progress, stamps, BadSamples(0, None), ImageCounts())
+        self._epoch = Epoch(stage, self.progress, Measurements(native=True, stamps=stamps))
 
     def __iter__(self):
         return self

@@ -96,11 +96,6 @@ class SlabRing:
         self._divided = False  # whether a batch had several leases
         # Re-entrant: the garbage collector may close an abandoned iterator during a lease.
         self._lock = threading.RLock()
-        self._pid = os.getpid()
-
-    def _begin_in_a_child(self) -> None:
-        if self._pid != os.getpid():
-            self._begin()
 
     def another(self) -> SlabRing:
         """An empty ring with the same settings."""
@@ -112,7 +107,6 @@ class SlabRing:
 
     def begin_batch(self) -> None:
         """What is leased from here to the next call are the tensors of one batch."""
-        self._begin_in_a_child()
         with self._lock:
             self._leased_nbytes = 0
 
@@ -124,7 +118,6 @@ class SlabRing:
         ``strides``, in elements, cover exactly the elements of ``shape``. The tensor owns the slab.
         The array is for filling it: drop the reference afterwards.
         """
-        self._begin_in_a_child()
         nbytes = math.prod(shape) * dtype.itemsize
         if self._patient:
             self._wait(nbytes)
@@ -154,7 +147,6 @@ class SlabRing:
 
     def in_use(self) -> int:
         """Number of slabs that are still referred to."""
-        self._begin_in_a_child()
         with self._lock:
             return sum(not slab.free() for slab in self._slabs)
 
@@ -296,4 +288,9 @@ def _after_fork() -> None:
             slab.wiped = False
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
+def _in_child() -> None:
+    for ring in _live_rings():
+        ring._begin()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -110,7 +110,8 @@ class Stamps:
     def batch(self, images: int, begin_ns: int) -> None:
         """A batch of ``images`` is handed over; the consumer asked for it at ``begin_ns``."""
         end_ns = time.perf_counter_ns()
-        self._mark(begin_ns, end_ns, images)
+        if self.timeline is not None:
+            self._mark(self.timeline, begin_ns, end_ns, images)
         self._images += images
         self._batches += 1
         self._wait_ns += end_ns - begin_ns
@@ -118,15 +119,14 @@ class Stamps:
 
     def ended(self, begin_ns: int) -> None:
         """The consumer asked for one more batch at ``begin_ns``, and there was none."""
-        self._mark(begin_ns, time.perf_counter_ns(), 0)
-        if self.timeline is not None and self.timeline is not active():
-            self.timeline.update()
-
-    def _mark(self, begin_ns: int, end_ns: int, images: int) -> None:
         if self.timeline is not None:
-            name = "step" if self._batches else "start"
-            self.timeline.span(name, self._end, begin_ns)
-            self.timeline.span("wait", begin_ns, end_ns, {"images": images})
+            self._mark(self.timeline, begin_ns, time.perf_counter_ns(), 0)
+            if self.timeline is not active():
+                self.timeline.update()
+
+    def _mark(self, timeline: Timeline, begin_ns: int, end_ns: int, images: int) -> None:
+        timeline.span("step" if self._batches else "start", self._end, begin_ns)
+        timeline.span("wait", begin_ns, end_ns, {"images": images})
 
     def count(self, **values: float) -> None:
         """Set counters of the timeline to these values."""

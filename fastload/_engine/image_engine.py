@@ -236,11 +236,14 @@ class ImageEngine(BatchEngine):
         records = numbers.indices
         located = self.store.locate(records)
         self._refuse_unsized(records, located.sizes)
-        fill = None
-        if self.cache is not None and self.options.view == 0:
-            fill = self.cache.to_fill(records, located)
         log = None if self.plan.joint is None else GeometryLog(len(records))
-        sizes, geometry, params = self._draw(numbers, located, fill, log)
+        fill, sizes = None, located.sizes
+        if self.cache is None:
+            geometry, params = sample_params.draw(self.plan, sizes, numbers, log)
+        else:
+            if self.options.view == 0:
+                fill = self.cache.to_fill(records, located)
+            sizes, geometry, params = self._draw(self.cache, numbers, located, fill, log)
         images, memory = self._allocated(len(records), geometry)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
@@ -274,6 +277,7 @@ class ImageEngine(BatchEngine):
 
     def _draw(
         self,
+        cache: CachedStore,
         numbers: Numbers,
         located: Located,
         fill: CacheFill | None,
@@ -281,7 +285,7 @@ class ImageEngine(BatchEngine):
     ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
         """The sizes of a batch's images, their geometry, and what follows it.
 
-        Where a cache has pixels, or is about to get them, the first operations are done already.
+        Where the cache has pixels, or is about to get them, the first operations are done already.
         """
 
         def drawn(
@@ -290,7 +294,7 @@ class ImageEngine(BatchEngine):
             return sample_params.draw(plan, sizes, numbers, log)
 
         sizes, plan = located.sizes, self.plan
-        prefix = None if self.cache is None else self.cache.prefix
+        prefix = cache.prefix
         if prefix is None or located.kept is None:
             return sizes, *drawn(plan, sizes)
         done = located.kept

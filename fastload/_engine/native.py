@@ -342,7 +342,7 @@ class NativeEngine(PixelEngine):
         begin: bool = True,
         views: tuple[list[_core.Job], np.ndarray] | None = None,
     ) -> NativeTicket:
-        status, detail = (np.zeros(len(batch.records), np.int32) for _ in range(2))
+        status, detail = np.zeros((2, len(batch.records)), np.int32)
         files, given = self._files, batch
         arena = None if self.cache is None else self.cache.arena
         if batch.spans.memory:

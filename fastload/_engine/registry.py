@@ -14,7 +14,7 @@ import torch
 
 from .. import _native
 from .._transforms.plan import Plan, Views
-from ..errors import MissingDependencyError, UsageError
+from ..errors import MissingDependencyError
 from ..storage.base import Store
 from ..storage.tensors import gathers
 from .base import BatchEngine, one_tensor
@@ -31,12 +31,10 @@ class EngineKind(abc.ABC):
         name: as ``FastLoader(engine=...)`` and ``stats()["engine"]`` have it.
         on_device: it decodes where batches are wanted, which may be a GPU, and finishes images
             there; it has batches in flight of its own, and takes no cache.
-        takes_processes: processes may decode what it leaves to Pillow, if it was asked for by name.
     """
 
     name: ClassVar[str]
     on_device: ClassVar[bool] = False
-    takes_processes: ClassVar[bool] = False
 
     @abc.abstractmethod
     def make(self, store: Store, plan: Plan, options: EngineOptions) -> BatchEngine:
@@ -46,9 +44,9 @@ class EngineKind(abc.ABC):
         """The error that says what to install if it is not available here; else None."""
         return None
 
-    @abc.abstractmethod
-    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
+    def refusal(self, store: Store, plan: Plan | Views) -> str | None:
         """Why it cannot read ``store``, or do what ``plan`` says; None: it can."""
+        return None
 
     def no_dct_cache(self) -> str | None:
         """Why its cache cannot hold DCT records; None: it can."""
@@ -61,7 +59,6 @@ class EngineKind(abc.ABC):
 
 class _Native(EngineKind):
     name = "native"
-    takes_processes = True
 
     def make(self, store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
         from .native import NativeEngine
@@ -70,9 +67,6 @@ class _Native(EngineKind):
 
     def missing(self) -> MissingDependencyError | None:
         return _native.missing() if _native.load() is None else None
-
-    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
-        return None
 
     def no_dct_cache(self) -> str | None:
         if not _native.required().dct_usable():
@@ -87,9 +81,6 @@ class _Rows(EngineKind):
         from .rows import RowsEngine
 
         return RowsEngine(store, plan, options)
-
-    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
-        return None if gathers(store) else "it copies rows of tensors and decodes nothing"
 
 
 class _Dali(EngineKind):
@@ -106,7 +97,7 @@ class _Dali(EngineKind):
 
         return dali_graph.missing() if dali_graph.absent() else None
 
-    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
+    def refusal(self, store: Store, plan: Plan | Views) -> str | None:
         if gathers(store):
             return "rows of tensors are not decoded"
         from .nvidia import dali, dali_graph
@@ -125,46 +116,35 @@ KINDS: dict[str, EngineKind] = {kind.name: kind for kind in (NATIVE, ROWS, DALI)
 """Every engine, by name."""
 
 
-def chosen(engine: str, store: Store | None = None) -> EngineKind:
-    """The engine on the CPU that ``FastLoader(engine=engine)`` means for ``store``.
+def chosen(store: Store) -> EngineKind:
+    """The engine on the CPU for ``store``: the native one, or the one that copies rows of tensors.
 
-    "auto" takes the native engine. For an engine on a device this is the one that decodes the
-    samples that the device cannot. Rows of tensors always get the engine that copies them.
+    Beside an engine on a device, it decodes the samples that the device cannot.
 
-    Raises MissingDependencyError if it is not available here, UsageError if it cannot read
-    ``store``.
+    Raises MissingDependencyError if it is not available here.
     """
-    if store is not None and ROWS.refusal(store) is None:
+    if gathers(store):
         return ROWS
-    asked = KINDS.get(engine)
-    if asked is None or asked.on_device:
-        asked = NATIVE
-    reason = None if store is None else asked.refusal(store)
-    if reason is not None:
-        raise UsageError(f"engine={engine!r} cannot read this store: {reason}")
-    missing = asked.missing()
+    missing = NATIVE.missing()
     if missing is not None:
         raise missing
-    return asked
+    return NATIVE
 
 
 def make_engine(
-    engine: str, store: Store, plan: Plan | Views, options: EngineOptions
+    kind: EngineKind, store: Store, plan: Plan | Views, options: EngineOptions
 ) -> BatchEngine:
-    """The engine on a device that has this name, or ``chosen(engine, store)``, which says what it
-    raises.
-    """
-    if isinstance(plan, Views):
-        from .views import ViewsEngine
+    """The engine of this kind; for several views, one that fills a batch for each."""
+    if isinstance(plan, Plan):
+        return kind.make(store, plan, options)
+    from .views import ViewsEngine
 
-        made = []
-        for view, one in enumerate(plan.each):
-            of_view = make_engine(engine, store, one, options.of_view(view))
-            assert isinstance(of_view, ImageEngine), "rows of tensors have no views"
-            made.append(of_view)
-        return ViewsEngine(made)
-    kind = KINDS[engine] if on_device(engine) else chosen(engine, store)
-    return kind.make(store, plan, options)
+    made = []
+    for view, one in enumerate(plan.each):
+        of_view = kind.make(store, one, options.of_view(view))
+        assert isinstance(of_view, ImageEngine), "rows of tensors have no views"
+        made.append(of_view)
+    return ViewsEngine(made)
 
 
 def on_device(engine: str) -> bool:
@@ -185,12 +165,6 @@ def is_engine(engine: str) -> bool:
 def is_torch(engine: str) -> bool:
     """Whether ``FastLoader(engine=engine)`` asks for torch's machinery."""
     return engine == _TORCH
-
-
-def may_use_processes(engine: str) -> bool:
-    """Whether ``FastLoader(engine=engine)`` may have processes decode with Pillow."""
-    asked = KINDS.get(engine)
-    return not is_torch(engine) and (asked is None or asked.takes_processes)
 
 
 def images_of(

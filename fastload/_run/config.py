@@ -61,6 +61,9 @@ PREFETCH = 2
 """Batches ahead by default, as in torch for each worker."""
 
 
+NO_CORE = "the C++ core is missing"
+
+
 # Nobody compares or prints one, and for so many fields it takes a millisecond to make that code.
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LoaderConfig:
@@ -254,6 +257,21 @@ class LoaderConfig:
         if self.single:
             return "batch_size=None asks for single samples"
         return unreadable_type(self.dataset)
+
+    @functools.cached_property
+    def eager(self) -> str:
+        """Why the images that the dataset opens are not deferred; "": they are."""
+        if registry.is_torch(self.engine):
+            return "engine='torch' was asked for"
+        if _native.load() is None:
+            _native.warn_missing()
+            return NO_CORE
+        return "FASTLOAD_DEFER is 0" if os.environ.get("FASTLOAD_DEFER") == "0" else ""
+
+    @functools.cached_property
+    def measures(self) -> bool:
+        """Whether images are deferred only where that is measured to be cheaper."""
+        return os.environ.get("FASTLOAD_DEFER") != "1"
 
     @functools.cached_property
     def index_sampler(self) -> Iterable[Any]:

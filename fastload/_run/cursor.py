@@ -64,7 +64,7 @@ class EpochCursor:
         if order.keeps_epoch:
             order.begin(epoch)
         elif not config.own_order:
-            current = known_sampler_epoch(config)
+            current = _epoch_of_sampler(config)
             self.sampler_epoch = self.sampler_epoch if current is None else current
         if config.seed is not None:
             parts = config.dataset.datasets if isinstance(config.dataset, MixDataset) else ()
@@ -81,7 +81,7 @@ class EpochCursor:
         order = config.epochs
         if order.keeps_epoch:
             return order.upcoming(self.next_epoch)
-        current = known_sampler_epoch(config)
+        current = None if config.own_order else _epoch_of_sampler(config)
         return self.next_epoch if current is None or current == self.sampler_epoch else current
 
     def changed_since(self, config: LoaderConfig, begun: Progress) -> bool:
@@ -99,7 +99,9 @@ class EpochCursor:
             return epoch != begun.epoch
         if order.keeps_epoch:
             return order.upcoming(epoch) != begun.epoch
-        return epoch != begun.epoch or known_sampler_epoch(config) != begun.sampler_epoch
+        if epoch != begun.epoch or config.own_order:
+            return epoch != begun.epoch
+        return _epoch_of_sampler(config) != begun.sampler_epoch
 
     def confirm(self, config: LoaderConfig, begun: Progress) -> None:
         """``begun`` gives its first batch: a choice of its own epoch does not apply to the next."""
@@ -158,23 +160,22 @@ class EpochCursor:
         ``states``: of torch's generators, if they are known already.
         """
         order = config.order
-        total = order.length(epoch)
+        facts = Facts(
+            seed=config.seed,
+            batch_size=config.batch_size,
+            world_size=shard.world_size if shard else replicas(config),
+        )
+        if order.known:
+            total, how, groups = order.length(epoch), order.describe(), order.grouping()
+            facts = facts._replace(total=total, order=how, grouping=groups)
         stateful = stateful_sampler(config)
-        before = states_of(config) if states is None else list(states)
         return Progress(
             epoch=epoch,
-            facts=Facts(
-                total=total,
-                seed=config.seed,
-                order=order.describe(),
-                grouping=order.grouping(),
-                batch_size=config.batch_size,
-                world_size=shard.world_size if shard else replicas(config),
-            ),
-            length=total,
-            generators=before,
+            facts=facts,
+            length=facts.total,
+            generators=states_of(config) if states is None else list(states),
             sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
-            sampler_epoch=known_sampler_epoch(config),
+            sampler_epoch=None if config.own_order else _epoch_of_sampler(config),
             base_seed=self.base_seed if config.persistent else None,
             positions=Positions(before=self._surviving_positions(config)),
         )
@@ -227,10 +228,8 @@ def replicas(config: LoaderConfig) -> int:
     return 1
 
 
-def known_sampler_epoch(config: LoaderConfig) -> int | None:
+def _epoch_of_sampler(config: LoaderConfig) -> int | None:
     """The epoch of the user's sampler; None if it keeps none."""
-    if config.own_order:
-        return None
     sampler = _sampler_with_epoch(config)
     return None if sampler is None else sampler.epoch
 

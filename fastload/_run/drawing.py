@@ -89,8 +89,7 @@ def index_lists(sampler: Iterable[Any]) -> Iterator[Any]:
         if type(inner) is RandomSampler:
             # None: the length of the dataset, which may change
             if not inner.replacement and inner._num_samples is None:
-                shuffle = _Shuffle(inner, sampler.batch_size, sampler.drop_last)
-                return map(np.ndarray.tolist, shuffle.batches_asked_for())
+                return _shuffled_lists(inner, sampler.batch_size, sampler.drop_last)
         elif order_of(inner).lazy:
             return _sequential_lists(sampler)
     return iter(sampler)
@@ -180,6 +179,15 @@ def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
         yield list(indices[begin : begin + size])
 
 
+def _shuffled_lists(sampler: RandomSampler, size: int, drop_last: bool) -> Iterator[list[int]]:
+    """The batches, each drawn when torch asks for it."""
+    shuffle = _Shuffle(sampler, size, drop_last)
+    for number, batch in enumerate(shuffle, 1):
+        shuffle.asked(number)
+        yield batch.tolist()
+    shuffle.asked(len(shuffle.known) + 1)
+
+
 class _Shuffle(IndexBatches):
     """The batches that torch's RandomSampler and BatchSampler draw from the same generator.
 
@@ -213,13 +221,6 @@ class _Shuffle(IndexBatches):
         known.indices = order.cpu().numpy()
         del self
         yield from known
-
-    def batches_asked_for(self) -> Iterator[np.ndarray]:
-        """The batches, each drawn when torch asks for it."""
-        for number, batch in enumerate(self, 1):
-            self.asked(number)
-            yield batch
-        self.asked(len(self.known) + 1)
 
     @override
     def asked(self, count: int) -> None:

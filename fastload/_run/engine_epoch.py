@@ -18,7 +18,7 @@ from .._base.indices import repeats_within
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions, ImageEngine
-from .._engine.registry import make_engine
+from .._engine.registry import EngineKind, make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.plan import Plan, Views
@@ -27,7 +27,7 @@ from . import drawing
 from .bad_samples.batch_filler import EngineFiller, FilledBatch
 from .config import PREFETCH, LoaderConfig
 from .cursor import EpochCursor
-from .drawing import IndexBatches
+from .drawing import IndexBatches, Repeats
 from .engine_maker import EngineMaker, Pipeline
 from .epoch_plan import EpochPlan
 from .order import Batches
@@ -51,7 +51,7 @@ def maker(
 
     ``length`` is that of this rank, if the epoch is divided among ranks; None: the sampler's.
     """
-    progress = plan.progress
+    progress, stamps = plan.progress, plan.measurements.stamps
     # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
     # is drawn, and only then the sampler's iterator draws.
     if plan.known is not None:
@@ -67,28 +67,34 @@ def maker(
             refill.times = lambda: _times(source, plan, whole)
     left_out = drawing.skip_batches(order, plan.skip) if plan.resumed else None
     known = order.known
-    pinned = _pinned(config)
+    repeats = None
+    if source.plan.random and _may_repeat(config, source, plan):
+        repeats = Repeats(len(source.store), plan.times)
+        if left_out is not None:
+            repeats.count(source.lookup(left_out))
+    pinned = config.pinned and _can_pin()
+    engine = _engine(config, resources, source, setup, pinned=pinned)
     filler = EngineFiller(
-        _engine(config, resources, source, setup, pinned=pinned),
+        engine,
         source,
         seed=seed,
         epoch=number,
         on_error=plan.on_error,
         refill=refill,
-        left_out=left_out,
-        times=plan.times,
+        repeats=repeats,
         rest=setup.finished,
     )
-    pipeline = Pipeline(
-        filler,
-        known,
-        config.timeout,
-        plan.stamps,
-        following=functools.partial(
+    fetch = None
+    if engine.store.remote:
+        from .fetch_ahead import FetchAhead
+
+        following = functools.partial(
             config.epochs.following, progress.epoch + 1, config.part() or Shard()
-        ),
-        blocks=config.epochs.blocks,
-    )
+        )
+        fetch = FetchAhead(
+            engine.store, source.lookup, known, following, blocks=config.epochs.blocks
+        )
+    pipeline = Pipeline(filler, known, config.timeout, stamps, fetch)
     return EngineMaker(
         order,
         pipeline,
@@ -103,9 +109,14 @@ def maker(
         prefetch=setup.ahead,
         ahead_in_torch=config.torch_workers * (config.prefetch_factor or PREFETCH),
         drawn_by_next=not (config.torch_workers or plan.resumed or plan.known is not None),
-        stamps=plan.stamps,
+        stamps=stamps,
         governor=resources.governor,
     )
+
+
+def _may_repeat(config: LoaderConfig, source: Source, plan: EpochPlan) -> bool:
+    """Whether a record may come several times in the epoch."""
+    return config.order.repeats or source.records is not None or plan.measurements.padding > 0
 
 
 def _times(source: Source, plan: EpochPlan, order: Batches) -> np.ndarray:
@@ -127,15 +138,16 @@ def _augmentation(
     return source.draw or (cursor.base_seed, number)
 
 
-def _pinned(config: LoaderConfig) -> bool:
-    """Whether to pin batches; warns if they should be pinned but there is no accelerator."""
-    if config.pinned and not torch.cuda.is_available():
+def _can_pin() -> bool:
+    """Whether batches can be pinned; warns if not, because there is no accelerator."""
+    available = torch.cuda.is_available()
+    if not available:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
             stacklevel=callers.stacklevel(),
         )
-    return config.pinned and torch.cuda.is_available()
+    return available
 
 
 def _engine(
@@ -177,15 +189,19 @@ def _engine(
         device=setup.device,
         processes=processes,
     )
-    engine = make_engine(setup.engine.name, store, plan, options)
+    engine = make_engine(setup.engine, store, plan, options)
     if setup.on_ray:
-        engine = _on_ray(engine, store, plan, options)
+        engine = _on_ray(engine, setup.engine, store, plan, options)
     resources.engine = key, engine
     return engine
 
 
 def _on_ray(
-    local: BatchEngine, store: Store, plan: Plan | Views, options: EngineOptions
+    local: BatchEngine,
+    kind: EngineKind,
+    store: Store,
+    plan: Plan | Views,
+    options: EngineOptions,
 ) -> BatchEngine:
     """The engine ``local`` in tasks on a Ray cluster. Raises UsageError without a connection to
     one.
@@ -193,7 +209,7 @@ def _on_ray(
     from .._engine.on_ray import RayEngine
 
     alone = dataclasses.replace(options, threads=0, ring=SlabRing(1), processes=None)
-    remote = make_engine(local.name, store, plan, alone)
+    remote = make_engine(kind, store, plan, alone)
     # neither rows of tensors nor several views: see ``setup.py``
     assert isinstance(local, ImageEngine) and isinstance(remote, ImageEngine)
     return RayEngine(local, remote)

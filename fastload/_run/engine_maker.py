@@ -234,8 +234,7 @@ class Pipeline:
         filler: makes the batches, with its engine.
         known: all batches, if they are known.
         timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0: wait for ever.
-        following: gives the indices of the next epoch, for a remote store.
-        blocks: the order keeps to whole blocks of the store.
+        fetch: for a remote store; else None.
     """
 
     def __init__(
@@ -244,18 +243,15 @@ class Pipeline:
         known: Batches,
         timeout_s: float,
         stamps: Stamps,
-        *,
-        following: Callable[[], np.ndarray],
-        blocks: bool,
+        fetch: FetchAhead | None,
     ) -> None:
         self.engine = engine = filler.engine
         self._filler = filler
-        lookup = filler.source.lookup
         self._timeout_s = timeout_s or None
         self._stamps = stamps
         memory = engine.store.memory()
         in_memory = memory and len(memory) == len(engine.store.files)
-        self._ahead = None if in_memory else ReadAhead(engine, lookup, known)
+        self._ahead = None if in_memory else ReadAhead(engine, filler.source.lookup, known)
         self._pid = os.getpid()
         self.tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         """Batches to fill, in order."""
@@ -263,18 +259,7 @@ class Pipeline:
         self._filling: collections.deque[_Pending] = collections.deque()
         self._results: _Thread | None = None
         self._closing = threading.Event()
-        self._fetch: FetchAhead | None = None
-        if engine.store.remote:
-            from .fetch_ahead import FetchAhead
-
-            self._fetch = FetchAhead(
-                engine.store,
-                lookup,
-                known,
-                following,
-                blocks=blocks,
-                ended=self._ended,
-            )
+        self._fetch = fetch
         self.taken = 0
         """Batches that the consumer has taken, errors included."""
 
@@ -392,7 +377,7 @@ class Pipeline:
         begin = time.perf_counter_ns()
         try:
             if self._fetch is not None:
-                self._fetch.wait(indices)
+                self._fetch.wait(indices, self._ended)
                 self._stamps.stage("network", begin)
                 begin = time.perf_counter_ns()
                 if self._ended():

@@ -17,36 +17,28 @@ How it ends
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import time
 import warnings
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from typing_extensions import override
 
 from .._base import callers
-from .._base.timeline import Timeline
-from .._base.trace import Stamps
-from .._sources.source import remote_stores
 from . import epoch_plan, route
-from .bad_samples.policy import BadSamples
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, states_of
 from .epoch_plan import EpochPlan
 from .maker import Maker, NoMaker, Outcome, PersistentWorkers, TorchMaker
-from .measurements import ImageCounts, Measurements
+from .measurements import Measurements
 from .progress import Progress
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute
-
-if TYPE_CHECKING:
-    from .setup import Setup
 
 _EACH_WHOLE = (
     "For multiprocessing data-loading, this happens if each worker process gives the whole dataset "
@@ -85,18 +77,15 @@ class Epoch:
         self,
         maker: Maker,
         progress: Progress,
-        stamps: Stamps,
-        bad: BadSamples,
-        images: ImageCounts,
+        measurements: Measurements,
         length: ReportedLength | None = None,
     ) -> None:
         self.maker = maker
         self.progress = progress
         self.yielded = self._before = progress.batches
         self._settle = maker.settle
-        self._stamps = stamps
-        self._bad = bad
-        self._images = images
+        self._stamps, self._bad = measurements.stamps, measurements.bad
+        self._images = measurements.images
         self._length = length
         self._samples = 0
 
@@ -152,7 +141,6 @@ class EpochContext(NamedTuple):
 
     Attributes:
         config: the arguments as they are now.
-        timeline: where the epoch is recorded, or None.
         length: batches of this rank if the loader divides the epoch among ranks, else None.
         reported: the length that an IterableDataset gave when ``len`` asked for it, or None.
     """
@@ -160,13 +148,11 @@ class EpochContext(NamedTuple):
     config: LoaderConfig
     resources: Resources
     cursor: EpochCursor
-    timeline: Timeline | None
     length: int | None
     reported: int | None
     loader: weakref.ref[Loader]
 
 
-_NOTHING = contextlib.nullcontext()
 _TORCHS_FILE = torch.utils.data.dataloader.__file__
 
 
@@ -231,7 +217,6 @@ class EpochIterator(_BaseDataLoaderIter):
         context, workers = self._context, self._persistent
         config, resources, cursor = context.config, context.resources, context.cursor
         number = cursor.begin(config)
-        stamps = Stamps(context.timeline)
         way = route.find(config)
         loader = context.loader()
         if not (isinstance(way, TorchRoute) or config.iterable or loader is None):
@@ -240,32 +225,18 @@ class EpochIterator(_BaseDataLoaderIter):
                 cursor.skip(config, number, skipped)
         if cursor.resume is not None:
             workers.holder = None  # they are at another place in the data
-        plan = epoch_plan.plan(config, cursor, way, stamps, number=number, states=self._states)
+        plan = epoch_plan.plan(config, cursor, way, number=number, states=self._states)
         cursor.progress = plan.progress
-        native = isinstance(way, EngineRoute)
-        resources.measurements = Measurements(
-            native=native,
-            stamps=stamps,
-            bad=plan.bad,
-            images=plan.images,
-            remote=[(store, store.fetched() or {}) for store in remote_stores(config.dataset)],
-            padding=plan.padding,
-        )
-        setup = None
-        if isinstance(way, EngineRoute):
-            from .setup import decide
-
-            setup = decide(config, resources, way.source)
-        with plan.drawing() if plan.resumed else _NOTHING:
-            maker = _host_maker(context, plan, setup, workers)
-            if config.accelerated or config.batch_transform is not None:
-                from .delivery import delivery
-
-                maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+        resources.measurements = plan.measurements
+        if plan.resumed:
+            with plan.drawing(config):
+                maker = _maker(context, plan, workers)
+        else:
+            maker = _maker(context, plan, workers)
         length = None
         if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
             length = ReportedLength(config.dataset, context.reported, config.num_workers)
-        self._epoch = Epoch(maker, plan.progress, stamps, plan.bad, plan.images, length)
+        self._epoch = Epoch(maker, plan.progress, plan.measurements, length)
         self._closed = False
 
     def __iter__(self) -> EpochIterator:
@@ -318,30 +289,42 @@ class EpochIterator(_BaseDataLoaderIter):
             self._epoch.maker.close()
 
 
-def _host_maker(
-    context: EpochContext, plan: EpochPlan, setup: Setup | None, workers: PersistentWorkers
-) -> Maker:
-    """What makes the batches in host memory, by the epoch's route."""
+def _maker(context: EpochContext, plan: EpochPlan, workers: PersistentWorkers) -> Maker:
+    """What makes the batches, by the epoch's route, and delivers them."""
     config, resources, cursor = context.config, context.resources, context.cursor
+    maker: Maker
+    setup = None
     if isinstance(plan.route, EngineRoute):
-        from . import engine_epoch
+        from .engine_epoch import maker as engine_maker
+        from .setup import decide
 
-        assert setup is not None, "decided for every engine"
-        return engine_epoch.maker(
+        setup = decide(config, resources, plan.route)
+        maker = engine_maker(
             config, resources, cursor, plan, plan.route.source, setup, length=context.length
         )
-    if isinstance(plan.route, TorchRoute):
-        loader = context.loader()
-        if loader is None:
-            return NoMaker()
-        iterator = loader._torch_iterator(workers.holder)
-        if config.persistent:
-            workers.holder = iterator
-        plan.progress.batches = iterator._num_yielded  # others may have it skip some
-        return TorchMaker(iterator)
-    from .workers import dataset_epoch
+    elif isinstance(plan.route, WorkersRoute):
+        from .workers.dataset_epoch import maker as dataset_maker
 
-    return dataset_epoch.maker(config, resources, cursor, plan, workers, reported=context.reported)
+        maker = dataset_maker(config, resources, cursor, plan, workers, reported=context.reported)
+    else:
+        maker = _torchs(context, plan, workers)
+    if config.accelerated or config.batch_transform is not None:
+        from .delivery import delivery
+
+        maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+    return maker
+
+
+def _torchs(context: EpochContext, plan: EpochPlan, workers: PersistentWorkers) -> Maker:
+    """torch's own iterator."""
+    loader = context.loader()
+    if loader is None:
+        return NoMaker()
+    iterator = loader._torch_iterator(workers.holder)
+    if context.config.persistent:
+        workers.holder = iterator
+    plan.progress.batches = iterator._num_yielded  # others may have it skip some
+    return TorchMaker(iterator)
 
 
 def _skipped(loader: object) -> int:

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 
 from .._base.indices import repeats_within
+from .._base.timeline import active
 from .._base.trace import Stamps
+from .._sources.source import fetched
 from ..errors import UsageError
 from ..hints import OnError
 from . import accelerate, drawing
@@ -20,7 +22,7 @@ from .bad_samples.policy import BadSamples
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .drawing import IndexCounter
-from .measurements import ImageCounts
+from .measurements import Measurements
 from .order import Batches
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
@@ -39,7 +41,6 @@ class EpochPlan(NamedTuple):
         times: how often each sample of this rank came before in the epoch; None: this is counted.
         skip: how many index batches of the sampler to skip.
         resumed: whether the epoch resumes a checkpoint.
-        padding: how many of this rank's samples repeat others.
         repeats: whether indices may repeat and their random numbers depend on it.
         on_error: how bad samples are handled, as far as this epoch allows it.
         refill: gives the samples that refill batches, or None.
@@ -51,14 +52,10 @@ class EpochPlan(NamedTuple):
     times: np.ndarray | None
     skip: int
     resumed: bool
-    padding: int
     repeats: bool
     on_error: OnError
     refill: Refill | None
-    stamps: Stamps
-    bad: BadSamples
-    images: ImageCounts
-    generators: tuple[torch.Generator, ...]
+    measurements: Measurements
 
     def order(self, config: LoaderConfig) -> Callable[[], Iterable[Any]]:
         """A function that gives the epoch's indices in the form that the sampler has."""
@@ -94,13 +91,13 @@ class EpochPlan(NamedTuple):
         return torch.Generator().manual_seed(self.progress.base_seed)
 
     @contextlib.contextmanager
-    def drawing(self) -> Iterator[None]:
+    def drawing(self, config: LoaderConfig) -> Iterator[None]:
         """Within it, torch's generators have the states from the start of the epoch resumed.
 
         Afterwards the global generator, which is the user's, gets its own state back.
         """
         users_state = torch.default_generator.get_state()
-        for generator, state in zip(self.generators, self.progress.generators):
+        for generator, state in zip(generators(config), self.progress.generators):
             if generator is not torch.default_generator or self.progress.order_drawn:
                 _set_state(generator, state)
         try:
@@ -125,7 +122,6 @@ def plan(
     config: LoaderConfig,
     cursor: EpochCursor,
     route: Route,
-    stamps: Stamps,
     *,
     number: int,
     states: Sequence[torch.Tensor],
@@ -195,15 +191,17 @@ def plan(
         times=times,
         skip=skip,
         resumed=resume is not None,
-        padding=padding,
         # Random numbers depend on the repetition.
         repeats=config.seed is not None and not config.iterable and config.order.repeats,
         on_error=on_error,
         refill=refill,
-        stamps=stamps,
-        bad=BadSamples(config.max_errors, samples),
-        images=ImageCounts(),
-        generators=generators(config),
+        measurements=Measurements(
+            native=isinstance(route, EngineRoute),
+            stamps=Stamps(active()),
+            bad=BadSamples(config.max_errors, samples),
+            remote=fetched(config.dataset),
+            padding=padding,
+        ),
     )
 
 

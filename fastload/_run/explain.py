@@ -10,7 +10,7 @@ import numpy as np
 from .._base.own_generators import kind_of_own
 from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
-from .._engine.registry import chosen, is_torch
+from .._engine.registry import NATIVE, is_torch
 from .._sources.deferred.thread_state import OF_MODE
 from .._sources.deferred.trial import left_out
 from .._sources.mix import MixDataset
@@ -20,7 +20,7 @@ from .._transforms.geometry.crop_geometry import scales
 from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan
 from ..errors import DataError, UsageError
-from ..hints import Engine, Stats
+from ..hints import Stats
 from ..storage.base import RAW
 from .bottleneck import verdict
 from .bucket_sampler import BucketSampler
@@ -48,7 +48,7 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
     """Which engine runs and why, and what would be faster."""
     route = find(config)
     if isinstance(route, EngineRoute):
-        lines = _engine(config, resources, route.source)
+        lines = _engine(config, resources, route)
     else:
         lines = _workers(config, resources, route)
     lines += delivery.explain(config, route)
@@ -64,8 +64,8 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
     return "\n".join(lines)
 
 
-def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[str]:
-    setup, workers = decide(config, resources, source), config.num_workers
+def _engine(config: LoaderConfig, resources: Resources, route: EngineRoute) -> list[str]:
+    setup, source, workers = decide(config, resources, route), route.source, config.num_workers
     threads = f"{workers or 'the calling'} thread{'s' * (workers > 1)}"
     if resources.governor is not None:
         threads += ", adjusted while the loop runs"
@@ -160,7 +160,7 @@ def _workers(
         f"engine: torch (torch's DataLoader machinery, {where})",
         f"because: {route.reason}",
     ]
-    lines += _images(route, resources)
+    lines += _images(config, route, resources)
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))
         objects = object_memory(config.dataset, workers)
@@ -170,7 +170,7 @@ def _workers(
     elif not is_torch(config.engine):
         lines.append("faster: num_workers > 0 makes batches in other processes in parallel")
     if resources.cache is not None:
-        defers = isinstance(route, WorkersRoute) and route.defers
+        defers = isinstance(route, WorkersRoute) and not route.eager
         lines.append(f"cache: {resources.cache.explain(None, None, opened=defers)}")
     return lines
 
@@ -203,12 +203,14 @@ def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str
     return "slabs of shared memory, which workers collate into and which are reused"
 
 
-def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]:
+def _images(
+    config: LoaderConfig, route: WorkersRoute | TorchRoute, resources: Resources
+) -> list[str]:
     """What becomes of the images that the dataset opens, in words."""
     if isinstance(route, TorchRoute) or route.eager:
         why = "torch's own iterator runs" if isinstance(route, TorchRoute) else route.eager
         return [f"images: made where the dataset asks for them, because {why}"]
-    measured, choice = resources.measurements, resources.choice or Choice()
+    measured, choice = resources.measurements, resources.choice or Choice(config.measures)
     images = measured.images
     lines = _choice(choice, images)
     counts = [(images.opened, "opened"), (images.given, "made of arrays")]
@@ -223,7 +225,7 @@ def _images(route: WorkersRoute | TorchRoute, resources: Resources) -> list[str]
     elif not seen and not choice.opened:
         lines.append(
             "images: opened as ever, until making samples takes so long that deferring may pay"
-            if route.measures and choice.waits
+            if choice.waits
             else "images: deferred, and made in C++ for a whole batch, if the dataset opens any"
         )
     lines += [f"slower: {line}" for line in left_out()]
@@ -295,15 +297,15 @@ def _by_time(images: ImageCounts) -> list[tuple[tuple[str, str, int], tuple[int,
     return sorted(images.causes.items(), key=lambda item: -item[1][1])
 
 
-def figures(engine: Engine, resources: Resources) -> Stats:
-    """``FastLoader.stats()`` of a loader with this ``engine`` argument."""
+def figures(resources: Resources) -> Stats:
+    """``FastLoader.stats()``."""
     measured, governor, cache = resources.measurements, resources.governor, resources.cache
     figures = measured.stamps.snapshot()
     elapsed = figures.elapsed_s
     rate = figures.images / elapsed if elapsed else 0.0
     bottleneck = verdict(figures, native=measured.native)
     return {
-        "engine": _engine_name(engine, resources),
+        "engine": _engine_name(resources),
         "images": figures.images,
         "batches": figures.batches,
         "images_per_s": rate,
@@ -346,10 +348,10 @@ def figures(engine: Engine, resources: Resources) -> Stats:
     }
 
 
-def _engine_name(engine: Engine, resources: Resources) -> str:
+def _engine_name(resources: Resources) -> str:
     if not resources.measurements.native:
         return "torch"
-    return chosen(engine).name if resources.engine is None else resources.engine[1].name
+    return NATIVE.name if resources.engine is None else resources.engine[1].name
 
 
 def _scaled(source: Source) -> list[str]:

@@ -32,7 +32,6 @@ class FetchAhead:
         following: gives the indices of the next epoch in its order, int64; empty if they are not
             known yet.
         blocks: the order keeps to whole blocks, so these are fetched.
-        ended: whether the epoch was ended, so that nothing is waited for.
     """
 
     def __init__(
@@ -43,10 +42,9 @@ class FetchAhead:
         following: Callable[[], np.ndarray],
         *,
         blocks: bool,
-        ended: Callable[[], bool],
     ) -> None:
         self._store, self._lookup, self._order = store, lookup, order
-        self._following, self._blocks, self._ended = following, blocks, ended
+        self._following, self._blocks = following, blocks
         self._number = 0  # of the next batch to submit
         self._ahead: collections.deque[tuple[Held, int]] = collections.deque()
         self._now: Held | None = None
@@ -57,14 +55,14 @@ class FetchAhead:
         self._ask(indices)
         return self._now is None or self._now.ready()
 
-    def wait(self, indices: np.ndarray) -> None:
-        """Return when the bytes of the next batch, ``indices``, are there, or the epoch was ended.
+    def wait(self, indices: np.ndarray, ended: Callable[[], bool]) -> None:
+        """Return when the bytes of the next batch, ``indices``, are there, or the epoch has ended.
 
         Raises StoreError if they cannot be fetched.
         """
         self._ask(indices)
         if self._now is not None:
-            self._now.wait(self._ended)
+            self._now.wait(ended)
 
     def submitted(self) -> None:
         """The engine has that batch, and keeps its bytes itself."""

@@ -140,7 +140,7 @@ class ImageCounts:
 
 @dataclasses.dataclass
 class Measurements:
-    """Measurements of one epoch, for ``stats()``.
+    """Measurements of one epoch, for ``stats()``. Whoever makes its batches adds to them.
 
     Attributes:
         native: whether an engine of fastload made the batches.

@@ -162,8 +162,13 @@ class Order:
     repeats = True
 
     def __init__(self, sampler: object) -> None:
-        # torch's own random samplers give an index once, but not with replacement
-        self.repeats = type(sampler) is not RandomSampler or sampler.replacement
+        # torch's own random samplers give an index once, but not with replacement, nor if they may
+        # give more than there are
+        self.repeats = (
+            type(sampler) is not RandomSampler
+            or sampler.replacement
+            or sampler._num_samples is not None
+        )
 
     @property
     def blocks(self) -> bool:

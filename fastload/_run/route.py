@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,21 +14,21 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from .. import _native
-from .._engine.registry import chosen, is_engine, is_torch
+from .._engine.registry import EngineKind, chosen, is_engine
 from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
-from .config import LoaderConfig
+from .config import NO_CORE, LoaderConfig
 from .order import order_of
 
 
 class EngineRoute(NamedTuple):
     """An engine of fastload makes whole batches of ``source``, which has the loader's dtype and
-    layout.
+    layout. ``engine`` is the one on the CPU.
     """
 
     source: Source
+    engine: EngineKind
 
     @property
     def decodes(self) -> bool:
@@ -43,17 +42,10 @@ class WorkersRoute(NamedTuple):
     Attributes:
         reason: why, for ``explain()``.
         eager: why the dataset runs over images as Pillow opens them; empty: over deferred ones.
-        measures: whether it does so only where that is measured to be cheaper.
     """
 
     reason: str
-    eager: str = ""
-    measures: bool = True
-
-    @property
-    def defers(self) -> bool:
-        """Whether the dataset runs over deferred images."""
-        return not self.eager
+    eager: str
 
 
 class TorchRoute(NamedTuple):
@@ -79,8 +71,6 @@ _OF_INTS = (
     DistributedSampler,
 )
 
-_NO_CORE = "the C++ core is missing"
-
 
 def find(config: LoaderConfig) -> Route:
     """The route of a loader now; it can change between epochs, with the dataset.
@@ -89,32 +79,28 @@ def find(config: LoaderConfig) -> Route:
         UsageError: the arguments ask for something that this route cannot do.
         MissingDependencyError: the engine that was asked for is not installed.
     """
-    core = _native.load() is not None
-    if not core and not is_torch(config.engine):
-        _native.warn_missing()
-    reason = config.left_to_python
+    reason, eager = config.left_to_python, config.eager
     if not reason:
         try:
             source = _readable(config)
-            chosen(config.engine, source.store)  # raises if it is not installed
-            source = source.with_output(config.dtype, config.memory_format)
-            return EngineRoute(source.with_decode(config.decode))
+            engine = chosen(source.store)
+            source = source.made_as(config.dtype, config.memory_format, config.decode)
+            return EngineRoute(source, engine)
         except Unreadable as unreadable:
             reason = unreadable.reason
     if (config.engine, config.dtype, config.memory_format, config.decode) != _ANY_ROUTE:
         _check_left_to_python(config, reason)
     if config.left_to_torch:
         return TorchRoute(reason)
-    defer = os.environ.get("FASTLOAD_DEFER")
-    return WorkersRoute(reason, _eager(config, defer, core), defer != "1")
+    return WorkersRoute(reason, eager)
 
 
 def _readable(config: LoaderConfig) -> Source:
     """What an engine reads. Raises Unreadable if there is nothing."""
     source = resolve(config.dataset)
-    if config.engine == "auto" and _native.load() is None:
-        raise Unreadable(_NO_CORE)
     if config.engine == "auto":
+        if config.eager == NO_CORE:
+            raise Unreadable(NO_CORE)
         if source.tensors:
             if config.num_workers and config.worker_init_fn:
                 raise Unreadable(
@@ -170,15 +156,6 @@ def _ints(sampler: object) -> bool:
     if isinstance(indices, (list, tuple)) and type(indices) in (list, tuple):
         return all(type(index) is int for index in indices)
     return isinstance(indices, range)
-
-
-def _eager(config: LoaderConfig, defer: str | None, core: bool) -> str:
-    """Why the images that the dataset opens are not deferred; empty: they are."""
-    if defer == "0":
-        return "FASTLOAD_DEFER is 0"
-    if is_torch(config.engine):
-        return "engine='torch' was asked for"
-    return "" if core else _NO_CORE
 
 
 def _check_left_to_python(config: LoaderConfig, reason: str) -> None:

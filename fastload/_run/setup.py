@@ -28,6 +28,7 @@ from ..storage.base import Store
 from .config import LoaderConfig
 from .engine_maker import default_prefetch
 from .resources import Resources
+from .route import EngineRoute
 
 if TYPE_CHECKING:
     from .._engine.processes import Processes
@@ -110,14 +111,14 @@ class Setup(NamedTuple):
         return f"by {self.engine.describe()} on {where}"
 
 
-def decide(config: LoaderConfig, resources: Resources, source: Source) -> Setup:
-    """The setup of the next epoch of ``source``.
+def decide(config: LoaderConfig, resources: Resources, route: EngineRoute) -> Setup:
+    """The setup of the next epoch of ``route``.
 
     Raises:
-        UsageError: the engine that was asked for cannot do what ``source`` needs.
+        UsageError: the engine that was asked for cannot do what its source needs.
         MissingDependencyError: it is not installed.
     """
-    engine, instead = registry.chosen(config.engine, source.store), ""
+    source, engine, instead = route.source, route.engine, ""
     device = torch.device("cpu")
     if registry.on_device(config.engine):
         asked = registry.KINDS[config.engine]
@@ -134,7 +135,7 @@ def decide(config: LoaderConfig, resources: Resources, source: Source) -> Setup:
         instead=instead,
         on_ray=on_ray,
         pillow=share,
-        ahead=_ahead(config, resources, source, engine, share),
+        ahead=_ahead(config, resources, source, engine, share, on_ray=on_ray),
         finished=_finished(config, source, engine),
     )
 
@@ -145,13 +146,15 @@ def _ahead(
     source: Source,
     engine: EngineKind,
     share: PillowShare | None,
+    *,
+    on_ray: bool,
 ) -> int:
     """The number of batches to make ahead of the consumer."""
     if not config.num_workers:
         return 0
     if resources.governor is not None:
         return resources.governor.setting.prefetch
-    if registry.on_ray(config.engine):
+    if on_ray:
         return config.num_workers * (config.prefetch_factor or _AHEAD_ON_RAY)
     ahead = config.prefetch_factor or default_prefetch()
     if share is not None and share.processes:
@@ -194,7 +197,7 @@ def _check_for_ray(source: Source) -> None:
 
 def _pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> PillowShare | None:
     """Pillow's share of ``source``; None if the engine or the source rules it out."""
-    if not registry.may_use_processes(config.engine) or source.tensors or not len(source):
+    if registry.on_device(config.engine) or source.tensors or not len(source):
         return None
     if source.store.remote:
         return None  # a sample of its records would be fetched before the first batch

@@ -23,7 +23,7 @@ from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
 from .._engine.base import BatchEngine
 from .._engine.image_engine import EngineOptions
-from .._engine.registry import images_of, make_engine
+from .._engine.registry import chosen, images_of, make_engine
 from .._transforms.plan import seed_of
 from .._transforms.recognise import Plan, Views, recognise
 from .._transforms.targets.joint import Joint, batched, in_python
@@ -306,7 +306,7 @@ class PackedDataset(Dataset[Any]):
         threads, check = own_threads(), self.check_crc
         made = [
             make_engine(
-                "auto",
+                chosen(self.store),
                 self.store,
                 plan,
                 EngineOptions(threads=threads, ring=SlabRing(2), check_crc=check),

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
@@ -84,22 +84,19 @@ class Source:
     def __len__(self) -> int:
         return len(self.store) if self.records is None else len(self.records)
 
-    def with_output(self, dtype: torch.dtype | None, memory_format: torch.memory_format) -> Source:
-        """The source with images in ``dtype``. Raises UsageError if that is impossible."""
+    def made_as(
+        self, dtype: torch.dtype | None, memory_format: torch.memory_format, decode: str
+    ) -> Source:
+        """The source with these arguments of FastLoader. Raises UsageError if it can't be."""
+        plan = self.plan
         if not self.tensors:
-            return self._with_plan(self.plan.with_output(dtype))
-        if dtype is not None or memory_format != torch.contiguous_format:
+            plan = plan.with_output(dtype)
+        elif dtype is not None or memory_format != torch.contiguous_format:
             raise UsageError(
                 "dtype and memory_format apply to decoded images, got a TensorDataset, whose rows "
                 "are copied unchanged: convert its tensors, or each batch"
             )
-        return self
-
-    def with_decode(self, decode: str) -> Source:
-        """The source with FastLoader's argument ``decode``, which concerns JPEGs."""
-        return self._with_plan(self.plan.with_decode(decode))
-
-    def _with_plan(self, plan: Plan | Views) -> Source:
+        plan = plan.with_decode(decode)
         return self if plan is self.plan else dataclasses.replace(self, plan=plan)
 
     def lookup(self, indices: np.ndarray) -> np.ndarray:
@@ -221,12 +218,14 @@ def image_sizes(dataset: object) -> np.ndarray:
     return source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
 
 
-def remote_stores(dataset: object) -> list[Store]:
-    """The stores in ``dataset``, and in those inside it, that count what they fetch from URLs."""
-    if not isinstance(dataset, (PackedDataset, Subset, ConcatDataset)):
-        return []
-    stores = [one.store for one in nested(dataset) if isinstance(one, PackedDataset)]
-    return [store for store in stores if store.fetched() is not None]
+def fetched(dataset: object) -> list[tuple[Store, Mapping[str, float]]]:
+    """The stores at URLs in ``dataset`` and in those inside it, with what they have fetched."""
+    found: list[tuple[Store, Mapping[str, float]]] = []
+    if isinstance(dataset, (PackedDataset, Subset, ConcatDataset)):
+        for one in nested(dataset):
+            if isinstance(one, PackedDataset) and (counts := one.store.fetched()) is not None:
+                found.append((one.store, counts))
+    return found
 
 
 def check_crc(dataset: object) -> CheckCrc:

@@ -89,7 +89,7 @@ class Case:
 
     def make(self, store: Store, threads: int = 2, plan: Any = None, **more: Any) -> BatchEngine:
         options = EngineOptions(threads=threads, **{"ring": SlabRing(3), **more})
-        return registry.make_engine(self.engine, store, plan or self.plan, options)
+        return registry.make_engine(registry.KINDS[self.engine], store, plan or self.plan, options)
 
     def images(
         self, store: Store, records: Any, threads: int = 0, **more: Any
@@ -488,7 +488,7 @@ def test_a_cache_in_front_changes_no_image(case: Case, kind: Any, tmp_path: Path
     cache = Cache.of(kind, "8MB", case.engine)
     assert cache is not None
     cached = cache.before(
-        store, [store], case.plan, engine=registry.chosen(case.engine), checked=True
+        store, [store], case.plan, engine=registry.KINDS[case.engine], checked=True
     )
     engine = case.make(cached)
     records = [3, 1, 8, 2]

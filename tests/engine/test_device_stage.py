@@ -15,7 +15,7 @@ from fastload._base.slabs import SlabRing
 from fastload._engine.device_stage import DeviceStage
 from fastload._engine.device_stage import _philox as philox_on_device
 from fastload._engine.image_engine import EngineOptions
-from fastload._engine.registry import make_engine
+from fastload._engine.registry import NATIVE, make_engine
 from fastload._sources.arrays import arrays_of
 from fastload._transforms import sample_params
 from fastload._transforms.geometry.draws import Numbers
@@ -60,7 +60,7 @@ def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, dt
 
     def images(plan):
         decoder = make_engine(
-            "native",
+            NATIVE,
             opened,
             plan,
             EngineOptions(threads=0, ring=SlabRing(2), channels_last=channels_last),
@@ -90,7 +90,7 @@ def test_gray_images_have_one_channel_there_too(channels_last):
 
     def images(plan):
         decoder = make_engine(
-            "native",
+            NATIVE,
             opened,
             plan,
             EngineOptions(threads=0, ring=SlabRing(2), channels_last=channels_last),

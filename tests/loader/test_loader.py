@@ -17,6 +17,7 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
+    Dataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -207,6 +208,19 @@ def test_subsets_splits_and_concatenations_stay_on_the_fast_path(photos, store):
             assert_same(list(loader), theirs)
 
 
+class Drawn(Dataset):
+    """Draws its images."""
+
+    def __init__(self, keys):
+        self.keys = list(keys)
+
+    def __len__(self):
+        return len(self.keys)
+
+    def __getitem__(self, index):
+        return {"key": self.keys[index], "image": torch.rand(3)}
+
+
 def test_weighted_sampling_stays_on_the_fast_path(photos, store):
     weights = np.linspace(0.1, 1, len(PackedDataset(store)))
     loaders = [
@@ -222,6 +236,25 @@ def test_weighted_sampling_stays_on_the_fast_path(photos, store):
     ]
     assert "engine: native" in loaders[0].explain()
     assert_same(list(loaders[0]), list(loaders[1]))
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("how", ["more than there are", "a subset", "its own code"])
+def test_what_comes_again_in_an_epoch_is_augmented_anew(store, how, seed):
+    crop = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
+    packed = PackedDataset(store, crop, fields=("key",))
+    dataset, n = packed, len(packed)
+    if how == "a subset":
+        dataset = Subset(packed, [*range(n), *range(n)])
+    elif how == "its own code":
+        dataset = Drawn(packed.store.keys(np.arange(n)))
+    sampler = RandomSampler(dataset, num_samples=None if how == "a subset" else 2 * n)
+    made = {}
+    for batch in FastLoader(dataset, batch_size=4, sampler=sampler, seed=seed):
+        for key, image in zip(batch["key"], batch["image"], strict=True):
+            made.setdefault(key, []).append(image.clone())
+    assert {len(images) for images in made.values()} == {2}
+    assert not any(torch.equal(*images) for images in made.values())
 
 
 def test_a_batch_sampler_decides_the_batches(photos, store):

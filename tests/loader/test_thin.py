@@ -18,7 +18,7 @@ from fastload import DataError, FastLoader
 from fastload._base.slabs import SlabRing
 from fastload._engine import long_sides
 from fastload._engine.image_engine import EngineOptions
-from fastload._engine.registry import make_engine
+from fastload._engine.registry import NATIVE, make_engine
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
@@ -59,7 +59,7 @@ def made_by(folder: Path, chain: Any) -> Any:
     plan = recognise(chain)
     assert isinstance(plan, Plan)
     return make_engine(
-        "native", FolderStore(folder), plan, EngineOptions(threads=0, ring=SlabRing(2))
+        NATIVE, FolderStore(folder), plan, EngineOptions(threads=0, ring=SlabRing(2))
     )
 
 

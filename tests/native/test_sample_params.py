@@ -166,7 +166,7 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_parameters(tmp_p
 
     from fastload._base.slabs import SlabRing
     from fastload._engine.image_engine import EngineOptions
-    from fastload._engine.registry import make_engine
+    from fastload._engine.registry import NATIVE, make_engine
     from fastload._transforms.recognise import recognise
     from fastload.storage.folder import FolderStore
 
@@ -176,7 +176,7 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_parameters(tmp_p
     chain = [v1.ColorJitter(0.5, 0.5, 0.5, (0.2, 0.2)), v1.ToTensor(), v1.RandomErasing(1.0)]
     plan = recognise(v1.Compose(chain))
     store = FolderStore(str(tmp_path))
-    decoder = make_engine("native", store, plan, EngineOptions(threads=1, ring=SlabRing(2)))
+    decoder = make_engine(NATIVE, store, plan, EngineOptions(threads=1, ring=SlabRing(2)))
     made = decoder.submit(np.arange(2), seed=1, epoch=0).result()
     assert torch.equal(made[1], in_core.made(plan, photo(W, H), 1, seed=1))
     assert not torch.equal(made[0], made[1])

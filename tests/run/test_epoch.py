@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastload import TooManyErrors
-from fastload._base.trace import Stamps
 from fastload._run.bad_samples.policy import BadSample, BadSamples
 from fastload._run.bad_samples.refill import Refill, Refilled
 from fastload._run.epoch_iterator import Epoch
 from fastload._run.maker import Maker, Outcome
-from fastload._run.measurements import ImageCounts
+from fastload._run.measurements import Measurements
 from fastload._run.progress import Position, Positions, Progress
 
 
@@ -33,7 +32,9 @@ class Listed(Maker):
 def epoch_of(*outcomes: Outcome | Exception, workers: int = 0, limit: int = 9) -> Epoch:
     positions = Positions([Position() for _ in range(workers)])
     progress = Progress(epoch=0, positions=positions)
-    return Epoch(Listed(outcomes), progress, Stamps(), BadSamples(limit, None), ImageCounts())
+    return Epoch(
+        Listed(outcomes), progress, Measurements(native=False, bad=BadSamples(limit, None))
+    )
 
 
 def taken(epoch: Epoch) -> list[Any]:
@@ -116,7 +117,7 @@ def test_a_batch_that_is_filled_up_late_is_the_next_one_still() -> None:
     refill.order = lambda: list(range(8))
     progress = Progress(epoch=0)
     maker = Refilled(Broken({1, 7, 2}), refill)
-    epoch = Epoch(maker, progress, Stamps(), BadSamples(9, None), ImageCounts())
+    epoch = Epoch(maker, progress, Measurements(native=False, bad=BadSamples(9, None)))
     late = [(TimeoutError, count) for count in range(3)]
     batches = [([0, 6], 1), ([5, 3], 2), ([4], 3)]
     assert taken(epoch) == [late[0], late[0], batches[0], late[1], batches[1], late[2], batches[2]]

@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 import fastload
 from batches import TRAIN
 from fastload import Buckets, DataError, FastLoader, Mix, PackedDataset
-from fastload._engine.registry import chosen
+from fastload._engine.registry import NATIVE
 from torchrun import torchrun
 
 accelerate = pytest.importorskip("accelerate")
@@ -196,9 +196,9 @@ def test_the_engine_and_what_a_loader_says_of_itself_are_still_there(photos):
     loader = accelerator().prepare(FastLoader(ImageFolder(photos, TRAIN), 8))
     assert sum(len(labels) for _, labels in loader) == 24
     assert isinstance(loader, FastLoader)
-    assert loader.stats()["engine"] == chosen("auto").name
+    assert loader.stats()["engine"] == NATIVE.name
     assert loader.stats()["images"] == 24
-    assert loader.explain().startswith(f"engine: {chosen('auto').name}")
+    assert loader.explain().startswith(f"engine: {NATIVE.name}")
 
 
 def test_bad_samples_are_counted_and_bounded():
@@ -452,7 +452,7 @@ report([made, rows, loader.stats()["engine"]])
             assert ours == theirs
             assert ours_len == theirs_len
             assert kind == "FastLoader"
-        assert engine == chosen("auto").name
+        assert engine == NATIVE.name
     for epoch in (0, 2):  # every image once, as it is augmented in a loader that nobody divides
         mine = parts[0][1][epoch] + parts[1][1][epoch]
         assert sorted(map(str, mine)) == sorted(map(str, parts[0][1][epoch + 1]))

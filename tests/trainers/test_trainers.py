@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset
 from fastload._engine.base import BatchEngine
-from fastload._engine.registry import chosen
+from fastload._engine.registry import NATIVE
 from torchrun import torchrun
 
 KINDS = [DataLoader, FastLoader]
@@ -92,7 +92,7 @@ def test_a_dataloader_over_a_packed_dataset_decodes_whole_batches(store, monkeyp
     assert isinstance(prepared.dataset, PackedDataset)
     seen = decoded_by(monkeypatch)
     assert len(list(prepared)) == len(expected)
-    assert seen == [(chosen("auto").name, len(labels)) for _, labels in expected]
+    assert seen == [(NATIVE.name, len(labels)) for _, labels in expected]
     for (images, labels), (reference, known) in zip(prepared, expected, strict=True):
         assert torch.equal(images, reference)
         assert torch.equal(labels, known)
@@ -274,7 +274,7 @@ def test_hugging_faces_trainer_resumes_in_mid_epoch_on_the_fast_path(
     seen = decoded_by(monkeypatch)
     expected = curve(tmp_path / "whole")
     assert len(expected) == 15
-    assert set(seen) == {(chosen("auto").name, 4)}
+    assert set(seen) == {(NATIVE.name, 4)}
     resumed = curve(tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-8"))
     assert resumed == expected
 

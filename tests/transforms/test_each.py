@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 import torchvision_oracle
 from fastload._base.slabs import SlabRing
 from fastload._engine.image_engine import EngineOptions
-from fastload._engine.registry import make_engine
+from fastload._engine.registry import NATIVE, make_engine
 from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
@@ -127,7 +127,7 @@ def bitmaps(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
 
 
 def made(store: FolderStore, plan: Plan, index: int, seed: int = 0) -> torch.Tensor:
-    decoder = make_engine("native", store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
+    decoder = make_engine(NATIVE, store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
     return decoder.submit(np.array([index]), seed=seed, epoch=0).result()[0].clone()
 
 
@@ -238,7 +238,7 @@ def test_every_layout_and_dtype_of_a_batch(
     plan = recognise(chain).with_output(dtype)
     records = np.arange(len(SIZES))
     options = EngineOptions(threads=2, ring=SlabRing(2), channels_last=channels_last)
-    decoder = make_engine("native", bitmaps, plan, options)
+    decoder = make_engine(NATIVE, bitmaps, plan, options)
     batch = decoder.submit(records, seed=5, epoch=1).result()
     for index, image in enumerate(pictures(bitmaps)):
         theirs = torchvision_oracle.sample(chain, image, index, seed=5, epoch=1)

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 import torchvision_oracle as oracle
 from fastload._base.slabs import SlabRing
 from fastload._engine.image_engine import EngineOptions
-from fastload._engine.registry import make_engine
+from fastload._engine.registry import NATIVE, make_engine
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
@@ -50,7 +50,7 @@ def test_a_transform_of_fixed_numbers_gives_torchvisions_pixels(
     plan = recognise(chain)
     assert isinstance(plan, Plan)
     decoder = make_engine(
-        "native", FolderStore(tmp_path), plan, EngineOptions(threads=0, ring=SlabRing(2))
+        NATIVE, FolderStore(tmp_path), plan, EngineOptions(threads=0, ring=SlabRing(2))
     )
     for number, image in enumerate(images):
         made = decoder.submit(np.array([number]), seed=0, epoch=0).result()

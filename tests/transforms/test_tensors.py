@@ -17,7 +17,7 @@ import torchvision_oracle
 from fastload import _native
 from fastload._base.slabs import SlabRing
 from fastload._engine.image_engine import EngineOptions
-from fastload._engine.registry import make_engine
+from fastload._engine.registry import NATIVE, make_engine
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
 
@@ -68,7 +68,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
 
 
 def made(store: FolderStore, plan: Plan, index: int, seed: int) -> torch.Tensor:
-    decoder = make_engine("native", store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
+    decoder = make_engine(NATIVE, store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
     images = decoder.submit(np.array([index]), seed=seed, epoch=0).result()
     assert isinstance(images, torch.Tensor)
     return images[0].clone()

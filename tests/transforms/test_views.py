@@ -222,14 +222,14 @@ def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None
 def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
     from fastload._base.slabs import SlabRing
     from fastload._engine.image_engine import EngineOptions
-    from fastload._engine.registry import make_engine
+    from fastload._engine.registry import NATIVE, make_engine
     from fastload._transforms.geometry.draws import Numbers
     from fastload._transforms.recognise import Plan, recognise
 
     plan = recognise(SMALL)
     assert isinstance(plan, Plan)
     decoder: Any = make_engine(
-        "native", PackedDataset(store).store, plan, EngineOptions(threads=1, ring=SlabRing(4))
+        NATIVE, PackedDataset(store).store, plan, EngineOptions(threads=1, ring=SlabRing(4))
     )
     records = np.arange(4)
     batch, _ = decoder.prepare(Numbers(1, 0, records), timed=False)

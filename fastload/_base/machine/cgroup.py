@@ -6,13 +6,39 @@ root. Source: cgroups(7), ``/proc/self/cgroup``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
+_Limit = TypeVar("_Limit", bound=float)
 
-def groups(root: Path, membership: Path, controller: str = "") -> list[Path]:
+
+def least(
+    of_version_2: Callable[[Path], _Limit | None],
+    of_version_1: Callable[[Path], _Limit | None],
+    controller: str,
+    root: Path,
+    membership: Path,
+) -> _Limit | None:
+    """The least limit that a group's folder has; None: none has one.
+
+    Args:
+        of_version_2, of_version_1: read it from a folder; None: it has none.
+        controller: of version 1, which has the limit.
+    """
+    limits = []
+    for read, name in (of_version_2, ""), (of_version_1, controller):
+        for folder in _groups(root, membership, name):
+            limit = read(folder)
+            if limit is not None:
+                limits.append(limit)
+    return min(limits, default=None)
+
+
+def _groups(root: Path, membership: Path, controller: str) -> list[Path]:
     """Folders of this process's group and its parents, for ``controller`` of version 1, "" for 2.
 
     Some may not exist: a container does not see the groups outside it.

@@ -35,9 +35,7 @@ def quota(root: Path = cgroup.ROOT, membership: Path = cgroup.MEMBERSHIP) -> flo
     Source: the kernel's cgroup-v2 document (``cpu.max``) and its CFS bandwidth document
     (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
     """
-    limits = [_limit_2(folder) for folder in cgroup.groups(root, membership)]
-    limits += [_limit_1(folder) for folder in cgroup.groups(root, membership, "cpu")]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return cgroup.least(_limit_2, _limit_1, "cpu", root, membership)
 
 
 def _limit_2(folder: Path) -> float | None:

@@ -31,10 +31,10 @@ def available(
     Source: proc(5) (``MemAvailable``), the kernel's cgroup-v2 document (``memory.max``,
     ``memory.current``, ``memory.stat``) and its cgroup-v1 memory document.
     """
-    limits = [_machine(meminfo)]
-    limits += [_group_2(folder) for folder in cgroup.groups(root, membership)]
-    limits += [_group_1(folder) for folder in cgroup.groups(root, membership, "memory")]
-    return max(0, min((nbytes for nbytes in limits if nbytes is not None), default=0))
+    free, limit = _machine(meminfo), cgroup.least(_group_2, _group_1, "memory", root, membership)
+    if free is None or limit is None:
+        return max(0, free or limit or 0)
+    return max(0, min(free, limit))
 
 
 @functools.cache

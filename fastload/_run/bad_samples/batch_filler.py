@@ -38,7 +38,7 @@ class PendingBatch(NamedTuple):
         tried: positions of those that the engine was given.
         refused: why it was not given the others, by position.
         ticket: of those that it was given; None where there are none.
-        repeats: int64 (n,), how often each came before; None: nothing is random.
+        repeats: int64 (n,), how often each came before; None: that does not matter, or none did.
     """
 
     indices: np.ndarray
@@ -90,8 +90,7 @@ class EngineFiller(Remaker[PendingBatch]):
 
     Args:
         seed, epoch: of the augmentation.
-        left_out: indices of this epoch that came before its first batch, or None.
-        times: how often each sample of the order came before, if that is known; else None.
+        repeats: counts how often each record comes; None: nothing is random, or none comes twice.
         rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
@@ -104,8 +103,7 @@ class EngineFiller(Remaker[PendingBatch]):
         epoch: int,
         on_error: OnError,
         refill: Refill | None,
-        left_out: np.ndarray | None,
-        times: np.ndarray | None,
+        repeats: Repeats | None,
         rest: Plan | None,
     ) -> None:
         self.engine = engine
@@ -119,9 +117,7 @@ class EngineFiller(Remaker[PendingBatch]):
 
             self._refilling = Refilling(refill, self)
         self.rest = rest
-        self._repeats = Repeats(len(source.store), times) if source.plan.random else None
-        if self._repeats is not None and left_out is not None:
-            self._repeats.count(source.lookup(left_out))
+        self._repeats = repeats
 
     def begin(self, indices: np.ndarray, *, timed: bool) -> PendingBatch:
         """Start to fill the next batch, of ``indices``; ``timed``: as for ``submit``."""

@@ -71,7 +71,7 @@ def deliver(
         accelerator=None if mover is None else mover.accelerator,
     )
     first = config.left_out + plan.progress.batches
-    return Delivery(maker, mover, finisher, plan.stamps, first)
+    return Delivery(maker, mover, finisher, plan.measurements.stamps, first)
 
 
 def _in_place(config: LoaderConfig, route: Route) -> Callable[[Any], Any] | None:

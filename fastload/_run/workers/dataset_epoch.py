@@ -60,15 +60,17 @@ def maker(
         kept: worker processes of the epochs before, and of this one.
         reported: the length that an IterableDataset gave, or None.
     """
-    if defers(plan):
-        _expect(config, resources, plan)
+    assert isinstance(plan.route, WorkersRoute)
+    choice = None
+    if not plan.route.eager and loaded():
+        choice = _expecting(config, resources)
     maker: LocalMaker | WorkerMaker
     if config.num_workers:
         from .worker_epoch import worker_maker
 
-        maker = worker_maker(config, resources, cursor, plan, kept)
+        maker = worker_maker(config, resources, cursor, plan, kept, choice)
     else:
-        fetcher = fetcher_of(config, resources, plan)
+        fetcher = fetcher_of(config, resources, plan, choice)
         maker = LocalMaker(config, fetcher, plan, reported=reported)
     if plan.refill is None:
         return maker
@@ -77,24 +79,11 @@ def maker(
     return Refilled(maker, plan.refill)
 
 
-def defers(plan: EpochPlan) -> bool:
-    """Whether the dataset may be run over deferred images."""
-    assert isinstance(plan.route, WorkersRoute)
-    return plan.route.defers and loaded()
-
-
-def choice_of(resources: Resources) -> Choice:
-    """What is known of whether to defer the dataset's images, from epoch to epoch."""
-    if resources.choice is None:
-        resources.choice = Choice()
-    return resources.choice
-
-
-def _expect(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> None:
-    """Tell the choice of what begins; and prepare what a dataset needs that has begun to defer."""
-    assert isinstance(plan.route, WorkersRoute)
-    choice = choice_of(resources)
-    choice.measures = plan.route.measures
+def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
+    """What decides whether images are deferred, told of what begins; and prepare what a dataset
+    needs that has begun to defer.
+    """
+    choice = resources.choice = resources.choice or Choice(config.measures)
     choice.expect(_length(config) if choice.waits else 0, max(1, config.num_workers))
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):
@@ -108,6 +97,7 @@ def _expect(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> None
 
         header_table()
         entry_points()
+    return choice
 
 
 def _length(config: LoaderConfig) -> int:
@@ -131,10 +121,13 @@ def fetcher_of(
     config: LoaderConfig,
     resources: Resources,
     plan: EpochPlan,
+    choice: Choice | None,
     kind: type[Fetcher] = Fetcher,
 ) -> Fetcher:
-    """What makes the samples of ``plan``; in worker processes another ``kind``."""
-    assert isinstance(plan.route, WorkersRoute)
+    """What makes the samples of ``plan``; in worker processes another ``kind``.
+
+    ``choice``: decides whether their images are deferred; None: they never are.
+    """
     count = config.num_workers
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS + slabs_held(config, resources))
@@ -155,7 +148,9 @@ def fetcher_of(
             resume=resume,
             every=config.snapshot_every_n_steps or 0,
         )
-    deferral = _deferral(config, resources, plan, once=resumable is not None)
+    deferral = None
+    if choice is not None:
+        deferral = _deferral(config, resources, choice, once=resumable is not None)
     kept = resources.fetcher
     if kept is not None and kept[0] is config and resumable is None:
         fetcher = kept[1]
@@ -181,12 +176,9 @@ def fetcher_of(
 
 
 def _deferral(
-    config: LoaderConfig, resources: Resources, plan: EpochPlan, *, once: bool
-) -> Deferral | None:
-    """What runs the dataset over deferred images; None: nothing does. ``once``: as there."""
-    if not defers(plan):
-        return None
-    choice = choice_of(resources)
+    config: LoaderConfig, resources: Resources, choice: Choice, *, once: bool
+) -> Deferral:
+    """What runs the dataset over deferred images. ``once``: as there."""
     if not config.num_workers:
         holder = weakref.ref(resources)  # which holds the deferral: no cycle
 

@@ -62,11 +62,15 @@ _Made = TypeVar("_Made")
 _FEW = 4
 
 
-def install() -> None:
-    """Redirect what opens images. Forked workers have it, and the modules, from this process."""
+def begin_epoch() -> None:
+    """Redirect what opens images, as an epoch begins. What was left out may prove itself again.
+
+    Forked workers have it, and the modules, from this process.
+    """
     from ..._sources.deferred import attempt, completion, record_images, switch  # noqa: F401
 
     switch.install()
+    switch.try_again()
 
 
 def rest(choice: Choice) -> None:
@@ -74,14 +78,6 @@ def rest(choice: Choice) -> None:
     switch = sys.modules.get("fastload._sources.deferred.switch")
     if switch is not None:
         switch.release(choice)
-
-
-def begin_epoch() -> None:
-    """The same, when an epoch begins: what has been left out may prove itself."""
-    install()
-    from ..._sources.deferred import switch
-
-    switch.try_again()
 
 
 class Local(NamedTuple):

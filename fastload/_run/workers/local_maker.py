@@ -57,7 +57,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         self._index_sampler = config.index_sampler
         self._fetcher = fetcher
         self._repeats = IndexCounter(plan.times) if plan.repeats else None
-        self._stamps = plan.stamps
+        self._stamps = plan.measurements.stamps
         self._epoch = plan.progress.epoch
         self._drawn = self._given = 0  # index batches, and those in outcomes
         self._ended = self._closed = False

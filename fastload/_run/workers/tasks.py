@@ -22,7 +22,6 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..._base.shared_slabs import SharedRing, Slot
-from ..._base.torch_loader import DataLoader
 from ..drawing import ENDED, IndexCounter
 from ..maker import Outcome
 from .choice import Choice
@@ -166,14 +165,6 @@ class Tasks:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutcomeLoader:
-    """torch's loader of outcomes, and its sampler."""
-
-    loader: DataLoader[SentOutcome]
-    tasks: Tasks
-
-
-@dataclasses.dataclass(frozen=True)
 class _Begun:
     """A batch that arrived. Complete when all of ``fillings`` are.
 
@@ -203,6 +194,8 @@ class TaskIterator(Iterator[Task]):
         self._stopped = False
         self._inserted: collections.deque[Task] = collections.deque()
         self._decoder = tasks.decoder
+        self.records = tasks.decoder is not None
+        """Whether workers record images, which are made in this process."""
         self.choice = tasks.choice
         """Learns what workers report."""
         self._begun: dict[int, _Begun] = {}
@@ -242,7 +235,7 @@ class TaskIterator(Iterator[Task]):
             indices = next(self._order)
             task = self._task(indices, self._count(indices))
             self.ordered.append(task.number)
-        if self._decoder is not None:
+        if self.records:
             self.given[task.number] = self.count % self._workers, task
         self.count += 1
         return task
@@ -251,14 +244,9 @@ class TaskIterator(Iterator[Task]):
         return Task(next(_numbers), None, self._epoch, idle=True)
 
     @property
-    def records(self) -> bool:
-        """Whether workers record images, which are made in this process."""
-        return self._decoder is not None
-
-    @property
     def recorded(self) -> bool:
         """Whether workers have recorded an image, in this epoch or one before."""
-        return self._decoder is not None and self.choice.opened
+        return self.records and self.choice.opened
 
     def insert_again(self, number: int) -> int:
         """Have the worker of task ``number`` make it again, and its later ones.

@@ -13,10 +13,11 @@ from ..epoch_plan import EpochPlan
 from ..maker import PersistentWorkers
 from ..progress import Position
 from ..resources import Resources, slabs_held
-from .dataset_epoch import choice_of, decoder_of, defers, fetcher_of
+from .choice import Choice
+from .dataset_epoch import decoder_of, fetcher_of
 from .queues import with_arrivals
 from .task_fetcher import TaskFetcher, WorkerInit
-from .tasks import OutcomeLoader, SentOutcome, Tasks, identity
+from .tasks import SentOutcome, Tasks, identity
 from .torch_iterator import processes
 from .worker_maker import WorkerMaker
 
@@ -27,18 +28,17 @@ def worker_maker(
     cursor: EpochCursor,
     plan: EpochPlan,
     kept: PersistentWorkers,
+    choice: Choice | None,
 ) -> WorkerMaker:
-    """As ``dataset_epoch.maker``, with worker processes."""
+    """As ``dataset_epoch.maker``, with worker processes. ``choice``: as for ``fetcher_of``."""
     outcomes = kept.holder
-    if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
-        outcomes = _outcome_loader(config, resources, plan)
+    if not isinstance(outcomes, PlainLoader) or not _usable(config, outcomes):
+        outcomes = _outcome_loader(config, resources, plan, choice)
     progress = plan.progress
     idle = progress.positions.turn if plan.resumed else 0
-    outcomes.tasks.begin(
-        progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times
-    )
-    fetcher = outcomes.loader.dataset
-    assert isinstance(fetcher, TaskFetcher)
+    tasks, fetcher = outcomes.sampler, outcomes.dataset
+    assert isinstance(tasks, Tasks) and isinstance(fetcher, TaskFetcher)
+    tasks.begin(progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times)
     workers = progress.positions.workers
     if fetcher.resumable is not None and not workers:
         workers += [Position() for _ in range(config.num_workers)]
@@ -50,32 +50,33 @@ def worker_maker(
     return maker
 
 
-def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
+def _usable(config: LoaderConfig, outcomes: PlainLoader[SentOutcome]) -> bool:
     """Whether there are as many workers, all alive; torch would wait for a dead one."""
-    loader = outcomes.loader
-    same = config.persistent and loader.num_workers == config.num_workers
-    return same and all(process.is_alive() for process in processes(loader._iterator))
+    same = config.persistent and outcomes.num_workers == config.num_workers
+    return same and all(process.is_alive() for process in processes(outcomes._iterator))
 
 
-def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
+def _outcome_loader(
+    config: LoaderConfig, resources: Resources, plan: EpochPlan, choice: Choice | None
+) -> PlainLoader[SentOutcome]:
     count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
     if resources.ring is None:
         # batches ahead, the consumer's batch, and the one that it has just freed
         resources.ring = SharedRing(ahead + 2 + slabs_held(config, resources))
-    fetcher = fetcher_of(config, resources, plan, TaskFetcher)
+    fetcher = fetcher_of(config, resources, plan, choice, TaskFetcher)
     assert isinstance(fetcher, TaskFetcher)
     tasks = Tasks(
         config.index_sampler,
         resources.ring,
         repeats=plan.repeats,
         workers=count,
-        decoder=functools.partial(decoder_of, config, resources) if defers(plan) else None,
-        choice=choice_of(resources),
+        decoder=functools.partial(decoder_of, config, resources) if choice else None,
+        choice=choice or Choice(),
     )
     with warnings.catch_warnings():
         # torch has given this warning for the loader itself.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        loader: PlainLoader[SentOutcome] = PlainLoader(
+        return PlainLoader(
             fetcher,
             batch_size=None,
             sampler=tasks,
@@ -90,4 +91,3 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
             multiprocessing_context=with_arrivals(config.multiprocessing_context),
             worker_init_fn=WorkerInit(config.worker_init_fn),
         )
-    return OutcomeLoader(loader, tasks)

@@ -31,11 +31,12 @@ from typing import Any, cast
 
 from torch._utils import ExceptionWrapper
 
+from ..._base.torch_loader import DataLoader
 from ...errors import InternalError, type_next
 from ..maker import Maker, NoMaker, check_process
 from ..progress import Position
 from .queues import ArrivalQueue
-from .tasks import OutcomeLoader, SentOutcome
+from .tasks import SentOutcome, Tasks
 from .torch_iterator import TorchWorkersIterator, alive, has_result, processes
 
 MAIN = 'if __name__ == "__main__":'
@@ -51,14 +52,17 @@ class WorkerMaker(Maker):
     """
 
     def __init__(
-        self, outcomes: OutcomeLoader, *, iterable: bool, positions: Sequence[Position]
+        self, outcomes: DataLoader[SentOutcome], *, iterable: bool, positions: Sequence[Position]
     ) -> None:
-        self._torch = cast(TorchWorkersIterator, iter(outcomes.loader))
+        self._torch = cast(TorchWorkersIterator, iter(outcomes))
         alive.add(self._torch)
         self._closed = False
         self.base_seed = self._torch._base_seed
-        assert outcomes.tasks.current is not None, "torch's iterator has called iter(tasks)"
-        self._tasks = outcomes.tasks.current
+        tasks = outcomes.sampler
+        assert isinstance(tasks, Tasks) and tasks.current is not None, (
+            "torch has called iter(tasks)"
+        )
+        self._tasks = tasks.current
         self._iterable = iterable
         self._once = bool(positions)  # no batch can be made again
         self._reading = {w for w, position in enumerate(positions) if not position.ended}
@@ -165,7 +169,7 @@ class WorkerMaker(Maker):
     def _completed(self) -> SentOutcome:
         """The next outcome that counts, with all of its images."""
         if not self._tasks.records:
-            return self._received()
+            return cast(SentOutcome, next(self._torch))
         outcome = self._awaited or self._following()
         while True:
             self._awaited = outcome
@@ -180,16 +184,12 @@ class WorkerMaker(Maker):
 
     def _following(self) -> SentOutcome:
         """The next outcome that counts."""
-        outcome = self._early.popleft() if self._early else self._received()
+        outcome: SentOutcome = self._early.popleft() if self._early else next(self._torch)
         instead = self._instead.pop(outcome.task, None)
         if instead is None:
             return outcome
         self._tasks.replaced(outcome)
         return instead
-
-    def _received(self) -> SentOutcome:
-        outcome: SentOutcome = next(self._torch)
-        return outcome
 
     def _take_inserted(self) -> None:
         """Have torch take a task that was inserted, if it might not ask for another one."""
@@ -214,10 +214,10 @@ class WorkerMaker(Maker):
         if self._requested is None:  # else an error has ended the wait for it
             self._requested = self._tasks.insert_again(outcome.task)
             self._take_inserted()
-        received = self._received()
+        received: SentOutcome = next(self._torch)
         while received.task != self._requested:
             self._early.append(received)
-            received = self._received()
+            received = next(self._torch)
         self._tasks.given.pop(self._requested)
         self._requested = None
         assert received.worker == outcome.worker, "torch gives tasks to its workers in turn"
