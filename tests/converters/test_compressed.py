@@ -79,7 +79,8 @@ def test_a_compressed_archive_is_packed_like_the_one_inside(
         assert mine.classes == theirs.classes and mine.metadata["source"] == name
     assert estimate(tmp_path / name, "c.lmdb", encode="keep")[0].sampled == COUNT
     gc.collect()
-    assert list(temporary.iterdir()) == []
+    # torch makes a folder where its compiler is imported for the first time.
+    assert [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")] == []
 
 
 @pytest.mark.parametrize("name", ["x.tfrecord.gz", "train-00000-of-00001.gz"])
