@@ -1,16 +1,22 @@
-"""Rebinding a name in every module of the program that refers to an object."""
+"""Rebinding names in every module of the program that refers to certain objects."""
 
 from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Mapping
+from typing import Final
+
+# These have most of a program's globals, and none of OpenCV's.
+_PASSED_OVER: Final = frozenset(("fastload", "torch", "sympy", "mpmath", "numpy", "scipy"))
 
 
-def rebind(old: object, new: object) -> None:
-    """In all modules except fastload's, bind each global that is ``old`` to ``new``."""
+def rebind(replaced: Mapping[object, object]) -> None:
+    """In all modules but a few, bind each global that is a key to its value."""
+    by_id = {id(old): new for old, new in replaced.items()}
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "fastload" or not isinstance(module, types.ModuleType):
+        if name.partition(".")[0] in _PASSED_OVER or not isinstance(module, types.ModuleType):
             continue
         names = vars(module)  # bypasses __setattr__ and __getattr__, which modules may define
-        for known in [known for known, value in list(names.items()) if value is old]:
-            names[known] = new
+        for known in [known for known, value in list(names.items()) if id(value) in by_id]:
+            names[known] = by_id[id(names[known])]

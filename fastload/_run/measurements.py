@@ -55,6 +55,7 @@ class Report(NamedTuple):
         replayed: why tensors that the batch's worker filled were left to Pillow and torch, in
             words, and how many.
         spent: what was measured.
+        seen: whether it was seen to open images, while nothing is deferred.
     """
 
     run: bool = False
@@ -68,6 +69,7 @@ class Report(NamedTuple):
     misses: int = 0
     replayed: tuple[tuple[str, int], ...] = ()
     spent: Spent = NOTHING
+    seen: bool = False
 
     @property
     def images(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt  # 20 ms
 
     from .pixels.erasing import Erase
-    from .pixels.operations import PixelOp
+    from .pixels.pixel_op import PixelOp
 
 STORED: dict[torch.dtype, np.dtype[np.generic]] = {
     torch.uint8: np.dtype(np.uint8),

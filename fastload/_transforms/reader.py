@@ -45,7 +45,7 @@ from .transform_class import (
 
 if TYPE_CHECKING:  # many transforms only crop, resize and flip
     from .pixels.erasing import Erase
-    from .pixels.operations import PixelOp
+    from .pixels.pixel_op import PixelOp
 
 # torchvision's names of filters -> Filter in resample/resample.h
 _FILTERS = {

@@ -17,13 +17,14 @@ When both ways are tried
     to cost something else, the user's code does something else, and all is measured anew.
 
 waiting
-    To begin to defer takes a process a tenth of a second once: for imports, and to exchange and
+    To begin to defer takes a process a twentieth of a second once: for imports, and to exchange and
     prove functions of other libraries. So with fewer than ``_MANY`` samples in an epoch, or nobody
     knows how many, a process waits, and makes samples as ever, until what they take in this epoch,
     or took in the epochs so far, comes to ``_STAKE_NS``, and they open images (``watch.py``). Until
     then few batches are measured, and their first calls watched: the first batch of an epoch, and
     batches 1, 2, 4, 8 ... Where they take as much and none was seen, a whole batch is watched. A
-    dataset that opens no images any more is waited for again.
+    dataset that opens no images any more is waited for again. The training process learns from its
+    workers that they do, and begins before it forks new ones, which have it from there.
 """
 
 from __future__ import annotations
@@ -170,8 +171,9 @@ class Choice:
         self._trying = 0  # samples that are still to be made in the other way
         self._tried = 0  # and those that were
         self._epochs = 0  # that have begun
-        self._expected = 0  # samples of this epoch, if that is known
+        self._expected = 0  # samples of this epoch, for each process
         self._made = 0  # those so far
+        self._seen = False  # whether samples were seen to open images
         self._warm = 0  # the process that has made a batch over deferred images
         self._process = 0  # the one that has made a batch, in either way
         self._filled = False
@@ -195,14 +197,15 @@ class Choice:
         return not (self.waits or self.eager) and self._quiet < _PATIENCE
 
     def expect(self, samples: int, processes: int) -> None:
-        """An epoch begins, of so many samples (0: nobody knows), which processes share."""
+        """An epoch begins, of so many samples (0: as many as before), which processes share."""
         if self.waits:
             _TOTAL.ns += self.eagerly.ns * self._made
             if not self._quiet:
                 self._alone = 0  # the first batch is measured
-        self._expected, self._made = samples // processes, 0
+        self._expected, self._made = (samples or self._made) // processes, 0
+        many = samples >= _MANY and not self._epochs
         # THREAD.deferring: in a sample of another loader's, which has begun
-        if self.waits and (THREAD.deferring or (samples >= _MANY and not self._epochs)):
+        if self.waits and (THREAD.deferring or many or self._pays):
             self._begin()
         self._epochs += 1
 
@@ -227,10 +230,9 @@ class Choice:
             return False
         return _TOTAL.ns + self.eagerly.ns * max(self._expected, self._made) >= _STAKE_NS
 
-    def saw(self, images: bool) -> None:
-        """Note whether a batch that was watched while this waits has opened images."""
-        if images and self.at_stake:
-            self._begin()
+    @property
+    def _pays(self) -> bool:
+        return self._seen and self.at_stake
 
     def _begin(self) -> None:
         self.begun, self._quiet, self._alone = True, 0, 0
@@ -331,6 +333,8 @@ class Choice:
             self._quiet = 0 if report.images else self._quiet + 1
             self.opened = self.opened or report.opened + report.given > 0
             self.begun = self._quiet < _PATIENCE
+            self._seen = self._seen and self.begun
+        self._seen = self._seen or report.seen
         if spent.own_ns:
             self._own.add(spent.deferred, spent.own_ns)
         if spent.deferred_ns:
@@ -347,6 +351,8 @@ class Choice:
             self._tried = 0
         elif not tried and (spent.eager_ns or spent.deferred_ns):
             self._look(spent)
+        if self.waits and self._pays:
+            self._begin()
 
     def filled(self, samples: int, ns: int) -> None:
         """Note what this process spent on deferred samples that a worker has recorded."""

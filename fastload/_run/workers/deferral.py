@@ -43,7 +43,7 @@ from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..._sources.deferred.watch import Watch
-from ..measurements import Report
+from ..measurements import Report, Spent
 
 if TYPE_CHECKING:
     from ..._base.own_generators import Before
@@ -187,13 +187,10 @@ class Deferral:
         with watch or contextlib.nullcontext():
             begin_ns = choice.begin()
             made = make()
-        if whole:  # to watch takes time, too
-            made.report = choice.passed(made.samples)
-        else:
-            made.report = Report(spent=choice.spent_eagerly(made.samples, begin_ns))
-            choice.learn(made.report)
-        if watch is not None:
-            choice.saw(watch.seen)
+        # to watch takes time, too
+        spent = Spent(eager=made.samples) if whole else choice.spent_eagerly(made.samples, begin_ns)
+        made.report = Report(spent=spent, seen=watch is not None and watch.seen)
+        choice.learn(made.report)
         return made
 
     def run(

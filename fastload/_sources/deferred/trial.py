@@ -1,8 +1,8 @@
 """Trial: what is called in the place of another library's function until ours has proved itself.
 
 It proves itself at its first call on a thread that defers, so that nobody waits for proofs of
-functions that are not used. ``explain()`` settles what nobody has called, in this process: the
-workers' verdicts are the same.
+functions that are not used. ``explain()`` settles what nobody has called. Processes that come of
+one by forks share that it holds: workers that are new in each epoch find it proven.
 
 Note [The program's state]
     Proofs run on a thread of their own, where nothing is set that a program sets for a thread: no
@@ -17,6 +17,7 @@ Note [The program's state]
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 import warnings
@@ -105,6 +106,7 @@ class Trial:
         self._needed = needed
         self._proving = 0  # the process that does; a forked child lacks the thread
         self._called: Function | None = None
+        self._held = mmap.mmap(-1, 1)  # for all processes: whether the proof has held
         _OPEN.append(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,13 +137,15 @@ class Trial:
             return self._otherwise  # within the proof, or on another thread meanwhile
         self._proving = os.getpid()
         try:
-            fault = _aside(self._proof)
+            fault = "" if self._held[0] else _aside(self._proof)
         finally:  # a program's signal handler may raise
             self._proving = 0
         if fault:
             leave_out(self._name, fault)
             if self._needed:
                 note_failure()
+        else:
+            self._held[0] = 1
         called = self._called = self._otherwise if fault else self._ours
         self._settle(called)
         if self in _OPEN:

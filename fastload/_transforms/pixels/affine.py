@@ -23,11 +23,11 @@ from .operations import (
     ROTATE_90,
     ROTATE_180,
     ROTATE_270,
-    PixelOp,
     Slots,
     empty,
     uniform,
 )
+from .pixel_op import PixelOp
 
 WIDTH = 10
 """Values of an affine operation: the matrix, the filter, the fill."""

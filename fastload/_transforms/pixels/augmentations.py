@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ..transform_class import Stop, Transform, kind_of, probability, two_numbers
 from . import operations
-from .operations import Blur, Chain, Chance, Factor, Fixed, PixelOp, RandomChoice, RandomOrder
+from .pixel_op import Blur, Chain, Chance, Factor, Fixed, PixelOp, RandomChoice, RandomOrder
 
 
 def pixel_op(transform: Transform) -> PixelOp | None:

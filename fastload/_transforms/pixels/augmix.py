@@ -24,7 +24,8 @@ from typing_extensions import override
 from ..geometry.crop_geometry import Array
 from . import operations
 from .affine import Look, inverse
-from .operations import PixelOp, Slots, empty
+from .operations import Slots, empty
+from .pixel_op import PixelOp
 from .policies import Step, shear_and_shift
 
 WIDTH = 12

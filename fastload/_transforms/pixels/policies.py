@@ -18,7 +18,8 @@ from typing_extensions import override
 from ..geometry.crop_geometry import Array
 from . import operations
 from .affine import WIDTH, Look, inverse, rotation
-from .operations import PixelOp, Slots, empty
+from .operations import Slots, empty
+from .pixel_op import PixelOp
 
 _FACTORS = {
     "Brightness": operations.BRIGHTNESS,

@@ -17,7 +17,8 @@ from ..geometry.crop_geometry import Array
 from ..transform_class import Stop, Transform
 from . import operations
 from .affine import WIDTH, Look, rotation
-from .operations import PixelOp, Slots, empty
+from .operations import Slots, empty
+from .pixel_op import PixelOp
 
 _LEVELS = 10.0  # _LEVEL_DENOM
 _NUMBERS = 5  # choice, probability, magnitude (two for a normal deviate), sign

@@ -9,7 +9,7 @@ import torch
 from ..transform_class import V2, Stop, Transform, filter_of, is_of, two_numbers
 from . import augmix, timm_policy
 from .affine import Look, RandomAffine, RandomRotation
-from .operations import PixelOp
+from .pixel_op import PixelOp
 from .policies import NAMES, Policies, Step, Uniform, reach
 
 

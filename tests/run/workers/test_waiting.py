@@ -167,6 +167,28 @@ def test_enough_work_with_images_is_deferred(
     assert any(first[max(1, workers) :])
 
 
+def test_new_workers_have_what_the_training_process_has_begun(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = FastLoader(Kinds(photos), 2, num_workers=2)
+    assert not any(map(any, loader))
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    monkeypatch.setattr(choice, "_SPREAD", 1e9)  # neither way is ahead
+    assert all(map(any, list(loader)[:2]))
+
+
+def test_without_a_length_an_epoch_is_expected_to_be_as_long_as_the_one_before(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Kinds(photos)
+    loader = FastLoader(dataset, 4, sampler=range(len(dataset)))
+    list(loader)
+    known = loader._resources.choice
+    assert known is not None
+    monkeypatch.setattr(choice, "_STAKE_NS", 1.5 * known.eagerly.ns * len(dataset))
+    assert all(map(any, loader))
+
+
 def test_epochs_that_are_over_count(photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     loader = FastLoader(Kinds(photos), 4)
     list(loader)

@@ -104,6 +104,26 @@ def test_a_child_that_was_forked_within_a_proof_has_its_own() -> None:
 
 
 @pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize(("said", "asked"), [("", 0), ("it gives other values", 1)])
+def test_what_holds_in_a_forked_process_holds_here(said: str, asked: int) -> None:
+    proofs = []
+
+    def proof() -> str:
+        proofs.append(True)
+        return said
+
+    one = _trial(proof)
+    child = os.fork()
+    if not child:
+        one.settled()
+        os._exit(len(proofs))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert one.settled()() == ("theirs" if said else "ours")
+    assert len(proofs) == asked
+
+
+@pytest.mark.usefixtures("anew")
 def test_a_proof_waits_for_the_default_dtype_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(THREAD, "deferring", True)
     one, other = _trial(lambda: "", in_usual_state=True), _trial(lambda: "")

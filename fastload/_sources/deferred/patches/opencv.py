@@ -41,7 +41,7 @@ class Redirected:
     def _settle(self, called: Function) -> None:
         self._ours = called
         if called is _declined:
-            rebind(self, self._original)
+            rebind({self: self._original})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if THREAD.deferring:
@@ -107,19 +107,20 @@ PATCHES: Final = [
 
 def replace_all() -> None:
     """Replace them, until one of them fails its proof."""
-    cv2 = sys.modules["cv2"]
+    cv2, replaced = sys.modules["cv2"], {}
     for patch in PATCHES:
         (name,) = patch.names
         original = getattr(cv2, name.partition(".")[2], None)
         if original is None:
             leave_out(name, "this release has no such function")
         elif not isinstance(original, Redirected):
-            rebind(original, Redirected(name, original, patch.ours(original), patch.proof))
+            ours = patch.ours(original)
+            replaced[original] = Redirected(name, original, ours, patch.proof)
+    rebind(replaced)
 
 
 def put_back() -> None:
     """Undo ``replace_all``, wherever a module refers to ours by now."""
-    for patch in PATCHES:
-        redirected = getattr(sys.modules["cv2"], patch.names[0].partition(".")[2], None)
-        if isinstance(redirected, Redirected):
-            rebind(redirected, redirected._original)
+    cv2 = sys.modules["cv2"]
+    found = [getattr(cv2, patch.names[0].partition(".")[2], None) for patch in PATCHES]
+    rebind({one: one._original for one in found if isinstance(one, Redirected)})

@@ -192,7 +192,7 @@ _SIZES: Final = ((50, 37), (4, 40), (7, 1))
 
 
 def _composed(call: Function, given: Given) -> Any:
-    """What every step of a Compose makes."""
+    """What every step of a Compose makes, with either outcome of those that are drawn."""
     crop = transforms.Compose([transforms.RandomResizedCrop(6), transforms.ToTensor()])
     others = transforms.Compose(
         [
@@ -205,7 +205,7 @@ def _composed(call: Function, given: Given) -> Any:
         ]
     )
     crops = [call(crop, given.image.resize(size)) for size in _SIZES]
-    return [*crops, call(others, given.image)]
+    return [*crops, call(others, given.image), call(others, given.image)]
 
 
 # Whether the core has torch's bits is found out for each size: ``torch_blur.py``.
@@ -327,7 +327,7 @@ PATCHES: Final = [
         ours=fewer_steps.compose,
         why=STEPS,
         kept_by="a seventh of the CPU per image on 32x32 JPEGs, and of the bytecodes",
-        proof=Same(_composed, seeds=2),
+        proof=Same(_composed, seeds=(1,)),
         in_usual_state=True,
     ),
     Patch(
