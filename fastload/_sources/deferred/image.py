@@ -677,7 +677,8 @@ class DeferredImage(Image, metaclass=_Kind):
 @functools.cache
 def opened_as(kind: type[ImageFile]) -> type[DeferredImage]:
     """The class of deferred images that Pillow would have opened as ``kind``."""
-    return _Kind(DeferredImage.__name__, (DeferredImage,), {"stands_for": kind})
+    made = _Kind(DeferredImage.__name__, (DeferredImage,), {"stands_for": kind})
+    return cast("type[DeferredImage]", made)
 
 
 # Its own attributes. Others are the user's.
