@@ -59,7 +59,7 @@ class Found:
     def add(self, part: Any) -> Any:
         """Note ``part`` if it is deferred; returns it."""
         kind = type(part)
-        if kind is DeferredImage:
+        if isinstance(part, DeferredImage):
             self.images[id(part)] = part
         elif kind in self._tensors:
             self.tensors[id(part)] = part

@@ -67,7 +67,18 @@ _KERNELS: dict[object, str] = {
 COPY: tuple[Operation, ...] = (("copy",),)
 
 
-class DeferredImage(Image):
+class _Kind(type):
+    """The class of such classes: programs compare ``type(x) == PIL.Image.Image``."""
+
+    stands_for: type[Image]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.stands_for
+
+    __hash__ = type.__hash__  # in a set or a dict they are others
+
+
+class DeferredImage(Image, metaclass=_Kind):
     """An image that is not decoded yet.
 
     Args:
@@ -75,7 +86,11 @@ class DeferredImage(Image):
 
     Attributes:
         recording: what it is, or None once it is materialised.
+        stands_for: the class of the image that Pillow would have given. ``opened_as`` makes the
+            classes of images that were opened, and did not come of one that was.
     """
+
+    stands_for = Image
 
     __hash__ = None  # type: ignore[assignment] # as PIL.Image.Image
 
@@ -84,7 +99,6 @@ class DeferredImage(Image):
     _operations: tuple[Operation, ...] = ()
     filename: Any
     _file: io.IOBase | None = None  # the user's own, where one was given
-    _class: type[ImageFile] | None = None
     _plain_header = False  # there is no EXIF in the file
     _transparent = False  # a colour or palette entry is
 
@@ -259,7 +273,7 @@ class DeferredImage(Image):
     @property  # type: ignore[misc] # nobody assigns it
     def __class__(self) -> type:
         # isinstance(image, JpegImageFile) holds for what was opened, and not for what came of it.
-        return Image if self._class is None else self._class
+        return type(self).stands_for
 
     @property
     def mode(self) -> str:
@@ -280,7 +294,8 @@ class DeferredImage(Image):
     def format_description(self) -> str | None:  # type: ignore[override]
         if self._real is not None:
             return self._real.format_description
-        return None if self._class is None else self._class.format_description
+        kind = type(self).stands_for
+        return kind.format_description if issubclass(kind, ImageFile) else None
 
     @property
     def info(self) -> Info:
@@ -659,10 +674,17 @@ class DeferredImage(Image):
     __repr__ = Image.__repr__
 
 
+@functools.cache
+def opened_as(kind: type[ImageFile]) -> type[DeferredImage]:
+    """The class of deferred images that Pillow would have opened as ``kind``."""
+    made = _Kind(DeferredImage.__name__, (DeferredImage,), {"stands_for": kind})
+    return cast("type[DeferredImage]", made)
+
+
 # Its own attributes. Others are the user's.
 _OWN = frozenset(
-    ("_batch", "_opened", "_operations", "_size", "_mode", "_file", "_class", "_plain_header",
-     "_transparent", "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
+    ("_batch", "_opened", "_operations", "_size", "_mode", "_file", "_plain_header", "_transparent",
+     "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
 )  # fmt: skip
 
 
@@ -907,7 +929,7 @@ def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
 
 def waiting(image: object) -> TypeGuard[DeferredImage]:
     """Whether this is a deferred image that is not materialised."""
-    return type(image) is DeferredImage and image._real is None
+    return isinstance(image, DeferredImage) and image._real is None
 
 
 def keeps_no_color(image: DeferredImage) -> bool:

@@ -362,7 +362,7 @@ def compose(original: Function) -> Function:
         return step.record if step is not None and is_usual and is_usual(transform) else None
 
     def __call__(self: Any, img: Any) -> Any:
-        if type(img) is not DeferredImage or type(self) is not transforms.Compose:
+        if not isinstance(img, DeferredImage) or type(self) is not transforms.Compose:
             return original(self, img)
         chains = THREAD.batch.chains
         now = list(self.transforms)
@@ -432,7 +432,7 @@ _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_ba
 
 
 def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
-    if type(image) is not DeferredImage or image._real is not None:
+    if not waiting(image):
         return None
     w, h = image._size
     operations: tuple[Operation, ...] = ()

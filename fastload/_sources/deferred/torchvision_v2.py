@@ -18,7 +18,7 @@ from .trial import Function
 
 # They take any structure. That a single image is none need not be found out.
 
-_LEAVES: Final = frozenset((DeferredImage, DeferredTensor, DeferredTVImage))
+_LEAVES: Final = (DeferredImage, DeferredTensor, DeferredTVImage)
 
 
 def _takes(transform: Any, value: object, needed: Function) -> bool:
@@ -38,7 +38,11 @@ def forward(*, at_random: bool) -> Callable[[Function], Function]:
         needed = v2.Transform._needs_transform_list
 
         def forward(self: Any, *inputs: Any) -> Any:
-            if len(inputs) == 1 and type(inputs[0]) in _LEAVES and _takes(self, inputs[0], needed):
+            if (
+                len(inputs) == 1
+                and isinstance(inputs[0], _LEAVES)
+                and _takes(self, inputs[0], needed)
+            ):
                 self.check_inputs([inputs[0]])
                 if at_random and not v1.happens(self.p):
                     return inputs[0]

@@ -76,7 +76,7 @@ class Measured(shapes.Photos):
 
     def __getitem__(self, i: int) -> Any:
         with Image.open(self.paths[i]) as image:
-            deferred = type(image) is DeferredImage
+            deferred = isinstance(image, DeferredImage)
             CLOCK.ns += self.deferred_ns if deferred else self.eager_ns
             if self.asks:
                 image.getpixel((0, 0))

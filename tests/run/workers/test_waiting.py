@@ -67,7 +67,7 @@ class Kinds(Dataset[bool]):
         if not self.opens:
             return False
         with PIL.Image.open(self.paths[i]) as image:
-            return type(image) is DeferredImage
+            return isinstance(image, DeferredImage)
 
 
 def _original(function: Any) -> bool:

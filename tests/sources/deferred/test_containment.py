@@ -33,7 +33,7 @@ def photo(tmp_path: Path) -> Path:
 
 
 def is_deferred(value: object) -> bool:
-    return type(value) in (DeferredImage, DeferredTensor)
+    return isinstance(value, (DeferredImage, DeferredTensor))
 
 
 def defers(path: Path) -> bool:

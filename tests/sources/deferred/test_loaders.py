@@ -393,7 +393,7 @@ def test_switched_off_nothing_is_deferred(
     class Looking(shapes.Photos):
         def __getitem__(self, i: int) -> Any:
             with Image.open(self.paths[i]) as image:
-                seen.append(type(image) is DeferredImage)
+                seen.append(isinstance(image, DeferredImage))
             return i
 
     next(iter(FastLoader(Looking(photos), 2)))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image, ImageFilter, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F
@@ -45,7 +46,7 @@ def proven() -> None:
 def opened(path: Path) -> DeferredImage:
     with switch.deferring():
         image = Image.open(path)
-    assert type(image) is DeferredImage
+    assert isinstance(image, DeferredImage)
     return image
 
 
@@ -167,10 +168,10 @@ def test_an_operation_is_recorded_and_gives_pillows_pixels(photo: Path, number: 
     torch.manual_seed(number)
     thread_state.materialised()
     image = opened(photo).convert("RGB")
-    assert type(image) is DeferredImage
+    assert isinstance(image, DeferredImage)
     found = operation(image)
     assert thread_state.materialised() == []
-    assert type(found) is DeferredImage
+    assert isinstance(found, DeferredImage)
     assert found.recording is not None
     assert (found.size, found.mode) == (expected.size, expected.mode)
     assert found.tobytes() == expected.tobytes()
@@ -502,6 +503,28 @@ def test_a_stack_says_whether_one_of_its_tensors_is_deferred(photo: Path) -> Non
 
 
 FILLS: dict[Any, Any] = {Image.Image: (1, 2, 3), tv_tensors.Image: 7, torch.Tensor: 9, "others": 5}
+
+
+def test_a_type_equals_the_class_that_pillow_would_have_given(photo: Path) -> None:
+    seen = []
+    for context in (contextlib.nullcontext(), switch.deferring()):
+        with context:
+            file = Image.open(photo)
+            rgb = file.convert("RGB")
+            turned = file.transpose(Image.Transpose.ROTATE_90)
+        kinds = [JpegImageFile, Image.Image, PngImageFile]
+        types = [type(image) for image in (file, rgb, turned, rgb.resize((9, 8)))]
+        seen.append(
+            [
+                [kind == known for kind in types for known in kinds],
+                [kind != known for kind in types for known in kinds],
+                [known == kind for kind in types for known in kinds],
+                [kind in (Image.Image, PngImageFile) for kind in types],
+            ]
+        )
+    assert seen[1] == seen[0]
+
+
 FILLED: list[Callable[[], Any]] = [
     lambda: v2.Pad(3, fill=dict(FILLS)),
     lambda: v2.RandomCrop(90, pad_if_needed=True, fill=dict(FILLS)),

@@ -38,7 +38,7 @@ def photo(tmp_path: Path) -> Path:
 def deferred(path: Any) -> DeferredImage:
     with switch.deferring():
         image = Image.open(path)
-    assert type(image) is DeferredImage
+    assert isinstance(image, DeferredImage)
     assert image.recording is not None
     return image
 
@@ -68,7 +68,7 @@ def test_a_relative_path_survives_a_change_of_directory(
 def test_an_open_file_is_remembered_by_its_path(photo: Path) -> None:
     with open(photo, "rb") as file, switch.deferring():
         image = Image.open(file).convert("RGB")
-    assert type(image) is DeferredImage
+    assert isinstance(image, DeferredImage)
     assert image.recording is not None
     assert image.recording.opened.path == str(photo)
     assert image.tobytes() == Image.open(photo).tobytes()
@@ -81,7 +81,7 @@ def test_an_open_file_whose_name_is_taken_by_another_is_remembered_by_its_bytes(
         picture(1).save(tmp_path / "other.jpg")
         os.replace(tmp_path / "other.jpg", photo)
         image = Image.open(file).convert("RGB")
-    assert type(image) is DeferredImage
+    assert isinstance(image, DeferredImage)
     assert image.recording is not None
     assert image.recording.opened.path is None
     assert image.tobytes() != Image.open(photo).tobytes()
@@ -131,7 +131,7 @@ def test_hugging_faces_image_feature_defers(photo: Path) -> None:
     expected = feature.decode_example(row)
     with switch.deferring():
         image = feature.decode_example(row)
-    assert type(image) is DeferredImage
+    assert isinstance(image, DeferredImage)
     assert image.recording is not None
     assert image.tobytes() == expected.tobytes()
 
@@ -255,7 +255,7 @@ def test_a_large_image_warns_at_open(photo: Path, monkeypatch: pytest.MonkeyPatc
     with switch.deferring(), pytest.warns(Image.DecompressionBombWarning):
         image = Image.open(photo)
     with image:
-        assert type(image) is not DeferredImage
+        assert not isinstance(image, DeferredImage)
 
 
 def test_a_header_of_which_pillow_warns_is_opened_by_pillow(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_header_of_which_pillow_warns_is_opened_by_pillow(tmp_path: Path) -> N
         image = Image.open(tmp_path / "x.jpg")
     with image:
         assert caught
-        assert type(image) is not DeferredImage
+        assert not isinstance(image, DeferredImage)
 
 
 @pytest.mark.parametrize("change", ["rewrite", "touch", "remove", "replace"])
@@ -321,7 +321,7 @@ def test_formats_that_the_core_does_not_know_are_decoded_where_the_users_code_ru
     with switch.deferring():
         image = Image.open(path)
     with image, Image.open(path) as expected:
-        assert (type(image) is DeferredImage) == is_deferred
+        assert isinstance(image, DeferredImage) == is_deferred
         assert image.tobytes() == expected.tobytes()
 
 
@@ -331,7 +331,7 @@ def test_somebody_elses_jpeg_plugin_stays_in_charge(
     factory, accept = Image.OPEN["JPEG"]
     monkeypatch.setitem(Image.OPEN, "JPEG", (lambda *args: factory(*args), accept))
     with switch.deferring(), Image.open(photo) as image:
-        assert type(image) is not DeferredImage
+        assert not isinstance(image, DeferredImage)
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_materialised_image_has_the_info_and_the_exif_that_pillow_gives(
     for program in programs:
         with switch.deferring():
             made = program(Image.open(photo))
-            assert type(made) is DeferredImage
+            assert isinstance(made, DeferredImage)
         found, expected = made.materialise(), program(Image.open(photo))
         assert type(found) is Image.Image
         assert (found.mode, found.size, found.readonly) == (

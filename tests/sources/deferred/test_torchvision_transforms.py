@@ -117,7 +117,7 @@ def opened(size: tuple[int, int] = (40, 36), mode: str = "RGB") -> Image.Image:
     stream = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
     made = Image.open(jpeg(pixels, mode, stream)).convert(mode)
-    assert type(made) is DeferredImage
+    assert isinstance(made, DeferredImage)
     return made
 
 

@@ -7,7 +7,6 @@ by our types, and stay there.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -125,20 +124,11 @@ def _get_fill(original: Function) -> Function:
     """A value of a dict by type, where v2 looks up ``type(image)``."""
 
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
-        if inpt_type is DeferredImage and PIL.Image.Image in fill_dict:
-            inpt_type = _class_of_input()
-        elif issubclass(inpt_type, _Deferred):
+        if issubclass(inpt_type, (DeferredImage, _Deferred)):
             inpt_type = inpt_type.stands_for
         return original(fill_dict, inpt_type)
 
     return get_fill
-
-
-def _class_of_input() -> type:
-    """The class that the image which is transformed stands for: that of a file is another one."""
-    frame = sys._getframe(3)  # of the transform that asks for a fill
-    image = frame.f_locals.get("inpt", frame.f_locals.get("image"))
-    return image.__class__ if type(image) is DeferredImage else PIL.Image.Image
 
 
 def _to_dtype_by_type(original: Function) -> Function:
