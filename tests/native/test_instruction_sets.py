@@ -147,7 +147,8 @@ def test_every_source_compiles_for_arm_without_a_warning(tmp_path: Path) -> None
         (include / name).symlink_to(Path("/usr/include") / name)
     python = sysconfig.get_paths()["include"]  # its headers are those of every 64-bit Linux
     folders = [NATIVE, include, python, pybind11.get_include()]
-    flags = ["-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
+    flags += ["-Wall", "-Wextra", "-Werror"]
     flags += ["-DFASTLOAD_LIBDEFLATE", "-DFASTLOAD_LIBWEBP", *(f"-I{path}" for path in folders)]
     sources = sorted(NATIVE.rglob("*.cpp"))
     assert len(sources) > 50

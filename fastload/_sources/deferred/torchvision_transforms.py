@@ -44,7 +44,7 @@ from .tensor import (
     unmarked,
 )
 from .thread_state import THREAD
-from .trial import Function
+from .trial import Function, has_hook_of_all_modules
 
 _Border: TypeAlias = "tuple[str, int, int, int, int, Argument]"
 
@@ -344,14 +344,12 @@ def compose(original: Function) -> Function:
     and again where a hook is registered.
     """
     usual = {step.kind: (step, step.usual()) for step in STEPS}
-    hooks_everywhere: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
-
     applied_as_usual = unchanged_in(transforms.RandomApply, "forward")
 
     def recorder(transform: Any) -> Recorder | _Applied | None:
         own = getattr(transform, "__dict__", {})
         changed = "forward" in own or "_compiled_call_impl" in own
-        if changed or hooks_everywhere() or any(_hooks(transform)):
+        if changed or has_hook_of_all_modules() or any(_hooks(transform)):
             return None
         if type(transform) is transforms.RandomApply and applied_as_usual():
             if type(transform.transforms) not in _SEQUENCES:

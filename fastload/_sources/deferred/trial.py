@@ -137,7 +137,8 @@ class Trial:
             return self._otherwise  # within the proof, or on another thread meanwhile
         self._proving = os.getpid()
         try:
-            fault = "" if self._held[0] else _aside(self._proof)
+            unknown = _unknown_hooks() if self._in_usual_state else ""
+            fault = "" if self._held[0] else unknown or _aside(self._proof)
         finally:  # a program's signal handler may raise
             self._proving = 0
         if fault:
@@ -154,8 +155,28 @@ class Trial:
 
 
 def _is_usual() -> bool:
-    hooked: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
-    return torch.get_default_dtype() is torch.float32 and not hooked()
+    return torch.get_default_dtype() is torch.float32 and not has_hook_of_all_modules()
+
+
+def has_hook_of_all_modules() -> bool:
+    """Whether torch calls a hook for every module."""
+    return any(getattr(_MODULES, name, None) for name in _HOOKS_OF_ALL_MODULES)
+
+
+def _unknown_hooks() -> str:
+    """What is wrong with a torch that keeps the hooks of all modules elsewhere."""
+    missing = [name for name in _HOOKS_OF_ALL_MODULES if not hasattr(_MODULES, name)]
+    return f"torch has no {missing[0]}, so hooks would go unseen" if missing else ""
+
+
+_MODULES: Final = torch.nn.modules.module
+# What Module.__call__ looks at. torch 2.4 has no function that says so.
+_HOOKS_OF_ALL_MODULES: Final = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
 
 
 def _aside(proof: Callable[[], str]) -> str:

@@ -295,7 +295,8 @@ def test_importing_fastload_proves_nothing_and_a_proof_leaves_no_trace(photos: l
     assert releases.unexpected(trial.left_out()) == []
     assert torch.equal(torch.get_rng_state(), before)
     assert trial._OPEN == []
-    assert sum(not one.holds() for one in opened) == len(releases.LEFT_ALONE)
+    known = [name for name in releases.LEFT_ALONE if name.split(".")[0] in sys.modules]
+    assert sum(not one.holds() for one in opened) == len(known)
 
 
 @pytest.mark.native

@@ -136,6 +136,20 @@ def test_a_proof_waits_for_the_default_dtype_that_it_needs(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("anew")
+def test_a_torch_that_keeps_hooks_of_all_modules_elsewhere_has_its_own_functions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(THREAD, "deferring", True)
+    monkeypatch.setattr(trial, "_HOOKS_OF_ALL_MODULES", ("_global_moved_hooks",))
+    one, other = _trial(lambda: "", in_usual_state=True), _trial(lambda: "")
+    assert (one(), other()) == ("theirs", "ours")
+    [said] = trial.LEFT_OUT
+    assert said == (
+        "a.function is left as it is: torch has no _global_moved_hooks, so hooks would go unseen"
+    )
+
+
+@pytest.mark.usefixtures("anew")
 def test_what_is_left_out_is_tried_again_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     monkeypatch.setattr(switch, "_PARTS", {("sys",): lambda: tried.append(len(tried))})
