@@ -16,6 +16,7 @@ from ..storage._column_store import ColumnStore
 from ..storage._crc import crc32c
 from ..storage._decoded import decoded
 from ..storage._fetched import fetched_ahead
+from ..storage._read import where_of
 from ..storage.base import TURNED
 from ..storage.concat import ConcatStore
 from ..storage.folder import FolderStore
@@ -162,9 +163,7 @@ class StoreSource(PackSource):
         return self.store.shown(int(file[0]))
 
     def offset(self, index: int) -> int | None:
-        if self.store.indirect is not None:
-            return None
-        return int(self.store.places(self._everything[index : index + 1]).offset[0])
+        return where_of(self.store, index)["offset"]
 
     def sizes(self) -> np.ndarray:
         """From the store's table, or from the images' headers."""

@@ -33,10 +33,12 @@ class Where(TypedDict, total=False):
 def where_of(store: Store, record: int) -> Where:
     """Where a record lies in ``store``."""
     spans = store.places(np.array([record], np.int64))
+    file = int(spans.file[0])
+    in_file = store.indirect is None and file not in store.memory()
     return {
-        "path": store.shown(int(spans.file[0])),
+        "path": store.shown(file),
         "record": record,
-        "offset": int(spans.offset[0]) if store.indirect is None else None,
+        "offset": int(spans.offset[0]) if in_file else None,
     }
 
 

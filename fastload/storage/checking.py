@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import DataError, StoreError, sample_error
 from ._crc import crc32c
+from ._read import where_of
 from .base import Store
 
 # Bytes read at a time: enough for the full speed of a disk, little memory.
@@ -94,16 +95,11 @@ def check_records(
 
 
 def _damage(store: Store, index: int, reason: str) -> Damage:
-    record = np.array([index], np.int64)
-    spans = store.places(record)
     try:
-        (key,) = store.keys(record)
+        (key,) = store.keys(np.array([index], np.int64))
     except StoreError:
         key = ""
+    where = where_of(store, index)
     return Damage(
-        record=index,
-        key=key,
-        path=store.shown(int(spans.file[0])),
-        offset=int(spans.offset[0]) if store.indirect is None else None,
-        reason=reason,
+        record=index, key=key, path=str(where["path"]), offset=where["offset"], reason=reason
     )

@@ -311,6 +311,18 @@ def test_secrets_of_storage_options_are_not_shown(
         pack("memory://b/imgs", tmp_path / "a.lmdb", storage_options={"token": "hunter2"})
 
 
+def test_secrets_in_nested_storage_options_are_not_shown(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise ValueError("bad key hunter2 in eu-central-1")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", refuse)
+    options = {"client_kwargs": {"password": "hunter2", "region_name": "eu-central-1"}}
+    with pytest.raises(UsageError, match=r"bad key \*\*\* in eu-central-1"):
+        pack("memory://b/imgs", tmp_path / "a.lmdb", storage_options=options)
+
+
 def test_images_of_a_folder_are_fetched_when_they_are_packed(
     memory: Any, images: Path, tmp_path: Path, staging: Path, small_chunks: None,
     monkeypatch: pytest.MonkeyPatch,

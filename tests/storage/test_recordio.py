@@ -19,7 +19,7 @@ import torch
 from fastload import FastLoader, info
 from fastload.errors import StoreError
 from fastload.storage import RAW, Record, open_store, open_writer
-from fastload.storage._read import read_records
+from fastload.storage._read import read_records, where_of
 from storage.formats import CLASSES, alone, picture, records
 
 MAGIC = bytes([0x0A, 0x23, 0xD7, 0xCE])
@@ -139,6 +139,11 @@ def test_records_in_several_pieces_are_joined(tmp_path: Path) -> None:
     assert data_of(path) == [record.data for record in given]
     assert data_of(path)[::-1] == list(read_records(store, np.arange(len(given))[::-1]))
     assert {store.shown(file) for file in store.spans(np.arange(8)).file.tolist()} == {str(path)}
+    # Nobody finds a joined record at an offset of the file.
+    offsets = [where_of(store, record)["offset"] for record in range(8)]
+    files = store.spans(np.arange(8)).file.tolist()
+    joined = [file in store.memory() for file in files]
+    assert [offset is None for offset in offsets] == joined and any(joined)
     told = info(path)
     assert (told.files, told.file_nbytes) == (1, path.stat().st_size)
     again = pickle.loads(pickle.dumps(store))

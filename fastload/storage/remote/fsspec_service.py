@@ -16,6 +16,7 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from ...errors import MissingDependencyError, StoreError, UsageError, type_next
+from .options import secrets_of
 from .service import OBSTORE, Permanent, RemoteObject, Service
 from .urls import RemoteUrl, redacted
 
@@ -33,7 +34,7 @@ def file_system(
     url: RemoteUrl, options: Mapping[str, Any], **own: Any
 ) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of ``url``, and the path in it; ``own`` are options that hold no secrets."""
-    secrets = tuple(map(str, options.values()))
+    secrets = secrets_of(options)
     try:
         system, path = fsspec.core.url_to_fs(url.text, **own, **options)
     except ImportError as error:  # fsspec says which package the protocol needs
@@ -48,8 +49,8 @@ def file_system(
     except Exception as error:  # noqa: BLE001 - some connect here, and raise anything
         said = redacted(f"{type(error).__name__}: {error}", url, secrets)
         raise StoreError(
-            f"it cannot be read: {said}; check the URL, and the credentials in the environment or "
-            "in storage_options",
+            f"it cannot be reached: {said}; check the URL, and the credentials in the environment "
+            "or in storage_options",
             path=url.shown,
         ) from None
     return system, str(path)

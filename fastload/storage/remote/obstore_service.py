@@ -21,6 +21,7 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from ...errors import UsageError
+from .options import secrets_of
 from .service import Changed, Permanent, RemoteObject, Service
 from .urls import RemoteUrl, redacted
 
@@ -63,7 +64,7 @@ class ObstoreService(Service):
         except (BaseError, ValueError, TypeError) as error:
             raise UsageError(
                 f"{url.shown!r}: obstore refuses these storage_options or this URL: "
-                f"{redacted(str(error), url, tuple(map(str, options.values())))}"
+                f"{redacted(str(error), url, secrets_of(options))}"
             ) from None
 
     def _path(self, url: RemoteUrl) -> str:

@@ -64,7 +64,7 @@ class RemoteOptions:
 
     def secrets(self) -> tuple[str, ...]:
         """Values that must not be shown: those of options that are not known to be harmless."""
-        return tuple(_secrets(dict(self.storage_options or {})))
+        return secrets_of(self.storage_options or {})
 
 
 _HARMLESS = (
@@ -79,11 +79,12 @@ _HARMLESS = (
 )
 
 
-def _secrets(options: Mapping[str, Any]) -> list[str]:
-    secrets = []
+def secrets_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Values of ``storage_options`` that must not be shown, those inside of dicts too."""
+    secrets: list[str] = []
     for name, value in options.items():
         if isinstance(value, Mapping):
-            secrets += _secrets(value)
+            secrets += secrets_of(value)
         elif not any(word in name.lower() for word in _HARMLESS):
             secrets.append(str(value))
-    return secrets
+    return tuple(secrets)

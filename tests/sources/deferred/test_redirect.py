@@ -261,17 +261,20 @@ def test_uninstall_gives_every_function_its_own_code_again() -> None:
     assert redirect.redirected() == []
 
 
-def test_uninstall_leaves_what_another_program_has_exchanged_since(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_uninstall_leaves_what_another_program_has_exchanged_since() -> None:
+    fastload.uninstall()
+    own = PIL.Image.open.__code__
     switch.install()
 
     def theirs(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
         return fp
 
-    monkeypatch.setattr(PIL.Image.open, "__code__", theirs.__code__)
-    fastload.uninstall()
-    assert PIL.Image.open.__code__ is theirs.__code__
+    PIL.Image.open.__code__ = theirs.__code__
+    try:
+        fastload.uninstall()
+        assert PIL.Image.open.__code__ is theirs.__code__
+    finally:
+        PIL.Image.open.__code__ = own
 
 
 @pytest.mark.native
