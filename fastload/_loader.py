@@ -462,7 +462,7 @@ class FastLoader(DataLoader[Sample]):
             self.num_workers = _governor.workers(resources.governor, resources.measurements)
             self._chosen_workers = self.num_workers
         config = self._config(begin=True)
-        if self._cursor.progress is None and not config.shard and config.own_order:
+        if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
         return EpochContext(
             config=config,

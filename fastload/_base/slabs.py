@@ -288,8 +288,14 @@ def _after_fork() -> None:
             slab.wiped = False
 
 
+# Pinned slabs are not in a child, and something else may be where they were: nobody unmaps it.
+_of_parent: list[list[_MappedSlab]] = []
+
+
 def _in_child() -> None:
     for ring in _live_rings():
+        if ring.steady:
+            _of_parent.append(ring._slabs)
         ring._begin()
 
 

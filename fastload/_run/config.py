@@ -258,7 +258,7 @@ class LoaderConfig:
             return "batch_size=None asks for single samples"
         return unreadable_type(self.dataset)
 
-    @functools.cached_property
+    @property
     def eager(self) -> str:
         """Why the images that the dataset opens are not deferred; "": they are."""
         if registry.is_torch(self.engine):
@@ -268,7 +268,7 @@ class LoaderConfig:
             return NO_CORE
         return "FASTLOAD_DEFER is 0" if os.environ.get("FASTLOAD_DEFER") == "0" else ""
 
-    @functools.cached_property
+    @property
     def measures(self) -> bool:
         """Whether images are deferred only where that is measured to be cheaper."""
         return os.environ.get("FASTLOAD_DEFER") != "1"

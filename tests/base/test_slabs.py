@@ -8,6 +8,8 @@ import mmap
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -294,6 +296,33 @@ def test_a_forked_child_does_not_touch_its_parents_pinned_slabs():
             os._exit(code)
     ring._lock.release()
     assert held and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+_HOOK = """
+import mmap, os, sys
+import torch
+hooked = []
+def hook():
+    memory = mmap.mmap(-1, 16 << 20)  # may lie where the parent has its slab
+    memory.write(b"x" * len(memory))
+    hooked.append(memory)
+os.register_at_fork(after_in_child=hook)  # earlier than slabs.py
+from fastload._base.slabs import SlabRing
+ring = SlabRing(2)
+ring.steady = True
+batch, memory = ring.lease((16 << 20,), torch.uint8, (1,))
+ring._slabs[0]._map.madvise(mmap.MADV_DONTFORK)
+del batch, memory
+child = os.fork()
+if not child:
+    os._exit(hooked[0][:] != b"x" * len(hooked[0]))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_unmaps_nothing_where_its_parent_has_pinned_slabs():
+    done = subprocess.run([sys.executable, "-c", _HOOK], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_batch_outlives_its_ring():

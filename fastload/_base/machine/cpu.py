@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from . import cgroup, ranks
 
@@ -139,24 +138,32 @@ def one_thread() -> None:
 
 
 class _Library(ctypes.Structure):
-    """The first fields of ``dl_phdr_info``, in dl_iterate_phdr(3)."""
+    """The first fields of ``link_map``, in dlinfo(3)."""
 
-    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
+
+_Library._fields_ = [
+    ("address", ctypes.c_void_p),
+    ("name", ctypes.c_char_p),
+    ("section", ctypes.c_void_p),
+    ("following", ctypes.POINTER(_Library)),
+]
+
+_RTLD_DI_LINKMAP = 2
 
 
 def _libraries() -> set[str]:
     """Paths of the shared libraries that this process has loaded; empty where nobody can say.
 
-    /proc/self/maps has them, too, but takes 2 ms where torch is loaded, in each worker.
+    Without a lock: dl_iterate_phdr(3) holds one that an import on another thread may wait for.
+    /proc/self/maps takes 2 ms where torch is loaded, in each worker.
     """
     paths: set[str] = set()
-
-    def add(library: Any, size: int, data: None) -> int:
-        paths.add(os.fsdecode(library.contents.name or b""))
-        return 0
-
-    iterate = getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
-    if iterate is not None:
-        arguments = ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p
-        iterate(ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(add), None)
+    program = ctypes.CDLL(None)
+    find = getattr(program, "dlinfo", None)
+    library = ctypes.POINTER(_Library)()
+    handle = ctypes.c_void_p(program._handle)
+    if find is not None and not find(handle, _RTLD_DI_LINKMAP, ctypes.byref(library)):
+        while library:
+            paths.add(os.fsdecode(library.contents.name or b""))
+            library = library.contents.following
     return paths

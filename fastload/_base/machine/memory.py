@@ -39,7 +39,7 @@ def available(
 
 @functools.cache
 def keep_freed() -> None:
-    """Have this process keep memory that was freed: up to 64 MiB at the end of its heap.
+    """Have this process keep memory that was freed: up to 64 MiB for a thread that frees arrays.
 
     A Dataset's arrays are allocated and freed again for each sample. By default, glibc gives each
     large one back to the system, which hands it out as new pages, one page fault for each 4 KB: of

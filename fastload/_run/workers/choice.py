@@ -306,7 +306,7 @@ class Choice:
         cold, self._warm = self._warm != os.getpid(), os.getpid()
         if turns is None:
             self._whole = self._whole or (self._due() and samples >= _FEW)
-            return Spent() if cold else Spent(samples, ns)
+            return Spent(samples, 0 if cold else ns)
         spent = turns.spent
         if cold:
             return spent

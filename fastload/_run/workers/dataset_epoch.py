@@ -83,7 +83,8 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
     """What decides whether images are deferred, told of what begins; and prepare what a dataset
     needs that has begun to defer.
     """
-    choice = resources.choice = resources.choice or Choice(config.measures)
+    choice = resources.choice = resources.choice or Choice()
+    choice.measures = config.measures
     choice.expect(_length(config) if choice.waits else 0, max(1, config.num_workers))
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):

@@ -139,6 +139,20 @@ def test_workers_of_the_next_epoch_know_what_those_before_have_measured(
     assert deferred(loader) <= 8
 
 
+def test_what_is_kept_is_kept_where_a_worker_makes_one_batch(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_LATE", 64)
+    loader = FastLoader(Whole(photos, 32, eager_ns=500), 16, num_workers=2)
+    known = loader._resources.choice = Choice()
+    known.eager = known._whole = True
+    known.deferred.add(64, 64 * 1000)
+    known.eagerly.add(64, 64 * 500)
+    known._then = known._lately = 500.0
+    tried = [deferred(loader) > 0 for _ in range(20)]
+    assert 0 < sum(tried) <= 8
+
+
 class Cold(Measured):
     """The first samples of each process take longer: what they touch is there once for all."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -47,6 +48,26 @@ def cv2():
     module.GaussianBlur(np.zeros((500, 500), np.float32), (31, 31), 0)
     yield module
     module.setNumThreads(before)
+
+
+_OPENMP_ALONE = """
+import ctypes, re
+import torch
+from fastload._base.machine import cpu
+maps = open("/proc/self/maps").read()
+(path,) = set(re.findall(r"/.*/libgomp[-.][^/\\n]*$", maps, re.MULTILINE))
+openmp = ctypes.CDLL(path)
+openmp.omp_set_num_threads(4)
+before = openmp.omp_get_max_threads()
+cpu.one_thread()
+print(before, openmp.omp_get_max_threads())
+"""
+
+
+def test_every_openmp_library_that_is_loaded_is_told():
+    command = [sys.executable, "-c", _OPENMP_ALONE]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["4", "1"]
 
 
 def test_torch_openmp_and_opencv_use_one_thread(cv2):
