@@ -347,7 +347,8 @@ def test_where_says_where_a_record_lies(case: Case, tmp_path: Path) -> None:
     store = case.store(tmp_path)
     where = case.make(store).where(5)
     assert where["path"] == store.files[0] and where["record"] == 5
-    assert where["offset"] == int(store.spans(np.array([5])).offset[0])
+    in_file = not store.memory()
+    assert where["offset"] == (int(store.spans(np.array([5])).offset[0]) if in_file else None)
 
 
 # --- the end ------------------------------------------------------------------------------------
