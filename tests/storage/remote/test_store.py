@@ -51,15 +51,17 @@ def test_a_store_at_a_url_is_the_local_one(
         same(store, local)
 
 
-@pytest.mark.parametrize("limit", [None, "1MB"])
+@pytest.mark.parametrize("limit", [None, "7MB"])
 def test_recordio_with_records_in_pieces_is_the_local_one(
     tmp_path: Path, cache: Path, limit: str | None
 ) -> None:
     served = tmp_path / "served"
     served.mkdir()
     with open_writer(served / "a.rec", shards=2, total=16) as writer:
-        writer.append(with_magic())
-        writer.append([dataclasses.replace(one, key=f"{one.key}+") for one in with_magic()])
+        writer.append(with_magic(tail=100_000))
+        whole = with_magic()[5]
+        data = whole.data + bytes(1_000_000)  # in one piece, as the others of this shard
+        writer.append([dataclasses.replace(whole, data=data, key=f"{n}+") for n in range(8)])
     server = ObjectServer(served)
     try:
         options = RemoteOptions(cache_dir=cache, disk_limit=limit)
@@ -68,6 +70,7 @@ def test_recordio_with_records_in_pieces_is_the_local_one(
             open_store(f"{server.url}/a.rec", remote=options) as store,
         ):
             everything = np.arange(len(local))
+            assert store._here.cache.fits == (limit is None)
             store.expect(everything, everything, length=len(local))
             same(store, local)
     finally:
