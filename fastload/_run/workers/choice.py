@@ -161,6 +161,7 @@ class Choice:
         self._batches = 0  # over deferred images
         self._asked = False  # for pixels, in the last of them
         self._whole = False  # no samples can take turns
+        self._apart = False  # their batch asks for the pixels of the deferred ones if they do
         self._left = 0.0  # samples until both ways are tried again
         self._then = 0.0  # what a sample cost when they were
         self._lately = 0.0  # what the last ones cost
@@ -244,7 +245,7 @@ class Choice:
         if not self._due():
             return not self.eager
         close = 0 < self._ahead < _CLOSE
-        if not (self._whole or samples < _FEW or close):
+        if not (self._whole or self._apart or samples < _FEW or close):
             return True
         if (self.eagerly if self.eager else self.deferred).samples < _LEAST:
             return not self.eager
@@ -269,7 +270,7 @@ class Choice:
     def takes_turns(self, samples: int) -> bool:
         """Whether samples of this batch, which is run over deferred images, take turns."""
         wanted = self._due() or (self.measures and not self._then)
-        return wanted and samples >= _FEW and THREAD.deferring is True
+        return wanted and not self._apart and samples >= _FEW and THREAD.deferring is True
 
     @contextlib.contextmanager
     def turns(self, indices: Sequence[Any]) -> Iterator[Iterator[Any]]:
@@ -305,7 +306,8 @@ class Choice:
         turns, ns = self._turns, _now() - begin_ns
         cold, self._warm = self._warm != os.getpid(), os.getpid()
         if turns is None:
-            self._whole = self._whole or (self._due() and samples >= _FEW)
+            many = samples >= _FEW and not self._apart
+            self._whole = self._whole or (many and self._due())
             return Spent(samples, 0 if cold else ns)
         spent = turns.spent
         if cold:
@@ -328,8 +330,13 @@ class Choice:
         spent = report.spent
         self._made += spent.deferred + spent.eager
         if report.run:
+            asked = bool(report.causes or report.read)
+            if asked and spent.deferred and spent.eager and self._batches and not self._asked:
+                # not what a deferred one costs
+                self._apart, spent = True, spent._replace(deferred_ns=0)
+            else:
+                self._asked = asked
             self._batches += 1
-            self._asked = bool(report.causes or report.read)
             self._quiet = 0 if report.images else self._quiet + 1
             self.opened = self.opened or report.opened + report.given > 0
             self.begun = self._quiet < _PATIENCE
@@ -387,6 +394,7 @@ class Choice:
         self._lately += (ns - self._lately) * min(1.0, samples / _LAST)
         if not 1 / _CHANGED < self._lately / self._then < _CHANGED:
             self.deferred, self.eagerly, self._own = Cost(), Cost(), Cost()
+            self._apart = False
             self._left = self._then = self._ahead = 0.0
 
 
@@ -409,6 +417,7 @@ class _Turns:
         self._eagerly = copy.copy(choice.eagerly)
         self._left = _MOST_TURNS
         self._begun, self._cold = at_once, cold
+        self._due = at_once
         # Before deferring began, eager samples were measured alone.
         self._known = not at_once and choice.eagerly.samples >= _LEAST
         self._rest = choice.eager  # how the samples after the turns are made
@@ -451,8 +460,8 @@ class _Turns:
         self._next = not (self._next or self._known)
         self._left -= 1
         known = min(self._own.samples, self._eagerly.samples)
-        if known < 1:
-            return
+        if known < 1 or (self._due and not self.eager):
+            return  # what is known may be of long ago
         own_ns, eager_ns = self._own.ns, self._eagerly.ns
         if own_ns * (1 + _chance(known)) < eager_ns:
             self._left, self._rest = 0, False

@@ -1130,6 +1130,8 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
             rows.append(tensor._memory.recording())
         elif isinstance(tensor, DeferredBatch) and tensor._real is None:
             rows += tensor.rows
+        elif type(tensor) is torch.Tensor and tensor.device == _CPU and not tensor.requires_grad:
+            rows += tensor.clone()
         else:
             return NotImplemented
         if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:

@@ -39,8 +39,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.ns = 1
+        self.readings = 0
 
     def __call__(self) -> int:
+        self.readings += 1
         return self.ns
 
 
@@ -196,6 +198,18 @@ def test_tries_take_a_small_share_of_the_time(photos: list[Path], eager_ns: int)
     for _ in range(6):
         deferred(loader)
     assert CLOCK.ns - begin_ns <= 6 * 256 * min(1000, eager_ns) * 1.02
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_both_ways_are_tried_seldom_and_then_really(photos: list[Path], asks: bool) -> None:
+    loader = FastLoader(Measured(photos, 64, eager_ns=3000, asks=asks), 16)
+    eager, turns = 0, 0
+    for _ in range(40):
+        readings = CLOCK.readings
+        eager += 64 - deferred(loader)
+        turns += CLOCK.readings - readings > 32  # one for a sample, not for a batch
+    assert 4 <= eager <= 16
+    assert turns <= 16
 
 
 def test_what_the_training_process_spends_on_filling_counts() -> None:
