@@ -24,6 +24,7 @@ from fastload._run.workers import choice
 from fastload._run.workers.choice import Choice
 from fastload._sources.deferred import trial
 from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.thread_state import Cause
 from sides import side_by_side
 
 # Pillow leaves a truncated file open.
@@ -210,6 +211,24 @@ def test_both_ways_are_tried_seldom_and_then_really(photos: list[Path], asks: bo
         turns += CLOCK.readings - readings > 32  # one for a sample, not for a batch
     assert 4 <= eager <= 16
     assert turns <= 16
+
+
+def test_turns_that_make_a_batch_ask_for_its_pixels_are_not_taken_again() -> None:
+    known = Choice()
+    for _ in range(8):
+        known.learn(Report(run=True, opened=64, spent=Spent(64, 64_000, own_ns=6400)))
+    asked = (Cause("Tensor.cat", "collate.py", 1, 63, 1000),)
+    known.learn(Report(run=True, opened=63, causes=asked, spent=Spent(63, 315_000, 1, 2500, 630)))
+    assert not known.eager
+    assert known.deferred_ns == 1000
+    for _ in range(1000):
+        if known.defers(64):
+            known.learn(Report(run=True, opened=64, spent=Spent(64, 64_000, own_ns=6400)))
+        else:
+            known.learn(Report(spent=Spent(eager=64, eager_ns=64 * 2500)))
+        assert not known.takes_turns(64)
+    assert not known.eager
+    assert known.eagerly.samples > 64
 
 
 def test_what_the_training_process_spends_on_filling_counts() -> None:

@@ -433,10 +433,16 @@ def test_tensors_put_together_by_cat_have_the_strides_of_torchs(
     photo: Path, size: tuple[int, int], layouts: tuple[int, int]
 ) -> None:
     def joined(image: Image.Image) -> list[torch.Tensor]:
-        kinds = (F.to_tensor(image), F.to_tensor(image).contiguous())
-        first, second = (kinds[layout] for layout in layouts)
+        def kind(layout: int) -> torch.Tensor:
+            made = F.to_tensor(image)
+            return made.contiguous() if layout else made
+
+        first, second, third = (kind(layout) for layout in (*layouts, layouts[1]))
         batch = torch.cat([first.unsqueeze(0), second[None]])
-        return [batch, torch.cat([batch, first[None]]), torch.cat([torch.stack([second]), batch])]
+        mixed = torch.cat([first[None], tensor.plain(third)[None]])
+        more = torch.cat([tensor.plain(torch.stack([third, third])), batch])
+        others = torch.cat([batch, first[None]]), torch.cat([torch.stack([second]), batch])
+        return [batch, *others, mixed, more]
 
     expected = joined(Image.open(photo).resize(size))
     with switch.deferring():
@@ -446,6 +452,16 @@ def test_tensors_put_together_by_cat_have_the_strides_of_torchs(
         assert batch.stride() == right.stride()
         assert batch.materialise().stride() == right.stride()
         assert torch.equal(batch.materialise(), right)
+
+
+def test_a_tensor_put_to_deferred_ones_is_kept_as_it_was(photo: Path) -> None:
+    made = tensor.plain(F.to_tensor(opened(photo)))[None]
+    with switch.deferring():
+        batch = torch.cat([F.to_tensor(opened(photo))[None], made])
+    assert isinstance(batch, DeferredBatch)
+    expected = made.repeat(2, 1, 1, 1)
+    made.zero_()
+    assert torch.equal(batch.materialise(), expected)
 
 
 def test_default_collate_defers(photo: Path) -> None:
