@@ -24,7 +24,9 @@ waiting
     then few batches are measured, and their first calls watched: the first batch of an epoch, and
     batches 1, 2, 4, 8 ... Where they take as much and none was seen, a whole batch is watched. A
     dataset that opens no images any more is waited for again. The training process learns from its
-    workers that they do, and begins before it forks new ones, which have it from there.
+    workers that they do, and begins before it forks new ones, which have it from there. Where new
+    workers have nothing from anywhere (``start_method.py``), each of them begins anew: then only
+    this epoch's samples count.
 """
 
 from __future__ import annotations
@@ -174,6 +176,7 @@ class Choice:
         self._epochs = 0  # that have begun
         self._expected = 0  # samples of this epoch, for each process
         self._made = 0  # those so far
+        self._anew = False  # which processes make that have nothing of those before
         self._seen = False  # whether samples were seen to open images
         self._warm = 0  # the process that has made a batch over deferred images
         self._process = 0  # the one that has made a batch, in either way
@@ -197,14 +200,20 @@ class Choice:
         """Whether batches are deferred, but for those that are made to compare."""
         return not (self.waits or self.eager) and self._quiet < _PATIENCE
 
-    def expect(self, samples: int, processes: int) -> None:
-        """An epoch begins, of so many samples (0: as many as before), which processes share."""
+    def expect(self, samples: int, processes: int, *, anew: bool = False) -> None:
+        """An epoch begins, of so many samples (0: as many as before), which processes share.
+
+        ``anew``: they are new, and begin to defer each by itself.
+        """
         if self.waits:
             _TOTAL.ns += self.eagerly.ns * self._made
             if not self._quiet:
                 self._alone = 0  # the first batch is measured
         self._expected, self._made = (samples or self._made) // processes, 0
-        many = samples >= _MANY and not self._epochs
+        self._anew = anew
+        if self.measures and anew and not self.at_stake:
+            self.begun = False
+        many = samples >= _MANY and not (self._epochs or anew)
         # THREAD.deferring: in a sample of another loader's, which has begun
         if self.waits and (THREAD.deferring or many or self._pays):
             self._begin()
@@ -229,7 +238,8 @@ class Choice:
         """Whether samples take so long that deferring may pay."""
         if self.eagerly.samples < _LEAST:
             return False
-        return _TOTAL.ns + self.eagerly.ns * max(self._expected, self._made) >= _STAKE_NS
+        before_ns = 0 if self._anew else _TOTAL.ns
+        return before_ns + self.eagerly.ns * max(self._expected, self._made) >= _STAKE_NS
 
     @property
     def _pays(self) -> bool:

@@ -85,7 +85,8 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
     """
     choice = resources.choice = resources.choice or Choice()
     choice.measures = config.measures
-    choice.expect(_length(config) if choice.waits else 0, max(1, config.num_workers))
+    length, processes = _length(config) if choice.waits else 0, max(1, config.num_workers)
+    choice.expect(length, processes, anew=_begins_anew(config))
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
@@ -99,6 +100,15 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
         header_table()
         entry_points()
     return choice
+
+
+def _begins_anew(config: LoaderConfig) -> bool:
+    """Whether this epoch's workers are new, and each begins to defer by itself."""
+    if not config.num_workers or config.persistent_workers:
+        return False
+    from .start_method import is_prepared
+
+    return not is_prepared(config.multiprocessing_context)
 
 
 def _length(config: LoaderConfig) -> int:
