@@ -22,11 +22,9 @@ from __future__ import annotations
 
 import collections
 import errno
-import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
-from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 from torch._utils import ExceptionWrapper
@@ -37,7 +35,7 @@ from ..maker import Maker, NoMaker, check_process
 from ..progress import Position
 from .queues import ArrivalQueue
 from .tasks import SentOutcome, Tasks
-from .torch_iterator import TorchWorkersIterator, alive, has_result, processes
+from .torch_iterator import TorchWorkersIterator, alive, has_result
 
 MAIN = 'if __name__ == "__main__":'
 
@@ -54,7 +52,12 @@ class WorkerMaker(Maker):
     def __init__(
         self, outcomes: DataLoader[SentOutcome], *, iterable: bool, positions: Sequence[Position]
     ) -> None:
-        self._torch = cast(TorchWorkersIterator, iter(outcomes))
+        self._method: str = outcomes.multiprocessing_context.get_start_method()
+        try:
+            self._torch = cast(TorchWorkersIterator, iter(outcomes))
+        except (OSError, EOFError, RuntimeError) as error:  # a fork server runs the script first
+            self._explain(error)
+            raise
         alive.add(self._torch)
         self._closed = False
         self.base_seed = self._torch._base_seed
@@ -88,17 +91,22 @@ class WorkerMaker(Maker):
         try:
             outcome = self._complete.popleft() if self._complete else self._completed()
         except Exception as error:
-            if self._first and _runs_script_again(processes(self._torch)):
-                raise RuntimeError(
-                    f"{error}: this way of starting workers runs your script again in each of "
-                    "them, and it would start a loader there too. Put what should run once below "
-                    f"the next line, indented{type_next(MAIN)}"
-                ) from error
+            if self._first:
+                self._explain(error)
             raise
         self._open(outcome)
         outcome.taken = self._taken(outcome)
         self._first = False
         return outcome
+
+    def _explain(self, error: Exception) -> None:
+        """Say so if workers cannot start because each of them would start others."""
+        if _runs_script_again(self._method):
+            raise RuntimeError(
+                f"{error}: this way of starting workers runs your script again in each of them, "
+                "and it would start a loader there too. Put what should run once below the next "
+                f"line, indented{type_next(MAIN)}"
+            ) from error
 
     def ready(self) -> bool:
         """As in Maker. It may be True too early: another batch has arrived."""
@@ -242,16 +250,11 @@ def _raised(wrapper: ExceptionWrapper) -> BaseException:
     raise InternalError("an exception from a worker could not be raised again")
 
 
-def _runs_script_again(workers: Sequence[BaseProcess]) -> bool:
-    """Whether they import a script that has no part only for the main process.
+def _runs_script_again(method: str) -> bool:
+    """Whether workers import a script that has no part only for the main process.
 
     They do where they are spawned (macOS, Windows) or come from a server (Python 3.14).
     """
-    if not workers:
-        return False
-    # None where the process is of the default kind.
-    given: str | None = getattr(workers[0], "_start_method", None)
-    method = given or multiprocessing.get_start_method()
     script = getattr(sys.modules["__main__"], "__file__", None)
     if method == "fork" or script is None or not os.path.isfile(script):
         return False

@@ -138,3 +138,32 @@ def test_a_first_epoch_of_many_samples_waits_in_workers_that_begin_anew() -> Non
         known = Choice()
         known.expect(1000, 2, anew=anew)
         assert known.waits is anew
+
+
+_WITHOUT_MAIN = """
+    import sys
+
+    from torch.utils.data import Dataset
+
+    from fastload import FastLoader
+
+    class Numbers(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            return i
+
+    for batch in FastLoader(Numbers(), num_workers=1, multiprocessing_context=sys.argv[1]):
+        pass
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_that_each_worker_would_run_again_is_told_so(tmp_path: Path, method: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(_WITHOUT_MAIN))
+    command = [sys.executable, str(program), method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert 'if __name__ == "__main__":' in done.stderr.splitlines()[-1]
