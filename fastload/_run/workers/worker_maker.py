@@ -53,6 +53,7 @@ class WorkerMaker(Maker):
         self, outcomes: DataLoader[SentOutcome], *, iterable: bool, positions: Sequence[Position]
     ) -> None:
         self._method: str = outcomes.multiprocessing_context.get_start_method()
+        self._dataset_type = type(getattr(outcomes.dataset, "dataset", None))
         try:
             self._torch = cast(TorchWorkersIterator, iter(outcomes))
         except (OSError, EOFError, RuntimeError) as error:  # a fork server runs the script first
@@ -100,8 +101,17 @@ class WorkerMaker(Maker):
         return outcome
 
     def _explain(self, error: Exception) -> None:
-        """Say so if workers cannot start because each of them would start others."""
-        if _runs_script_again(self._method):
+        """Say so if workers cannot start since they import what the program defines."""
+        if self._method == "fork":
+            return
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        if script is None and self._dataset_type.__module__ == "__main__":
+            raise RuntimeError(
+                f"{error}: this way of starting workers imports {self._dataset_type.__name__} in "
+                "each of them, and nothing can be imported from a notebook. Put the class into a "
+                "file that the notebook imports, or give multiprocessing_context='fork'"
+            ) from error
+        if script is not None and _is_without_main(script):
             raise RuntimeError(
                 f"{error}: this way of starting workers runs your script again in each of them, "
                 "and it would start a loader there too. Put what should run once below the next "
@@ -250,13 +260,9 @@ def _raised(wrapper: ExceptionWrapper) -> BaseException:
     raise InternalError("an exception from a worker could not be raised again")
 
 
-def _runs_script_again(method: str) -> bool:
-    """Whether workers import a script that has no part only for the main process.
-
-    They do where they are spawned (macOS, Windows) or come from a server (Python 3.14).
-    """
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if method == "fork" or script is None or not os.path.isfile(script):
+def _is_without_main(script: str) -> bool:
+    """Whether it has no part only for the main process."""
+    if not os.path.isfile(script):
         return False
     with open(script, "rb") as file:
         return b"__name__" not in file.read()

@@ -159,7 +159,7 @@ _WITHOUT_MAIN = """
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.long), "forkserver"])
 def test_a_script_that_each_worker_would_run_again_is_told_so(tmp_path: Path, method: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(_WITHOUT_MAIN))
@@ -167,3 +167,12 @@ def test_a_script_that_each_worker_would_run_again_is_told_so(tmp_path: Path, me
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert 'if __name__ == "__main__":' in done.stderr.splitlines()[-1]
+
+
+def test_a_class_that_only_a_notebook_has_is_named() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(_WITHOUT_MAIN), "forkserver"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "imports Numbers in each of them" in last
+    assert "multiprocessing_context='fork'" in last
