@@ -175,6 +175,18 @@ def test_what_was_found_stands_where_the_script_fails_with_fastloader(
     assert "Traceback" not in out
 
 
+def test_a_script_that_uses_fastloader_already_is_watched(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    imported = "from fastload import FastLoader as DataLoader"
+    changed = TRAINING.format(refuse=imported).replace(
+        "=batches)", "=batches, num_workers=2, multiprocessing_context='fork')"
+    )
+    script.write_text(changed)
+    loader = examine(script, steps=6).seen.training
+    assert loader is not None
+    assert (loader.kind, loader.num_workers) == ("FastLoader", 2)
+
+
 def test_loaders_with_a_batch_sampler_and_optimisers_that_count_are_seen_as_they_are(
     tmp_path: Path,
 ) -> None:
