@@ -18,7 +18,7 @@ When both ways are tried
 
 waiting
     To begin to defer takes a process a twentieth of a second once: for imports, and to exchange and
-    prove functions of other libraries. So with fewer than ``_MANY`` samples in an epoch, or nobody
+    prove functions of other libraries. So with fewer than ``MANY`` samples in an epoch, or nobody
     knows how many, a process waits, and makes samples as ever, until what they take in this epoch,
     or took in the epochs so far, comes to ``_STAKE_NS``, and they open images (``watch.py``). Until
     then few batches are measured, and their first calls watched: the first batch of an epoch, and
@@ -50,7 +50,7 @@ clock: Callable[[], int] = time.process_time_ns
 _STAKE_NS = 250_000_000
 
 # Of photos, so many take twice the time that it takes to begin.
-_MANY: Final = 80
+MANY: Final = 80
 
 _SHARE: Final = 0.005
 
@@ -213,7 +213,7 @@ class Choice:
         self._anew = anew
         if self.measures and anew and not self.at_stake:
             self.begun = False
-        many = samples >= _MANY and not (self._epochs or anew)
+        many = samples >= MANY and not (self._epochs or anew)
         # THREAD.deferring: in a sample of another loader's, which has begun
         if self.waits and (THREAD.deferring or many or self._pays):
             self._begin()

@@ -23,16 +23,16 @@ from ..maker import Maker, PersistentWorkers
 from ..progress import is_stateful
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
-from .choice import Choice
+from .choice import MANY, Choice
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
-from .local_maker import LocalMaker
-from .resumable import Resumable
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
+    from .local_maker import LocalMaker
+    from .resumable import Resumable
     from .worker_maker import WorkerMaker
 
 # Slabs for batches collated in this process: one in use, and one being made.
@@ -70,6 +70,8 @@ def maker(
 
         maker = worker_maker(config, resources, cursor, plan, kept, choice)
     else:
+        from .local_maker import LocalMaker
+
         fetcher = fetcher_of(config, resources, plan, choice)
         maker = LocalMaker(config, fetcher, plan, reported=reported)
     if plan.refill is None:
@@ -85,15 +87,17 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
     """
     choice = resources.choice = resources.choice or Choice()
     choice.measures = config.measures
-    length, processes = _length(config) if choice.waits else 0, max(1, config.num_workers)
-    choice.expect(length, processes, anew=_begins_anew(config))
+    length = _length(config) if choice.waits else 0
+    choice.expect(length, max(1, config.num_workers), anew=_begins_anew(config))
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
         _note(decoder_of(config, resources), config, resources)
         rest(choice)  # only the workers run the dataset
-    if config.num_workers:
-        # Before workers are forked, which share them, whether they defer or wait.
+    few = choice.waits and 0 < length < MANY
+    if config.num_workers and not few:
+        # Before workers are forked, which share them, whether they defer or wait. What each worker
+        # would remember of a few images is not worth the time that it takes to make these.
         from ..._sources.deferred.entry_points import entry_points
         from ..._sources.deferred.headers import header_table
 
@@ -143,8 +147,10 @@ def fetcher_of(
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS + slabs_held(config, resources))
     dataset = runnable(config.dataset)
-    resumable = None
+    resumable: Resumable | None = None
     if config.iterable or is_stateful(dataset):
+        from .resumable import Resumable
+
         resume = None
         if plan.resumed:
             plan.progress.positions.check(count)

@@ -267,8 +267,7 @@ class Deferral:
         """Note what became of a batch that began at ``begin_ns``; None: it was not made."""
         from ..._sources.deferred import thread_state
 
-        images = batch.inner
-        images.add(
+        images = batch.inner.and_of(
             thread_state.Images(
                 batch.opened - batch.given,
                 batch.given,
@@ -278,10 +277,11 @@ class Deferral:
             )
         )
         if thread_state.THREAD.deferring:  # the dataset of another loader iterates over this one
-            thread_state.THREAD.batch.inner.add(images)
+            outer = thread_state.THREAD.batch
+            outer.inner = outer.inner.and_of(images)
         report = Report(
             run=made is None or not made.empty,  # at the end of a stream nothing is run
-            **vars(images),
+            **images._asdict(),
             hits=batch.hits,
             misses=batch.misses,
             replayed=self._replayed,

@@ -36,9 +36,9 @@ from ..progress import Position
 from .choice import Choice
 from .deferral import Deferral
 from .placed_rows import PlacedRows, WarmBatch, worth_placing
-from .resumable import Resumable
 
 if TYPE_CHECKING:
+    from .resumable import Resumable
     from .transport import Packer
 
 

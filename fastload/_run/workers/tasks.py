@@ -14,7 +14,7 @@ import operator
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,8 +36,7 @@ _numbers = itertools.count()
 _open_tasks: weakref.WeakValueDictionary[int, TaskIterator] = weakref.WeakValueDictionary()
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One batch to make.
 
     Attributes:
@@ -164,8 +163,7 @@ class Tasks:
         return len(sized)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Begun:
+class _Begun(NamedTuple):
     """A batch that arrived. Complete when all of ``fillings`` are.
 
     Attributes:
@@ -260,7 +258,7 @@ class TaskIterator(Iterator[Task]):
             self._begun.pop(task.number, None)
             _open_tasks[task.number] = self
         # Without slabs: their first outcomes may still be written there.
-        again = tuple(dataclasses.replace(task, slot=None) for task in tasks)
+        again = tuple(task._replace(slot=None) for task in tasks)
         request = Task(next(_numbers), None, self._epoch, again=again)
         begin = self.count + len(self._inserted)
         for place in range(begin, begin + self._workers):

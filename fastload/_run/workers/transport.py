@@ -16,7 +16,6 @@ bytes that came from no file are placed in the slab. The other process fills the
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import glob
 import io
 import math
@@ -93,8 +92,7 @@ Fill: TypeAlias = Callable[..., torch.Tensor]
 """Called like ``completion.start`` without its decoder; returns a tensor that is complete later."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A batch in transit.
 
     Attributes:

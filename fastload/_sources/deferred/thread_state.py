@@ -6,14 +6,14 @@ Everything is per thread: a thread that did not ask for deferred images never ge
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
+import operator
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from .recording import Opened, Recording
 
 
-@dataclasses.dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """What materialised deferred objects.
 
     Attributes:
@@ -37,7 +36,7 @@ class Cause:
     function: str
     file: str
     line: int
-    count: int
+    count: int  # type: ignore[assignment] # not the method of a tuple
     ns: int
 
 
@@ -51,8 +50,7 @@ class MadeAhead(Protocol):
         """Note that they were asked for."""
 
 
-@dataclasses.dataclass
-class Images:
+class Images(NamedTuple):
     """What became of images, as in ``Report`` (``_run/measurements.py``)."""
 
     opened: int = 0
@@ -61,28 +59,27 @@ class Images:
     read: int = 0
     causes: tuple[Cause, ...] = ()
 
-    def add(self, more: Images) -> None:
-        self.opened += more.opened
-        self.given += more.given
-        self.deferred += more.deferred
-        self.read += more.read
-        self.causes += more.causes
+    def and_of(self, more: Images) -> Images:
+        """These and ``more``."""
+        return Images(*map(operator.add, self, more))
 
 
 _FAILED_ELSEWHERE = [0]  # on threads that do not defer
 
 
-@dataclasses.dataclass(eq=False)
 class BatchContext:
     """What is known of a batch while its samples are made.
 
-    Attributes:
+    Args:
         cache: of the images that ``single.py`` decodes; None: there is none.
         checks: whether images are checked where their pixels are needed first, because the batch
             cannot be made again.
         asked: images whose pixels somebody asked for and nobody has made, by ``id``. What is not in
             the batch in the end is decoded then, as the user's code would have seen what is wrong
             with it. None: nobody will look.
+
+    Attributes:
+        cache, checks, asked: as above.
         opened: how many images were deferred.
         given: how many of them were given as arrays.
         read: how many images the core decoded for another library.
@@ -93,20 +90,22 @@ class BatchContext:
         inner: images of loaders over which its dataset iterates.
     """
 
-    cache: OpenedCache | None = None
-    checks: bool = False
-    asked: dict[int, Opened] | None = None
-    opened: int = 0
-    given: int = 0
-    read: int = 0
-    failed: bool = False
-    hits: int = 0
-    misses: int = 0
-    chains: dict[Any, tuple[list[Any], list[Any], list[Any]]] = dataclasses.field(
-        default_factory=dict
-    )
-    inner: Images = dataclasses.field(default_factory=Images)
-    _failed_before: int = dataclasses.field(default_factory=lambda: _FAILED_ELSEWHERE[0])
+    def __init__(
+        self,
+        cache: OpenedCache | None = None,
+        *,
+        checks: bool = False,
+        asked: dict[int, Opened] | None = None,
+    ) -> None:
+        self.cache = cache
+        self.checks = checks
+        self.asked = asked
+        self.opened = self.given = self.read = 0
+        self.failed = False
+        self.hits = self.misses = 0
+        self.chains: dict[Any, tuple[list[Any], list[Any], list[Any]]] = {}
+        self.inner = Images()
+        self._failed_before = _FAILED_ELSEWHERE[0]
 
     def has_failed(self) -> bool:
         """Whether an image could not be made so far, here or on a thread that was given one."""
