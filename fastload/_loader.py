@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ._base.keywords import names_nearest
 from ._base.machine import cpu
-from ._base.torch_loader import DataLoader
+from ._base.torch_loader import DataLoader, exchanged, has_own_order
 from ._base.trace import batch_length
 from ._run import accelerate, route
 from ._run import progress as _progress
@@ -228,6 +228,7 @@ class FastLoader(DataLoader[Sample]):
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
     _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
+    _exchanged = ""  # as in LoaderConfig
     _left_out = 0  # batches that accelerate skips at the start of each epoch
 
     @functools.partial(names_nearest, instead=INSTEAD)
@@ -306,7 +307,9 @@ class FastLoader(DataLoader[Sample]):
             batch_by=batch_by,
             own_order=sampler is None
             and (batch_sampler is None or order_of(batch_sampler).batched),
+            exchanged=exchanged(),
         )
+        self._exchanged = config.exchanged
         opened = open_dataset(
             dataset, seed=seed, transform=transform, target_transform=target_transform
         )
@@ -319,7 +322,8 @@ class FastLoader(DataLoader[Sample]):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
             collate_fn = collate_fn or collate_rows
-        collate_fn = collate_for(collate_fn, single=config.single)
+        if not has_own_order(self):  # else torch's __init__ asks whether there are batches
+            collate_fn = collate_for(collate_fn, single=config.single)
         config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
         self._cursor = EpochCursor()
         self._resources = Resources(Measurements(native=False))
@@ -392,7 +396,12 @@ class FastLoader(DataLoader[Sample]):
         """
         order = self._made_with.now(self)
         prepared = self._adapter is not None and accelerate.prepared(self)
-        seen = (*_arguments(self), *order.values(), self._left_out, prepared, self._chosen_workers)
+        if begin:
+            self._exchanged = exchanged()
+        seen = (
+            *(*_arguments(self), *order.values(), self._left_out, prepared),
+            *(self._chosen_workers, self._exchanged),
+        )
         kept = self._kept_config
         if kept is None or not all(map(operator.is_, seen, kept[0])):
             given = dict(zip(ARGUMENTS, seen, strict=False)) | order
@@ -401,6 +410,7 @@ class FastLoader(DataLoader[Sample]):
                 **given,
                 left_out=self._left_out,
                 prepared=prepared,
+                exchanged=self._exchanged,
                 torch_workers=0 if self.num_workers == self._chosen_workers else self.num_workers,
             )
             # What is in a sampler of the user's may change, and nobody sees it here.
@@ -436,14 +446,7 @@ class FastLoader(DataLoader[Sample]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._adapter is not None:
             accelerate.follow(self)
-        # As in torch: persistent workers belong to one iterator, which is reset for each epoch.
-        if not (self.persistent_workers and self.num_workers > 0):
-            return self._get_iterator()
-        if self._iterator is None:
-            self._iterator = self._get_iterator()  # type: ignore[assignment]
-        else:
-            self._iterator._reset(self)
-        return self._iterator  # type: ignore[return-value]
+        return super().__iter__()  # torch's, which other packages may wrap
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
@@ -500,14 +503,15 @@ class FastLoader(DataLoader[Sample]):
         every step. Everything but the datasets' and samplers' own states can be written as JSON.
 
         Raises:
-            UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, or
-                a DataPipe.
+            UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, a
+                DataPipe, or code that another package has put in torch's iteration.
         """
         progress = self._cursor.running() or self._cursor.snapshot(self._config())
         if progress.unordered:
             raise UsageError(
                 "state_dict: expected batches in the order of their samples, got in_order=False "
-                "with workers, or a DataPipe; use in_order=True and a Dataset"
+                "with workers, a DataPipe, or code of another package in torch's iteration "
+                "(explain() names it); use in_order=True and a Dataset"
             )
         state = progress.state()
         if isinstance(self.dataset, MixDataset):

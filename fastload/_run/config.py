@@ -22,9 +22,11 @@ from torch.utils.data import (
     Sampler,
     default_collate,
 )
+from torch.utils.data._utils import collate as torchs_collate
 
 from .. import _native
 from .._base.machine import cpu
+from .._base.torch_loader import is_torchs
 from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
@@ -81,6 +83,7 @@ class LoaderConfig:
         prepared: accelerate prepared the loader and chooses its epochs.
         torch_workers: workers of the DataLoader whose order this loader's is: ``num_workers``, or 0
             if that was left to fastload.
+        exchanged: which function of torch's iteration other code is in the place of, or "".
     """
 
     dataset: Any
@@ -120,6 +123,7 @@ class LoaderConfig:
     left_out: int = 0
     prepared: bool = False
     torch_workers: int = 0
+    exchanged: str = ""
 
     def __post_init__(self) -> None:
         """Raise UsageError for arguments that are invalid, alone or together."""
@@ -247,7 +251,8 @@ class LoaderConfig:
     def left_to_torch(self) -> bool:
         """Whether torch's own iterator runs if no engine does: see ``TorchRoute``."""
         unordered = not self.in_order and self.num_workers > 0
-        return unordered or isinstance(self.dataset, (IterDataPipe, MapDataPipe))
+        datapipe = isinstance(self.dataset, (IterDataPipe, MapDataPipe))
+        return unordered or datapipe or bool(self._replaced)
 
     @functools.cached_property
     def left_to_python(self) -> str:
@@ -256,7 +261,18 @@ class LoaderConfig:
             return "engine='torch' was asked for"
         if self.single:
             return "batch_size=None asks for single samples"
-        return unreadable_type(self.dataset)
+        return self._replaced or unreadable_type(self.dataset)
+
+    @functools.cached_property
+    def _replaced(self) -> str:
+        """Why the code that others have put in torch's iteration has to run; "": it has not.
+
+        What was asked of fastload itself counts more: torch's iterator would do nothing of it.
+        """
+        ours = any(getattr(self, name) != default for name, default in _OURS_BY_DEFAULT.items())
+        if not self.exchanged or (ours and not registry.is_torch(self.engine)):
+            return ""
+        return f"{self.exchanged} is not torch's own code, and only torch's iterator calls it"
 
     @property
     def eager(self) -> str:
@@ -382,6 +398,8 @@ ARGUMENTS: Sequence[str] = _FIELDS[: _FIELDS.index("own_order")]
 OURS: Sequence[str] = ARGUMENTS[_FIELDS.index("snapshot_every_n_steps") :]
 """The names of fastload's own arguments, which torch's ``__init__`` does not set."""
 
+_OURS_BY_DEFAULT = {f.name: f.default for f in dataclasses.fields(LoaderConfig) if f.name in OURS}
+
 _OF_PACKED = (
     "storage_options", "cache_dir", "column", "memory_limit", "fields", "joint", "check_crc",
 )  # fmt: skip
@@ -429,8 +447,16 @@ def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def collate_for(collate_fn: Collate | None, *, single: bool) -> Collate | None:
-    """``collate`` in place of None and of torch's default, which a rebuilt loader passes."""
-    return collate if collate_fn in (None, default_collate) and not single else collate_fn
+    """``collate`` in place of None and of torch's default, which a rebuilt loader passes.
+
+    What another package has put in the place of torch's default stays, as with torch.
+    """
+    if single:
+        return collate_fn
+    if collate_fn is None:
+        collate_fn = torchs_collate.default_collate
+    own = collate_fn is default_collate and is_torchs(collate_fn)
+    return collate if own else collate_fn
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -30,6 +30,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from typing_extensions import override
 
 from .._base import callers
+from .._base.torch_loader import is_torchs
 from . import epoch_plan, route
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, states_of
@@ -151,9 +152,6 @@ class EpochContext(NamedTuple):
     length: int | None
     reported: int | None
     loader: weakref.ref[Loader]
-
-
-_TORCHS_FILE = torch.utils.data.dataloader.__file__
 
 
 class Loader(Protocol):
@@ -333,9 +331,8 @@ def _skipped(loader: object) -> int:
     SpeechBrain resumes an epoch in that way: what it adds to the ``__init__`` of torch's iterators
     draws as many batches from their ``_sampler_iter`` as its loader says, and tells the loader so.
     """
-    code = getattr(_BaseDataLoaderIter.__init__, "__code__", None)
-    if code is not None and code.co_filename == _TORCHS_FILE:
-        return 0  # it is torch's own
+    if is_torchs(_BaseDataLoaderIter.__init__):
+        return 0
     shown = _Shown(loader)
     _BaseDataLoaderIter(shown)  # type: ignore[arg-type]
     return next(shown._index_sampler)

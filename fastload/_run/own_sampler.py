@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch.utils.data import BatchSampler, IterableDataset
 
+from .._base.torch_loader import has_own_order
 from .._sources.mix import MixDataset
 from ..errors import UsageError
 from .config import LoaderConfig
@@ -56,6 +57,12 @@ class Ordered(Protocol):
     drop_last: bool
 
     @property
+    def _index_sampler(self) -> Any: ...
+
+    @property
+    def _auto_collation(self) -> bool: ...
+
+    @property
     def shard(self) -> object: ...
 
 
@@ -78,7 +85,11 @@ class MadeWith(NamedTuple):
         sampler, batches = loader.sampler, loader.batch_sampler
         size, drop_last = loader.batch_size, loader.drop_last
         same = batches is self.batch_sampler
-        if type(batches) is BatchSampler and size is not None:
+        if has_own_order(loader):
+            drawn = loader._index_sampler
+            sampler, batches = (None, drawn) if loader._auto_collation else (drawn, None)
+            size, drop_last, same = None, False, False
+        elif type(batches) is BatchSampler and size is not None:
             sampler, size = batches.sampler, batches.batch_size  # torch reads no others
             if not isinstance(loader.dataset, IterableDataset):
                 drop_last = batches.drop_last
@@ -95,6 +106,7 @@ class MadeWith(NamedTuple):
             )
         return {
             "sampler": sampler,
+            "batch_sampler": batches,
             "batch_size": size,
             "drop_last": drop_last,
             "own_order": self.own and same,

@@ -51,9 +51,9 @@ class WorkersRoute(NamedTuple):
 class TorchRoute(NamedTuple):
     """torch's own iterator runs; fastload only measures it. ``reason`` says why, for ``explain()``.
 
-    For DataPipes, because torch treats them specially by type; and for ``in_order=False``,
-    because torch then gives further tasks to workers of an iterable dataset that have already
-    ended.
+    For DataPipes, because torch treats them specially by type; for ``in_order=False``, because
+    torch then gives further tasks to workers of an iterable dataset that have already ended; and
+    where another package has put its own code in torch's iteration, which may give other batches.
     """
 
     reason: str

@@ -1,0 +1,207 @@
+"""What other packages and subclasses put in the place of torch's own iteration is called."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import dataloader as torchs
+from torch.utils.data._utils import collate, fetch
+
+from batches import EVAL
+from fastload import FastLoader, PackedDataset
+from fastload.errors import UsageError
+from sides import assert_same
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        return torch.as_tensor(i) * 2
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+DATASETS = {
+    "own": lambda store: Numbers(),
+    "stream": lambda store: Stream(),
+    "packed": lambda store: PackedDataset(store, EVAL),
+}
+
+
+@pytest.fixture(params=DATASETS)
+def dataset(request, store):
+    return DATASETS[request.param](store)
+
+
+def with_mark(monkeypatch, kind, name):
+    """Has the function give what it gave, and "theirs"; indices as they are."""
+    replaced = getattr(kind, name)
+
+    def theirs(*given):
+        made = replaced(*given)
+        return made if name == "_next_index" else ("theirs", made)
+
+    monkeypatch.setattr(kind, name, theirs)
+
+
+CALLED = [
+    (torchs._BaseDataLoaderIter, "__next__"),
+    (torchs._BaseDataLoaderIter, "_next_index"),
+    (torchs._SingleProcessDataLoaderIter, "_next_data"),
+    (torchs._MultiProcessingDataLoaderIter, "_next_data"),
+    (fetch._MapDatasetFetcher, "fetch"),
+    (fetch._IterableDatasetFetcher, "fetch"),
+]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "name"), CALLED, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_code_in_the_place_of_torchs_is_called(monkeypatch, dataset, kind, name, workers):
+    with_mark(monkeypatch, kind, name)
+
+    def outcome(loader_class):
+        torch.manual_seed(1)
+        loader = loader_class(dataset, 3, num_workers=workers, persistent_workers=workers > 0)
+        return [list(loader), list(loader)]
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+    assert f"{kind.__name__}.{name}" in FastLoader(dataset, 3).explain()
+
+
+@pytest.mark.parametrize("name", ["fetch", "__next__"])
+def test_it_is_called_from_the_next_epoch_on(monkeypatch, name):
+    kind = fetch._MapDatasetFetcher if name == "fetch" else torchs._BaseDataLoaderIter
+    loader = FastLoader(Numbers(), 5)
+    before = list(loader)
+    with monkeypatch.context() as patch:
+        with_mark(patch, kind, name)
+        assert [mark for mark, _ in loader] == ["theirs", "theirs"]
+        with pytest.raises(UsageError, match="code of another package"):
+            loader.state_dict()
+    assert_same(list(loader), before)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"seed": 1}, {"engine": "native"}, {"dtype": "float16"}, {"on_error": "skip"}]
+)
+def test_what_is_asked_of_fastload_itself_counts_more(monkeypatch, store, arguments):
+    loader = FastLoader(store, 3, transform=EVAL, **arguments)
+    expected = list(loader)
+    with_mark(monkeypatch, torchs._BaseDataLoaderIter, "__next__")
+    assert_same(list(loader), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_default_collate_that_was_replaced_is_called(monkeypatch, dataset, workers):
+    replaced = collate.default_collate
+    monkeypatch.setattr(collate, "default_collate", lambda samples: ("theirs", replaced(samples)))
+
+    def outcome(kind):
+        return list(kind(dataset, 3, num_workers=workers))
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iter_of_the_class_that_was_replaced_is_called(monkeypatch, dataset, workers):
+    replaced = DataLoader.__iter__
+    monkeypatch.setattr(
+        DataLoader, "__iter__", lambda loader: (("theirs", batch) for batch in replaced(loader))
+    )
+
+    def outcome(kind):
+        loader = kind(dataset, 3, num_workers=workers, persistent_workers=workers > 0)
+        return [list(loader), list(loader)]
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+# --- subclasses that say themselves what indices are drawn from -----------------------------------
+
+
+def lists_as_indices(parent):
+    """Samples that are whole batches: torch_spatiotemporal has such a loader."""
+
+    class Whole(parent):
+        @property
+        def _auto_collation(self):
+            return False
+
+        @property
+        def _index_sampler(self):
+            return self.batch_sampler
+
+    return Whole
+
+
+def not_collated(parent):
+    class Single(parent):
+        @property
+        def _auto_collation(self):
+            return False
+
+    return Single
+
+
+def other_batches(parent):
+    class Other(parent):
+        @property
+        def _index_sampler(self):
+            return [[3, 1], [2]]
+
+    return Other
+
+
+def later_batches(parent):
+    """Skips what came before a checkpoint."""
+
+    class Later(parent):
+        @property
+        def _index_sampler(self):
+            return list(super()._index_sampler)[2:]
+
+    return Later
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"batch_sampler": BatchSampler(SequentialSampler(range(10)), 4, False)},
+        {"batch_size": 3, "collate_fn": np.shape},
+    ],
+    ids=["", "batch_sampler", "collate_fn"],
+)
+@pytest.mark.parametrize("derive", [lists_as_indices, not_collated, other_batches, later_batches])
+def test_a_subclass_may_say_what_indices_are_drawn_from(derive, given, workers):
+    def outcome(parent):
+        torch.manual_seed(1)
+        loader = derive(parent)(Numbers(), num_workers=workers, **given)
+        return [list(loader), list(loader), len(loader)]
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+@pytest.mark.parametrize("derive", [not_collated, other_batches, later_batches])
+def test_such_a_subclass_orders_what_an_engine_reads_and_resumes(store, derive):
+    def made(parent):
+        return derive(parent)(PackedDataset(store, EVAL), 2)
+
+    expected = list(made(DataLoader))
+    assert_same(list(made(FastLoader)), expected)
+    loader = made(FastLoader)
+    next(iter(loader))
+    state = loader.state_dict()
+    resumed = made(FastLoader)
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), expected[1:])
