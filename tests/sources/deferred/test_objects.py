@@ -525,6 +525,41 @@ def test_a_type_equals_the_class_that_pillow_would_have_given(photo: Path) -> No
     assert seen[1] == seen[0]
 
 
+def test_a_type_is_called_as_the_one_that_it_stands_for(photo: Path) -> None:
+    seen = []
+    for context in (contextlib.nullcontext(), switch.deferring()):
+        with context:
+            file = Image.open(photo)
+            rgb = file.convert("RGB")
+            value = F.to_tensor(rgb)
+            marked = v2.functional.to_image(rgb)
+            things = (file, rgb, value, marked, torch.stack([value, value]), value[None])
+            names = [
+                (repr(kind), kind.__name__, kind.__qualname__, kind.__module__)
+                for kind in map(type, things)
+            ]
+            errors = []
+            mistakes: list[Callable[[Any], Any]] = [
+                lambda image: image / 255,
+                lambda image: 1 + image,
+                lambda image: image[0],
+                lambda image: len(image),
+                lambda image: list(image),
+                lambda image: hash(image),
+                lambda image: float(image),
+                lambda image: torch.tensor(image),
+                lambda image: F.normalize(image, [0.5], [0.5]),
+                lambda image: v2.functional.to_image(image).no_such_name,
+            ]
+            for mistake in mistakes:
+                with pytest.raises((AttributeError, RuntimeError, TypeError)) as caught:
+                    mistake(rgb)
+                errors.append(str(caught.value))
+            errors.append(str(type(file)))
+        seen.append((names, errors))
+    assert seen[1] == seen[0]
+
+
 FILLED: list[Callable[[], Any]] = [
     lambda: v2.Pad(3, fill=dict(FILLS)),
     lambda: v2.RandomCrop(90, pad_if_needed=True, fill=dict(FILLS)),
