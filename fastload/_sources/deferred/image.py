@@ -346,7 +346,11 @@ class DeferredImage(Image, metaclass=StandIn):
 
     @im.setter
     def im(self, im: Any) -> None:
-        self._made("im").im = im
+        real = self._made("im")
+        real.im = im
+        # Next comes ``image._size = im.size``, as in ImageOps.exif_transpose, and ``real`` cannot
+        # see that.
+        real._size, real._mode = im.size, im.mode
         self._adopt()
 
     @property

@@ -355,6 +355,26 @@ def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
     assert found.materialise().info == expected.info
 
 
+@pytest.mark.parametrize("come_of", [lambda image: image, lambda image: image.resize((31, 17))])
+def test_an_image_that_gets_other_pixels_in_place_has_their_size(
+    come_of: Callable[[Image.Image], Image.Image], photo: Path, tmp_path: Path
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(photo).save(tmp_path / "turned.jpg", exif=exif)
+    made = []
+    for context in (contextlib.nullcontext(), switch.deferring()):
+        with context:
+            image = come_of(Image.open(tmp_path / "turned.jpg"))
+            ImageOps.exif_transpose(image, in_place=True)
+            smaller = image.resize((9, 12))
+            made.append(
+                (image.size, np.array(image), F.to_tensor(image).numpy(), smaller.tobytes())
+            )
+    for found, expected in zip(*made, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_a_type_that_is_compared_is_that_of_a_tensor(photo: Path) -> None:
     with switch.deferring():
         value = F.to_tensor(Image.open(photo))
