@@ -31,6 +31,7 @@ from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .replay import encoded, record_info, reopen, replay
+from .stand_in import StandIn
 from .thread_state import BatchContext, cause, note_made
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
@@ -67,18 +68,7 @@ _KERNELS: dict[object, str] = {
 COPY: tuple[Operation, ...] = (("copy",),)
 
 
-class _Kind(type):
-    """The class of such classes: programs compare ``type(x) == PIL.Image.Image``."""
-
-    stands_for: type[Image]
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.stands_for
-
-    __hash__ = type.__hash__  # in a set or a dict they are others
-
-
-class DeferredImage(Image, metaclass=_Kind):
+class DeferredImage(Image, metaclass=StandIn):
     """An image that is not decoded yet.
 
     Args:
@@ -90,7 +80,7 @@ class DeferredImage(Image, metaclass=_Kind):
             classes of images that were opened, and did not come of one that was.
     """
 
-    stands_for = Image
+    stands_for: type[Image] = Image
 
     __hash__ = None  # type: ignore[assignment] # as PIL.Image.Image
 
@@ -356,7 +346,11 @@ class DeferredImage(Image, metaclass=_Kind):
 
     @im.setter
     def im(self, im: Any) -> None:
-        self._made("im").im = im
+        real = self._made("im")
+        real.im = im
+        # Next comes ``image._size = im.size``, as in ImageOps.exif_transpose, and ``real`` cannot
+        # see that.
+        real._size, real._mode = im.size, im.mode
         self._adopt()
 
     @property
@@ -677,7 +671,7 @@ class DeferredImage(Image, metaclass=_Kind):
 @functools.cache
 def opened_as(kind: type[ImageFile]) -> type[DeferredImage]:
     """The class of deferred images that Pillow would have opened as ``kind``."""
-    made = _Kind(DeferredImage.__name__, (DeferredImage,), {"stands_for": kind})
+    made = StandIn(kind.__name__, (DeferredImage,), {"stands_for": kind})
     return cast("type[DeferredImage]", made)
 
 

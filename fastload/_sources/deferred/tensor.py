@@ -56,6 +56,7 @@ from .operations import (
 from .recording import Opened, Operation, Recording
 from .replay import replay
 from .slots import Size
+from .stand_in import StandIn
 from .thread_state import cause, note_made
 
 if TYPE_CHECKING:
@@ -193,21 +194,14 @@ class _View(NamedTuple):
         return self.whole.materialise()[self.at]
 
 
-class _Kind(torch._C._TensorMeta):
-    """The class of such classes: programs compare ``type(x) == torch.Tensor``."""
-
-    stands_for: type[torch.Tensor]
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.stands_for
-
-    __hash__ = type.__hash__  # in a set or a dict they are others
+class _Kind(StandIn, torch._C._TensorMeta):
+    """The class of such classes, and of torch's."""
 
 
 class _Deferred(torch.Tensor, metaclass=_Kind):
     """What the two kinds of tensor without values have in common."""
 
-    stands_for = torch.Tensor
+    stands_for: type[torch.Tensor] = torch.Tensor
 
     def __init__(self, *args: Any) -> None:
         pass  # __new__ did it

@@ -355,6 +355,26 @@ def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
     assert found.materialise().info == expected.info
 
 
+@pytest.mark.parametrize("come_of", [lambda image: image, lambda image: image.resize((31, 17))])
+def test_an_image_that_gets_other_pixels_in_place_has_their_size(
+    come_of: Callable[[Image.Image], Image.Image], photo: Path, tmp_path: Path
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(photo).save(tmp_path / "turned.jpg", exif=exif)
+    made = []
+    for context in (contextlib.nullcontext(), switch.deferring()):
+        with context:
+            image = come_of(Image.open(tmp_path / "turned.jpg"))
+            ImageOps.exif_transpose(image, in_place=True)
+            smaller = image.resize((9, 12))
+            made.append(
+                (image.size, np.array(image), F.to_tensor(image).numpy(), smaller.tobytes())
+            )
+    for found, expected in zip(*made, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_a_type_that_is_compared_is_that_of_a_tensor(photo: Path) -> None:
     with switch.deferring():
         value = F.to_tensor(Image.open(photo))
@@ -538,6 +558,41 @@ def test_a_type_equals_the_class_that_pillow_would_have_given(photo: Path) -> No
                 [kind in (Image.Image, PngImageFile) for kind in types],
             ]
         )
+    assert seen[1] == seen[0]
+
+
+def test_a_type_is_called_as_the_one_that_it_stands_for(photo: Path) -> None:
+    seen = []
+    for context in (contextlib.nullcontext(), switch.deferring()):
+        with context:
+            file = Image.open(photo)
+            rgb = file.convert("RGB")
+            value = F.to_tensor(rgb)
+            marked = v2.functional.to_image(rgb)
+            things = (file, rgb, value, marked, torch.stack([value, value]), value[None])
+            names = [
+                (repr(kind), kind.__name__, kind.__qualname__, kind.__module__)
+                for kind in map(type, things)
+            ]
+            errors = []
+            mistakes: list[Callable[[Any], Any]] = [
+                lambda image: image / 255,
+                lambda image: 1 + image,
+                lambda image: image[0],
+                lambda image: len(image),
+                lambda image: list(image),
+                lambda image: hash(image),
+                lambda image: float(image),
+                lambda image: torch.tensor(image),
+                lambda image: F.normalize(image, [0.5], [0.5]),
+                lambda image: v2.functional.to_image(image).no_such_name,
+            ]
+            for mistake in mistakes:
+                with pytest.raises((AttributeError, RuntimeError, TypeError)) as caught:
+                    mistake(rgb)
+                errors.append(str(caught.value))
+            errors.append(str(type(file)))
+        seen.append((names, errors))
     assert seen[1] == seen[0]
 
 

@@ -1,0 +1,25 @@
+"""StandIn: the class of classes whose objects pass for those of a library's class.
+
+``isinstance`` is for each of them to see to. Programs also compare ``type(x) == PIL.Image.Image``,
+and look for a word in ``str(type(x))``. Python puts the class's name into its errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class StandIn(type):
+    """A class that is equal to the one that it stands for, and called the same."""
+
+    stands_for: type
+
+    def __init__(cls, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        for name in ("__name__", "__qualname__", "__module__"):
+            setattr(cls, name, getattr(cls.stands_for, name))
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.stands_for
+
+    __hash__ = type.__hash__  # in a set or a dict they are others
