@@ -14,10 +14,10 @@ from .._base.keywords import names_nearest
 from .._base.progress_bar import Progress
 from ..errors import StoreError, UsageError
 from ..storage import Store, format_of, open_store
-from ..storage._fields import field_column, label_column
+from ..storage._fields import field_column, label_column, type_of_labels, types_of_fields
 from ..storage._local import is_url, local_path
 from ..storage._writer import KEPT
-from ..storage.concat import ConcatStore, label_type, shortly
+from ..storage.concat import ConcatStore, shortly
 from . import _overwrite
 from ._labels import CHOSEN, Chosen
 from ._open import open_source
@@ -181,8 +181,8 @@ def _opened(
             for name, values in annotations.fields.items()
         }
         for what, own, other in (
-            ("type of labels", label_type(store.labels), label_type(labels)),
-            ("fields", dict(store.fields), fields),
+            ("type of labels", type_of_labels(store.labels), type_of_labels(labels)),
+            ("fields", types_of_fields(store.fields.values()), types_of_fields(fields.values())),
         ):
             if own != other:
                 raise UsageError(
@@ -195,7 +195,10 @@ def _opened(
 def _check_keys(store: Store, keys: Sequence[str]) -> None:
     twice = set(store.keys(np.arange(len(store)))).intersection(keys)
     if twice:
-        raise UsageError(f"{store.path!r} already has a record called {min(twice)!r}")
+        raise UsageError(
+            f"{store.path!r} already has a record called {min(twice)!r}: rename or remove it in "
+            "what is added"
+        )
 
 
 def _classes_of_both(store: Store, own: Sequence[str], source: object) -> list[str]:

@@ -94,7 +94,7 @@ class Run:
             path = self._source.where(index)
             if self._raise:
                 raise DecodeError(
-                    f"{reason}: remove it, or skip such files with on_error='skip'",
+                    f"{reason}. To pack the others, give on_error='skip'",
                     path=path,
                     record=index,
                     offset=self._source.offset(index),

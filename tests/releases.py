@@ -63,6 +63,9 @@ exchanged_imread = pytest.mark.skipif(
 ARRAYS_RAISE = at_least(np.__version__, 1, 24)
 """Whether NumPy lets through what an image raises that is made an array."""
 
+CLOSED_FILES_RAISE = ARRAYS_RAISE and at_least(PIL.__version__, 13)
+"""Whether that is so for an image of a closed file: NumPy takes an AttributeError for no array."""
+
 array_errors = pytest.mark.skipif(
     not ARRAYS_RAISE, reason="this NumPy swallows what __array_interface__ raises"
 )

@@ -17,7 +17,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import UsageError
-from ._fields import Blobs, Field, FieldColumn, Strings, encode_text, field_column, label_column
+from ._fields import (
+    NONE,
+    Blobs,
+    Field,
+    FieldColumn,
+    Strings,
+    encode_text,
+    field_column,
+    label_column,
+    type_of_labels,
+    types_of_fields,
+)
 from .base import Batch
 
 _CHUNK = struct.Struct("<4sIIQI")
@@ -96,19 +107,19 @@ class Columns:
 class Schema:
     """What all records of a store share: the type of their labels, and their fields."""
 
-    labels: tuple[str, tuple[int, ...]] | None
+    labels: str
     fields: tuple[Field, ...]
 
     @classmethod
     def of(cls, labels: np.ndarray | None, fields: Mapping[str, FieldColumn]) -> Schema:
         return cls(
-            None if labels is None else (labels.dtype.str, labels.shape[1:]),
+            type_of_labels(labels),
             tuple(column.field for column in fields.values()),
         )
 
     def admit(self, other: Schema) -> None:
         """Raise UsageError unless records of ``other`` can follow records of this schema."""
-        if (self.labels is None) != (other.labels is None):
+        if (self.labels == NONE) != (other.labels == NONE):
             raise UsageError("expected a label in every record of the store or in none")
         if self.labels != other.labels:
             raise UsageError(
@@ -117,14 +128,9 @@ class Schema:
             )
         if set(self.fields) != set(other.fields):
             raise UsageError(
-                f"expected the same fields in the whole store, found {_listed(self.fields)} and "
-                f"{_listed(other.fields)}"
+                "expected the same fields in the whole store, found "
+                f"{types_of_fields(self.fields)} and {types_of_fields(other.fields)}"
             )
-
-
-def _listed(fields: Sequence[Field]) -> str:
-    shown = [f"{f.name} ({f.dtype or f.kind}{list(f.shape) or ''})" for f in fields]
-    return ", ".join(shown) or "none"
 
 
 def of_batch(batch: Batch) -> Columns:

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -90,6 +90,28 @@ class Field:
             return json.loads(value)
         except RecursionError as error:
             raise ValueError("JSON that is nested too deeply") from error
+
+
+NONE = "none"  # where there are no labels, or no fields
+
+
+def type_of_labels(labels: np.ndarray | None) -> str:
+    """Dtype and shape of one label, to show and to compare."""
+    return NONE if labels is None else _of_arrays(labels.dtype, labels.shape[1:])
+
+
+def types_of_fields(fields: Iterable[Field]) -> str:
+    """Names and types of fields, to show and to compare: names are quoted, so no two are alike."""
+
+    def shown(field: Field) -> str:
+        dtype = field.dtype
+        return f"{field.name!r} ({field.kind if dtype is None else _of_arrays(dtype, field.shape)})"
+
+    return ", ".join(sorted(map(shown, fields))) or NONE
+
+
+def _of_arrays(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"{dtype}{list(shape) or ''}"
 
 
 class Strings(abc.ABC):

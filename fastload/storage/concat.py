@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import UsageError
+from ._fields import type_of_labels, types_of_fields
 from .base import Field, Spans, Store
 from .held import Held, HeldTogether
 
@@ -52,7 +53,7 @@ class ConcatStore(Store):
         if not stores:
             raise UsageError("expected at least one store, got an empty list")
         check_labels(stores, classes=labels is None)
-        _check_same(stores, "fields", lambda store: dict(store.fields))
+        _check_same(stores, "fields", lambda store: types_of_fields(store.fields.values()))
         _check_same(stores, "names of image and label", lambda store: store.names)
         return cls(stores, labels)
 
@@ -317,7 +318,7 @@ def check_labels(stores: Sequence[Store], *, classes: bool = True) -> None:
     """Raise UsageError unless labels have the same type, and ``classes``, in all ``stores``."""
     if classes:
         _check_same(stores, "classes", lambda store: list(store.classes))
-    _check_same(stores, "type of labels", lambda store: label_type(store.labels))
+    _check_same(stores, "type of labels", lambda store: type_of_labels(store.labels))
 
 
 def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object]) -> None:
@@ -327,13 +328,9 @@ def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object
         if first != other:
             raise UsageError(
                 f"expected stores with the same {what}, found {shortly(first)} in "
-                f"{stores[0].path!r} and {shortly(other)} in {store.path!r}"
+                f"{stores[0].path!r} and {shortly(other)} in {store.path!r}: pack one of them "
+                f"again, with the {what} of the other"
             )
-
-
-def label_type(labels: np.ndarray | None) -> tuple[str, tuple[int, ...]] | None:
-    """Dtype and shape of one label, to compare."""
-    return None if labels is None else (labels.dtype.str, labels.shape[1:])
 
 
 def shortly(value: object) -> str:

@@ -210,9 +210,9 @@ options = {"shuffle": True, "seed": 5, "transform": tf, "num_workers": 3, "prefe
 tickets, most = [], 0
 submit, settle = RayEngine._submit, _RayTicket.settle
 
-def submitted(self, *given):
+def submitted(self, *given, **options):
     global most
-    tickets.append(submit(self, *given))
+    tickets.append(submit(self, *given, **options))
     most = max(most, len(tickets))
     return tickets[-1]
 

@@ -129,7 +129,7 @@ def test_records_that_do_not_fit_together_are_refused(row: Row, tmp_path: Path) 
         add({"label": 1}, {"label": None})
     with pytest.raises(UsageError, match="labels of one dtype and shape"):
         add({"label": [1, 2]}, {"label": [1.0, 2.0]})
-    with pytest.raises(UsageError, match=r"same fields .* found a \(int64\) and a \(float64\)"):
+    with pytest.raises(UsageError, match=r"same fields .* found 'a' \(int64\) and 'a' \(float64\)"):
         add({"fields": {"a": 1}}, {"fields": {"a": 1.0}})
     with pytest.raises(UsageError, match=r"same fields .* and none"):
         add({"fields": {"a": b""}}, {"fields": {}})
