@@ -361,8 +361,9 @@ class _BatchPickler(ForkingPickler):
         return self._place(value) if isinstance(value, torch.Tensor) else None
 
     def reducer_override(self, value: object) -> Any:
-        """An array that is read-only here can be written to there, as in what torch sends."""
-        if type(value) is np.ndarray and not value.flags.writeable:
+        """Before Python 3.14, what torch sends as a read-only array arrives as one to write to."""
+        older = pickle.DEFAULT_PROTOCOL < 5  # which torch uses, and which does not keep that
+        if older and type(value) is np.ndarray and not value.flags.writeable:
             return value.__reduce__()
         return NotImplemented
 

@@ -38,7 +38,10 @@ class Photos(Dataset):
 
 def batches(kind, dataset):
     torch.manual_seed(0)
-    return list(kind(dataset, batch_size=2, num_workers=int(sys.argv[2])))
+    workers = int(sys.argv[2])
+    start = "fork" if workers else None  # others import Photos, and nothing can be imported here
+    loader = kind(dataset, batch_size=2, num_workers=workers, multiprocessing_context=start)
+    return list(loader)
 
 if __name__ == "__main__":
     ours = batches(fastload.FastLoader, Photos())
