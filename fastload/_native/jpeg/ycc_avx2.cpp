@@ -1,12 +1,9 @@
 // Upsampling and colour conversion with AVX2, 32 pixels at a time, in the same steps as jpeg/ycc_avx512.cpp.
 #include "jpeg/ycc.h"
 
-#if defined(__x86_64__)
+#include "base/x86.h"
 
-#include <immintrin.h>
-
-#define FASTLOAD_AVX2 __attribute__((target("avx2")))
-#define FASTLOAD_AVX2_INLINE FASTLOAD_AVX2 __attribute__((always_inline)) inline
+#ifdef FASTLOAD_X86
 
 namespace fastload {
 namespace {
@@ -16,15 +13,15 @@ struct Columns {
   __m256i even, odd;
 };
 
-FASTLOAD_AVX2_INLINE __m256i load(const void* bytes) {
+FASTLOAD_AVX2 __m256i load(const void* bytes) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(bytes));
 }
 
-FASTLOAD_AVX2_INLINE __m256i words_of(const uint8_t* bytes) {
+FASTLOAD_AVX2 __m256i words_of(const uint8_t* bytes) {
   return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
 
-FASTLOAD_AVX2_INLINE Columns columns_of(__m256i bytes) {
+FASTLOAD_AVX2 Columns columns_of(__m256i bytes) {
   return {_mm256_and_si256(bytes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(bytes, 8)};
 }
 
@@ -32,8 +29,7 @@ FASTLOAD_AVX2_INLINE Columns columns_of(__m256i bytes) {
 template <Sampling kSampling>
 class Chroma {
  public:
-  FASTLOAD_AVX2_INLINE Chroma(const uint8_t* near, const uint8_t* far, bool far_below)
-      : near_(near), far_(far) {
+  FASTLOAD_AVX2 Chroma(const uint8_t* near, const uint8_t* far, bool far_below) : near_(near), far_(far) {
     if constexpr (kSampling == Sampling::k1x2) bias_ = _mm256_set1_epi16(far_below ? 2 - 512 : 1 - 512);
     if constexpr (kHalved) {
       before_ = sums(near - 16, far - 16);
@@ -41,7 +37,7 @@ class Chroma {
     }
   }
 
-  FASTLOAD_AVX2_INLINE Columns next() {
+  FASTLOAD_AVX2 Columns next() {
     if constexpr (kHalved) {
       near_ += 16, far_ += 16;
       const __m256i behind = sums(near_, far_);
@@ -73,7 +69,7 @@ class Chroma {
 
   // Weighted sums over the two rows, minus 128 for each weight; neighbours in a row are weighted from these.
   // For 2x2, four times the constant includes the 8 that rounds an even column.
-  FASTLOAD_AVX2_INLINE __m256i sums(const uint8_t* near, [[maybe_unused]] const uint8_t* far) const {
+  FASTLOAD_AVX2 __m256i sums(const uint8_t* near, [[maybe_unused]] const uint8_t* far) const {
     if constexpr (kSampling == Sampling::k2x1) {
       return _mm256_sub_epi16(words_of(near), _mm256_set1_epi16(128));
     }
@@ -81,7 +77,7 @@ class Chroma {
     return _mm256_add_epi16(_mm256_add_epi16(more, words_of(far)), _mm256_set1_epi16(2 - 512));
   }
 
-  FASTLOAD_AVX2_INLINE __m256i between(__m256i near, __m256i far) const {
+  FASTLOAD_AVX2 __m256i between(__m256i near, __m256i far) const {
     const __m256i most = _mm256_mullo_epi16(near, _mm256_set1_epi16(3));
     return _mm256_srai_epi16(_mm256_add_epi16(_mm256_add_epi16(most, far), bias_), 2);
   }
@@ -91,14 +87,14 @@ class Chroma {
   __m256i before_, here_, bias_;
 };
 
-FASTLOAD_AVX2_INLINE __m256i green_of(__m256i pairs) {
+FASTLOAD_AVX2 __m256i green_of(__m256i pairs) {
   constexpr uint32_t kFactors = static_cast<uint32_t>(-23401) << 16 | (-11277 & 0xffff);
   const __m256i products = _mm256_madd_epi16(pairs, _mm256_set1_epi32(static_cast<int>(kFactors)));
   return _mm256_srai_epi32(_mm256_add_epi32(products, _mm256_set1_epi32(1 << 14)), 15);
 }
 
 // Red, green and blue of 16 pixels, not clipped; see convert in jpeg/ycc_avx512.cpp.
-FASTLOAD_AVX2_INLINE void convert(__m256i luma, __m256i cb, __m256i cr, __m256i* rgb) {
+FASTLOAD_AVX2 void convert(__m256i luma, __m256i cb, __m256i cr, __m256i* rgb) {
   rgb[0] = _mm256_mulhrs_epi16(_mm256_add_epi16(cr, cr), _mm256_set1_epi16(22971));
   rgb[1] =
       _mm256_packs_epi32(green_of(_mm256_unpacklo_epi16(cb, cr)), green_of(_mm256_unpackhi_epi16(cb, cr)));
@@ -129,11 +125,11 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-FASTLOAD_AVX2_INLINE __m256i load_both_lanes(const uint8_t* table) {
+FASTLOAD_AVX2 __m256i load_both_lanes(const uint8_t* table) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
 }
 
-FASTLOAD_AVX2_INLINE void store(const __m256i* packed, int left, uint8_t* rgb) {
+FASTLOAD_AVX2 void store(const __m256i* packed, int left, uint8_t* rgb) {
   __m256i channels[3], every[3], parts[3];
   for (int c = 0; c < 3; c++) {
     channels[c] = _mm256_shuffle_epi8(packed[c], load_both_lanes(kTables.shuffle[c]));
@@ -150,7 +146,7 @@ FASTLOAD_AVX2_INLINE void store(const __m256i* packed, int left, uint8_t* rgb) {
 }
 
 template <Sampling kSampling>
-FASTLOAD_AVX2_INLINE void convert_row(const YccRow& row, int x0, int width, uint8_t* rgb) {
+FASTLOAD_AVX2 void convert_row(const YccRow& row, int x0, int width, uint8_t* rgb) {
   constexpr bool kHalved = kSampling == Sampling::k2x1 || kSampling == Sampling::k2x2;
   constexpr bool kTwoRows = kSampling == Sampling::k1x2 || kSampling == Sampling::k2x2;
   const int at = kHalved ? x0 >> 1 : x0;
@@ -167,7 +163,7 @@ FASTLOAD_AVX2_INLINE void convert_row(const YccRow& row, int x0, int width, uint
   }
 }
 
-FASTLOAD_AVX2_INLINE void gray_row(const uint8_t* luma, int width, uint8_t* rgb) {
+FASTLOAD_AVX2 void gray_row(const uint8_t* luma, int width, uint8_t* rgb) {
   for (int left = 3 * width; left > 0; left -= 48, luma += 16, rgb += 48) {
     const __m128i pixels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(luma));
     for (int k = 0; k < 3 && 16 * k < left; k++)
@@ -177,7 +173,7 @@ FASTLOAD_AVX2_INLINE void gray_row(const uint8_t* luma, int width, uint8_t* rgb)
   }
 }
 
-FASTLOAD_AVX2 void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rgb) {
+FASTLOAD_AVX2_CALL void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rgb) {
   if ((sampling == Sampling::k2x1 || sampling == Sampling::k2x2) && x0 % 2 != 0 && width > 0) {
     ycc_to_rgb_scalar()(sampling, row, x0, 1, rgb);
     x0++, width--, rgb += 3;
@@ -204,14 +200,4 @@ YccToRgb ycc_to_rgb_avx2() {
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-
-YccToRgb ycc_to_rgb_avx2() {
-  return nullptr;
-}
-
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_X86

@@ -5,16 +5,9 @@
 // RGB.
 #include "jpeg/ycc.h"
 
-#if defined(__x86_64__)
+#include "base/x86.h"
 
-// GCC 12's own header triggers its warning (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
-#define FASTLOAD_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,bmi2")))
-#define FASTLOAD_AVX512_INLINE FASTLOAD_AVX512 __attribute__((always_inline)) inline
+#ifdef FASTLOAD_X86
 
 namespace fastload {
 namespace {
@@ -55,11 +48,11 @@ struct Columns {
   __m512i even, odd;
 };
 
-FASTLOAD_AVX512_INLINE __m512i words_of(const uint8_t* bytes) {
+FASTLOAD_AVX512 __m512i words_of(const uint8_t* bytes) {
   return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes)));
 }
 
-FASTLOAD_AVX512_INLINE Columns columns_of(__m512i bytes) {
+FASTLOAD_AVX512 Columns columns_of(__m512i bytes) {
   return {_mm512_and_si512(bytes, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(bytes, 8)};
 }
 
@@ -67,8 +60,7 @@ FASTLOAD_AVX512_INLINE Columns columns_of(__m512i bytes) {
 template <Sampling kSampling>
 class Chroma {
  public:
-  FASTLOAD_AVX512_INLINE Chroma(const uint8_t* near, const uint8_t* far, bool far_below)
-      : near_(near), far_(far) {
+  FASTLOAD_AVX512 Chroma(const uint8_t* near, const uint8_t* far, bool far_below) : near_(near), far_(far) {
     if constexpr (kSampling == Sampling::k1x2) bias_ = _mm512_set1_epi16(far_below ? 2 - 512 : 1 - 512);
     if constexpr (kHalved) {
       before_ = sums(near - 32, far - 32);
@@ -76,7 +68,7 @@ class Chroma {
     }
   }
 
-  FASTLOAD_AVX512_INLINE Columns next() {
+  FASTLOAD_AVX512 Columns next() {
     if constexpr (kHalved) {
       near_ += 32, far_ += 32;
       const __m512i behind = sums(near_, far_);
@@ -108,7 +100,7 @@ class Chroma {
 
   // Weighted sums over the two rows, minus 128 for each weight; neighbours in a row are weighted from these.
   // For 2x2, four times the constant includes the 8 that rounds an even column.
-  FASTLOAD_AVX512_INLINE __m512i sums(const uint8_t* near, [[maybe_unused]] const uint8_t* far) const {
+  FASTLOAD_AVX512 __m512i sums(const uint8_t* near, [[maybe_unused]] const uint8_t* far) const {
     if constexpr (kSampling == Sampling::k2x1) {
       return _mm512_sub_epi16(words_of(near), _mm512_set1_epi16(128));
     }
@@ -116,7 +108,7 @@ class Chroma {
     return _mm512_add_epi16(_mm512_add_epi16(more, words_of(far)), _mm512_set1_epi16(2 - 512));
   }
 
-  FASTLOAD_AVX512_INLINE __m512i between(__m512i near, __m512i far) const {
+  FASTLOAD_AVX512 __m512i between(__m512i near, __m512i far) const {
     const __m512i most = _mm512_mullo_epi16(near, _mm512_set1_epi16(3));
     return _mm512_srai_epi16(_mm512_add_epi16(_mm512_add_epi16(most, far), bias_), 2);
   }
@@ -126,7 +118,7 @@ class Chroma {
   __m512i before_, here_, bias_;
 };
 
-FASTLOAD_AVX512_INLINE __m512i green_of(__m512i pairs) {
+FASTLOAD_AVX512 __m512i green_of(__m512i pairs) {
   constexpr uint32_t kFactors = static_cast<uint32_t>(-23401) << 16 | (-11277 & 0xffff);
   const __m512i factors = _mm512_set1_epi32(static_cast<int>(kFactors));
   return _mm512_srai_epi32(_mm512_dpwssd_epi32(_mm512_set1_epi32(1 << 14), pairs, factors), 15);
@@ -134,7 +126,7 @@ FASTLOAD_AVX512_INLINE __m512i green_of(__m512i pairs) {
 
 // Red, green and blue of 32 pixels, not clipped. The rounded products of twice the chroma with 15-bit factors
 // equal those of jpeg/ycc_scalar.cpp with 16-bit factors for all 256 values; green's factors there are even.
-FASTLOAD_AVX512_INLINE void convert(__m512i luma, __m512i cb, __m512i cr, __m512i* rgb) {
+FASTLOAD_AVX512 void convert(__m512i luma, __m512i cb, __m512i cr, __m512i* rgb) {
   rgb[0] = _mm512_mulhrs_epi16(_mm512_add_epi16(cr, cr), _mm512_set1_epi16(22971));
   rgb[1] =
       _mm512_packs_epi32(green_of(_mm512_unpacklo_epi16(cb, cr)), green_of(_mm512_unpackhi_epi16(cb, cr)));
@@ -143,7 +135,7 @@ FASTLOAD_AVX512_INLINE void convert(__m512i luma, __m512i cb, __m512i cr, __m512
 }
 
 template <Sampling kSampling>
-FASTLOAD_AVX512_INLINE void convert_row(const YccRow& row, int x0, int width, uint8_t* rgb) {
+FASTLOAD_AVX512 void convert_row(const YccRow& row, int x0, int width, uint8_t* rgb) {
   constexpr bool kHalved = kSampling == Sampling::k2x1 || kSampling == Sampling::k2x2;
   constexpr bool kTwoRows = kSampling == Sampling::k1x2 || kSampling == Sampling::k2x2;
   const int at = kHalved ? x0 >> 1 : x0;
@@ -166,14 +158,14 @@ FASTLOAD_AVX512_INLINE void convert_row(const YccRow& row, int x0, int width, ui
   }
 }
 
-FASTLOAD_AVX512_INLINE void gray_row(const uint8_t* luma, int width, uint8_t* rgb) {
+FASTLOAD_AVX512 void gray_row(const uint8_t* luma, int width, uint8_t* rgb) {
   for (int left = 3 * width; left > 0; left -= 192, luma += 64, rgb += 192)
     for (int k = 0; k < 3 && 64 * k < left; k++)
       _mm512_storeu_si512(rgb + 64 * k, _mm512_permutexvar_epi8(_mm512_load_si512(kTables.gray[k]),
                                                                 _mm512_loadu_si512(luma)));
 }
 
-FASTLOAD_AVX512 void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rgb) {
+FASTLOAD_AVX512_CALL void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rgb) {
   if ((sampling == Sampling::k2x1 || sampling == Sampling::k2x2) && x0 % 2 != 0 && width > 0) {
     ycc_to_rgb_scalar()(sampling, row, x0, 1, rgb);
     x0++, width--, rgb += 3;
@@ -200,14 +192,4 @@ YccToRgb ycc_to_rgb_avx512() {
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-
-YccToRgb ycc_to_rgb_avx512() {
-  return nullptr;
-}
-
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_X86

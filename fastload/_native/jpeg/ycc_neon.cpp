@@ -1,7 +1,9 @@
 // Upsampling and colour conversion with NEON, 16 pixels at a time, in the same steps as jpeg/ycc_avx512.cpp.
 #include "jpeg/ycc.h"
 
-#if defined(__aarch64__)
+#include "base/simd.h"
+
+#ifdef FASTLOAD_ARM
 
 #include <arm_neon.h>
 
@@ -142,14 +144,4 @@ YccToRgb ycc_to_rgb_neon() {
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-
-YccToRgb ycc_to_rgb_neon() {
-  return nullptr;
-}
-
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_ARM
