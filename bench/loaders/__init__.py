@@ -8,9 +8,9 @@ from bench.loaders.base import Loader
 
 WHERE = {
     "fastload-folder": "fastload:Folder",
-    "fastload-lmdb": "fastload:Lmdb",
-    "fastload-lmdb-dct": "fastload:LmdbDct",
-    "fastload-lmdb-raw": "fastload:LmdbRaw",
+    "fastload-lmdb": "fastload:Store",
+    "fastload-lmdb-dct": "fastload:Store",
+    "fastload-lmdb-raw": "fastload:Store",
     "torch-pil": "torch_dataloader:TorchPil",
     "torch-v2": "torch_dataloader:TorchV2",
     "torch-lmdb": "torch_dataloader:TorchLmdb",
@@ -31,21 +31,15 @@ WHERE = {
 
 # FastLoader on its other formats: the formats suite's, beside those above.
 FORMATS = {
-    "fastload-h5": "fastload:Hdf5",
-    "fastload-tfrecord": "fastload:TFRecord",
-    "fastload-rec": "fastload:RecordIO",
-    "fastload-tar": "fastload:Tar",
-    "fastload-h5-raw": "fastload:Hdf5Raw",
-    "fastload-pth-raw": "fastload:PthRaw",
-    "fastload-n5-raw": "fastload:N5Raw",
-    "fastload-zarr-raw": "fastload:ZarrRaw",
+    f"fastload-{form}": "fastload:Store"
+    for form in ("h5", "tfrecord", "rec", "tar", "h5-raw", "pth-raw", "n5-raw", "zarr-raw")
 }
 
 # DCT-scaled decoding, whose pixels differ a little: measured on large photos alone.
 SCALED = {
     "fastload-folder-scaled": "fastload:FolderScaled",
-    "fastload-lmdb-scaled": "fastload:LmdbScaled",
-    "fastload-lmdb-dct-scaled": "fastload:LmdbDctScaled",
+    "fastload-lmdb-scaled": "fastload:Store",
+    "fastload-lmdb-dct-scaled": "fastload:Store",
 }
 
 # From an object store or a web server: the remote suite's.

@@ -55,10 +55,10 @@ class Loader(abc.ABC):
         ordered: whether an unshuffled epoch comes in the order of the files.
     """
 
-    summary: ClassVar[str]
+    summary: str
     needs: ClassVar[tuple[str, ...]] = ()
     user_imports: ClassVar[tuple[str, ...]] = ()
-    store: ClassVar[str | None] = None
+    store: str | None = None
     reopens: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
     _loader: Any = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -14,12 +14,23 @@ from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
 
 _LIBRARIES = {".lmdb": "lmdb", ".h5": "h5py"}  # libraries that write formats
+_STORES = {
+    "lmdb": "an LMDB store",
+    "h5": "an HDF5 store",
+    "tfrecord": "a TFRecord file",
+    "rec": "an MXNet RecordIO file",
+    "tar": "a WebDataset tar",
+    "pth": "a .pth file",
+    "n5": "an N5 store",
+    "zarr": "a Zarr store",
+}
+_RECORDS = {"keep": "unchanged image files", "dct": "DCT coefficients", "raw": "raw pixels"}
 
 
 class _Fastload(Loader):
     needs = ("fastload", "torchvision")
     user_imports = ("torchvision.datasets", "torchvision.transforms")
-    decode: ClassVar[str] = "exact"
+    decode = "exact"
 
     def load(self) -> None:
         import fastload
@@ -74,11 +85,31 @@ class Folder(_Fastload):
         return {"dataset": ImageFolder(work.images, transform=transforms_v1(work))}
 
 
-class Lmdb(_Fastload):
-    summary = "FastLoader on an LMDB store, image files kept as they are"
-    store = "fastload-keep"
-    encode: ClassVar[str] = "keep"
-    suffix: ClassVar[str] = ".lmdb"
+class FolderScaled(Folder):
+    summary = "the same, with DCT-scaled decoding"
+    decode = "scaled"
+
+
+class Store(_Fastload):
+    """Reads a packed store. Its name says which: ``fastload-FORMAT``, ``-raw`` or ``-dct``,
+    ``-scaled``.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        _, form, *more = name.split("-")
+        self.encode = next((one for one in more if one in _RECORDS), "keep")
+        self.decode = "scaled" if "scaled" in more else "exact"
+        self.suffix, self.store = f".{form}", f"fastload-{self.encode}-{form}"
+        scaled = ", with DCT-scaled decoding" if self.decode == "scaled" else ""
+        self.summary = f"FastLoader on {_STORES[form]} of {_RECORDS[self.encode]}{scaled}"
+
+    def refusal(self, work: Workload) -> str | None:
+        if self.encode == "dct" and work.pixels != "jpeg":
+            return "the DCT form is made from JPEGs"
+        if self.encode == "raw" and work.pixels != "raw":
+            return "raw pixels are the raw suites' bytes"
+        return None
 
     def load_writer(self) -> None:
         super().load_writer()
@@ -107,16 +138,6 @@ class Lmdb(_Fastload):
         return {"dataset": path, "transform": transforms_v1(work)}
 
 
-class FolderScaled(Folder):
-    summary = "the same, with DCT-scaled decoding"
-    decode = "scaled"
-
-
-class LmdbScaled(Lmdb):
-    summary = "FastLoader on an LMDB store of image files, with DCT-scaled decoding"
-    decode = "scaled"
-
-
 class _Masked:
     """The records of images with masks: the bytes of both files."""
 
@@ -131,74 +152,3 @@ class _Masked:
         path, label = self._samples[index]
         mask = Path(self._work.mask_of(path)).read_bytes()
         return {"image": Path(path).read_bytes(), "label": label, "mask": mask}
-
-
-class LmdbDct(Lmdb):
-    summary = "FastLoader on an LMDB store of quantised DCT coefficients"
-    store = "fastload-dct"
-    encode = "dct"
-
-    def refusal(self, work: Workload) -> str | None:
-        return None if work.pixels == "jpeg" else "the DCT form is made from JPEGs"
-
-
-class LmdbDctScaled(LmdbDct):
-    summary = "FastLoader on an LMDB store of DCT coefficients, with DCT-scaled decoding"
-    decode = "scaled"
-
-
-class LmdbRaw(Lmdb):
-    summary = "FastLoader on an LMDB store of raw pixels"
-    store = "fastload-raw"
-    encode = "raw"
-
-    def refusal(self, work: Workload) -> str | None:
-        return None if work.pixels == "raw" else "raw pixels are the raw suites' bytes"
-
-
-class Hdf5(Lmdb):
-    summary = "FastLoader on an HDF5 store, image files kept as they are"
-    store = "fastload-keep-h5"
-    suffix = ".h5"
-
-
-class TFRecord(Lmdb):
-    summary = "FastLoader on a TFRecord file, image files kept as they are"
-    store = "fastload-keep-tfrecord"
-    suffix = ".tfrecord"
-
-
-class RecordIO(Lmdb):
-    summary = "FastLoader on an MXNet RecordIO file, image files kept as they are"
-    store = "fastload-keep-rec"
-    suffix = ".rec"
-
-
-class Tar(Lmdb):
-    summary = "FastLoader on a WebDataset tar, image files kept as they are"
-    store = "fastload-keep-tar"
-    suffix = ".tar"
-
-
-class Hdf5Raw(LmdbRaw):
-    summary = "FastLoader on an HDF5 store of raw pixels"
-    store = "fastload-raw-h5"
-    suffix = ".h5"
-
-
-class PthRaw(LmdbRaw):
-    summary = "FastLoader on a .pth file of raw pixels"
-    store = "fastload-raw-pth"
-    suffix = ".pth"
-
-
-class N5Raw(LmdbRaw):
-    summary = "FastLoader on an N5 store of raw pixels"
-    store = "fastload-raw-n5"
-    suffix = ".n5"
-
-
-class ZarrRaw(LmdbRaw):
-    summary = "FastLoader on a Zarr store of raw pixels"
-    store = "fastload-raw-zarr"
-    suffix = ".zarr"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from bench.loaders._torchvision import transforms_v1
 from bench.loaders.base import Loader, Setting
-from bench.loaders.fastload import Lmdb
+from bench.loaders.fastload import Store
 from bench.loaders.litdata import Litdata
 from bench.loaders.streaming import Streaming
 from bench.loaders.webdataset import Webdataset, decoded
@@ -36,10 +36,14 @@ class Remote(Loader):
         return {"num_workers": work.threads}
 
 
-class FastloadRemote(Remote, Lmdb):
-    summary = "FastLoader on an LMDB store in S3, all records shuffled"
-    needs = (*Lmdb.needs, "obstore")
+class FastloadRemote(Remote, Store):
+    needs = (*Store.needs, "obstore")
+    about = "FastLoader on an LMDB store in S3, all records shuffled"
     window: ClassVar[int | None] = None
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name.replace("remote", "lmdb"))
+        self.name, self.summary = name, self.about
 
     def stated(self, work: Workload) -> Setting:
         window = {} if self.window is None else {"shuffle_window": self.window}
@@ -73,14 +77,12 @@ class FastloadRemote(Remote, Lmdb):
 
 
 class FastloadRemoteWindow(FastloadRemote):
-    summary = "the same, shuffled in windows of 8 blocks of 8 MB"
+    about = "the same, shuffled in windows of 8 blocks of 8 MB"
     window = 8
 
 
 class FastloadRemoteDct(FastloadRemote):
-    summary = "FastLoader on an LMDB store of DCT coefficients in S3, 1.3 times as many bytes"
-    store = "fastload-dct"
-    encode = "dct"
+    about = "FastLoader on an LMDB store of DCT coefficients in S3, 1.3 times as many bytes"
 
 
 class WebdatasetRemote(Remote, Webdataset):

@@ -14,7 +14,7 @@ std::atomic<int> chosen{kNotChosen};
 
 // Whether this processor runs the kernels of the set, and they are compiled.
 bool runs_here(Simd simd) {
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
@@ -26,7 +26,7 @@ bool runs_here(Simd simd) {
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
            __builtin_cpu_supports("avx512vnni");
   }
-#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#elif defined(FASTLOAD_ARM)
   if (simd == Simd::kNeon) return true;  // every 64-bit ARM processor has NEON
 #endif
   return simd == Simd::kScalar;

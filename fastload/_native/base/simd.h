@@ -4,6 +4,13 @@
 // for the whole core, and the tests run all of it with each set that the machine has.
 #pragma once
 
+// Processor families for which there are kernels; those of other families are not compiled.
+#if defined(__x86_64__)
+#define FASTLOAD_X86 1
+#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define FASTLOAD_ARM 1
+#endif
+
 namespace fastload {
 
 // The kernels of a set may use everything that its processors have: kAvx2 stands for BMI2 and FMA too, and
@@ -22,3 +29,16 @@ Simd simd_in_use();
 bool set_simd(const char* name);
 
 }  // namespace fastload
+
+// What the set in use has: NAME_scalar(), NAME_neon(), NAME_avx2() or NAME_avx512().
+#if defined(FASTLOAD_X86)
+#define FASTLOAD_IN_USE(name)                                               \
+  (::fastload::simd_in_use() == ::fastload::Simd::kAvx512 ? name##_avx512() \
+   : ::fastload::simd_in_use() == ::fastload::Simd::kAvx2 ? name##_avx2()   \
+                                                          : name##_scalar())
+#elif defined(FASTLOAD_ARM)
+#define FASTLOAD_IN_USE(name) \
+  (::fastload::simd_in_use() == ::fastload::Simd::kNeon ? name##_neon() : name##_scalar())
+#else
+#define FASTLOAD_IN_USE(name) name##_scalar()
+#endif

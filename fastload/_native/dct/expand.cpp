@@ -48,16 +48,7 @@ const DctExpander& dct_expander_scalar() {
 }
 
 const DctExpander& dct_expander() {
-  switch (simd_in_use()) {
-    case Simd::kAvx512:
-      return *dct_expander_avx512();
-    case Simd::kAvx2:
-      return *dct_expander_avx2();
-    case Simd::kNeon:
-      return *dct_expander_neon();
-    default:
-      return dct_expander_scalar();
-  }
+  return FASTLOAD_IN_USE(dct_expander);
 }
 
 }  // namespace fastload

@@ -25,10 +25,9 @@ struct DctExpander {
 };
 
 const DctExpander& dct_expander_scalar();
-// nullptr if not compiled (another processor family). Call them only if the processor has the instructions.
-const DctExpander* dct_expander_avx2();
-const DctExpander* dct_expander_avx512();
-const DctExpander* dct_expander_neon();  // every 64-bit ARM processor has NEON
+const DctExpander& dct_expander_avx2();
+const DctExpander& dct_expander_avx512();
+const DctExpander& dct_expander_neon();
 
 // The expander of simd_in_use().
 const DctExpander& dct_expander();

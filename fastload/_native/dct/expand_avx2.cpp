@@ -4,14 +4,12 @@
 // more places for escapes, several MCUs a call, and prefetching the next row.
 #include "dct/expand.h"
 
-#if defined(__x86_64__)
+#include "base/x86.h"
 
-#include <immintrin.h>
+#ifdef FASTLOAD_X86
 
 #include "dct/block.h"
 #include "dct/format.h"
-
-#define FASTLOAD_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
 
 namespace fastload {
 namespace {
@@ -48,14 +46,14 @@ constexpr uint64_t kOnes = 0x0101010101010101;
 
 // Unpacks 32 codes from the `first` on and converts them to values; those from `count` on are bytes that
 // follow in the record. Sets which of the others are escapes.
-FASTLOAD_AVX2 inline __m256i unpack(const DctBlockHeader& header, int first, uint64_t* escaped) {
+FASTLOAD_AVX2_CALL inline __m256i unpack(const DctBlockHeader& header, int first, uint64_t* escaped) {
   const int width = header.width, range = 1 << width;
   const uint64_t lanes = kOnes * static_cast<uint64_t>(range - 1);
   const __m256i half = _mm256_set1_epi8(static_cast<char>(range / 2));
   const __m256i wrap = _mm256_set1_epi8(static_cast<char>(-range));
   const __m256i zero_code = _mm256_set1_epi8(width == kDctMinWidth ? -2 : 0);
   // Eight codes take `width` bytes.
-  const auto eight = [&](int group) FASTLOAD_AVX2 {
+  const auto eight = [&](int group) FASTLOAD_AVX2_CALL {
     return static_cast<long long>(
         _pdep_u64(load_le<uint64_t>(header.values + (first / 8 + group) * width), lanes));
   };
@@ -68,8 +66,8 @@ FASTLOAD_AVX2 inline __m256i unpack(const DctBlockHeader& header, int first, uin
 }
 
 // The escapes of the first 16 codes, in their places.
-FASTLOAD_AVX2 inline __m256i first_escapes(const DctBlockHeader& header, uint64_t escaped) {
-  const auto eight = [&](int group) FASTLOAD_AVX2 {
+FASTLOAD_AVX2_CALL inline __m256i first_escapes(const DctBlockHeader& header, uint64_t escaped) {
+  const auto eight = [&](int group) FASTLOAD_AVX2_CALL {
     const uint64_t lanes = _pdep_u64(escaped >> (8 * group), kOnes) * 255;
     const int before = group == 0 ? 0 : __builtin_popcountll(escaped & 255);
     return static_cast<long long>(_pdep_u64(load_le<uint64_t>(header.escapes + before), lanes));
@@ -78,7 +76,7 @@ FASTLOAD_AVX2 inline __m256i first_escapes(const DctBlockHeader& header, uint64_
 }
 
 // Spreads the next values to the positions of two bytes of the mask: 16 coefficients in zig-zag order.
-FASTLOAD_AVX2 inline __m128i spread(const int8_t* values, uint64_t mask, int bit) {
+FASTLOAD_AVX2_CALL inline __m128i spread(const int8_t* values, uint64_t mask, int bit) {
   const unsigned low = mask >> bit & 255, high = mask >> (bit + 8) & 255;
   const int before = __builtin_popcountll(_bzhi_u64(mask, static_cast<unsigned>(bit)));
   const int8_t* at = values + before;
@@ -94,7 +92,7 @@ FASTLOAD_AVX2 inline __m128i spread(const int8_t* values, uint64_t mask, int bit
 struct ExpandBlock {
   JBLOCKROW* blocks;
 
-  FASTLOAD_AVX2 bool operator()(const DctBlockHeader& header, int16_t dc, int b) const {
+  FASTLOAD_AVX2_CALL bool operator()(const DctBlockHeader& header, int16_t dc, int b) const {
     JCOEF* block = blocks[b][0];
     if (header.mask) {
       alignas(32) int8_t values[64 + 8];
@@ -134,33 +132,25 @@ struct ExpandBlock {
   }
 };
 
-FASTLOAD_AVX2 bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
+FASTLOAD_AVX2_CALL bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
   return for_each_block(cursor, component, count, ExpandBlock{blocks});
 }
 
 struct SkipBlock {
-  FASTLOAD_AVX2 bool operator()(const DctBlockHeader&, int16_t, int) const { return true; }
+  FASTLOAD_AVX2_CALL bool operator()(const DctBlockHeader&, int16_t, int) const { return true; }
 };
 
-FASTLOAD_AVX2 bool skip(DctCursor* cursor, const int* component, int count) {
+FASTLOAD_AVX2_CALL bool skip(DctCursor* cursor, const int* component, int count) {
   return for_each_block(cursor, component, count, SkipBlock{});
 }
 
 }  // namespace
 
-const DctExpander* dct_expander_avx2() {
+const DctExpander& dct_expander_avx2() {
   static const DctExpander kAvx2 = {expand, skip};
-  return &kAvx2;
+  return kAvx2;
 }
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-const DctExpander* dct_expander_avx2() {
-  return nullptr;
-}
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_X86

@@ -1,19 +1,12 @@
 // Expansion with AVX-512 VBMI and VBMI2: all values of a block at once, without a loop over coefficients.
 #include "dct/expand.h"
 
-#if defined(__x86_64__)
+#include "base/x86.h"
 
-// GCC 12's own header triggers its warning (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
+#ifdef FASTLOAD_X86
 
 #include "dct/block.h"
 #include "dct/format.h"
-
-#define FASTLOAD_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vbmi,avx512vbmi2,bmi,bmi2,lzcnt,popcnt")))
 
 namespace fastload {
 namespace {
@@ -48,7 +41,7 @@ constexpr Tables kTables;
 struct ExpandBlock {
   JBLOCKROW* blocks;
 
-  FASTLOAD_AVX512 bool operator()(const DctBlockHeader& header, int16_t dc, int b) const {
+  FASTLOAD_AVX512_CALL bool operator()(const DctBlockHeader& header, int16_t dc, int b) const {
     // Escapes are stored without a branch on whether there are any: over images that were not seen just
     // before, the branch was a little slower (SPECIFICATION.md, "What each choice costs").
     JCOEF* block = blocks[b][0];
@@ -78,33 +71,25 @@ struct ExpandBlock {
   }
 };
 
-FASTLOAD_AVX512 bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
+FASTLOAD_AVX512_CALL bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
   return for_each_block(cursor, component, count, ExpandBlock{blocks});
 }
 
 struct SkipBlock {
-  FASTLOAD_AVX512 bool operator()(const DctBlockHeader&, int16_t, int) const { return true; }
+  FASTLOAD_AVX512_CALL bool operator()(const DctBlockHeader&, int16_t, int) const { return true; }
 };
 
-FASTLOAD_AVX512 bool skip(DctCursor* cursor, const int* component, int count) {
+FASTLOAD_AVX512_CALL bool skip(DctCursor* cursor, const int* component, int count) {
   return for_each_block(cursor, component, count, SkipBlock{});
 }
 
 }  // namespace
 
-const DctExpander* dct_expander_avx512() {
+const DctExpander& dct_expander_avx512() {
   static const DctExpander kAvx512 = {expand, skip};
-  return &kAvx512;
+  return kAvx512;
 }
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-const DctExpander* dct_expander_avx512() {
-  return nullptr;
-}
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_X86

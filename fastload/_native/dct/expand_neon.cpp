@@ -1,7 +1,9 @@
 // Expansion with NEON: sixteen codes per step, and the zig-zag order in four look-ups.
 #include "dct/expand.h"
 
-#if defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#include "base/simd.h"
+
+#ifdef FASTLOAD_ARM
 
 #include <arm_neon.h>
 
@@ -129,19 +131,11 @@ bool skip(DctCursor* cursor, const int* component, int count) {
 
 }  // namespace
 
-const DctExpander* dct_expander_neon() {
+const DctExpander& dct_expander_neon() {
   static const DctExpander kNeon = {expand, skip};
-  return &kNeon;
+  return kNeon;
 }
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-const DctExpander* dct_expander_neon() {
-  return nullptr;
-}
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_ARM

@@ -110,7 +110,10 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
 }
 
 DctPacker dct_packer() {
-  return simd_in_use() == Simd::kAvx512 ? dct_packer_avx512() : dct_pack_block;
+#ifdef FASTLOAD_X86
+  if (simd_in_use() == Simd::kAvx512) return dct_packer_avx512();
+#endif
+  return dct_pack_block;
 }
 
 }  // namespace fastload

@@ -1,32 +1,25 @@
 // Packing with AVX-512 VBMI2: all values of a block at once, without a loop over coefficients.
 #include "dct/pack.h"
 
-#if defined(__x86_64__)
+#include "base/x86.h"
 
-// GCC 12's own header triggers its warning (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
+#ifdef FASTLOAD_X86
 
 #include "dct/block.h"
-
-#define FASTLOAD_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vbmi,avx512vbmi2,bmi,bmi2,lzcnt,popcnt")))
 
 namespace fastload {
 namespace {
 
 // Which values have no code of `width` bits of their own: those outside 1 - half .. half.
-FASTLOAD_AVX512 inline uint64_t without_code(__m512i values, int width) {
+FASTLOAD_AVX512_CALL inline uint64_t without_code(__m512i values, int width) {
   const int half = 1 << (width - 1);
   const __m512i above = _mm512_add_epi8(values, _mm512_set1_epi8(static_cast<char>(half - 1)));
   return _mm512_cmpgt_epu8_mask(above, _mm512_set1_epi8(static_cast<char>(2 * half - 1)));
 }
 
-FASTLOAD_AVX512 uint8_t* pack(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) {
+FASTLOAD_AVX512_CALL uint8_t* pack(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) {
   const __m512i low = _mm512_loadu_si512(zigzag), high = _mm512_loadu_si512(zigzag + 32);
-  const auto beyond = [low, high](int most) FASTLOAD_AVX512 {
+  const auto beyond = [low, high](int most) FASTLOAD_AVX512_CALL {
     const __m512i limit = _mm512_set1_epi16(static_cast<short>(most));
     const uint32_t in_low = _mm512_cmpgt_epi16_mask(_mm512_abs_epi16(low), limit) & ~1u;
     return in_low | static_cast<uint64_t>(_mm512_cmpgt_epi16_mask(_mm512_abs_epi16(high), limit)) << 32;
@@ -74,12 +67,4 @@ DctPacker dct_packer_avx512() {
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-DctPacker dct_packer_avx512() {
-  return nullptr;
-}
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_X86

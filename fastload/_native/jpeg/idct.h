@@ -20,7 +20,6 @@ using InverseDct = void (*)(const int16_t* blocks, int count, const uint16_t* qu
 InverseDct inverse_dct();
 
 InverseDct inverse_dct_scalar();
-// nullptr if not compiled (another processor family).
 InverseDct inverse_dct_avx2();
 InverseDct inverse_dct_avx512();
 InverseDct inverse_dct_neon();

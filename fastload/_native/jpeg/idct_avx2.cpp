@@ -1,21 +1,18 @@
 // The inverse DCT with AVX2, one block at a time; see Note [Pairs] in jpeg/idct_avx512.cpp.
 #include "jpeg/idct.h"
 
-#if defined(__x86_64__)
+#include "base/x86.h"
 
-#include <immintrin.h>
+#ifdef FASTLOAD_X86
 
 #include "jpeg/idct_constants.h"
-
-#define FASTLOAD_AVX2 __attribute__((target("avx2")))
-#define FASTLOAD_AVX2_INLINE FASTLOAD_AVX2 __attribute__((always_inline)) inline
 
 namespace fastload {
 namespace {
 
 using idct::Pair;
 
-FASTLOAD_AVX2_INLINE __m256i products(__m256i words, Pair factors) {
+FASTLOAD_AVX2 __m256i products(__m256i words, Pair factors) {
   const uint32_t factor = static_cast<uint32_t>(factors.second) << 16 | (factors.first & 0xffff);
   return _mm256_madd_epi16(words, _mm256_set1_epi32(static_cast<int>(factor)));
 }
@@ -23,7 +20,7 @@ FASTLOAD_AVX2_INLINE __m256i products(__m256i words, Pair factors) {
 // `in`: the sum and the difference of inputs 0 and 4, then inputs by pairs: 2 and 6, 7 and 1, 3 and 5. `out`:
 // the eight outputs in 32 bits, shifted.
 template <int kShift>
-FASTLOAD_AVX2_INLINE void transform(const __m256i* in, __m256i* out) {
+FASTLOAD_AVX2 void transform(const __m256i* in, __m256i* out) {
   constexpr int kOne = 1 << idct::kConstBits;
   const __m256i half = _mm256_set1_epi32(1 << (kShift - 1));
   const __m256i even0 = _mm256_add_epi32(products(in[0], {kOne, 0}), half);
@@ -45,12 +42,12 @@ FASTLOAD_AVX2_INLINE void transform(const __m256i* in, __m256i* out) {
 }
 
 template <int kPlaces>
-FASTLOAD_AVX2_INLINE __m256i choose(__m256i a, __m256i b) {
+FASTLOAD_AVX2 __m256i choose(__m256i a, __m256i b) {
   return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), kPlaces));
 }
 
 template <typename Word>
-FASTLOAD_AVX2_INLINE __m256i two_rows(const Word* block, int low, int high) {
+FASTLOAD_AVX2 __m256i two_rows(const Word* block, int low, int high) {
   return _mm256_inserti128_si256(
       _mm256_castsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(block + 8 * low))),
       _mm_load_si128(reinterpret_cast<const __m128i*>(block + 8 * high)), 1);
@@ -58,7 +55,7 @@ FASTLOAD_AVX2_INLINE __m256i two_rows(const Word* block, int low, int high) {
 
 // Loads rows in twos, so that unpacking two of these registers makes two kinds of pairs.
 template <typename Word>
-FASTLOAD_AVX2_INLINE void load_rows(const Word* block, __m256i* rows) {
+FASTLOAD_AVX2 void load_rows(const Word* block, __m256i* rows) {
   rows[0] = two_rows(block, 0, 7);
   rows[1] = two_rows(block, 4, 1);
   rows[2] = two_rows(block, 2, 3);
@@ -66,7 +63,7 @@ FASTLOAD_AVX2_INLINE void load_rows(const Word* block, __m256i* rows) {
 }
 
 // Makes the inputs of the first pass. False: values are too large for it.
-FASTLOAD_AVX2_INLINE bool load_columns(const int16_t* block, const __m256i* quant, __m256i* columns) {
+FASTLOAD_AVX2 bool load_columns(const int16_t* block, const __m256i* quant, __m256i* columns) {
   // Columns in the order 0 4 2 6 7 1 3 5.
   const __m256i order =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 14, 15, 2, 3, 6, 7, 10, 11));
@@ -91,7 +88,7 @@ FASTLOAD_AVX2_INLINE bool load_columns(const int16_t* block, const __m256i* quan
 }
 
 // Makes the inputs of the second pass from the packed results of the first, in place.
-FASTLOAD_AVX2_INLINE void turn(__m256i* words) {
+FASTLOAD_AVX2 void turn(__m256i* words) {
   const __m256i upper04 = choose<0x88>(words[0], words[1]), lower04 = choose<0x88>(words[2], words[3]);
   const __m256i upper26 = choose<0xdd>(words[0], words[1]), lower26 = choose<0xdd>(words[2], words[3]);
   const __m256i pair04 = _mm256_permute2x128_si256(upper04, lower04, 0x20);
@@ -103,14 +100,14 @@ FASTLOAD_AVX2_INLINE void turn(__m256i* words) {
 }
 
 template <int kShift>
-FASTLOAD_AVX2_INLINE void pass(__m256i* words) {
+FASTLOAD_AVX2 void pass(__m256i* words) {
   __m256i out[8];
   transform<kShift>(words, out);
   for (int k = 0; k < 4; k++) words[k] = _mm256_packs_epi32(out[2 * k], out[2 * k + 1]);
 }
 
 // Converts the packed results of the second pass to samples: rows 0 1 4 5 and rows 2 3 6 7.
-FASTLOAD_AVX2_INLINE void to_samples(const __m256i* words, __m256i* rows) {
+FASTLOAD_AVX2 void to_samples(const __m256i* words, __m256i* rows) {
   const __m256i middle = _mm256_set1_epi8(static_cast<char>(0x80));
   const __m256i transpose =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
@@ -123,8 +120,7 @@ FASTLOAD_AVX2_INLINE void to_samples(const __m256i* words, __m256i* rows) {
 // Transforms kCount blocks in lockstep, so that their steps do not wait for each other: 11.4 ns per block
 // with four, 12.2 with two, 15.7 with one (Zen 5).
 template <int kCount>
-FASTLOAD_AVX2_INLINE bool inverse(const int16_t* blocks, const __m256i* quant, uint8_t* samples,
-                                  ptrdiff_t stride) {
+FASTLOAD_AVX2 bool inverse(const int16_t* blocks, const __m256i* quant, uint8_t* samples, ptrdiff_t stride) {
   __m256i words[kCount][4];
   for (int b = 0; b < kCount; b++)
     if (!load_columns(blocks + 64 * b, quant, words[b])) return false;
@@ -156,8 +152,8 @@ FASTLOAD_AVX2_INLINE bool inverse(const int16_t* blocks, const __m256i* quant, u
   return true;
 }
 
-FASTLOAD_AVX2 void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_t* samples,
-                               ptrdiff_t stride) {
+FASTLOAD_AVX2_CALL void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_t* samples,
+                                    ptrdiff_t stride) {
   __m256i factors[4];
   load_rows(quant, factors);
   constexpr int kTogether = 4;
@@ -177,14 +173,4 @@ InverseDct inverse_dct_avx2() {
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-
-InverseDct inverse_dct_avx2() {
-  return nullptr;
-}
-
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_X86

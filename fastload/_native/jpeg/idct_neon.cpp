@@ -6,7 +6,9 @@
 // beside it does. Compared with that libjpeg in an emulator, with coefficients and steps of up to 16 bits.
 #include "jpeg/idct.h"
 
-#if defined(__aarch64__)
+#include "base/simd.h"
+
+#ifdef FASTLOAD_ARM
 
 #include <arm_neon.h>
 
@@ -139,14 +141,4 @@ InverseDct inverse_dct_neon() {
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-
-InverseDct inverse_dct_neon() {
-  return nullptr;
-}
-
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_ARM

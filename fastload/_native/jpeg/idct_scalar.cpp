@@ -69,16 +69,7 @@ void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_
 }  // namespace
 
 InverseDct inverse_dct() {
-  switch (simd_in_use()) {
-    case Simd::kAvx512:
-      return inverse_dct_avx512();
-    case Simd::kAvx2:
-      return inverse_dct_avx2();
-    case Simd::kNeon:
-      return inverse_dct_neon();
-    default:
-      return inverse_dct_scalar();
-  }
+  return FASTLOAD_IN_USE(inverse_dct);
 }
 
 InverseDct inverse_dct_scalar() {

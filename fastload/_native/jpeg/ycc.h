@@ -29,7 +29,6 @@ using YccToRgb = void (*)(Sampling sampling, const YccRow& row, int x0, int widt
 YccToRgb ycc_to_rgb();
 
 YccToRgb ycc_to_rgb_scalar();
-// nullptr if not compiled (another processor family).
 YccToRgb ycc_to_rgb_avx2();
 YccToRgb ycc_to_rgb_avx512();
 YccToRgb ycc_to_rgb_neon();

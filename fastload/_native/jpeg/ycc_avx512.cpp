@@ -5,19 +5,15 @@
 // RGB.
 #include "jpeg/ycc.h"
 
-#if defined(__x86_64__)
+#include "base/x86.h"
 
-// GCC 12's own header triggers its warning (GCC bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
-#define FASTLOAD_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,bmi2")))
-#define FASTLOAD_AVX512_INLINE FASTLOAD_AVX512 __attribute__((always_inline)) inline
+#ifdef FASTLOAD_X86
 
 namespace fastload {
 namespace {
+
+#define FASTLOAD_SET FASTLOAD_AVX512
+#define FASTLOAD_SET_CALL FASTLOAD_AVX512_CALL
 
 struct Tables {
   // For each of 3 x 64 bytes of RGB: its position in red or (plus 64) green, and its position in blue.
@@ -50,149 +46,69 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-// 32 words each: columns 0, 2, 4 ... and 1, 3, 5 ...
+using Words = int16_t __attribute__((vector_size(64)));
+
 struct Columns {
-  __m512i even, odd;
+  Words even, odd;
 };
 
-FASTLOAD_AVX512_INLINE __m512i words_of(const uint8_t* bytes) {
-  return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes)));
+FASTLOAD_AVX512 Words words_of(const uint8_t* bytes) {
+  return Words(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes))));
 }
 
-FASTLOAD_AVX512_INLINE Columns columns_of(__m512i bytes) {
-  return {_mm512_and_si512(bytes, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(bytes, 8)};
+FASTLOAD_AVX512 Columns columns_of(const uint8_t* bytes) {
+  const __m512i both = _mm512_loadu_si512(bytes);
+  return {Words(both) & 0xff, Words(_mm512_srli_epi16(both, 8))};
 }
 
-// Chroma minus 128, 64 pixels at a time.
-template <Sampling kSampling>
-class Chroma {
- public:
-  FASTLOAD_AVX512_INLINE Chroma(const uint8_t* near, const uint8_t* far, bool far_below)
-      : near_(near), far_(far) {
-    if constexpr (kSampling == Sampling::k1x2) bias_ = _mm512_set1_epi16(far_below ? 2 - 512 : 1 - 512);
-    if constexpr (kHalved) {
-      before_ = sums(near - 32, far - 32);
-      here_ = sums(near, far);
-    }
-  }
+FASTLOAD_AVX512 Words left_of(Words before, Words here) {
+  return Words(_mm512_permutex2var_epi16(__m512i(before), _mm512_load_si512(kTables.before), __m512i(here)));
+}
 
-  FASTLOAD_AVX512_INLINE Columns next() {
-    if constexpr (kHalved) {
-      near_ += 32, far_ += 32;
-      const __m512i behind = sums(near_, far_);
-      const __m512i left = _mm512_permutex2var_epi16(before_, _mm512_load_si512(kTables.before), here_);
-      const __m512i right = _mm512_permutex2var_epi16(here_, _mm512_load_si512(kTables.behind), behind);
-      const __m512i most = _mm512_mullo_epi16(here_, _mm512_set1_epi16(3));
-      before_ = here_;
-      here_ = behind;
-      constexpr int kEven = kSampling == Sampling::k2x1 ? 1 : 0, kOdd = kSampling == Sampling::k2x1 ? 2 : -1;
-      constexpr int kBits = kSampling == Sampling::k2x1 ? 2 : 4;
-      return {
-          _mm512_srai_epi16(_mm512_add_epi16(_mm512_add_epi16(most, left), _mm512_set1_epi16(kEven)), kBits),
-          _mm512_srai_epi16(_mm512_add_epi16(_mm512_add_epi16(most, right), _mm512_set1_epi16(kOdd)), kBits)};
-    } else {
-      const Columns near = columns_of(_mm512_loadu_si512(near_));
-      near_ += 64;
-      if constexpr (kSampling == Sampling::k1x2) {
-        const Columns far = columns_of(_mm512_loadu_si512(far_));
-        far_ += 64;
-        return {between(near.even, far.even), between(near.odd, far.odd)};
-      }
-      const __m512i middle = _mm512_set1_epi16(128);
-      return {_mm512_sub_epi16(near.even, middle), _mm512_sub_epi16(near.odd, middle)};
-    }
-  }
+FASTLOAD_AVX512 Words right_of(Words here, Words behind) {
+  return Words(_mm512_permutex2var_epi16(__m512i(here), _mm512_load_si512(kTables.behind), __m512i(behind)));
+}
 
- private:
-  static constexpr bool kHalved = kSampling == Sampling::k2x1 || kSampling == Sampling::k2x2;
+FASTLOAD_AVX512 Words scaled(Words words, int16_t factor) {
+  return Words(_mm512_mulhrs_epi16(__m512i(words), _mm512_set1_epi16(factor)));
+}
 
-  // Weighted sums over the two rows, minus 128 for each weight; neighbours in a row are weighted from these.
-  // For 2x2, four times the constant includes the 8 that rounds an even column.
-  FASTLOAD_AVX512_INLINE __m512i sums(const uint8_t* near, [[maybe_unused]] const uint8_t* far) const {
-    if constexpr (kSampling == Sampling::k2x1) {
-      return _mm512_sub_epi16(words_of(near), _mm512_set1_epi16(128));
-    }
-    const __m512i more = _mm512_mullo_epi16(words_of(near), _mm512_set1_epi16(3));
-    return _mm512_add_epi16(_mm512_add_epi16(more, words_of(far)), _mm512_set1_epi16(2 - 512));
-  }
-
-  FASTLOAD_AVX512_INLINE __m512i between(__m512i near, __m512i far) const {
-    const __m512i most = _mm512_mullo_epi16(near, _mm512_set1_epi16(3));
-    return _mm512_srai_epi16(_mm512_add_epi16(_mm512_add_epi16(most, far), bias_), 2);
-  }
-
-  const uint8_t* near_;
-  const uint8_t* far_;
-  __m512i before_, here_, bias_;
-};
-
-FASTLOAD_AVX512_INLINE __m512i green_of(__m512i pairs) {
+FASTLOAD_AVX512 __m512i green_of(__m512i pairs) {
   constexpr uint32_t kFactors = static_cast<uint32_t>(-23401) << 16 | (-11277 & 0xffff);
   const __m512i factors = _mm512_set1_epi32(static_cast<int>(kFactors));
   return _mm512_srai_epi32(_mm512_dpwssd_epi32(_mm512_set1_epi32(1 << 14), pairs, factors), 15);
 }
 
-// Red, green and blue of 32 pixels, not clipped. The rounded products of twice the chroma with 15-bit factors
-// equal those of jpeg/ycc_scalar.cpp with 16-bit factors for all 256 values; green's factors there are even.
-FASTLOAD_AVX512_INLINE void convert(__m512i luma, __m512i cb, __m512i cr, __m512i* rgb) {
-  rgb[0] = _mm512_mulhrs_epi16(_mm512_add_epi16(cr, cr), _mm512_set1_epi16(22971));
-  rgb[1] =
-      _mm512_packs_epi32(green_of(_mm512_unpacklo_epi16(cb, cr)), green_of(_mm512_unpackhi_epi16(cb, cr)));
-  rgb[2] = _mm512_mulhrs_epi16(_mm512_add_epi16(cb, cb), _mm512_set1_epi16(29033));
-  for (int c = 0; c < 3; c++) rgb[c] = _mm512_add_epi16(rgb[c], luma);
+FASTLOAD_AVX512 Words green_of(Words cb, Words cr) {
+  return Words(_mm512_packs_epi32(green_of(_mm512_unpacklo_epi16(__m512i(cb), __m512i(cr))),
+                                  green_of(_mm512_unpackhi_epi16(__m512i(cb), __m512i(cr)))));
 }
 
-template <Sampling kSampling>
-FASTLOAD_AVX512_INLINE void convert_row(const YccRow& row, int x0, int width, uint8_t* rgb) {
-  constexpr bool kHalved = kSampling == Sampling::k2x1 || kSampling == Sampling::k2x2;
-  constexpr bool kTwoRows = kSampling == Sampling::k1x2 || kSampling == Sampling::k2x2;
-  const int at = kHalved ? x0 >> 1 : x0;
-  Chroma<kSampling> blue(row.near[0] + at, (kTwoRows ? row.far : row.near)[0] + at, row.far_below);
-  Chroma<kSampling> red(row.near[1] + at, (kTwoRows ? row.far : row.near)[1] + at, row.far_below);
-  const uint8_t* luma = row.luma + x0;
-  for (int left = 3 * width; left > 0; left -= 192, luma += 64, rgb += 192) {
-    const Columns y = columns_of(_mm512_loadu_si512(luma)), cb = blue.next(), cr = red.next();
-    __m512i even[3], odd[3], packed[3];
-    convert(y.even, cb.even, cr.even, even);
-    convert(y.odd, cb.odd, cr.odd, odd);
-    for (int c = 0; c < 3; c++) packed[c] = _mm512_packus_epi16(even[c], odd[c]);
-    for (int k = 0; k < 3 && 64 * k < left; k++) {
-      const __m512i red_green =
-          _mm512_permutex2var_epi8(packed[0], _mm512_load_si512(kTables.red_green[k]), packed[1]);
-      _mm512_storeu_si512(rgb + 64 * k,
-                          _mm512_mask_permutexvar_epi8(red_green, kTables.is_blue[k],
-                                                       _mm512_load_si512(kTables.blue[k]), packed[2]));
-    }
+FASTLOAD_AVX512 void store(const Words* even, const Words* odd, int left, uint8_t* rgb) {
+  __m512i packed[3];
+  for (int c = 0; c < 3; c++) packed[c] = _mm512_packus_epi16(__m512i(even[c]), __m512i(odd[c]));
+  for (int k = 0; k < 3 && 64 * k < left; k++) {
+    const __m512i red_green =
+        _mm512_permutex2var_epi8(packed[0], _mm512_load_si512(kTables.red_green[k]), packed[1]);
+    _mm512_storeu_si512(rgb + 64 * k,
+                        _mm512_mask_permutexvar_epi8(red_green, kTables.is_blue[k],
+                                                     _mm512_load_si512(kTables.blue[k]), packed[2]));
   }
 }
 
-FASTLOAD_AVX512_INLINE void gray_row(const uint8_t* luma, int width, uint8_t* rgb) {
+FASTLOAD_AVX512 void gray_row(const uint8_t* luma, int width, uint8_t* rgb) {
   for (int left = 3 * width; left > 0; left -= 192, luma += 64, rgb += 192)
     for (int k = 0; k < 3 && 64 * k < left; k++)
       _mm512_storeu_si512(rgb + 64 * k, _mm512_permutexvar_epi8(_mm512_load_si512(kTables.gray[k]),
                                                                 _mm512_loadu_si512(luma)));
 }
 
-FASTLOAD_AVX512 void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rgb) {
-  if ((sampling == Sampling::k2x1 || sampling == Sampling::k2x2) && x0 % 2 != 0 && width > 0) {
-    ycc_to_rgb_scalar()(sampling, row, x0, 1, rgb);
-    x0++, width--, rgb += 3;
-  }
-  switch (sampling) {
-    case Sampling::kGray:
-      return gray_row(row.luma + x0, width, rgb);
-    case Sampling::k1x1:
-      return convert_row<Sampling::k1x1>(row, x0, width, rgb);
-    case Sampling::k2x1:
-      return convert_row<Sampling::k2x1>(row, x0, width, rgb);
-    case Sampling::k1x2:
-      return convert_row<Sampling::k1x2>(row, x0, width, rgb);
-    case Sampling::k2x2:
-      return convert_row<Sampling::k2x2>(row, x0, width, rgb);
-  }
-}
-
 }  // namespace
+}  // namespace fastload
+
+#include "jpeg/ycc_row.h"
+
+namespace fastload {
 
 YccToRgb ycc_to_rgb_avx512() {
   return to_rgb;
@@ -200,14 +116,4 @@ YccToRgb ycc_to_rgb_avx512() {
 
 }  // namespace fastload
 
-#else
-
-namespace fastload {
-
-YccToRgb ycc_to_rgb_avx512() {
-  return nullptr;
-}
-
-}  // namespace fastload
-
-#endif
+#endif  // FASTLOAD_X86

@@ -49,16 +49,7 @@ void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rg
 }  // namespace
 
 YccToRgb ycc_to_rgb() {
-  switch (simd_in_use()) {
-    case Simd::kAvx512:
-      return ycc_to_rgb_avx512();
-    case Simd::kAvx2:
-      return ycc_to_rgb_avx2();
-    case Simd::kNeon:
-      return ycc_to_rgb_neon();
-    default:
-      return ycc_to_rgb_scalar();
-  }
+  return FASTLOAD_IN_USE(ycc_to_rgb);
 }
 
 YccToRgb ycc_to_rgb_scalar() {

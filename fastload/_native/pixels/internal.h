@@ -3,10 +3,8 @@
 
 #include <array>
 
+#include "base/x86.h"
 #include "pixels/pixels.h"
-#include "resample/avx2.h"
-#include "resample/avx512.h"
-#include "resample/kernels.h"
 
 #define FASTLOAD_LOOP __attribute__((always_inline))
 
@@ -31,9 +29,9 @@ FASTLOAD_AVX512_CALL void run_avx512(Loop loop) {
 template <typename Loop>
 void vectorised(const Loop& loop) {
 #ifdef FASTLOAD_X86
-  const resampling::Kernels* kernels = &resampling::kernels_in_use();
-  if (kernels == &resampling::kAvx512Kernels) return run_avx512(loop);
-  if (kernels == &resampling::kAvx2Kernels) return run_avx2(loop);
+  const Simd simd = simd_in_use();
+  if (simd == Simd::kAvx512) return run_avx512(loop);
+  if (simd == Simd::kAvx2) return run_avx2(loop);
 #endif
   loop();
 }

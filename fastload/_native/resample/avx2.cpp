@@ -5,11 +5,11 @@
 // bits is split into w = high * 2^11 + low with low in 0 .. 2047; both fit 16 bits. The two halves are summed
 // separately; at the end, the high sum is shifted left by 11 and added to the low sum. Modulo 2^32 that is
 // Pillow's sum.
-#include "resample/avx2.h"
+#include "resample/kernels.h"
+
+#include "base/x86.h"
 
 #ifdef FASTLOAD_X86
-
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>

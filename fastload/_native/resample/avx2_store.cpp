@@ -2,11 +2,11 @@
 //
 // Values that no formula gives (resample/formula.h) are copied one by one: on a Zen 5, 224 x 224 float32 took
 // 33 us this way, and 53 us with vpgatherdd.
-#include "resample/avx2.h"
+#include "resample/kernels.h"
+
+#include "base/x86.h"
 
 #ifdef FASTLOAD_X86
-
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>

@@ -9,14 +9,12 @@
 // two pixels wide, is 1.29.
 #include "resample/kernels.h"
 
-#ifdef FASTLOAD_X86
+#include "base/x86.h"
 
-#include <immintrin.h>
+#ifdef FASTLOAD_X86
 
 #include <algorithm>
 #include <cstring>
-
-#include "resample/avx512.h"
 
 namespace fastload::resampling {
 

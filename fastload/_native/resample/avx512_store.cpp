@@ -5,11 +5,11 @@
 // bytes: byte 0 of every value, byte 1, and so on. vpermi2b looks up 64 levels in 128 bytes at a time; two of
 // them and a blend cover 256, and unpacking joins the bytes of each value. The result is the table's value
 // whatever it is. Arithmetic cannot promise that: no fused multiply-add gives torch's two roundings.
-#include "resample/avx512.h"
+#include "resample/kernels.h"
+
+#include "base/x86.h"
 
 #ifdef FASTLOAD_X86
-
-#include <immintrin.h>
 
 #include <algorithm>
 

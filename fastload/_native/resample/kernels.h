@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/simd.h"
 #include "resample/axis.h"
 #include "resample/resample.h"
 
@@ -108,13 +109,15 @@ extern const Kernels kScalarKernels;
 // The portable function that stores a row, for any dtype and stride.
 StoreRow scalar_store_for(RowOutput* output);
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define FASTLOAD_X86 1
 extern const Kernels kAvx2Kernels;
+void avx2_deinterleave(const uint8_t* rgb, int count, uint8_t* const* planes);
+StoreRow avx2_store_for(RowOutput* output);
+
 extern const Kernels kAvx512Kernels;
-#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define FASTLOAD_ARM 1
+void avx512_deinterleave(const uint8_t* rgb, int count, uint8_t* const* planes);
+StoreRow avx512_store_for(RowOutput* output);
+
 extern const Kernels kNeonKernels;
-#endif
+StoreRow neon_store_for(RowOutput* output);
 
 }  // namespace fastload::resampling

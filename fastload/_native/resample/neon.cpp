@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "resample/neon.h"
-
 namespace fastload::resampling {
 
 namespace {

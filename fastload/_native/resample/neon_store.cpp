@@ -1,5 +1,5 @@
 // Storing finished rows with NEON: values computed or copied, mirroring and layout in one step.
-#include "resample/neon.h"
+#include "resample/kernels.h"
 
 #ifdef FASTLOAD_ARM
 

@@ -4,12 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/simd.h"
+#include "base/x86.h"
 #include "resample/kernels.h"
-
-#ifdef FASTLOAD_X86
-#include <immintrin.h>
-#endif
 
 namespace fastload::resampling {
 namespace {
@@ -114,8 +110,7 @@ void sum_rows_portable(const float* rows, int width, const float* weights, ptrdi
 }
 
 #ifdef FASTLOAD_X86
-__attribute__((target("avx2,fma"))) void horizontal_avx2(const AxisWeights& axis, Sums sums, const float* row,
-                                                         float* out) {
+FASTLOAD_AVX2_CALL void horizontal_avx2(const AxisWeights& axis, Sums sums, const float* row, float* out) {
   int i = 0;
   for (; i + 8 <= axis.out; i += 8) {
     const auto* const starts = reinterpret_cast<const __m256i*>(axis.starts.data() + i);
@@ -145,9 +140,8 @@ __attribute__((target("avx2,fma"))) void horizontal_avx2(const AxisWeights& axis
   horizontal_scalar(axis, sums, row, i, out);
 }
 
-__attribute__((target("avx2,fma"))) void sum_rows_avx2(const float* rows, int width, const float* weights,
-                                                       ptrdiff_t weight_stride, int count, int rounded,
-                                                       float* out) {
+FASTLOAD_AVX2_CALL void sum_rows_avx2(const float* rows, int width, const float* weights,
+                                      ptrdiff_t weight_stride, int count, int rounded, float* out) {
   sum_rows(rows, width, weights, weight_stride, count, rounded, out);
 }
 #endif

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from ..._base.machine import cpu, memory
+from ..._base.nested import all_tensors
 from ..._base.trace import batch_length
 from ..._run.governor import WORKER_NBYTES
 from ..._run.tuned_file import Point
-from .target import Target, nbytes_of
+from .target import Target
 
 _BLOCKS = 4  # parts of a visit, each with its own rate
 _SAMPLES, _SAMPLED_S = 8, 1.0  # samples that tell what the dataset does, and the time for them
@@ -79,7 +80,8 @@ class Meter:
         """Predicted bytes of the batches and processes that the setting keeps in memory."""
         if not self._sample_nbytes:
             loader = self.target.loader(Point(num_workers=0, batch_size=1))
-            self._sample_nbytes = max(1, nbytes_of(next(iter(loader))))
+            held = all_tensors(next(iter(loader)))
+            self._sample_nbytes = max(1, sum(tensor.nbytes for tensor in held))
         batch = self._sample_nbytes * point.batch_size
         if self.native or not point.num_workers:
             return batch * (point.prefetch_factor + 2)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 
 from ..._base.torch_loader import DataLoader, PlainLoader
@@ -175,14 +174,3 @@ def _of_object(source: Any) -> Target:
         "expected the path of a store or folder, a Dataset, a DataLoader, or a function that "
         f"returns one, got {type(source).__name__}"
     )
-
-
-def nbytes_of(batch: object) -> int:
-    """Bytes of the tensors in a batch, nested or not."""
-    if isinstance(batch, torch.Tensor):
-        return batch.nbytes
-    if isinstance(batch, Mapping):
-        return sum(map(nbytes_of, batch.values()))
-    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
-        return sum(map(nbytes_of, batch))
-    return 0
