@@ -7,7 +7,7 @@ a name that users may choose is also in ``hints.Engine``.
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from .._transforms.plan import Plan, Views
 from ..errors import MissingDependencyError
 from ..storage.base import Store
 from ..storage.tensors import gathers
-from .base import BatchEngine, one_tensor
-from .image_engine import EngineOptions, ImageEngine
+
+if TYPE_CHECKING:
+    from .base import BatchEngine
+    from .image_engine import EngineOptions, ImageEngine
 
 _TORCH = "torch"
 _RAY = "ray"
@@ -137,6 +139,7 @@ def make_engine(
     """The engine of this kind; for several views, one that fills a batch for each."""
     if isinstance(plan, Plan):
         return kind.make(store, plan, options)
+    from .image_engine import ImageEngine
     from .views import ViewsEngine
 
     made = []
@@ -179,6 +182,8 @@ def images_of(
 
     The arguments and the errors are those of ``BatchEngine.submit`` and ``Ticket.result``.
     """
+    from .base import one_tensor
+
     if engine.uniform(records):
         return one_tensor(engine.submit(records, seed=seed, epoch=epoch, repeats=repeats).result())
     each = zip(

@@ -11,10 +11,7 @@ import torch
 
 from .._base.machine import cpu
 from .._base.per_process import PerProcess
-from .._engine.base import BatchEngine
-from .._engine.registry import EngineKind
 from ..errors import InternalError
-from ..storage.base import Store
 from .config import LoaderConfig
 from .measurements import Measurements
 
@@ -22,11 +19,14 @@ if TYPE_CHECKING:  # not every loader needs these
     from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
+    from .._engine.base import BatchEngine
     from .._engine.cache.cache import Cache
     from .._engine.device_stage import DeviceStage
+    from .._engine.registry import EngineKind
     from .._sources.deferred.ahead import Ahead
     from .._sources.deferred.batch import BatchDecoder
     from .._transforms.plan import Plan
+    from ..storage.base import Store
     from .governor import Governor
     from .workers.choice import Choice
     from .workers.deferral import Deferral

@@ -6,11 +6,10 @@ row is a raw image. Only the exact classes are accepted, because a subclass may 
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -41,8 +40,7 @@ _Labels = tuple[list[int], np.ndarray]  # a copy of the dataset's list, and the 
 _lists: weakref.WeakKeyDictionary[ArrayDataset, _Labels] = weakref.WeakKeyDictionary()
 
 
-@dataclasses.dataclass(frozen=True)
-class Arrays:
+class Arrays(NamedTuple):
     """The images of such a dataset.
 
     Attributes:

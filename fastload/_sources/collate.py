@@ -6,10 +6,9 @@ dict of "image", "label" (if the store has labels) and the fields.
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -22,8 +21,7 @@ Collate: TypeAlias = Callable[[Any], Any]
 """A ``collate_fn``: takes a list of samples, or one sample where there are no batches."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Annotations:
+class Annotations(NamedTuple):
     """What n records have besides their images.
 
     Attributes:

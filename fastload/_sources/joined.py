@@ -12,7 +12,6 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset
 
-from .._transforms.recognise import Unrecognised, recognise
 from ..errors import UsageError
 from .mix import MixDataset
 from .packed import PackedDataset, augmentation_of
@@ -71,7 +70,11 @@ def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDatase
         and (part.store.labels is None) == (first.store.labels is None)
         for part in parts[1:]
     )
-    if not alike or not isinstance(recognise(first.transform), Unrecognised):
+    if not alike:
+        return None
+    from .._transforms.recognise import Unrecognised, recognise
+
+    if not isinstance(recognise(first.transform), Unrecognised):
         return None  # random numbers would be drawn once for a batch, not for each sample
     try:
         made = PackedDataset(

@@ -21,17 +21,12 @@ from .._base.keywords import names_nearest
 from .._base.own_generators import OwnSeeds
 from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
-from .._engine.base import BatchEngine
-from .._engine.image_engine import EngineOptions
 from .._engine.registry import chosen, images_of, make_engine
-from .._transforms.plan import seed_of
-from .._transforms.recognise import Plan, Views, recognise
-from .._transforms.targets.joint import Joint, batched, in_python
+from .._transforms.plan import Plan, Views, seed_of
 from ..errors import UsageError
 from ..hints import CheckCrc, JointKind
 from ..storage import open_store
 from ..storage._local import is_url
-from ..storage._sidecar import is_manifest
 from ..storage.base import Store
 from ..storage.column_options import ColumnOptions
 from ..storage.registry import known_suffixes
@@ -44,6 +39,9 @@ from .streams import ImageStream
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from .._engine.base import BatchEngine
+    from .._transforms.targets.joint import Joint
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -135,6 +133,8 @@ class PackedDataset(Dataset[Any]):
         memory_limit: int | str | None = None,
         check_crc: CheckCrc = "first",
     ) -> None:
+        from .._transforms.targets.joint import Joint
+
         check_augmentation(seed, transform, target_transform)
         if check_crc not in get_args(CheckCrc):
             known = ", ".join(map(repr, get_args(CheckCrc)))
@@ -160,7 +160,7 @@ class PackedDataset(Dataset[Any]):
         # Shared memory, so that persistent workers see the epoch that the main process sets.
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-        self._made = PerProcess[list[BatchEngine]]()
+        self._made: PerProcess[list[BatchEngine]] = PerProcess()
         self._python_samples = PythonSamples()
 
     def set_epoch(self, epoch: int) -> None:
@@ -199,6 +199,8 @@ class PackedDataset(Dataset[Any]):
 
     def _images(self, records: np.ndarray, seeds: Sequence[int] | None) -> torch.Tensor | list[Any]:
         """The images of ``records``: one tensor, or a list if they do not make a batch."""
+        from .._transforms.recognise import recognise
+
         # Recognised again for every batch (0.2 ms), because the transform may be changed in place.
         plan = None if _native.load() is None else recognise(self.transform)
         if isinstance(plan, Plan):
@@ -244,6 +246,9 @@ class PackedDataset(Dataset[Any]):
         self, joint: Joint, records: np.ndarray
     ) -> tuple[torch.Tensor | list[Any], dict[str, Any]]:
         """The images of ``records``, and the fields that follow them."""
+        from .._transforms.recognise import recognise
+        from .._transforms.targets.joint import batched, in_python
+
         plan = recognise(self.transform, joint=joint)
         if not isinstance(plan, Plan) or _native.load() is None:
             from .._engine.pillow import decode_record
@@ -303,6 +308,8 @@ class PackedDataset(Dataset[Any]):
         if made is not None and len(made) == len(plans):
             if all(engine.makes(plan) for engine, plan in zip(made, plans)):
                 return made
+        from .._engine.image_engine import EngineOptions
+
         threads, check = own_threads(), self.check_crc
         made = [
             make_engine(
@@ -611,5 +618,7 @@ def _has_suffix(path: str | os.PathLike[str], suffixes: tuple[str, ...]) -> bool
 def _exists(store: Store | str | os.PathLike[str]) -> bool:
     if isinstance(store, Store) or is_url(store):
         return True
+    from ..storage._sidecar import is_manifest
+
     path = os.path.expanduser(store)
     return os.path.lexists(path) or is_manifest(path)

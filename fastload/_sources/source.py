@@ -20,8 +20,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from .._base.indices import as_indices
 from .._base.nested import plain
-from .._transforms.recognise import Plan, Unrecognised, Views, recognise
-from .._transforms.targets.joint import Joint
+from .._transforms.plan import Plan, Views
 from ..errors import UsageError
 from ..hints import CheckCrc
 from ..storage.base import Store
@@ -33,6 +32,7 @@ from .streams import ImageStream
 from .unreadable import Unreadable
 
 if TYPE_CHECKING:
+    from .._transforms.targets.joint import Joint
     from ..storage.folder import FolderStore
 
 
@@ -252,6 +252,8 @@ def _plan(
     transform: Callable[[Any], Any] | None, joint: Joint | None = None, mode: str = "RGB"
 ) -> Plan | Views:
     """The plan of a transform. Raises Unreadable if an engine cannot do it."""
+    from .._transforms.recognise import Unrecognised, recognise
+
     plan = recognise(transform, mode, joint)
     if isinstance(plan, Unrecognised):
         raise Unreadable(plan.reason)

@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ..errors import DecodeError
-from ..storage._column_store import likely_label
 from .collate import collate
 
 _NAMELESS = "<streaming dataset>"
@@ -46,6 +45,7 @@ class ImageStream(IterableDataset[Any]):
         transform: Callable[[Any], Any],
         target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
+        from ..storage._column_store import likely_label
         from ..storage.arrow import chosen_image, is_feature
 
         resolved = dataset if dataset.features is not None else dataset._resolve_features()

@@ -10,14 +10,14 @@ import torch
 
 from .._base import philox
 from ..errors import UsageError
-from .geometry.draws import Op
-from .targets.joint import Joint
 
 if TYPE_CHECKING:
     import numpy.typing as npt  # 20 ms
 
+    from .geometry.draws import Op
     from .pixels.erasing import Erase
     from .pixels.pixel_op import PixelOp
+    from .targets.joint import Joint
 
 STORED: dict[torch.dtype, np.dtype[np.generic]] = {
     torch.uint8: np.dtype(np.uint8),

@@ -19,7 +19,6 @@ from ..hints import Compression
 from . import huggingface
 from ._local import is_url, local_path
 from ._nearby import nothing_at
-from ._not_store import no_store
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 from .column_options import ColumnOptions
 from .registry import (
@@ -144,6 +143,8 @@ def _open_local(path: str, columns: ColumnOptions) -> Store:
                 f"{nothing_at(path)}",
                 path=path,
             ) from next(iter(broken), None)
+        from ._not_store import no_store
+
         raise StoreError(
             f"expected a folder or a file ending in {', '.join(known_suffixes())}{_noted(broken)}"
             f"{no_store(path)}",

@@ -12,7 +12,7 @@ import json
 import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -281,8 +281,7 @@ def is_text(value: object) -> TypeGuard[str]:
         return False
 
 
-@dataclasses.dataclass(frozen=True)
-class FieldColumn:
+class FieldColumn(NamedTuple):
     """The values of one field of n records: (n, *shape) for an "array", else ``Strings``."""
 
     field: Field

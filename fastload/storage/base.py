@@ -14,7 +14,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -66,8 +66,7 @@ UNSIZED = (
 """The error of a sample whose width and height could not be read, though it can be decoded."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Located:
+class Located(NamedTuple):
     """What an engine has to know about n records, taken at one moment.
 
     Attributes:

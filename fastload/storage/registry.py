@@ -18,7 +18,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ..errors import MissingDependencyError, UsageError
 from ._read import open_regular
@@ -61,8 +61,7 @@ _HEAD = 512  # bytes that are read of a file
 _BY_CONTENT = ("lmdb", "arrow", "parquet", "folder")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Apart:
+class Apart(NamedTuple):
     """How one shard of a store is written apart from the others.
 
     Attributes:

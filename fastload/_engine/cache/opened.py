@@ -10,7 +10,6 @@ A number is never given up. If an image finds no number, or no room, it is not k
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import hashlib
 import mmap
@@ -118,7 +117,7 @@ class OpenedCache:
         records = np.array([self.number(key) for key in keys], np.int64)
         located = look_up(self.arena, np.maximum(records, 0), file)
         assert located.kept is not None, "look_up knows"
-        return dataclasses.replace(located, kept=located.kept & (records >= 0)), records
+        return located._replace(kept=located.kept & (records >= 0)), records
 
     def to_fill(self, kept: np.ndarray, records: np.ndarray, sizes: np.ndarray) -> CacheFill | None:
         """What of a batch is to be kept; None: nothing, or there is no room.

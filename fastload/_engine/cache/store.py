@@ -110,7 +110,7 @@ class CachedStore(WrappedStore):
         spans.nbytes[missing], located.kinds[missing] = theirs.nbytes, inner.kinds
         located.sizes[missing], located.converted[missing] = inner.sizes, False
         spans = dataclasses.replace(spans, held=theirs.held, memory=theirs.memory)
-        return dataclasses.replace(located, spans=spans)
+        return located._replace(spans=spans)
 
     def to_fill(self, records: np.ndarray, located: Located) -> CacheFill | None:
         """What of a batch goes into the cache, or None where there is nothing or no room."""

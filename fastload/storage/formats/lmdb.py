@@ -44,7 +44,7 @@ RECORDS = b"records"  # names of the sub-databases
 COLUMNS = b"columns"
 KEY = struct.Struct(">Q")  # of a record
 
-_LOOKED_UP = (b"labels", b"sizes", b"crc32c", b"kinds", b"nbytes", b"offsets")  # for every batch
+_LOOKED_UP = ("labels", "sizes", "crc32c", "kinds", "nbytes", "offsets")  # for every batch
 _MAX_JSON = 1 << 28
 _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
 # A transaction: large enough that its three syncs (10 ms and more) do not matter, small enough that
@@ -133,7 +133,7 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
         "metadata": values.json("metadata", dict),
         "crc32c": values.json("checksums", dict),
     }
-    header = StoreHeader.read(described, NAME, VERSION, path, values.names().__contains__)
+    header = StoreHeader.read(described, NAME, VERSION, path, values.places.__contains__)
     keys = reader.blobs("keys", "key_ends")
     if keys is None:
         raise StoreError("the column 'keys' is missing: pack it again", path=path)
@@ -149,7 +149,7 @@ def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
         )
         entries = pages.walk(records)
         offset, nbytes = entries.offset, entries.nbytes
-    places = [place for name in _LOOKED_UP if (place := pages.find(tree, name)) is not None]
+    places = [values.places[name] for name in _LOOKED_UP if name in values.places]
     return Table(
         format=NAME,
         files=[path],
@@ -206,24 +206,27 @@ def _labels(reader: ColumnReader, described: object, path: str) -> np.ndarray | 
 
 
 class _ColumnValues:
-    """The values of the columns tree, as views of the file."""
+    """The values of the columns tree, as views of the file.
+
+    Attributes:
+        places: name -> (offset, nbytes) of its value, found in one walk, which fetches all values
+            of a remote store at once; searching for each takes most of the time of opening.
+    """
 
     def __init__(self, pages: Pages, tree: Tree) -> None:
-        self._pages, self._tree = pages, tree
-        if pages.need is not None:
-            pages.walk(tree)  # fetches all values at once
-
-    def names(self) -> set[str]:
-        """Of all columns, in one walk: searching for each takes a third of the time of opening."""
-        entries = self._pages.walk(self._tree)
-        places = zip(entries.key.tolist(), entries.key_nbytes.tolist())
-        names = (self._pages.bytes[at : at + nbytes].tobytes() for at, nbytes in places)
-        return {name.decode("utf-8", "replace") for name in names}
+        self._pages = pages
+        entries = pages.walk(tree)
+        keys = zip(entries.key.tolist(), entries.key_nbytes.tolist())
+        names = [pages.bytes[at : at + nbytes].tobytes() for at, nbytes in keys]
+        places = zip(entries.offset.tolist(), entries.nbytes.tolist())
+        self.places = {name.decode("utf-8", "replace"): place for name, place in zip(names, places)}
 
     def get(self, name: str) -> np.ndarray | None:
         """uint8 (bytes,); None if there is no such column."""
-        place = self._pages.find(self._tree, name.encode())
-        return None if place is None else self._pages.bytes[place[0] : place[0] + place[1]]
+        if name not in self.places:
+            return None
+        offset, nbytes = self.places[name]
+        return self._pages.bytes[offset : offset + nbytes]
 
     def json(self, name: str, kind: type[_T]) -> _T:
         """The JSON value of a column, a ``kind``."""
