@@ -39,6 +39,9 @@ class PlainLoader(DataLoader[_Item]):
             self._iterator._reset(self)
         return self._iterator
 
+    def check_worker_number_rationality(self) -> None:
+        """Does nothing: torch has warned of too many workers for the loader that this serves."""
+
 
 # What torch's iteration calls for each batch. fastload's calls none of it, or with tasks in the
 # place of indices. InfoBatch puts a ``__next__`` of its own there, FKD a ``fetch``.
