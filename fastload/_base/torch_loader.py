@@ -32,8 +32,9 @@ class PlainLoader(DataLoader[_Item]):
     ``__init__``, ``__iter__`` and ``_get_iterator``.
     """
 
-    __init__ = DataLoader.__init__
-    _get_iterator = DataLoader._get_iterator
+    if not TYPE_CHECKING:  # mypy would take them for attributes
+        __init__ = DataLoader.__init__
+        _get_iterator = DataLoader._get_iterator
 
     def __iter__(self) -> Any:
         if not (self.persistent_workers and self.num_workers > 0):
