@@ -351,8 +351,10 @@ class FastLoader(DataLoader[Sample]):
             arguments["in_order"] = in_order
         elif not in_order:
             raise UsageError(f"in_order=False needs torch 2.6 or newer, got {torch.__version__}")
+        # Where others have wrapped torch's __init__ since ``install``, theirs is what called this.
+        init = vars(self).pop("_torchs_init", super().__init__)
         try:
-            super().__init__(
+            init(
                 opened,
                 num_workers=workers,
                 collate_fn=config.collate_fn,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import dataloader as _module
 from torch.utils.data._utils import fetch as _fetch
+from torch.utils.data._utils import worker as _worker
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -27,8 +28,13 @@ _Item = TypeVar("_Item", covariant=True)
 class PlainLoader(DataLoader[_Item]):
     """A DataLoader that is torch's, even while ``fastload.install`` makes others FastLoaders.
 
-    Nor does it give its items to what another package has put in the place of torch's ``__iter__``.
+    Nor does it give its arguments and items to what another package has put in the place of torch's
+    ``__init__``, ``__iter__`` and ``_get_iterator``.
     """
+
+    if not TYPE_CHECKING:  # mypy would take them for attributes
+        __init__ = DataLoader.__init__
+        _get_iterator = DataLoader._get_iterator
 
     def __iter__(self) -> Any:
         if not (self.persistent_workers and self.num_workers > 0):
@@ -39,14 +45,23 @@ class PlainLoader(DataLoader[_Item]):
             self._iterator._reset(self)
         return self._iterator
 
+    def check_worker_number_rationality(self) -> None:
+        """Does nothing: torch has warned of too many workers for the loader that this serves."""
 
-# What torch's iteration calls for each batch. fastload's calls none of it, or with tasks in the
-# place of indices. InfoBatch puts a ``__next__`` of its own there, FKD a ``fetch``.
-_CALLED: tuple[tuple[type, str], ...] = (
+
+# What torch's iteration calls. fastload's calls none of it, or with tasks in the place of indices.
+# InfoBatch puts a ``__next__`` of its own there, FKD a ``fetch``, LitData a ``_worker_loop``.
+_CALLED: tuple[tuple[Any, str], ...] = (
+    (DataLoader, "_get_iterator"),
     (_module._BaseDataLoaderIter, "__next__"),
     (_module._BaseDataLoaderIter, "_next_index"),
     (_module._SingleProcessDataLoaderIter, "_next_data"),
     (_module._MultiProcessingDataLoaderIter, "_next_data"),
+    (_module._MultiProcessingDataLoaderIter, "_get_data"),
+    (_module._MultiProcessingDataLoaderIter, "_process_data"),
+    (_module._MultiProcessingDataLoaderIter, "_try_put_index"),
+    (_worker, "_worker_loop"),
+    (_module._DatasetKind, "create_fetcher"),
     (_fetch._MapDatasetFetcher, "fetch"),
     (_fetch._IterableDatasetFetcher, "fetch"),
 )

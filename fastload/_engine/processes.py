@@ -45,6 +45,7 @@ from typing_extensions import override
 from .._base import pixel_limit
 from .._base.machine import cpu
 from .._base.shared_slabs import Mapped, SharedRing, Slot
+from .._base.silence import silence
 from ..errors import DataError
 from .base import Ticket
 from .by_pillow import PillowReport, fill, stages_of
@@ -246,10 +247,9 @@ class _Team:
                     name=f"fastload-pillow-{number}",
                     daemon=True,
                 )
-                with warnings.catch_warnings():
-                    # Python 3.12 and later: other threads may hold locks, which stay locked in the
-                    # child. It takes none of them.
-                    warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+                # Python 3.12 and later: other threads may hold locks, which stay locked in the
+                # child. It takes none of them.
+                with silence(".*multi-threaded", DeprecationWarning):
                     process.start()
                 self.members.append(process)
                 theirs.close()

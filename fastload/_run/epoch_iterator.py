@@ -321,7 +321,8 @@ def _torchs(context: EpochContext, plan: EpochPlan, workers: PersistentWorkers) 
     iterator = loader._torch_iterator(workers.holder)
     if context.config.persistent:
         workers.holder = iterator
-    plan.progress.batches = iterator._num_yielded  # others may have it skip some
+    # Others may have it skip some, or put an iterator of their own around it.
+    plan.progress.batches = getattr(iterator, "_num_yielded", 0)
     return TorchMaker(iterator)
 
 

@@ -127,7 +127,7 @@ class TorchMaker(Maker):
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
-        self.base_seed = iterator._base_seed
+        self.base_seed = getattr(iterator, "_base_seed", None)  # it may be another package's
 
     @property
     def torch(self) -> Any:

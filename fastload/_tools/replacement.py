@@ -32,6 +32,7 @@ class _Replacement:
             if self._active and type(loader) is DataLoader:
                 loader.__class__ = FastLoader
             if self._active and isinstance(loader, FastLoader) and not loader._begun:
+                vars(loader)["_torchs_init"] = functools.partial(torchs, loader)
                 FastLoader.__init__(loader, *given, **named)
             else:
                 torchs(loader, *given, **named)

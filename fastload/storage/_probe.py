@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from .. import _native
+from .._base.silence import silence
 from ..errors import StoreError
 from ._read import open_regular, read_records
 from .base import ENCODED, TURNED, Spans, Store
@@ -106,8 +106,7 @@ def by_pillow(source: str | bytes, *, upright: bool = False) -> tuple[int, int, 
 
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")  # decoding warns
+            stack.enter_context(silence())  # decoding warns
             file: BinaryIO
             if isinstance(source, str):
                 file, marked = stack.enter_context(open(source, "rb", opener=open_regular)), False

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 from torch.utils.data import dataloader as torchs
-from torch.utils.data._utils import collate, fetch
+from torch.utils.data._utils import collate, fetch, worker
 
 from batches import EVAL
-from fastload import FastLoader, PackedDataset
+from fastload import FastLoader, PackedDataset, patched
 from fastload.errors import UsageError
 from sides import assert_same
 
@@ -41,14 +41,21 @@ def dataset(request, store):
 
 
 def with_mark(monkeypatch, kind, name):
-    """Has the function give what it gave, and "theirs"; indices as they are."""
+    """Has the function give what it gave, and "theirs" if that is a batch."""
     replaced = getattr(kind, name)
 
     def theirs(*given):
         made = replaced(*given)
-        return made if name == "_next_index" else ("theirs", made)
+        if name in ("__next__", "_next_data", "fetch"):
+            return "theirs", made
+        if name == "_get_data" and isinstance(made[1], (list, torch.Tensor)):
+            return made[0], ("theirs", made[1])
+        if name == "create_fetcher":
+            fetched = made.fetch
+            made.fetch = lambda indices: ("theirs", fetched(indices))
+        return made
 
-    monkeypatch.setattr(kind, name, theirs)
+    monkeypatch.setattr(kind, name, staticmethod(theirs) if name == "create_fetcher" else theirs)
 
 
 CALLED = [
@@ -56,6 +63,12 @@ CALLED = [
     (torchs._BaseDataLoaderIter, "_next_index"),
     (torchs._SingleProcessDataLoaderIter, "_next_data"),
     (torchs._MultiProcessingDataLoaderIter, "_next_data"),
+    (torchs._MultiProcessingDataLoaderIter, "_get_data"),
+    (torchs._MultiProcessingDataLoaderIter, "_process_data"),
+    (torchs._MultiProcessingDataLoaderIter, "_try_put_index"),
+    (DataLoader, "_get_iterator"),
+    (torchs._DatasetKind, "create_fetcher"),
+    (worker, "_worker_loop"),
     (fetch._MapDatasetFetcher, "fetch"),
     (fetch._IterableDatasetFetcher, "fetch"),
 ]
@@ -112,14 +125,35 @@ def test_a_default_collate_that_was_replaced_is_called(monkeypatch, dataset, wor
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_iter_of_the_class_that_was_replaced_is_called(monkeypatch, dataset, workers):
-    replaced = DataLoader.__iter__
+def test_an_init_of_the_class_that_was_replaced_is_called_once(monkeypatch, workers):
+    def outcome(kind):
+        replaced, given = DataLoader.__init__, []
+
+        def theirs(loader, *values, collate_fn, **named):
+            given.append(named.keys() & {"num_workers"})
+            replaced(loader, *values, collate_fn=lambda x: ["theirs", collate_fn(x)], **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DataLoader, "__init__", theirs)
+            return [list(kind(Numbers(), 3, num_workers=workers, collate_fn=sum)), given]
+
+    expected = outcome(DataLoader)
+    assert_same(outcome(FastLoader), expected)
+    with patched():
+        assert_same(outcome(DataLoader), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", ["__iter__", "_get_iterator"])
+def test_an_iter_of_the_class_that_was_replaced_is_called(monkeypatch, dataset, name, workers):
+    replaced = getattr(DataLoader, name)
     monkeypatch.setattr(
-        DataLoader, "__iter__", lambda loader: (("theirs", batch) for batch in replaced(loader))
+        DataLoader, name, lambda loader: (("theirs", batch) for batch in replaced(loader))
     )
 
     def outcome(kind):
-        loader = kind(dataset, 3, num_workers=workers, persistent_workers=workers > 0)
+        persistent = workers > 0 and name == "__iter__"
+        loader = kind(dataset, 3, num_workers=workers, persistent_workers=persistent)
         return [list(loader), list(loader)]
 
     assert_same(outcome(FastLoader), outcome(DataLoader))

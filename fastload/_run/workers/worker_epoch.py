@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 
 from ..._base.shared_slabs import SharedRing
 from ..._base.torch_loader import PlainLoader
@@ -73,21 +72,18 @@ def _outcome_loader(
         decoder=functools.partial(decoder_of, config, resources) if choice else None,
         choice=choice or Choice(),
     )
-    with warnings.catch_warnings():
-        # torch has given this warning for the loader itself.
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        return PlainLoader(
-            fetcher,
-            batch_size=None,
-            sampler=tasks,
-            num_workers=count,
-            collate_fn=identity,  # type: ignore[arg-type]
-            pin_memory=config.pinned,
-            pin_memory_device=config.pin_memory_device,
-            timeout=config.timeout,
-            generator=plan.seeding(config),
-            prefetch_factor=config.prefetch_factor,
-            persistent_workers=config.persistent_workers,
-            multiprocessing_context=with_arrivals(config.multiprocessing_context),
-            worker_init_fn=WorkerInit(config.worker_init_fn),
-        )
+    return PlainLoader(
+        fetcher,
+        batch_size=None,
+        sampler=tasks,
+        num_workers=count,
+        collate_fn=identity,  # type: ignore[arg-type]
+        pin_memory=config.pinned,
+        pin_memory_device=config.pin_memory_device,
+        timeout=config.timeout,
+        generator=plan.seeding(config),
+        prefetch_factor=config.prefetch_factor,
+        persistent_workers=config.persistent_workers,
+        multiprocessing_context=with_arrivals(config.multiprocessing_context),
+        worker_init_fn=WorkerInit(config.worker_init_fn),
+    )

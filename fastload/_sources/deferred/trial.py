@@ -20,7 +20,6 @@ from __future__ import annotations
 import mmap
 import os
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
@@ -28,6 +27,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from ..._base.pixel_limit import is_within
+from ..._base.silence import silence
 from .thread_state import THREAD, note_failure
 
 Function: TypeAlias = "Callable[..., Any]"
@@ -193,8 +193,7 @@ def _aside(proof: Callable[[], str]) -> str:
 
     state, begin_ns = torch.default_generator.get_state(), clock()
     try:
-        with ThreadPoolExecutor(1) as own, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with ThreadPoolExecutor(1) as own, silence():
             try:
                 said = own.submit(tried)
             except RuntimeError as error:
