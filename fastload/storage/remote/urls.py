@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from urllib.parse import urlsplit
 
-_USER = re.compile(r"(?<=://)[^/@]*@")
+# A password may have any character that was not escaped, a slash too: keys of S3 do.
+_USER = re.compile(r"(?<=://)(?:[^/\s]*|[^/\s:@\[]+:(?!\d+/)[^\s@]*)@")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +33,17 @@ class RemoteUrl:
         return self.text.split("://", 1)[0].lower()
 
     @property
+    def root(self) -> str:
+        """Scheme and bucket, or host, with what it may hold of credentials; "": none is named."""
+        host = re.split("[/?#]", self.text.partition("://")[2], maxsplit=1)[0]
+        return f"{self.scheme}://{host}" if host else ""
+
+    @property
     def query(self) -> str:
         """What follows a question mark; it may hold a signature."""
-        return urlsplit(self.text).query if self.scheme in ("http", "https") else ""
+        if self.scheme not in ("http", "https"):
+            return ""
+        return self.text.split("#", 1)[0].partition("?")[2]
 
     @property
     def name(self) -> str:
