@@ -299,7 +299,7 @@ def _odd(labels: object) -> str:
     each = labels if isinstance(labels, Sequence) and not isinstance(labels, str) else [labels]
     return next(
         (f"{label!r:.60}" for label in each if np.asarray(label).dtype.kind not in "biuf"),
-        f"{np.ndim(each[0])}-dimensional arrays" if len(each) else "none",
+        f"{np.asarray(each[0]).ndim}-dimensional arrays" if len(each) else "none",
     )
 
 

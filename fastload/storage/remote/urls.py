@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
-# A password may have any character that was not escaped, a slash too: keys of S3 do.
-_USER = re.compile(r"(?<=://)(?:[^/\s]*|[^/\s:@\[]+:(?!\d+/)[^\s@]*)@")
+from ..._printable import USER, without_credentials
+from ...errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RemoteUrl:
     @property
     def shown(self) -> str:
         """The URL without credentials, for messages and names."""
-        return _USER.sub("", self.text).split("?", 1)[0].split("#", 1)[0]
+        return without_credentials(self.text).split("?", 1)[0].split("#", 1)[0]
 
     @property
     def scheme(self) -> str:
@@ -50,6 +50,14 @@ class RemoteUrl:
         """The last part of the path."""
         return self.shown.rstrip("/").rsplit("/", 1)[-1]
 
+    def refuse_query(self) -> None:
+        if self.query:
+            raise UsageError(
+                f"{self.shown!r}: expected a URL without a query, because its parts and its "
+                "sidecar have URLs, too; give the credentials in storage_options, or use a local "
+                "file"
+            )
+
     def suffixed(self, suffix: str) -> RemoteUrl:
         return RemoteUrl(self.text.rstrip("/") + suffix)
 
@@ -59,8 +67,9 @@ class RemoteUrl:
 
 def redacted(text: str, url: RemoteUrl, secrets: tuple[str, ...] = ()) -> str:
     """``text`` of another library's error, on one line, without credentials and ``secrets``."""
-    text = _USER.sub("", " ".join(text.split())).split(" Debug source:")[0]  # obstore's
-    for secret in (url.query, *secrets):
+    text = " ".join(text.split()).split(" Debug source:")[0]  # obstore's
+    user = "".join(USER.findall(url.text)).rstrip("@")
+    for secret in (user, user.partition(":")[2], url.query, *secrets):
         if len(secret) >= 4:  # shorter values are "true", "1" or a region's part
             text = text.replace(secret, "***")
-    return re.sub(r"\?[^\s\"')]*", "", text)
+    return re.sub(r"\?[^\s\"')]*", "", without_credentials(text))
