@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +119,16 @@ def named_object(text: str) -> object:
     made = isinstance(imported, type) or not (
         hasattr(imported, "__getitem__") or hasattr(imported, "__iter__")
     )
-    return imported() if made and callable(imported) else imported
+    if not made or not callable(imported):
+        return imported
+    try:
+        with contextlib.suppress(ValueError):  # one in C may not say what it takes
+            inspect.signature(imported).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"expected a Dataset, or what makes one without arguments, got {text}: {error}"
+        ) from error
+    return imported()
 
 
 def _plain(value: object) -> object:

@@ -257,6 +257,7 @@ def pack_to(
     url: str, split: str | None, run: Callable[[str], PackReport], options: RemoteOptions
 ) -> PackReport:
     """Call ``run`` with a local path, and upload the stores that it writes there to ``url``."""
+    RemoteUrl(url).refuse_query()
     system, path = file_system(url, options)
     parts = list(zip(_split.paths(url, split), _split.paths(path, split), strict=True))
     with contextlib.ExitStack() as ends:
@@ -265,7 +266,7 @@ def pack_to(
             turns[part_url] = Turn(part_url)
             ends.callback(turns[part_url].end)
         report = _pack_and_upload(url, parts, run, options, system, path, turns[url].folder)
-    remote = os.path.dirname(url)
+    remote = os.path.dirname(RemoteUrl(url).shown)
     named = [
         dataclasses.replace(part, path=f"{remote}/{os.path.basename(part.path)}")
         for part in report.parts

@@ -17,6 +17,7 @@ from ..hints import Encoding, JointKind
 from ..storage import ENCODED
 from ..storage._local import is_url
 from ..storage.base import LeftOut
+from ..storage.remote.urls import RemoteUrl
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -126,7 +127,7 @@ class PackSource(abc.ABC):
     def name(self) -> str:
         """What a store notes as its source: without the folders of this machine above it."""
         return ", ".join(
-            path if is_url(path) else os.path.basename(os.path.normpath(path))
+            RemoteUrl(path).shown if is_url(path) else os.path.basename(os.path.normpath(path))
             for path in self.paths()
         )
 

@@ -23,12 +23,17 @@ import importlib
 import sys
 from types import ModuleType
 
-from ._printable import printable
+from ._printable import printable, without_credentials
 from ._version import DISTRIBUTION
 
 
 class FastloadError(Exception):
-    """Base of every exception of this package."""
+    """Base of every exception of this package. URLs in messages are without credentials."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(
+            *(without_credentials(one) if isinstance(one, str) else one for one in arguments)
+        )
 
 
 class UsageError(FastloadError, ValueError):
@@ -99,8 +104,8 @@ class DataError(FastloadError):
         record: int | None = None,
         offset: int | None = None,
     ) -> None:
-        self.message = message
-        self.path = path
+        self.message = message = without_credentials(message)
+        self.path = path = None if path is None else without_credentials(path)
         self.record = record
         self.offset = offset
         # Names in the message may come from the data, with control characters for a terminal.

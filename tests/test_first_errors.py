@@ -109,6 +109,15 @@ def test_a_command_over_a_mistyped_path_is_to_be_typed_with_the_right_one(
         assert told.rstrip().splitlines()[-1] == f"type next: {shlex.join(['fastload', *right])}"
 
 
+def test_a_link_to_nothing_is_no_mistyping(tmp_path: Path) -> None:
+    link = tmp_path / "imgs.lmdb"
+    link.symlink_to("gone.lmdb")
+    (tmp_path / "imgs2.lmdb").touch()
+    told = CliRunner().invoke(main, ["verify", str(link)]).stderr
+    assert "it is a link to 'gone.lmdb'\n" in told
+    assert told.rstrip().splitlines()[-1] == f"type next: ls -l {link}"
+
+
 def test_no_command_is_suggested_that_has_a_store_twice(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

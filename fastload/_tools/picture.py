@@ -18,6 +18,7 @@ _FORMATS = {
     ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP",
     ".tif": "TIFF", ".tiff": "TIFF", ".gif": "GIF",
 }  # fmt: skip
+_SIDES = {"JPEG": 65_500, "WEBP": 16_383, "GIF": 65_535}  # pixels at most, where there is a limit
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
@@ -63,5 +64,11 @@ def write(image: Image.Image, at: tuple[int, int], text: str, width: int) -> Non
 def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
     """Write ``image`` to ``path``, completely or not at all. Raises what ``format_of`` raises."""
     kind = format_of(path)
+    most = _SIDES.get(kind)
+    if most is not None and max(image.size) > most:
+        raise UsageError(
+            f"{os.fspath(path)!r}: expected sides of at most {most} pixels in {kind}, got "
+            f"{image.width}x{image.height}: choose a .png, or show fewer"
+        )
     with whole_file(path) as file:
         image.save(file, kind)

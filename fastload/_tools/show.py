@@ -35,6 +35,7 @@ from .picture import label_text
 if TYPE_CHECKING:
     from PIL import Image
 
+_MOST = 10_000  # pictures; some gigabytes if each is as large as one may be
 _MAX_SIDE = 512  # pixels; a larger picture is scaled down
 _GAP = 4  # white pixels around each picture
 _LEAST = 48  # pixels of a column, so that its name has room
@@ -127,6 +128,10 @@ def show(
     if isinstance(opened, PackedDataset):
         opened = copy_with(opened)  # a copy, so that the caller's epoch does not change
     indices = _indices(samples, opened)
+    if len(indices) * views > _MOST:
+        raise UsageError(
+            f"samples, views: expected at most {_MOST} pictures, got {len(indices)} x {views}"
+        )
     # The dataset inside a Subset is not copied, so its epoch is restored afterwards.
     before = [(one, one._epoch.clone()) for one in nested(opened) if isinstance(one, PackedDataset)]
     try:

@@ -293,6 +293,15 @@ def little(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
 
 
+def _odd(labels: object) -> str:
+    """The first of the labels that is no number, for a message."""
+    each = labels if isinstance(labels, Sequence) and not isinstance(labels, str) else [labels]
+    return next(
+        (f"{label!r:.60}" for label in each if np.asarray(label).dtype.kind not in "biuf"),
+        f"{np.asarray(each[0]).ndim}-dimensional arrays" if len(each) else "none",
+    )
+
+
 def label_column(labels: object) -> np.ndarray:
     """Labels as stores hold them: int64, float32 or float64, of shape (n,) or (n, k)."""
     try:
@@ -306,8 +315,8 @@ def label_column(labels: object) -> np.ndarray:
         array = array.astype(np.int64)
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
         raise UsageError(
-            "expected labels that are numbers or equally long lists of numbers, got "
-            f"{array.dtype} of shape {array.shape}"
+            "expected labels that are numbers below 2**63 or equally long lists of such, got "
+            f"{_odd(labels)}: put other values into a field, and names into classes="
         )
     large = array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max
     if array.dtype.kind == "f" and isinstance(labels, list):  # NumPy makes floats of large ints

@@ -12,9 +12,11 @@ from ..errors import type_next
 def nothing_at(path: str) -> str:
     """The end of a message about ``path``, at which there is nothing.
 
-    It names what lies in the same folder and is called almost the same; else it shows the nearest
-    folder that exists.
+    It names where a link leads, or what lies in the same folder and is called almost the same; else
+    it shows the nearest folder that exists.
     """
+    if os.path.islink(path):
+        return f": it is a link to {os.readlink(path)!r}{type_next(f'ls -l {shlex.quote(path)}')}"
     alike = nearest(path)
     if alike is not None:
         return f": did you mean {alike!r}?{type_next(f'fastload info {shlex.quote(alike)}')}"
@@ -25,7 +27,12 @@ def nothing_at(path: str) -> str:
 
 
 def nearest(path: str) -> str | None:
-    """What lies in the same folder and is called almost the same as ``path``; None: nothing."""
+    """What lies in the same folder and is called almost the same as ``path``; None: nothing.
+
+    None of a link, which is no mistyping.
+    """
+    if os.path.islink(path):
+        return None
     parent, name = os.path.split(os.path.abspath(path))
     near = _most_alike(name, _names(parent))
     return None if near is None else os.path.join(parent, near)

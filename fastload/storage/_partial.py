@@ -185,7 +185,7 @@ class Partial:
     def _discard_empty(self) -> None:
         """Delete the folder if it holds no data."""
         if not set(os.listdir(self.folder)) - {*_OWN, _RENAMES}:
-            shutil.rmtree(self.folder)
+            self._delete()
 
     def file(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -279,8 +279,25 @@ class Partial:
         """Release the partial; it stays for a resume unless ``remove``."""
         self._journal.close()
         if remove:
-            shutil.rmtree(self.folder)
+            self._delete()
         self._release()
+
+    def _delete(self) -> None:
+        """Delete the folder: what says whose it is after the data, and the lock at the end.
+
+        So a run that is killed here leaves what the next one deletes, and no other process begins
+        before the lock is gone. One that begins then puts its own there, or deletes the folder.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self.clear()
+        for name in ("journal", "settings.json", "lock"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.file(name))
+        try:
+            os.rmdir(self.folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def clear_finished(path: str, *, mark: str) -> None:

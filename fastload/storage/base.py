@@ -97,6 +97,8 @@ class Record:
         fields: name -> value, the same names in every record. A number or an array (of one dtype
             and shape in all records) is stored in a column, bytes and str unchanged, anything else
             as JSON.
+
+    Raises UsageError if ``data`` are no bytes, or the size is none.
     """
 
     data: bytes
@@ -106,6 +108,16 @@ class Record:
     height: int
     kind: int = ENCODED
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, (bytes, bytearray, memoryview)):
+            raise UsageError(
+                f"record {self.key!r}: expected bytes as data, such as those of an image file, got "
+                f"{type(self.data).__name__}"
+            )
+        for name, value in (("width", self.width), ("height", self.height)):
+            if not isinstance(value, (int, np.integer)) or not 0 <= value < 1 << 31:
+                raise UsageError(f"record {self.key!r}: expected a {name} in pixels, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ import array_datasets
 import fastload
 from fastload import FastLoader, UsageError, pack
 from fastload._sources.packed import augmentation_of
+from fastload._tools import picture
 from fastload.cli import main
 from fastload.storage import Record
 
@@ -190,6 +191,18 @@ def test_what_cannot_be_is_said(
     done = run(photos, *arguments)
     assert done.exit_code == status, done.output
     assert message in done.output
+
+
+def test_what_makes_no_picture_is_said_before_anything_is_written(
+    photos: Path, tmp_path: Path
+) -> None:
+    result = run(photos, "--views", 100_000)
+    assert result.exit_code == 2 and "expected at most 10000 pictures, got 8 x 1" in result.stderr
+    for suffix, most in ((".webp", 16383), (".jpg", 65500), (".gif", 65535)):
+        with pytest.raises(UsageError, match=rf"at most {most} pixels in \w+, got {most + 1}x1: "):
+            picture.save(Image.new("L", (most + 1, 1)), tmp_path / f"a{suffix}")
+        picture.save(Image.new("L", (most, 1)), tmp_path / f"b{suffix}")
+    assert not list(tmp_path.glob("[ag]*.*"))
 
 
 def test_a_missing_store_is_said(tmp_path: Path) -> None:

@@ -92,6 +92,18 @@ def test_stores_go_to_a_url_and_come_back(
     assert os.listdir(staging) == []
 
 
+def test_credentials_are_in_no_store_and_no_report(
+    memory: Any, images: Path, tmp_path: Path, staging: Path
+) -> None:
+    url = "memory://me:hunter2@bucket/x.tar"
+    assert pack(images, url).parts[0].path == "memory://bucket/x.tar"
+    pack(url, tmp_path / "a.lmdb")
+    assert open_store(tmp_path / "a.lmdb").metadata["source"] == "memory://bucket/x.tar"
+    with pytest.raises(UsageError, match=r"'http://h/a\.tar': expected a URL without a query"):
+        pack(images, "http://h/a.tar?token=hunter2")
+    assert os.listdir(staging) == []
+
+
 def test_folders_and_lists_are_fetched(
     memory: Any, images: Path, tmp_path: Path, staging: Path
 ) -> None:

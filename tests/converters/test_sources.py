@@ -634,6 +634,15 @@ def test_any_dataset_is_packed_without_loss(
     assert [int(one.max()) for one in decoded(tmp_path / "a.lmdb")] == list(range(150))
 
 
+def test_a_function_that_needs_arguments_makes_no_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_arguments.py").write_text("def made(folder):\n    return [folder]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match="without arguments, got needs_arguments:made: missing"):
+        pack("needs_arguments:made", tmp_path / "a.lmdb")
+
+
 def test_dataset_of_files_keeps_their_bytes_and_dicts_give_fields(tmp_path: Path) -> None:
     rows = [
         {"image": picture(i, 5, 5), "label": torch.tensor([i, 0.5]), "text": "ü", "n": i}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import multiprocessing
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from fastload._tools.verify import verify
 from fastload.errors import FastloadError, StoreError, UsageError
 from fastload.storage import Record, Writer, open_store, open_writer
+from fastload.storage._partial import clear_finished
 from fastload.storage._read import read_records
 from fastload.storage.stream import StreamWriter
 from storage.formats import CLASSES, pixels, records
@@ -80,6 +82,56 @@ def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: 
     with pytest.raises(UsageError, match=r"cannot be written \(File name too long\): make it"):
         open_writer(tmp_path / f"{'n' * 300}.tar")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("deletions", range(6))
+@pytest.mark.parametrize("name", ["a.lmdb", "a.rec"])
+def test_a_run_that_is_killed_while_it_deletes_its_work_leaves_what_the_next_one_deletes(
+    tmp_path: Path, name: str, deletions: int
+) -> None:
+    def killed() -> None:
+        left = iter(range(deletions))
+        for function in (os.unlink, os.rmdir):
+
+            def last(
+                *arguments: Any, whole: Callable[..., None] = function, **options: Any
+            ) -> None:
+                if os.path.lexists(tmp_path / name) and next(left, None) is None:
+                    os._exit(9)
+                whole(*arguments, **options)
+
+            setattr(os, function.__name__, last)
+        finished(tmp_path, name)
+
+    process = multiprocessing.get_context("fork").Process(target=killed)
+    process.start()
+    process.join()
+    clear_finished(str(tmp_path / name), mark=str(tmp_path / name))
+    assert os.path.exists(tmp_path / name) and not os.path.exists(tmp_path / f"{name}.partial")
+
+
+@pytest.mark.parametrize("other", ["begins", "deletes"])
+def test_a_run_that_has_finished_has_not_failed_because_another_began_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    whole, whole_unlink, order = os.rmdir, os.unlink, []
+
+    def late(path: Any, **options: Any) -> None:
+        monkeypatch.setattr(os, "rmdir", whole)
+        if other == "begins":
+            (tmp_path / "a.tar.partial" / "lock").touch()
+        else:
+            whole(path, **options)
+        whole(path, **options)
+
+    def noted(path: Any, **options: Any) -> None:
+        order.append(os.path.basename(path))
+        whole_unlink(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", late)
+    monkeypatch.setattr(os, "unlink", noted)
+    finished(tmp_path, "a.tar")
+    assert order[-1] == "lock"  # with it, another process may begin
 
 
 @pytest.mark.parametrize("moment", ["lstat", "open", "lockf"])

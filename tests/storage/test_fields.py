@@ -139,7 +139,10 @@ def test_records_that_do_not_fit_together_are_refused(row: Row, tmp_path: Path) 
     ("changes", "message"),
     [
         ([{"label": [1, 2]}, {"label": [1]}], "same number of labels"),
-        ([{"label": "cat"}, {"label": "dog"}], "labels that are numbers"),
+        ([{"label": "cat"}, {"label": "dog"}], r"labels that are numbers .*, got 'cat': put"),
+        ([{"label": 1}, {"label": b"x"}], r"got b'x': put"),
+        ([{"label": 1}, {"label": 1 << 64}], r"below 2\*\*63 .*got 18446744073709551616: put"),
+        ([{"label": np.zeros((2, 2))}], "got 2-dimensional arrays: put"),
         ([{"fields": {"a": 1}}, {"fields": {}}], "expected the fields"),
         ([{"fields": {"a": 1}}, {"fields": {"a": "b"}}], "values of one type"),
         ([{"fields": {"a": np.zeros(2)}}, {"fields": {"a": np.zeros(3)}}], "arrays of one shape"),
@@ -159,6 +162,21 @@ def test_values_that_cannot_be_kept_are_refused(
             writer.append(given)
     finally:
         writer.abort(keep_partial=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "text"}, "expected bytes as data, .* got str"),
+        ({"width": 1 << 40}, "expected a width in pixels, got 1099511627776"),
+        ({"height": -1}, "expected a height in pixels, got -1"),
+        ({"height": None}, "expected a height in pixels, got None"),
+    ],
+)
+def test_a_record_that_cannot_be_one_is_refused(changes: dict[str, Any], message: str) -> None:
+    (record,) = records(1)
+    with pytest.raises(UsageError, match=f"record {record.key!r}: {message}"):
+        dataclasses.replace(record, **changes)
 
 
 def test_columns_of_a_batch_must_be_equally_long(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Drawn(Dataset):
 
 def lightning_epochs(folder, loader, stop, checkpoint=None, every=None):
     """Of each step its epoch, indices and random numbers; ``every``: when checkpoints are made."""
-    import lightning
+    lightning = pytest.importorskip("lightning")
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     seen = []

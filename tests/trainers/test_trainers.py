@@ -100,7 +100,7 @@ def test_a_dataloader_over_a_packed_dataset_decodes_whole_batches(store, monkeyp
 
 def lightning_curve(kind, folder, resume_at=None):
     """Losses of three epochs; with ``resume_at`` stopped after so many steps and resumed."""
-    import lightning
+    lightning = pytest.importorskip("lightning")
 
     losses = []
 
@@ -154,6 +154,7 @@ def test_lightning_has_the_same_curve_and_resumes_in_mid_epoch(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_hugging_faces_trainer_takes_columns_called_as_the_model_calls_them(tmp_path, store):
     datasets = pytest.importorskip("datasets")
+    pytest.importorskip("transformers")
     from transformers import Trainer, TrainingArguments
 
     class Model(torch.nn.Module):
@@ -179,6 +180,7 @@ def test_hugging_faces_trainer_takes_columns_called_as_the_model_calls_them(tmp_
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_hugging_faces_trainer_has_the_same_curve(tmp_path):
+    pytest.importorskip("transformers")
     from transformers import Trainer, TrainingArguments
 
     class Model(torch.nn.Module):
@@ -225,6 +227,7 @@ def test_hugging_faces_trainer_resumes_in_mid_epoch_on_the_fast_path(
     tmp_path, store, shuffle, monkeypatch
 ):
     """With random transforms, of batches too: HF leaves out the batches it has had."""
+    pytest.importorskip("transformers")
     from transformers import Trainer, TrainingArguments
 
     class Model(torch.nn.Module):
@@ -306,6 +309,7 @@ def test_accelerate_decodes_whole_batches_of_a_hugging_face_dataset(photos, monk
 @pytest.mark.filterwarnings("ignore")
 def test_hugging_faces_trainer_has_the_same_curve_on_its_own_dataset(tmp_path, photos):
     """As people write it, by with_transform; as a PackedDataset; and in a loader of ours."""
+    pytest.importorskip("transformers")
     from transformers import Trainer, TrainingArguments
 
     class Model(torch.nn.Module):
@@ -365,7 +369,7 @@ def test_hugging_faces_trainer_has_the_same_curve_on_its_own_dataset(tmp_path, p
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_that_persist_end_with_lightnings_fit(kind):
-    import lightning
+    lightning = pytest.importorskip("lightning")
 
     class Model(lightning.LightningModule):
         def __init__(self):

@@ -78,6 +78,7 @@ def resumed(make, features, folder, **arguments):
 
 @pytest.mark.long
 def test_lightning_has_the_same_curve_and_resumes_in_mid_epoch(tmp_path):
+    pytest.importorskip("lightning")
     parts = torchrun(
         TRAINING
         + LIGHTNING
@@ -102,6 +103,7 @@ report([theirs.losses, ours.losses, again, ours.seen, type(loader).__name__])
 
 @pytest.mark.long
 def test_lightning_stays_on_the_fast_path_and_resumes_with_random_transforms(tmp_path, store):
+    pytest.importorskip("lightning")
     parts = torchrun(
         TRAINING
         + LIGHTNING
@@ -298,6 +300,7 @@ torch.distributed.destroy_process_group()
 
 @pytest.mark.long
 def test_lightning_divides_a_mix_by_whole_batches_and_resumes_it(tmp_path):
+    pytest.importorskip("lightning")
     parts = torchrun(
         TRAINING
         + LIGHTNING
@@ -340,6 +343,7 @@ report([whole, model.losses, again, model.seen, theirs.seen, type(loader).__name
 
 @pytest.mark.long
 def test_lightning_takes_whole_batches_of_groups_and_resumes_them(tmp_path):
+    pytest.importorskip("lightning")
     parts = torchrun(
         TRAINING
         + LIGHTNING

@@ -10,6 +10,7 @@ need too much memory, or more time than is left, are left out.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import statistics
 import time
@@ -81,7 +82,7 @@ def autotune(
     """
     if batch_size is not None and fix_batch_size is not None:
         raise UsageError("batch_size and fix_batch_size: expected at most one of them, got both")
-    if not isinstance(budget_s, (int, float)) or budget_s <= 0:
+    if not isinstance(budget_s, (int, float)) or not 0 < budget_s < math.inf:
         raise UsageError(f"budget_s: expected seconds above 0, got {budget_s!r}")
     if memory_limit is not None and not isinstance(memory_limit, int):
         raise UsageError(f"memory_limit: expected a number of bytes, got {memory_limit!r}")

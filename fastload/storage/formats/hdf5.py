@@ -337,9 +337,9 @@ def _opened(path: str) -> Iterator[h5py.File]:
     h5py = _library()
     if not os.path.exists(path):
         raise StoreNotFoundError("expected an HDF5 file, found nothing", path=path)
+    os.close(open_regular(path))  # the library would wait for the writer of a pipe
     with _fork_lock():
         try:
-            os.close(open_regular(path))  # the library would wait for the writer of a pipe
             file = h5py.File(path, "r", locking=False, rdcc_nbytes=_CACHE_NBYTES)
         except OSError as error:
             raise StoreError(

@@ -52,7 +52,7 @@ _NAMES = {
 def read_n5(path: str) -> Table:
     """The table of an N5 folder with a dataset of images, or of a dataset that is one."""
     if not os.path.isdir(path):
-        raise StoreNotFoundError("expected an N5 folder, found nothing", path=path)
+        raise StoreNotFoundError("expected an N5 folder, found none", path=path)
     attributes = read_json(os.path.join(path, "attributes.json")) or {}
 
     def has(name: str) -> bool:

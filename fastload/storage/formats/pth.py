@@ -106,18 +106,16 @@ class PthFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.mapped = MappedColumns(path)
-        try:
-            with (
-                open(path, "rb", opener=open_regular) as file,
-                zipfile.ZipFile(file) as archive,
-            ):
-                self._entries = {info.filename: info for info in archive.infolist()}
-        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            raise StoreError(
-                f"expected a zip archive as torch.save writes it, found another file ({error}): "
-                "it was truncated, or saved by a torch before 1.6",
-                path=path,
-            ) from error
+        with open(path, "rb", opener=open_regular) as file:
+            try:
+                with zipfile.ZipFile(file) as archive:
+                    self._entries = {info.filename: info for info in archive.infolist()}
+            except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+                raise StoreError(
+                    f"expected a zip archive as torch.save writes it, found another file ({error})"
+                    ": it was truncated, or saved by a torch before 1.6",
+                    path=path,
+                ) from error
         roots = [name.rpartition("/")[0] for name in self._entries if name.endswith("/data.pkl")]
         if len(roots) != 1:
             raise StoreError("expected one data.pkl, as torch.save writes it, in the zip archive",

@@ -53,7 +53,7 @@ _CRC32C = {"name": "crc32c"}
 def read_zarr(path: str) -> Table:
     """The table of a Zarr folder with an array of images, or of an array that is one."""
     if not os.path.isdir(path):
-        raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
+        raise StoreNotFoundError("expected a Zarr folder, found none", path=path)
     root = read_json(os.path.join(path, "zarr.json")) or {}
     attributes = root.get("attributes") or {}
     if not isinstance(attributes, dict):

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import obstore
 from obstore.exceptions import (
@@ -118,10 +118,9 @@ def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
 
 
 def _root(url: RemoteUrl) -> str:
-    parts = urlsplit(url.text)
-    if not parts.netloc:
+    if not url.root:
         raise UsageError(f"{url.shown!r}: expected SCHEME://BUCKET/PATH or SCHEME://HOST/PATH")
-    return f"{parts.scheme}://{parts.netloc}"
+    return url.root
 
 
 def _tag(meta: Mapping[str, Any], url: RemoteUrl) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._base import byte_sizes
 from ...errors import UsageError
+from .._local import local_path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class RemoteOptions:
     def folder(self) -> str:
         """The cache's folder, absolute."""
         if self.cache_dir is not None:
-            return os.path.abspath(os.path.expanduser(os.fspath(self.cache_dir)))
+            return local_path(self.cache_dir)
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         return os.path.join(base, "fastload")
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import UsageError, install, needed
+from ...errors import install, needed
 from .urls import RemoteUrl
 
 OBSTORE = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https")
@@ -65,11 +65,7 @@ class Service(abc.ABC):
 
 def service_of(url: RemoteUrl, options: Mapping[str, Any]) -> Service:
     """What sends requests for ``url``."""
-    if url.scheme in OBSTORE and url.query:
-        raise UsageError(
-            f"{url.shown!r}: expected a URL without a query, because its parts and its sidecar "
-            "are read too; give the credentials in storage_options, or fetch the file first"
-        )
+    url.refuse_query()
     name = "obstore" if url.scheme in OBSTORE else "fsspec"
     module = needed(
         f"{__package__}.{name}_service", f"{url.scheme}:// needs {name}: {install('remote')}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from urllib.parse import urlsplit
 
-_USER = re.compile(r"(?<=://)[^/@]*@")
+from ..._printable import USER, without_credentials
+from ...errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RemoteUrl:
     @property
     def shown(self) -> str:
         """The URL without credentials, for messages and names."""
-        return _USER.sub("", self.text).split("?", 1)[0].split("#", 1)[0]
+        return without_credentials(self.text).split("?", 1)[0].split("#", 1)[0]
 
     @property
     def scheme(self) -> str:
@@ -33,14 +33,30 @@ class RemoteUrl:
         return self.text.split("://", 1)[0].lower()
 
     @property
+    def root(self) -> str:
+        """Scheme and bucket, or host, with what it may hold of credentials; "": none is named."""
+        host = re.split("[/?#]", self.text.partition("://")[2], maxsplit=1)[0]
+        return f"{self.scheme}://{host}" if host else ""
+
+    @property
     def query(self) -> str:
         """What follows a question mark; it may hold a signature."""
-        return urlsplit(self.text).query if self.scheme in ("http", "https") else ""
+        if self.scheme not in ("http", "https"):
+            return ""
+        return self.text.split("#", 1)[0].partition("?")[2]
 
     @property
     def name(self) -> str:
         """The last part of the path."""
         return self.shown.rstrip("/").rsplit("/", 1)[-1]
+
+    def refuse_query(self) -> None:
+        if self.query:
+            raise UsageError(
+                f"{self.shown!r}: expected a URL without a query, because its parts and its "
+                "sidecar have URLs, too; give the credentials in storage_options, or use a local "
+                "file"
+            )
 
     def suffixed(self, suffix: str) -> RemoteUrl:
         return RemoteUrl(self.text.rstrip("/") + suffix)
@@ -51,8 +67,9 @@ class RemoteUrl:
 
 def redacted(text: str, url: RemoteUrl, secrets: tuple[str, ...] = ()) -> str:
     """``text`` of another library's error, on one line, without credentials and ``secrets``."""
-    text = _USER.sub("", " ".join(text.split())).split(" Debug source:")[0]  # obstore's
-    for secret in (url.query, *secrets):
+    text = " ".join(text.split()).split(" Debug source:")[0]  # obstore's
+    user = "".join(USER.findall(url.text)).rstrip("@")
+    for secret in (user, user.partition(":")[2], url.query, *secrets):
         if len(secret) >= 4:  # shorter values are "true", "1" or a region's part
             text = text.replace(secret, "***")
-    return re.sub(r"\?[^\s\"')]*", "", text)
+    return re.sub(r"\?[^\s\"')]*", "", without_credentials(text))

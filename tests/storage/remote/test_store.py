@@ -18,9 +18,11 @@ import pytest
 
 import fastload.storage.remote.store as store_module
 from fastload import StoreError, StoreNotFoundError, UsageError, info, pack, verify
+from fastload.errors import FastloadError, MissingDependencyError
 from fastload.storage import Store, open_store, open_writer
 from fastload.storage.remote.blocks import CELL
 from fastload.storage.remote.options import RemoteOptions
+from fastload.storage.remote.urls import RemoteUrl, redacted
 from object_server import Faults, ObjectServer
 from storage.test_recordio import with_magic
 
@@ -233,6 +235,43 @@ def test_no_credentials_in_messages_names_or_state(
         while one is not None:  # as a traceback shows them
             assert "hunter" not in str(one)
             one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://me:hunt/er2+2@bucket/a@b.lmdb", "s3://bucket/a@b.lmdb"),  # such are keys of S3
+        ("https://me:hunt@er2@host/a.tar", "https://host/a.tar"),
+        ("https://me:hunt?er2@host/a.tar", "https://host/a.tar"),
+        ("https://host:80/a@b.tar?hunter=2", "https://host:80/a@b.tar"),
+        ("http://[::1]:80/a@b.tar", "http://[::1]:80/a@b.tar"),
+    ],
+)
+def test_a_password_with_unusual_characters_is_not_shown(url: str, shown: str) -> None:
+    assert RemoteUrl(url).shown == shown
+
+
+@pytest.mark.parametrize("kind", [UsageError, MissingDependencyError, StoreNotFoundError])
+def test_no_error_shows_the_credentials_of_a_url(kind: type[FastloadError]) -> None:
+    error = kind("got 's3://me:hunt/er2@bucket/a.tar' and 'https://a/b?token=hunter2' (100 %?)")
+    if isinstance(error, StoreNotFoundError):
+        error = error.at(path="https://me:hunter2@host/a.tar?token=hunter2")
+        assert error.path == "https://host/a.tar"
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert "hunt" not in f"{one} {one!r} {vars(one)}"
+        assert str(one).endswith("got 's3://bucket/a.tar' and 'https://a/b' (100 %?)")
+
+
+def test_no_error_of_another_library_shows_the_credentials_of_a_url() -> None:
+    url = RemoteUrl("s3://me:hunter2@bucket/a.tar")
+    said = redacted("Invalid bucket name 'me:hunter2@bucket', key 'hunter2'", url)
+    assert said == "Invalid bucket name '***@bucket', key '***'"
+
+
+@pytest.mark.parametrize("url", ["http://[::1/x.tar", "http://a:99999/x.tar", "http://", "s3:///x"])
+def test_a_url_of_no_place_is_an_error_that_names_it(url: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"{url!r}: ")):
+        open_store(url)
 
 
 def test_a_pickled_store_reads_on_without_asking_again(

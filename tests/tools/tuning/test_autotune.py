@@ -98,6 +98,12 @@ def test_an_empty_folder_is_refused_with_what_to_type(tmp_path: Path) -> None:
         fastload.autotune(tmp_path, budget_s=1)
 
 
+@pytest.mark.parametrize("budget_s", [0, -1, float("nan"), float("inf")])
+def test_a_budget_of_no_time_is_refused(tmp_path: Path, budget_s: float) -> None:
+    with pytest.raises(UsageError, match="budget_s: expected seconds above 0, got"):
+        fastload.autotune(tmp_path, budget_s=budget_s)
+
+
 def test_a_slow_disk_asks_for_more_workers_than_cpus(
     clock: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
