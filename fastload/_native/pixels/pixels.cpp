@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "pixels/internal.h"
+#include "resample/kernels.h"
 
 namespace fastload {
 
