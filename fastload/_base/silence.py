@@ -22,4 +22,5 @@ def silence(message: str = "", category: type[Warning] = Warning) -> Iterator[No
     try:
         yield
     finally:
-        filters.remove(entry)
+        with contextlib.suppress(ValueError):  # somebody has reset them
+            filters.remove(entry)

@@ -11,9 +11,8 @@
 //   right_of(here, behind)           moved down by one: the first of `behind` comes last
 //   scaled(words, factor)            words * factor / 2^15, rounded
 //   green_of(cb, cr)                 (-11277 * cb - 23401 * cr) / 2^15, rounded
-//   store(even, odd, left, rgb)      columns 0 2 4 ... and 1 3 5 ... of three channels, clipped, as pixels;
-//   at
-//                                    least `left` bytes
+//   store(even, odd, left, rgb)      columns 0 2 4 ... and 1 3 5 ... of three channels, clipped, as
+//                                    pixels; at least `left` bytes
 //   gray_row(luma, width, rgb)       as YccToRgb, with kGray
 #pragma once
 
