@@ -400,10 +400,8 @@ class FastLoader(DataLoader[Sample]):
         prepared = self._adapter is not None and accelerate.prepared(self)
         if begin:
             self._exchanged = exchanged()
-        seen = (
-            *(*_arguments(self), *order.values(), self._left_out, prepared),
-            *(self._chosen_workers, self._exchanged),
-        )
+        others = self._left_out, prepared, self._chosen_workers, self._exchanged
+        seen = (*_arguments(self), *order.values(), *others)
         kept = self._kept_config
         if kept is None or not all(map(operator.is_, seen, kept[0])):
             given = dict(zip(ARGUMENTS, seen, strict=False)) | order

@@ -14,9 +14,10 @@ def silence(message: str = "", category: type[Warning] = Warning) -> Iterator[No
     """Ignore warnings of ``category`` whose text begins with ``message``, a regular expression.
 
     Unlike ``warnings.catch_warnings``, which makes Python forget what it has given: a loop would
-    give each of its own warnings once more. And threads may do this at the same time.
+    give each of its own warnings once more. Threads may do this at the same time; what others warn
+    of meanwhile is ignored, too.
     """
-    entry = ("ignore", re.compile(message, re.IGNORECASE) if message else None, category, None, 0)
+    entry = ("ignore", re.compile(message, re.IGNORECASE), category, None, 0)  # as nobody else's
     filters = cast(list[Any], warnings.filters)
     filters.insert(0, entry)
     try:

@@ -25,6 +25,21 @@ __all__ = ["DataLoader", "PlainLoader", "exchanged", "has_own_order", "is_torchs
 _Item = TypeVar("_Item", covariant=True)
 
 
+def is_torchs(function: object) -> bool:
+    """Whether ``function`` is torch's, or fastload's: not what others have put in its place."""
+    module = getattr(function, "__globals__", {}).get("__name__", "")
+    return module.partition(".")[0] in ("torch", __name__.partition(".")[0])
+
+
+def _torchs(function: Any) -> Any:
+    """What others have wrapped, if they say so; Lightning wraps ``__init__`` while it asks a module
+    for its loaders.
+    """
+    while not is_torchs(function) and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
 class PlainLoader(DataLoader[_Item]):
     """A DataLoader that is torch's, even while ``fastload.install`` makes others FastLoaders.
 
@@ -33,8 +48,8 @@ class PlainLoader(DataLoader[_Item]):
     """
 
     if not TYPE_CHECKING:  # mypy would take them for attributes
-        __init__ = DataLoader.__init__
-        _get_iterator = DataLoader._get_iterator
+        __init__ = _torchs(DataLoader.__init__)
+        _get_iterator = _torchs(DataLoader._get_iterator)
 
     def __iter__(self) -> Any:
         if not (self.persistent_workers and self.num_workers > 0):
@@ -51,40 +66,35 @@ class PlainLoader(DataLoader[_Item]):
 
 # What torch's iteration calls. fastload's calls none of it, or with tasks in the place of indices.
 # InfoBatch puts a ``__next__`` of its own there, FKD a ``fetch``, LitData a ``_worker_loop``.
-_CALLED: tuple[tuple[Any, str], ...] = (
-    (DataLoader, "_get_iterator"),
-    (_module._BaseDataLoaderIter, "__next__"),
-    (_module._BaseDataLoaderIter, "_next_index"),
-    (_module._SingleProcessDataLoaderIter, "_next_data"),
-    (_module._MultiProcessingDataLoaderIter, "_next_data"),
-    (_module._MultiProcessingDataLoaderIter, "_get_data"),
-    (_module._MultiProcessingDataLoaderIter, "_process_data"),
-    (_module._MultiProcessingDataLoaderIter, "_try_put_index"),
-    (_worker, "_worker_loop"),
-    (_module._DatasetKind, "create_fetcher"),
-    (_fetch._MapDatasetFetcher, "fetch"),
-    (_fetch._IterableDatasetFetcher, "fetch"),
+_CALLED: tuple[tuple[Any, str, str], ...] = (
+    (_module, "_BaseDataLoaderIter", "__next__"),
+    (_module, "_BaseDataLoaderIter", "_next_index"),
+    (_module, "_SingleProcessDataLoaderIter", "_next_data"),
+    (_module, "_MultiProcessingDataLoaderIter", "_next_data"),
+    (_module, "_MultiProcessingDataLoaderIter", "_get_data"),
+    (_module, "_MultiProcessingDataLoaderIter", "_process_data"),
+    (_module, "_MultiProcessingDataLoaderIter", "_try_put_index"),
+    (_module, "_DatasetKind", "create_fetcher"),
+    (_fetch, "_MapDatasetFetcher", "fetch"),
+    (_fetch, "_IterableDatasetFetcher", "fetch"),
 )
-
-
-def is_torchs(function: object) -> bool:
-    """Whether ``function`` is torch's, or fastload's: not what others have put in its place."""
-    module = getattr(function, "__globals__", {}).get("__name__", "")
-    return module.partition(".")[0] in ("torch", __name__.partition(".")[0])
 
 
 def exchanged() -> str:
     """The name of a function of torch's iteration that other code is in the place of; or ""."""
-    for kind, name in _CALLED:
-        if not is_torchs(getattr(kind, name)):
-            return f"{kind.__name__}.{name}"
-    return ""
+    for module, name, function in _CALLED:
+        kind = getattr(module, name)
+        if kind.__module__ != module.__name__ or not is_torchs(getattr(kind, function)):
+            return f"{name}.{function}"
+    if not is_torchs(_worker._worker_loop):
+        return f"{_worker.__name__}._worker_loop"
+    for name in ("__init__", "_get_iterator"):
+        if not is_torchs(getattr(PlainLoader, name)):
+            return f"DataLoader.{name}"
+    return "" if is_torchs(DataLoader._get_iterator) else "DataLoader._get_iterator"
 
 
 def has_own_order(loader: object) -> bool:
-    """Whether the class of ``loader`` says itself what torch's iterators draw indices from."""
-    kind: Any = type(loader)
-    return not (
-        kind._index_sampler is DataLoader._index_sampler
-        and kind._auto_collation is DataLoader._auto_collation
-    )
+    """Whether other code than torch's says what torch's iterators draw indices from."""
+    properties = (getattr(type(loader), name) for name in ("_index_sampler", "_auto_collation"))
+    return not all(is_torchs(getattr(one, "fget", None)) for one in properties)

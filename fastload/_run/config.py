@@ -42,7 +42,7 @@ from ..hints import (
 )
 from . import shard
 from .bad_samples import policy
-from .order import Division, Order, grouped, order_of
+from .order import Division, Order, OwnOrder, grouped, order_of
 from .shard import Shard, ShardBy
 
 if TYPE_CHECKING:
@@ -269,10 +269,15 @@ class LoaderConfig:
 
         What was asked of fastload itself counts more: torch's iterator would do nothing of it.
         """
-        ours = any(getattr(self, name) != default for name, default in _OURS_BY_DEFAULT.items())
-        if not self.exchanged or (ours and not registry.is_torch(self.engine)):
+        if not self.exchanged or (self._asks_for_ours and not registry.is_torch(self.engine)):
             return ""
         return f"{self.exchanged} is not torch's own code, and only torch's iterator calls it"
+
+    @property
+    def _asks_for_ours(self) -> bool:
+        given = [(getattr(self, name), default) for name, default in _OURS_BY_DEFAULT.items()]
+        # batch_by may be an array, which compares element by element
+        return any(type(one) is not type(default) or one != default for one, default in given)
 
     @property
     def eager(self) -> str:
@@ -352,8 +357,8 @@ class LoaderConfig:
         while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
             batches = batches.batch_sampler  # accelerate wraps batch samplers
         sampler: Sampler[Any] | Iterable[Any] | None = getattr(batches, "sampler", self.sampler)
-        while isinstance(sampler, BatchSampler):  # timm and ultralytics wrap torch's
-            sampler = sampler.sampler
+        while isinstance(sampler, (BatchSampler, OwnOrder)):  # timm and ultralytics wrap torch's
+            sampler = sampler.inner if isinstance(sampler, OwnOrder) else sampler.sampler
         return sampler
 
     @functools.cached_property

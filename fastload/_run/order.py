@@ -313,6 +313,33 @@ class Ascending(KnownOrder):
         return np.arange(len(self.data_source), dtype=np.int64)
 
 
+class OwnOrder:
+    """What the class of a loader says that indices are drawn from. As in torch, it is asked when an
+    epoch begins, which the loader's samplers are told before.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader._index_sampler)
+
+    def __len__(self) -> int:
+        return len(self._loader._index_sampler)
+
+    @property
+    def inner(self) -> Any:
+        """The sampler, or batch sampler, that the loader has."""
+        loader = self._loader
+        return loader.batch_sampler if loader._auto_collation else loader.sampler
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of ``inner``, such as its epoch."""
+        if name.startswith("_"):  # Python asks for some before there is a loader
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
 def order_of(sampler: object) -> Order:
     """The order that ``sampler`` gives."""
     if isinstance(sampler, Order):

@@ -11,7 +11,7 @@ from .._base.torch_loader import has_own_order
 from .._sources.mix import MixDataset
 from ..errors import UsageError
 from .config import LoaderConfig
-from .order import EpochSampler, InOrder, SeededSampler, windowed
+from .order import EpochSampler, InOrder, OwnOrder, SeededSampler, windowed
 
 if TYPE_CHECKING:
     from .bucket_sampler import BucketSampler
@@ -85,8 +85,9 @@ class MadeWith(NamedTuple):
         sampler, batches = loader.sampler, loader.batch_sampler
         size, drop_last = loader.batch_size, loader.drop_last
         same = batches is self.batch_sampler
-        if has_own_order(loader):
-            drawn = loader._index_sampler
+        own_order = has_own_order(loader)
+        if own_order:
+            drawn = OwnOrder(loader)
             sampler, batches = (None, drawn) if loader._auto_collation else (drawn, None)
             size, drop_last, same = None, False, False
         elif type(batches) is BatchSampler and size is not None:
@@ -99,9 +100,14 @@ class MadeWith(NamedTuple):
         elif not same and not isinstance(loader.dataset, IterableDataset):
             sampler, size, drop_last = None, None, False  # as if it had been given
         if self.own and not same and loader.shard:
+            other = (
+                f"{type(loader).__name__}._index_sampler makes another"
+                if own_order
+                else "its sampler or batch_sampler was replaced by a "
+                f"{type(batches or sampler).__name__} after it was made"
+            )
             raise UsageError(
-                "shard divides the order that the loader makes, and its sampler or batch_sampler "
-                f"was replaced by a {type(batches or sampler).__name__} after it was made: use "
+                f"shard divides the order that the loader makes, and {other}: use "
                 "shard=False with a DistributedSampler"
             )
         return {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 from torch.utils.data import dataloader as torchs
 from torch.utils.data._utils import collate, fetch, worker
+from torch.utils.data.distributed import DistributedSampler
 
 from batches import EVAL
 from fastload import FastLoader, PackedDataset, patched
@@ -239,3 +243,117 @@ def test_such_a_subclass_orders_what_an_engine_reads_and_resumes(store, derive):
     resumed = made(FastLoader)
     resumed.load_state_dict(state)
     assert_same(list(resumed), expected[1:])
+
+
+@pytest.mark.parametrize("given", [{"shuffle": True}, {"shuffle": True, "seed": 1}])
+@pytest.mark.parametrize("derive", [not_collated, later_batches])
+def test_such_a_subclass_shuffles_each_epoch_anew_and_resumes(derive, given):
+    def made(parent=FastLoader, **given):
+        torch.manual_seed(3)
+        return derive(parent)(Numbers(), 2, **given)
+
+    if "seed" in given:
+        plain = FastLoader(Numbers(), None if derive is not_collated else 2, **given)
+        left_out = 0 if derive is not_collated else 2
+        expected = [list(plain)[left_out:], list(plain)[left_out:]]
+    else:
+        loader = made(DataLoader, **given)
+        expected = [list(loader), list(loader)]
+    loader = made(**given)
+    loader.explain()
+    loader.stats()
+    assert_same([list(loader), list(loader)], expected)
+    loader = made(**given)
+    begun = iter(loader)
+    next(begun)
+    state = loader.state_dict()
+    resumed = made(**given)
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), list(begun))
+    if "seed" in given:
+        loader = made(**given)
+        loader.set_epoch(1)
+        assert_same(list(loader), expected[1])
+
+
+@pytest.mark.parametrize("derive", [other_batches, later_batches])
+def test_a_distributed_sampler_of_such_a_subclass_is_told_the_epoch(derive):
+    def outcome(parent):
+        sampler = DistributedSampler(Numbers(), 1, 0, seed=3)
+        loader = derive(parent)(Numbers(), 2, sampler=sampler)
+        chosen = loader.set_epoch if parent is FastLoader else sampler.set_epoch
+        epochs = []
+        for epoch in range(3):
+            chosen(epoch)
+            epochs.append(list(loader))
+        return epochs
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+def test_an_order_of_its_own_is_named_where_it_cannot_be_divided():
+    with pytest.raises(UsageError, match=r"Other\._index_sampler makes another: use shard=False"):
+        iter(other_batches(FastLoader)(Numbers(), 2, shard=(0, 2)))
+
+
+# --- whole classes, properties of DataLoader, and what was there before fastload ------------------
+
+
+class Theirs:
+    def fetch(self, indices):
+        return "theirs", super().fetch(indices)
+
+    def _next_data(self):
+        return "theirs", super()._next_data()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (fetch, "_MapDatasetFetcher"),
+        (torchs, "_SingleProcessDataLoaderIter"),
+        (torchs, "_MultiProcessingDataLoaderIter"),
+    ],
+)
+def test_a_class_in_the_place_of_torchs_is_used(monkeypatch, module, name, workers):
+    replacement = type(name, (Theirs, getattr(module, name)), {})
+    monkeypatch.setattr(module, name, replacement)
+
+    def outcome(kind):
+        return list(kind(Numbers(), 3, num_workers=workers))
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+def test_an_order_in_the_place_of_torchs_is_used(monkeypatch):
+    monkeypatch.setattr(DataLoader, "_index_sampler", property(lambda loader: [[3, 1], [2]]))
+    assert_same(list(FastLoader(Numbers(), 4)), list(DataLoader(Numbers(), 4)))
+
+
+EARLIER = """
+import functools, sys
+from torch.utils.data import DataLoader
+
+init = DataLoader.__init__
+
+def theirs(self, *given, collate_fn=None, **options):
+    init(self, *given, collate_fn=lambda samples: ("theirs", samples), **options)
+
+DataLoader.__init__ = functools.wraps(init)(theirs) if sys.argv[1] == "named" else theirs
+
+from fastload import FastLoader
+
+for workers in (0, 1):
+    print(list(FastLoader(range(3), 3, num_workers=workers)))
+"""
+
+
+@pytest.mark.parametrize("way", ["named", "unnamed"])
+def test_what_was_wrapped_before_fastload_was_imported_is_called_once(way, tmp_path):
+    script = tmp_path / "earlier.py"
+    script.write_text(EARLIER)
+    done = subprocess.run(
+        [sys.executable, script, way], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[('theirs', [0, 1, 2])]\n" * 2, "")

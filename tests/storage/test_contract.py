@@ -264,7 +264,7 @@ def test_files_and_folder_that_cannot_be_written(made: Path) -> None:
 
 
 def test_nothing_there_is_a_file_not_found_error(made: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="found nothing"):
+    with pytest.raises(FileNotFoundError, match="found no"):
         open_store(made.with_name("missing" + made.suffix))
 
 

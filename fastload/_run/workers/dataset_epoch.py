@@ -87,8 +87,9 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
     """
     choice = resources.choice = resources.choice or Choice()
     choice.measures = config.measures
-    length = _length(config) if choice.waits else 0
-    choice.expect(length, max(1, config.num_workers), anew=_begins_anew(config))
+    anew = _begins_anew(config)
+    length = _length(config) if choice.waits or anew else 0
+    choice.expect(length, max(1, config.num_workers), anew=anew)
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs

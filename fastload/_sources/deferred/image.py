@@ -348,9 +348,10 @@ class DeferredImage(Image, metaclass=StandIn):
     def im(self, im: Any) -> None:
         real = self._made("im")
         real.im = im
-        # Next comes ``image._size = im.size``, as in ImageOps.exif_transpose, and ``real`` cannot
-        # see that.
-        real._size, real._mode = im.size, im.mode
+        if im is not None:
+            # Next comes ``image._size = im.size``, as in ImageOps.exif_transpose, and ``real``
+            # cannot see that. Alone, Pillow keeps the old size, which then fits nothing.
+            real._size, real._mode = im.size, im.mode
         self._adopt()
 
     @property

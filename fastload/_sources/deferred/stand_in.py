@@ -16,6 +16,8 @@ class StandIn(type):
 
     def __init__(cls, *arguments: Any) -> None:
         super().__init__(*arguments)
+        if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            return  # somebody has derived it from one of these
         for name in ("__name__", "__qualname__", "__module__"):
             setattr(cls, name, getattr(cls.stands_for, name))
 

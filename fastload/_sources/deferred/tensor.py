@@ -1118,23 +1118,37 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)) or not tensors:
         return NotImplemented
     first = tensors[0]
+    for tensor in tensors:
+        if not (_unsqueezed(tensor) or _is_pending_batch(tensor) or _has_rows(tensor)):
+            return NotImplemented
+        if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
+            return NotImplemented
     rows: list[Recording | torch.Tensor] = []
     for tensor in tensors:
         if _unsqueezed(tensor):
             rows.append(tensor._memory.recording())
-        elif isinstance(tensor, DeferredBatch) and tensor._real is None:
-            rows += tensor.rows
-        elif type(tensor) is torch.Tensor and tensor.device == _CPU and not tensor.requires_grad:
-            rows += tensor.clone()
         else:
-            return NotImplemented
-        if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
-            return NotImplemented
+            rows += tensor.rows if isinstance(tensor, DeferredBatch) else tensor.clone()
     strides = _joined_strides(
         torch.cat, tuple((tuple(tensor.shape), _strides(tensor)) for tensor in tensors), first.dtype
     )
     joined = (sum(map(len, tensors)), *first.shape[1:])
     return DeferredBatch._of(tuple(rows), joined, first.dtype, strides)
+
+
+def _is_pending_batch(value: object) -> bool:
+    return isinstance(value, DeferredBatch) and value._real is None
+
+
+def _has_rows(tensor: object) -> bool:
+    """Whether it is a tensor with values, of which a batch can take each row."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device == _CPU
+        and tensor.layout is torch.strided
+        and tensor.ndim > 0
+        and not tensor.requires_grad
+    )
 
 
 def _unsqueeze(tensor: Any, dim: Any) -> Any:

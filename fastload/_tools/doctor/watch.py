@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import RandomSampler
 
 from ..._base.nested import tensors
-from ..._base.torch_loader import DataLoader, PlainLoader
+from ..._base.torch_loader import DataLoader
 from ..._base.trace import batch_length
 from ..._loader import FastLoader
 from ..._run.workers.copy_on_write import object_memory
@@ -96,8 +96,7 @@ class Watch:
     ) -> Callable[[_Loader], Iterator[object]]:
         @functools.wraps(iterate)
         def watched(loader: _Loader) -> Iterator[object]:
-            # called by FastLoader
-            inner = kind is DataLoader and isinstance(loader, (FastLoader, PlainLoader))
+            inner = kind is DataLoader and isinstance(loader, FastLoader)  # called by FastLoader
             if inner or self._over:
                 return iterate(loader)
             return self._batches(loader, iterate(loader), self._places.calling())

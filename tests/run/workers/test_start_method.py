@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import deferred_datasets as shapes
-from fastload._run.workers import choice, start_method
+from fastload import FastLoader
+from fastload._run.workers import choice, dataset_epoch, start_method
 from fastload._run.workers.choice import Choice
 from fastload._run.workers.start_method import is_prepared
 
@@ -176,3 +177,15 @@ def test_a_class_that_only_a_notebook_has_is_named() -> None:
     last = done.stderr.splitlines()[-1]
     assert "imports Numbers in each of them" in last
     assert "multiprocessing_context='fork'" in last
+
+
+def test_an_epoch_that_was_left_early_says_nothing_of_the_next_ones_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FASTLOAD_DEFER", raising=False)
+    monkeypatch.setattr(dataset_epoch, "_begins_anew", lambda config: True)
+    loader: FastLoader[Any] = FastLoader(range(100_000), 2, num_workers=2)  # type: ignore[arg-type]
+    loader._resources.choice = begun = Choice()
+    begun.eagerly.add(10, 50_000_000)
+    begun._seen, begun.begun, begun._made = True, True, 64
+    assert not dataset_epoch._expecting(loader._config(), loader._resources).waits

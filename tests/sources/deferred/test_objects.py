@@ -375,6 +375,26 @@ def test_an_image_that_gets_other_pixels_in_place_has_their_size(
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_class_that_is_derived_from_that_of_an_image_keeps_its_name(photo: Path) -> None:
+    with switch.deferring():
+        kind = type(Image.open(photo))
+
+        class Mine(kind):  # type: ignore[misc, valid-type]
+            pass
+
+    assert (kind.__name__, Mine.__name__, Mine.__module__) == ("JpegImageFile", "Mine", __name__)
+
+
+def test_what_no_batch_can_take_rows_of_is_concatenated_as_ever(photo: Path) -> None:
+    for other in (torch.tensor(1.0), torch.zeros(1, 3, 2, 2).to_sparse()):
+        raised = []
+        for context in (contextlib.nullcontext(), switch.deferring()):
+            with context, pytest.raises((RuntimeError, NotImplementedError)) as error:
+                torch.cat([F.to_tensor(Image.open(photo))[None], other])
+            raised.append((type(error.value), str(error.value)))
+        assert raised[0] == raised[1]
+
+
 def test_a_type_that_is_compared_is_that_of_a_tensor(photo: Path) -> None:
     with switch.deferring():
         value = F.to_tensor(Image.open(photo))
