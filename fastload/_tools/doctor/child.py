@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import multiprocessing.context
 import os
 import runpy
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from ..._base.machine import cpu, memory
 from .counters import SUMS, Counters
@@ -34,6 +36,7 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     profiler = Profiler(places, Path(output).parent)
     watch, counters = Watch(steps, places), Counters(profiler)
     sampler = Sampler(lambda: counters.total("batches"))
+    fork_by_default()
     counters.install()
     watch.install()
     sampler.start()
@@ -73,6 +76,16 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
         _write(seen, output)
     sys.stdout.flush()
     os._exit(0)  # skips the script's exit handlers, because it was interrupted
+
+
+def fork_by_default() -> None:
+    """Fork workers where the script does not say how they start: only forked ones are watched.
+
+    Python 3.14 asks a fork server on Linux. The script may still call ``set_start_method``.
+    """
+    if sys.platform == "linux":
+        default: Any = multiprocessing.context._default_context
+        default._default_context = multiprocessing.get_context("fork")
 
 
 def _write(seen: Observation, output: str) -> None:

@@ -187,6 +187,18 @@ def test_a_script_that_uses_fastloader_already_is_watched(tmp_path: Path) -> Non
     assert (loader.kind, loader.num_workers) == ("FastLoader", 2)
 
 
+def test_workers_are_forked_unless_the_script_says_how_they_start() -> None:
+    asks = "import multiprocessing.context as context\n"
+    asks += "context._default_context._default_context = context._concrete_contexts['spawn']\n"
+    asks += "from fastload._tools.doctor.child import fork_by_default\nfork_by_default()\n"
+    asks += "print(context._default_context.get_start_method(allow_none=True))\n"
+    asks += "{}print(context._default_context.get_start_method())"
+    for chosen in ("fork", "spawn"):
+        says = "" if chosen == "fork" else "context._default_context.set_start_method('spawn')\n"
+        made = warm.run(["-c", asks.format(says)], check=True)
+        assert made.stdout == f"None\n{chosen}\n"
+
+
 def test_loaders_with_a_batch_sampler_and_optimisers_that_count_are_seen_as_they_are(
     tmp_path: Path,
 ) -> None:
