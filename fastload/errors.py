@@ -23,7 +23,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from ._printable import printable, without_credentials
+from ._printable import URL, printable, without_credentials
 from ._version import DISTRIBUTION
 
 
@@ -91,7 +91,7 @@ class DataError(FastloadError):
     """An error in the data.
 
     Attributes:
-        path: file that holds the data, or None without a file.
+        path: file that holds the data, or its URL without credentials; None without a file.
         record: index of the record in its store, or None.
         offset: byte offset of the record in ``path``, or None.
     """
@@ -105,7 +105,7 @@ class DataError(FastloadError):
         offset: int | None = None,
     ) -> None:
         self.message = message = without_credentials(message)
-        self.path = path = None if path is None else without_credentials(path)
+        self.path = path = without_credentials(path) if path and URL.match(path) else path
         self.record = record
         self.offset = offset
         # Names in the message may come from the data, with control characters for a terminal.

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import numbers
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
@@ -294,12 +295,10 @@ def little(array: np.ndarray) -> np.ndarray:
 
 
 def _odd(labels: object) -> str:
-    """The first of the labels that is no number, for a message."""
-    each = labels if isinstance(labels, Sequence) and not isinstance(labels, str) else [labels]
-    return next(
-        (f"{label!r:.60}" for label in each if np.asarray(label).dtype.kind not in "biuf"),
-        f"{np.asarray(each[0]).ndim}-dimensional arrays" if len(each) else "none",
-    )
+    """The first label that is no number, for a message; there may be none, but too many axes."""
+    array = np.asarray(labels, object)
+    odd = (x for x in array.flat if np.ndim(x) or np.asarray(x).dtype.kind not in "biuf")
+    return next(map(reprlib.repr, odd), f"an array of shape {array.shape}")
 
 
 def label_column(labels: object) -> np.ndarray:
@@ -316,7 +315,7 @@ def label_column(labels: object) -> np.ndarray:
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
         raise UsageError(
             "expected labels that are numbers below 2**63 or equally long lists of such, got "
-            f"{_odd(labels)}: put other values into a field, and names into classes="
+            f"{_odd(labels)}: give the index of a name in classes=; put other values in a field"
         )
     large = array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max
     if array.dtype.kind == "f" and isinstance(labels, list):  # NumPy makes floats of large ints

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 
+from .._printable import URL
 from ..errors import UsageError
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def is_url(path: object) -> bool:
-    return isinstance(path, str) and _URL.match(path) is not None
+    return isinstance(path, str) and URL.match(path) is not None
 
 
 def local_path(path: str | os.PathLike[str]) -> str:

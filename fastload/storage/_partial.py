@@ -191,13 +191,11 @@ class Partial:
         return os.path.join(self.folder, name)
 
     def clear(self, keep: Collection[str] = ()) -> None:
-        """Delete the data in the partial, except the names in ``keep``."""
+        """Delete the data in the partial, except the names in ``keep``; some may be gone."""
         for name in {*os.listdir(self.folder)} - _OWN - {*keep}:
             path = self.file(name)
-            if os.path.isdir(path):
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
     def keep(self, records: int) -> None:
         """Truncate the journal to the first ``records`` records, which are those of the data."""
@@ -278,17 +276,21 @@ class Partial:
     def close(self, *, remove: bool = False) -> None:
         """Release the partial; it stays for a resume unless ``remove``."""
         self._journal.close()
-        if remove:
-            self._delete()
-        self._release()
+        try:
+            if remove:
+                self._delete()
+        finally:
+            self._release()
 
     def _delete(self) -> None:
         """Delete the folder: what says whose it is after the data, and the lock at the end.
 
-        So a run that is killed here leaves what the next one deletes, and no other process begins
-        before the lock is gone. One that begins then puts its own there, or deletes the folder.
+        So a run that is killed here leaves what the next one deletes if the store exists. If it
+        gave up, the next one resumes what is left, or says that data are missing and which folder
+        to delete. No other process begins before the lock is gone. One that begins then puts its
+        own there, or deletes the folder.
         """
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # the folder itself
             self.clear()
         for name in ("journal", "settings.json", "lock"):
             with contextlib.suppress(FileNotFoundError):

@@ -88,7 +88,8 @@ class Record:
     """One record on its way into a store.
 
     Attributes:
-        data: encoded image file, raw pixels, or DCT form, as ``kind`` says.
+        data: encoded image file, raw pixels, or DCT form, as ``kind`` says: bytes, a memoryview, or
+            a contiguous uint8 array (n,).
         label: class index, another number, several numbers (the same count in every record), or
             None in a store without labels.
         key: name of the sample, unique in the store: the path below the source folder, with "/".
@@ -110,13 +111,19 @@ class Record:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.data, (bytes, bytearray, memoryview)):
+        try:
+            view = memoryview(self.data)
+            one_by_one = view.c_contiguous and view.itemsize == view.ndim == 1
+        except (TypeError, ValueError):
+            one_by_one = False
+        if not one_by_one:
             raise UsageError(
-                f"record {self.key!r}: expected bytes as data, such as those of an image file, got "
-                f"{type(self.data).__name__}"
+                f"record {self.key!r}: expected bytes as data, or a contiguous uint8 array (n,), "
+                f"such as those of an image file, got {type(self.data).__name__}"
             )
         for name, value in (("width", self.width), ("height", self.height)):
-            if not isinstance(value, (int, np.integer)) or not 0 <= value < 1 << 31:
+            number = isinstance(value, (int, float, np.integer, np.floating))
+            if isinstance(value, bool) or not (number and 0 <= value < 1 << 31 and value % 1 == 0):
                 raise UsageError(f"record {self.key!r}: expected a {name} in pixels, got {value!r}")
 
 

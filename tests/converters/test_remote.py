@@ -95,6 +95,7 @@ def test_stores_go_to_a_url_and_come_back(
 def test_credentials_are_in_no_store_and_no_report(
     memory: Any, images: Path, tmp_path: Path, staging: Path
 ) -> None:
+    assert pack(images, "memory://bucket/a?b/x.tar").parts[0].path == "memory://bucket/a?b/x.tar"
     url = "memory://me:hunter2@bucket/x.tar"
     assert pack(images, url).parts[0].path == "memory://bucket/x.tar"
     pack(url, tmp_path / "a.lmdb")
@@ -271,30 +272,31 @@ def test_storage_options_are_for_the_source_or_else_the_destination(
         pack(images, tmp_path / "c.lmdb", storage_options={})
 
 
+@pytest.mark.parametrize("name", ["a.lmdb", "a#1.lmdb"])
 def test_a_store_in_s3_is_packed_with_the_options_of_the_loader(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "served" / "bucket").mkdir(parents=True)
-    pack(images, tmp_path / "served" / "bucket" / "a.lmdb")
+    pack(images, tmp_path / "served" / "bucket" / name)
     server = ObjectServer(tmp_path / "served")
     options = {"endpoint": server.url, "region": "us-east-1", "skip_signature": True}
     try:
-        pack("s3://bucket/a.lmdb", tmp_path / "b.lmdb", storage_options=options)
+        pack(f"s3://bucket/{name}", tmp_path / "b.lmdb", storage_options=options)
         words = [f"--storage-option={name}={value}" for name, value in options.items()]
         for command in (
-            ["info", "s3://bucket/a.lmdb"],
-            ["verify", "-q", "s3://bucket/a.lmdb"],
-            ["unpack", "-q", "s3://bucket/a.lmdb", str(tmp_path / "files")],
-            ["pack", "-q", "s3://bucket/a.lmdb", str(tmp_path / "c.lmdb")],
+            ["info", f"s3://bucket/{name}"],
+            ["verify", "-q", f"s3://bucket/{name}"],
+            ["unpack", "-q", f"s3://bucket/{name}", str(tmp_path / "files")],
+            ["pack", "-q", f"s3://bucket/{name}", str(tmp_path / "c.lmdb")],
         ):
             with pytest.raises(SystemExit) as ended:
                 main([*command, *words])
             assert not ended.value.code
     finally:
         server.close()
-    expected = content(tmp_path / "served" / "bucket" / "a.lmdb")
+    expected = content(tmp_path / "served" / "bucket" / name)
     assert content(tmp_path / "b.lmdb") == content(tmp_path / "c.lmdb") == expected
     assert len(list((tmp_path / "files").rglob("*.jpg"))) == 20
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import multiprocessing
 import os
@@ -85,9 +86,9 @@ def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: 
 
 
 @pytest.mark.parametrize("deletions", range(6))
-@pytest.mark.parametrize("name", ["a.lmdb", "a.rec"])
+@pytest.mark.parametrize(("name", "needed"), [("a.lmdb", 4), ("a.rec", 5)])
 def test_a_run_that_is_killed_while_it_deletes_its_work_leaves_what_the_next_one_deletes(
-    tmp_path: Path, name: str, deletions: int
+    tmp_path: Path, name: str, needed: int, deletions: int
 ) -> None:
     def killed() -> None:
         left = iter(range(deletions))
@@ -106,8 +107,40 @@ def test_a_run_that_is_killed_while_it_deletes_its_work_leaves_what_the_next_one
     process = multiprocessing.get_context("fork").Process(target=killed)
     process.start()
     process.join()
+    assert process.exitcode == (9 if deletions < needed else 0)
     clear_finished(str(tmp_path / name), mark=str(tmp_path / name))
     assert os.path.exists(tmp_path / name) and not os.path.exists(tmp_path / f"{name}.partial")
+
+
+def test_work_that_somebody_else_deletes_too_is_deleted_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path, "shards.tar")
+    writer, whole = begin(tmp_path, "shards.tar"), os.unlink
+
+    def late(path: Any, **options: Any) -> None:
+        whole(path, **options)
+        whole(path, **options)  # as if another one had done it
+
+    monkeypatch.setattr(os, "unlink", late)
+    writer.abort(keep_partial=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_work_that_cannot_be_deleted_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path, "a.tar")
+    writer = begin(tmp_path, "a.tar")
+
+    def refused(path: Any, **_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "rmdir", refused)
+    with pytest.raises(PermissionError):
+        writer.abort(keep_partial=False)
+    monkeypatch.undo()
+    finished(tmp_path, "a.tar")
 
 
 @pytest.mark.parametrize("other", ["begins", "deletes"])

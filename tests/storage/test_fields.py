@@ -139,10 +139,15 @@ def test_records_that_do_not_fit_together_are_refused(row: Row, tmp_path: Path) 
     ("changes", "message"),
     [
         ([{"label": [1, 2]}, {"label": [1]}], "same number of labels"),
-        ([{"label": "cat"}, {"label": "dog"}], r"labels that are numbers .*, got 'cat': put"),
-        ([{"label": 1}, {"label": b"x"}], r"got b'x': put"),
-        ([{"label": 1}, {"label": 1 << 64}], r"below 2\*\*63 .*got 18446744073709551616: put"),
-        ([{"label": np.zeros((2, 2))}], "got 2-dimensional arrays: put"),
+        (
+            [{"label": "cat"}, {"label": "dog"}],
+            r"labels that are numbers .*, got 'cat': give the index of",
+        ),
+        ([{"label": 1}, {"label": b"x"}], r"got b'x': give"),
+        ([{"label": 1}, {"label": 1 << 64}], r"below 2\*\*63 .*got 18446744073709551616: give"),
+        ([{"label": np.array([1, None], object)}], "got None: give"),
+        ([{"label": "cat" * 99}], r"got 'catcat\S+\.\.\.\S+catcat': give"),
+        ([{"label": np.zeros((2, 2))}], r"got an array of shape \(1, 2, 2\): give"),
         ([{"fields": {"a": 1}}, {"fields": {}}], "expected the fields"),
         ([{"fields": {"a": 1}}, {"fields": {"a": "b"}}], "values of one type"),
         ([{"fields": {"a": np.zeros(2)}}, {"fields": {"a": np.zeros(3)}}], "arrays of one shape"),
@@ -168,6 +173,14 @@ def test_values_that_cannot_be_kept_are_refused(
     ("changes", "message"),
     [
         ({"data": "text"}, "expected bytes as data, .* got str"),
+        ({"data": np.zeros(9)}, "expected bytes as data, .* got ndarray"),
+        ({"data": np.zeros(9, "M8[s]")}, "expected bytes as data, .* got ndarray"),
+        ({"data": np.zeros(9, np.uint8)[::2]}, "expected bytes as data, .* got ndarray"),
+        ({"data": np.zeros((2, 3), np.uint8)}, "expected bytes as data, .* got ndarray"),
+        ({"data": memoryview(bytes(8)).cast("H")}, "expected bytes as data, .* got memoryview"),
+        ({"width": True}, "expected a width in pixels, got True"),
+        ({"width": 8.5}, "expected a width in pixels, got 8.5"),
+        ({"width": float("nan")}, "expected a width in pixels, got nan"),
         ({"width": 1 << 40}, "expected a width in pixels, got 1099511627776"),
         ({"height": -1}, "expected a height in pixels, got -1"),
         ({"height": None}, "expected a height in pixels, got None"),
@@ -177,6 +190,26 @@ def test_a_record_that_cannot_be_one_is_refused(changes: dict[str, Any], message
     (record,) = records(1)
     with pytest.raises(UsageError, match=f"record {record.key!r}: {message}"):
         dataclasses.replace(record, **changes)
+
+
+@pytest.mark.parametrize("name", ["a.lmdb", "a.rec", "a.tar", "a.h5"])
+def test_bytes_and_sizes_may_be_numpy_s(tmp_path: Path, name: str) -> None:
+    given = records(3)
+    data: list[Any] = [
+        np.frombuffer(given[0].data, np.uint8),
+        memoryview(given[1].data),
+        bytearray(given[2].data),
+    ]
+    sizes: list[Any] = [8.0, np.float32(8), np.int64(8)]
+    with open_writer(tmp_path / name, classes=CLASSES) as writer:
+        writer.append(
+            [
+                dataclasses.replace(record, data=data, width=size)
+                for record, data, size in zip(given, data, sizes)
+            ]
+        )
+    store = open_store(tmp_path / name)
+    assert store.read(np.arange(3)) == [record.data for record in given]
 
 
 def test_columns_of_a_batch_must_be_equally_long(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,19 @@ def test_names_of_a_file_that_is_gone_are_an_error_of_ours(tmp_path: Path) -> No
     (tmp_path / "x.h5").unlink()
     with pytest.raises(StoreNotFoundError, match="cannot be read any more"):
         store.keys(np.arange(2))
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_compressed_file_that_became_something_else_is_an_error_of_ours(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = write(tmp_path / "x.h5", records(9), compression="gzip")
+    store = open_store(path)
+    path.unlink()
+    make(path)
+    with pytest.raises(StoreError, match=r"x\.h5': the store cannot be read: ") as found:
+        store.read(np.arange(2))
+    assert found.value.path == str(path)
 
 
 def test_columns_that_are_mapped_are_what_they_were(tmp_path: Path) -> None:

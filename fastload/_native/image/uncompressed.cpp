@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "base/limits.h"
-#include "base/simd.h"
+#include "base/x86.h"
 #include "image/header.h"
 
 namespace fastload {
@@ -35,7 +31,7 @@ void convert_row(const uint8_t* from, int from_bytes, bool bgr, uint8_t* to, int
   }
 }
 
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
 
 // Four pixels per step, with a byte shuffle. Reads and writes 16 bytes for every 4 pixels, so it leaves up to
 // the last 5 pixels of a row to the caller. Returns the number of pixels done.
@@ -65,7 +61,7 @@ void convert(const uint8_t* from, int from_bytes, bool bgr, uint8_t* to, int cou
     return;
   }
   int done = 0;
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
   if (simd_in_use() >= Simd::kAvx2) done = convert_row_ssse3(from, from_bytes, bgr, to, count);
 #endif
   convert_row(from + done * from_bytes, from_bytes, bgr, to + done * 3, count - done);

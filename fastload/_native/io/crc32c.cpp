@@ -8,10 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#define FASTLOAD_CRC32C_SSE 1
-#endif
+#include "base/x86.h"
 
 namespace fastload {
 namespace {
@@ -55,7 +52,7 @@ uint32_t portable(uint32_t crc, const uint8_t* p, size_t n) {
   return crc;
 }
 
-#ifdef FASTLOAD_CRC32C_SSE
+#ifdef FASTLOAD_X86
 
 // Three lanes, because the crc32 instruction has a latency of three cycles and a throughput of one. To join
 // two lanes, advance a checksum over kLane zero bytes: a linear map, done with four table look-ups.
@@ -124,7 +121,7 @@ uint32_t crc32c_portable(uint32_t crc, const void* data, size_t nbytes) noexcept
 }
 
 uint32_t crc32c(uint32_t crc, const void* data, size_t nbytes) noexcept {
-#ifdef FASTLOAD_CRC32C_SSE
+#ifdef FASTLOAD_X86
   const bool sse = __builtin_cpu_supports("sse4.2");
   if (sse) return ~with_sse(~crc, static_cast<const uint8_t*>(data), nbytes);
 #endif

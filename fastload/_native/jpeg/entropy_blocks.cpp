@@ -213,7 +213,7 @@ constexpr EntropyKernels kPlain = {
     [](EntropyScan* scan, const BlockRun& to, int mcus) { return decode_run(scan, to, mcus); },
     [](EntropyScan* scan, int64_t mcus) { return skip_mcus(scan, mcus); }};
 
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
 
 #define FASTLOAD_BMI2 __attribute__((target("bmi,bmi2")))
 
@@ -236,7 +236,7 @@ constexpr EntropyKernels kBmi2 = {decode_bmi2, decode_zigzag_bmi2, decode_run_bm
 }  // namespace
 
 const EntropyKernels& entropy_kernels() {
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
   if (simd_in_use() >= Simd::kAvx2) return kBmi2;
 #endif
   return kPlain;

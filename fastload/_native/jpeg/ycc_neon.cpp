@@ -63,7 +63,8 @@ inline void store(const Words* even, const Words* odd, int, uint8_t* rgb) {
 inline void gray_row(const uint8_t* luma, int width, uint8_t* rgb) {
   for (; width > 0; width -= 16, luma += 16, rgb += 48) {
     const uint8x16_t levels = vld1q_u8(luma);
-    vst3q_u8(rgb, uint8x16x3_t{{levels, levels, levels}});
+    const uint8x16x3_t pixels = {{levels, levels, levels}};  // vst3q_u8 may be a macro
+    vst3q_u8(rgb, pixels);
   }
 }
 

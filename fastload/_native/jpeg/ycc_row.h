@@ -124,3 +124,6 @@ FASTLOAD_SET_CALL void to_rgb(Sampling sampling, const YccRow& row, int x0, int 
 
 }  // namespace
 }  // namespace fastload
+
+#undef FASTLOAD_SET
+#undef FASTLOAD_SET_CALL

@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "base/bytes.h"
-#include "base/simd.h"
+#include "base/x86.h"
 
 namespace fastload {
 namespace {
@@ -33,7 +29,7 @@ void pick(const uint8_t* from, const Channels& at, uint8_t* to, int count) {
   }
 }
 
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
 
 __attribute__((target("ssse3"))) void pick_ssse3(const uint8_t* from, const Channels& at, uint8_t* to,
                                                  int count) {
@@ -56,7 +52,7 @@ __attribute__((target("ssse3"))) void pick_ssse3(const uint8_t* from, const Chan
 #endif
 
 void expand_channels(const uint8_t* from, const Channels& at, uint8_t* to, int count) {
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
   if (simd_in_use() >= Simd::kAvx2) return pick_ssse3(from, at, to, count);
 #endif
   pick(from, at, to, count);

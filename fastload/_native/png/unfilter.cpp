@@ -3,13 +3,11 @@
 #include <cstdlib>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
+#include "base/x86.h"
+
+#ifdef FASTLOAD_ARM
 #include <arm_neon.h>
 #endif
-
-#include "base/simd.h"
 
 namespace fastload {
 namespace {
@@ -72,7 +70,7 @@ void unfilter_scalar(uint8_t filter, int step, const uint8_t* from, const uint8_
   }
 }
 
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
 
 #define PIXELS __attribute__((target("sse4.1")))
 #define SSE41 __attribute__((target("sse4.1"), always_inline)) inline
@@ -181,7 +179,7 @@ void unfilter_two_sse41(int step, const uint8_t* first, const uint8_t* second, c
   }
 }
 
-#elif defined(__aarch64__)
+#elif defined(FASTLOAD_ARM)
 
 #define PIXELS
 
@@ -285,7 +283,7 @@ Unfilter unfilter_of_simd() {
 }
 
 UnfilterTwo unfilter_two_of_simd() {
-#if defined(__x86_64__)
+#ifdef FASTLOAD_X86
   if (simd_in_use() >= Simd::kAvx2) return unfilter_two_sse41;
 #endif
   return nullptr;

@@ -337,7 +337,10 @@ def _opened(path: str) -> Iterator[h5py.File]:
     h5py = _library()
     if not os.path.exists(path):
         raise StoreNotFoundError("expected an HDF5 file, found nothing", path=path)
-    os.close(open_regular(path))  # the library would wait for the writer of a pipe
+    try:
+        os.close(open_regular(path))  # the library would wait for the writer of a pipe
+    except OSError as error:
+        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
     with _fork_lock():
         try:
             file = h5py.File(path, "r", locking=False, rdcc_nbytes=_CACHE_NBYTES)

@@ -15,11 +15,10 @@ from .._sidecar import SUFFIX
 from . import requests
 from .requests import Origin
 from .service import RemoteObject
-from .urls import RemoteUrl
+from .urls import WEB, RemoteUrl
 
 _MAGIC = re.compile(r"[*?\[]")
 _MOST = 1_000_000
-_WEB = ("http", "https")
 
 
 class Finder:
@@ -73,7 +72,7 @@ class Finder:
         return objects
 
     def _matching(self, url: RemoteUrl) -> dict[str, RemoteObject]:
-        if url.scheme in _WEB:
+        if url.scheme in WEB:
             raise StoreError(
                 "expected the names of the files, as a web server lists none: give their numbers "
                 "in braces, such as imgs-{000..012}.tar",
@@ -101,7 +100,7 @@ class Finder:
 
     def _listed(self, url: RemoteUrl) -> Sequence[RemoteObject]:
         """``_below``, or nothing: web servers list no folders in a way that all of them share."""
-        if url.scheme in _WEB:
+        if url.scheme in WEB:
             return ()
         try:
             return self._below(url)

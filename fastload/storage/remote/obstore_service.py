@@ -23,7 +23,7 @@ from obstore.store import from_url
 from ...errors import UsageError
 from .options import secrets_of
 from .service import Changed, Permanent, RemoteObject, Service
-from .urls import RemoteUrl, redacted
+from .urls import WEB, RemoteUrl, redacted
 
 _NEVER_LATER = (
     InvalidPathError,
@@ -68,8 +68,8 @@ class ObstoreService(Service):
             ) from None
 
     def _path(self, url: RemoteUrl) -> str:
-        path = url.text[len(self._root) :].lstrip("/").split("#", 1)[0]
-        return unquote(path) if url.scheme in ("http", "https") else path
+        path = url.text[len(self._root) :].lstrip("/")
+        return unquote(path.split("#", 1)[0]) if url.scheme in WEB else path
 
     async def look(self, url: RemoteUrl) -> RemoteObject:
         meta = await _asked(obstore.head_async(self._store, self._path(url)))
@@ -98,7 +98,7 @@ class ObstoreService(Service):
                 for meta in page:
                     path = meta["path"]
                     if path.startswith(prefix):
-                        place = quote(path) if url.scheme in ("http", "https") else path
+                        place = quote(path) if url.scheme in WEB else path
                         url_ = RemoteUrl(scheme + place)
                         objects.append(RemoteObject(url_, int(meta["size"]), _tag(meta, url_)))
 

@@ -43,8 +43,10 @@ class RemoteOptions:
             raise UsageError(
                 f"storage_options: expected a dict of options by name, got {type(options).__name__}"
             )
-        if folder is not None and not isinstance(folder, (str, os.PathLike)):
-            raise UsageError(f"cache_dir: expected a folder, got {folder!r}")
+        try:
+            _ = self.folder
+        except (UsageError, TypeError):
+            raise UsageError(f"cache_dir: expected a local folder, got {folder!r}") from None
         _ = self.limit  # raises for what is no size
 
     @property

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from ..._printable import USER, without_credentials
+from ..._printable import user_of, without_credentials
 from ...errors import UsageError
+
+WEB = ("http", "https")  # whose URLs have queries and fragments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +27,8 @@ class RemoteUrl:
     @property
     def shown(self) -> str:
         """The URL without credentials, for messages and names."""
-        return without_credentials(self.text).split("?", 1)[0].split("#", 1)[0]
+        shown = without_credentials(self.text)
+        return re.split("[?#]", shown, maxsplit=1)[0] if self.scheme in WEB else shown
 
     @property
     def scheme(self) -> str:
@@ -41,7 +44,7 @@ class RemoteUrl:
     @property
     def query(self) -> str:
         """What follows a question mark; it may hold a signature."""
-        if self.scheme not in ("http", "https"):
+        if self.scheme not in WEB:
             return ""
         return self.text.split("#", 1)[0].partition("?")[2]
 
@@ -68,8 +71,9 @@ class RemoteUrl:
 def redacted(text: str, url: RemoteUrl, secrets: tuple[str, ...] = ()) -> str:
     """``text`` of another library's error, on one line, without credentials and ``secrets``."""
     text = " ".join(text.split()).split(" Debug source:")[0]  # obstore's
-    user = "".join(USER.findall(url.text)).rstrip("@")
-    for secret in (user, user.partition(":")[2], url.query, *secrets):
+    before, _, behind = url.text.partition("://")
+    user, _, password = user_of(before, behind).removesuffix("@").partition(":")
+    for secret in (f"{user}:{password}" if password else "", password, url.query, *secrets):
         if len(secret) >= 4:  # shorter values are "true", "1" or a region's part
             text = text.replace(secret, "***")
-    return re.sub(r"\?[^\s\"')]*", "", without_credentials(text))
+    return without_credentials(text)

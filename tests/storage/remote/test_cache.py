@@ -376,3 +376,6 @@ def test_a_folder_that_cannot_be_used_is_refused(many: ObjectServer, tmp_path: P
         remote(many, tmp_path / "file")
     with pytest.raises(UsageError, match="disk_limit: expected bytes"):
         RemoteOptions(disk_limit="much")
+    for wrong in ("", "s3://bucket/cache", "a\0b", 3, b"cache"):
+        with pytest.raises(UsageError, match="cache_dir: expected a local folder, got"):
+            RemoteOptions(cache_dir=wrong)  # type: ignore[arg-type]

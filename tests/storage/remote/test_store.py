@@ -8,6 +8,7 @@ import pickle
 import re
 import tarfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 import fastload.storage.remote.store as store_module
 from fastload import StoreError, StoreNotFoundError, UsageError, info, pack, verify
-from fastload.errors import FastloadError, MissingDependencyError
+from fastload.errors import DataError, DecodeError, FastloadError, MissingDependencyError
 from fastload.storage import Store, open_store, open_writer
 from fastload.storage.remote.blocks import CELL
 from fastload.storage.remote.options import RemoteOptions
@@ -245,10 +246,44 @@ def test_no_credentials_in_messages_names_or_state(
         ("https://me:hunt?er2@host/a.tar", "https://host/a.tar"),
         ("https://host:80/a@b.tar?hunter=2", "https://host:80/a@b.tar"),
         ("http://[::1]:80/a@b.tar", "http://[::1]:80/a@b.tar"),
+        ("s3://AKIA:12/34hunter2@bucket/x", "s3://bucket/x"),
+        ("abfss://me:hunter2@account/a.tar", "abfss://account/a.tar"),
+        ("https://host/a b.tar?hunter2", "https://host/a b.tar"),
     ],
 )
 def test_a_password_with_unusual_characters_is_not_shown(url: str, shown: str) -> None:
     assert RemoteUrl(url).shown == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host:80/a@b.tar",
+        "s3://b/a?b/x.lmdb",
+        "s3://b/a#1.lmdb",
+        "s3://b/?*.tar, got 'x'",
+        "abfss://data@account.dfs.core.windows.net/imgs.lmdb",
+        "got 's3://b/x.tar' or 'https://a/b'? Ask me@host (https://a/b)?",
+    ],
+)
+def test_what_is_no_credential_is_shown(text: str) -> None:
+    assert str(UsageError(text)) == str(DataError(text)) == text
+    assert text[0] == "g" or RemoteUrl(text).shown == text
+
+
+def test_a_local_path_that_looks_like_a_url_stays_in_errors() -> None:
+    assert StoreError("damaged", path="/data/https://me@host?b/x.lmdb").path == (
+        "/data/https://me@host?b/x.lmdb"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["://a:", "://", "://@", "s3://u:b/k,", "http://", "http://?", "https://h?a ", "x"]
+)
+def test_a_message_of_any_text_takes_no_time(text: str) -> None:
+    begin = time.process_time()
+    DecodeError(text * (200_000 // len(text)))
+    assert time.process_time() - begin < 2  # it takes 0.1 s
 
 
 @pytest.mark.parametrize("kind", [UsageError, MissingDependencyError, StoreNotFoundError])
@@ -266,6 +301,12 @@ def test_no_error_of_another_library_shows_the_credentials_of_a_url() -> None:
     url = RemoteUrl("s3://me:hunter2@bucket/a.tar")
     said = redacted("Invalid bucket name 'me:hunter2@bucket', key 'hunter2'", url)
     assert said == "Invalid bucket name '***@bucket', key '***'"
+
+
+@pytest.mark.parametrize("url", ["abfss://data@account/a.tar", "sftp://data@host/a.tar"])
+def test_a_name_without_a_password_is_no_secret(url: str) -> None:
+    said = "the container 'data' has no metadata of a.tar: is that so?"
+    assert redacted(said, RemoteUrl(url)) == said
 
 
 @pytest.mark.parametrize("url", ["http://[::1/x.tar", "http://a:99999/x.tar", "http://", "s3:///x"])
