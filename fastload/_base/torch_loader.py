@@ -6,6 +6,7 @@ import it from here, because some of them are imported after that.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import dataloader as _module
@@ -82,19 +83,37 @@ _CALLED: tuple[tuple[Any, str, str], ...] = (
 
 def exchanged() -> str:
     """The name of a function of torch's iteration that other code is in the place of; or ""."""
+    functions = [_worker._worker_loop, PlainLoader.__init__, DataLoader._get_iterator]
     for module, name, function in _CALLED:
         kind = getattr(module, name)
-        if kind.__module__ != module.__name__ or not is_torchs(getattr(kind, function)):
-            return f"{name}.{function}"
-    if not is_torchs(_worker._worker_loop):
+        functions += kind, getattr(kind, function)
+    return _not_torchs(tuple(functions))
+
+
+@functools.lru_cache(1)
+def _not_torchs(functions: tuple[Any, ...]) -> str:
+    """As ``exchanged``, of ``functions`` in its order, which hardly ever change."""
+    loop, init, get_iterator, *others = functions
+    if not is_torchs(loop):
         return f"{_worker.__name__}._worker_loop"
-    for name in ("__init__", "_get_iterator"):
-        if not is_torchs(getattr(PlainLoader, name)):
-            return f"DataLoader.{name}"
-    return "" if is_torchs(DataLoader._get_iterator) else "DataLoader._get_iterator"
+    if not is_torchs(init):
+        return "DataLoader.__init__"
+    if not (is_torchs(get_iterator) and is_torchs(PlainLoader._get_iterator)):
+        return "DataLoader._get_iterator"
+    for (module, name, function), kind, called in zip(
+        _CALLED, others[::2], others[1::2], strict=True
+    ):
+        if kind.__module__ != module.__name__ or not is_torchs(called):
+            return f"{name}.{function}"
+    return ""
 
 
 def has_own_order(loader: object) -> bool:
     """Whether other code than torch's says what torch's iterators draw indices from."""
-    properties = (getattr(type(loader), name) for name in ("_index_sampler", "_auto_collation"))
-    return not all(is_torchs(getattr(one, "fget", None)) for one in properties)
+    kind: Any = type(loader)
+    return _is_own(kind._index_sampler, kind._auto_collation)
+
+
+@functools.lru_cache(16)
+def _is_own(*properties: object) -> bool:
+    return not all(is_torchs(getattr(each, "fget", None)) for each in properties)
