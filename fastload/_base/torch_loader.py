@@ -50,16 +50,8 @@ class PlainLoader(DataLoader[_Item]):
 
     if not TYPE_CHECKING:  # mypy would take them for attributes
         __init__ = _torchs(DataLoader.__init__)
+        __iter__ = _torchs(DataLoader.__iter__)
         _get_iterator = _torchs(DataLoader._get_iterator)
-
-    def __iter__(self) -> Any:
-        if not (self.persistent_workers and self.num_workers > 0):
-            return self._get_iterator()
-        if self._iterator is None:
-            self._iterator = self._get_iterator()
-        else:
-            self._iterator._reset(self)
-        return self._iterator
 
     def check_worker_number_rationality(self) -> None:
         """Does nothing: torch has warned of too many workers for the loader that this serves."""
@@ -83,7 +75,7 @@ _CALLED: tuple[tuple[Any, str, str], ...] = (
 
 def exchanged() -> str:
     """The name of a function of torch's iteration that other code is in the place of; or ""."""
-    functions = [_worker._worker_loop, PlainLoader.__init__, DataLoader._get_iterator]
+    functions = [_worker._worker_loop, DataLoader._get_iterator]
     for module, name, function in _CALLED:
         kind = getattr(module, name)
         functions += kind, getattr(kind, function)
@@ -93,13 +85,14 @@ def exchanged() -> str:
 @functools.lru_cache(1)
 def _not_torchs(functions: tuple[Any, ...]) -> str:
     """As ``exchanged``, of ``functions`` in its order, which hardly ever change."""
-    loop, init, get_iterator, *others = functions
+    loop, get_iterator, *others = functions
     if not is_torchs(loop):
         return f"{_worker.__name__}._worker_loop"
-    if not is_torchs(init):
-        return "DataLoader.__init__"
-    if not (is_torchs(get_iterator) and is_torchs(PlainLoader._get_iterator)):
+    if not is_torchs(get_iterator):
         return "DataLoader._get_iterator"
+    for name in ("__init__", "__iter__", "_get_iterator"):  # as they were at fastload's import
+        if not is_torchs(getattr(PlainLoader, name)):
+            return f"DataLoader.{name}"
     for (module, name, function), kind, called in zip(
         _CALLED, others[::2], others[1::2], strict=True
     ):

@@ -357,3 +357,23 @@ def test_what_was_wrapped_before_fastload_was_imported_is_called_once(way, tmp_p
         [sys.executable, script, way], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("[('theirs', [0, 1, 2])]\n" * 2, "")
+
+
+ITERATED_EARLIER = """
+from torch.utils.data import DataLoader
+
+iterate = DataLoader.__iter__
+DataLoader.__iter__ = lambda loader: (("theirs", batch) for batch in iterate(loader))
+
+from fastload import FastLoader
+
+for workers in (0, 1):
+    print(list(FastLoader(range(3), 3, num_workers=workers, collate_fn=list)))
+"""
+
+
+def test_an_iter_that_was_replaced_before_fastload_was_imported_is_called_once(tmp_path):
+    script = tmp_path / "earlier.py"
+    script.write_text(ITERATED_EARLIER)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[('theirs', [0, 1, 2])]\n" * 2, "")

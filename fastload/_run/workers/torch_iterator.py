@@ -42,9 +42,6 @@ class TorchWorkersIterator(TorchIterator, Protocol):
     def _try_put_index(self) -> None:
         """Give the next task to a worker."""
 
-    def _reset(self, loader: object) -> None:
-        """Begin the next epoch with the same workers."""
-
 
 def processes(iterator: object) -> Sequence[BaseProcess]:
     """The worker processes of torch's ``iterator``, or of the one that it wraps."""
