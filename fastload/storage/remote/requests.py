@@ -49,6 +49,7 @@ from .urls import RemoteUrl, redacted
 _ATTEMPTS = 8
 _PAUSE_S = 0.1  # before the second attempt; doubled for each one after it
 _MAX_PAUSE_S = 5.0
+_JITTER = random.SystemRandom()  # Python's own generator is the user's: drawing would move it
 _ATTEMPT_S = 20.0  # an attempt may take so long, and longer by what a slow link needs:
 _SLOWEST_PER_S = 1 << 20  # bytes
 # Before anything is known of requests of a size, beside what a slow link needs for so many bytes.
@@ -399,7 +400,7 @@ class Requests:
                 self.pace.refused()
                 origin.counters.add(retries=1)
                 pause = min(_MAX_PAUSE_S, _PAUSE_S * 2 ** (attempt - 1))
-                await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+                await asyncio.sleep(_JITTER.uniform(0.5, 1.5) * pause)
         raise AssertionError("the loop returns or raises")
 
     def _gauge(self, *, requests: int = 0, nbytes: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 from collections.abc import Callable
 
@@ -28,7 +29,9 @@ def test_what_fails_is_repeated(
     monkeypatch.setattr(requests_module, "_PAUSE_S", 0.01)
     server.faults = Faults(unavailable=0.2, reset=0.2)
     store = opened("photos.lmdb")
+    before = random.getstate()
     found = one_by_one(store)
+    assert random.getstate() == before, "repeating drew from the caller's generator"
     with open_store(server.folder / "photos.lmdb") as local:
         assert found == local.read(np.arange(len(local)))
     assert store.fetched()["retries"] > 0  # type: ignore[index]
