@@ -168,8 +168,8 @@ def runnable(dataset: Dataset[Any]) -> Dataset[Any]:
     transform = getattr(dataset, "transform", None)
     if not isinstance(transform, (list, tuple)):
         return dataset
-    vision = sys.modules.get("torchvision.datasets.vision")
-    if vision is None or not isinstance(dataset, vision.VisionDataset):
+    kind = getattr(sys.modules.get("torchvision.datasets.vision"), "VisionDataset", None)
+    if kind is None or not isinstance(dataset, kind):
         return dataset
     made: Dataset[Any] = copy.copy(dataset)
     vars(made)["transform"] = EveryView(transform)

@@ -327,8 +327,9 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
 
 def is_image_folder(dataset: object) -> TypeGuard[_ImageFolder]:
     # If the user's program has not imported torchvision, this cannot be one of its datasets.
-    folder = sys.modules.get("torchvision.datasets.folder")
-    return folder is not None and type(dataset) in (folder.ImageFolder, folder.DatasetFolder)
+    folder, kind = sys.modules.get("torchvision.datasets.folder"), type(dataset)
+    names = ("ImageFolder", "DatasetFolder")
+    return kind.__name__ in names and kind is getattr(folder, kind.__name__, None)
 
 
 def check_loader(dataset: _ImageFolder) -> None:

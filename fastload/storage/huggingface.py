@@ -12,5 +12,4 @@ _MODULE = "datasets.arrow_dataset"
 
 def known(dataset: object) -> bool:
     """Whether it is a ``datasets.Dataset``."""
-    module = sys.modules.get(_MODULE)
-    return module is not None and type(dataset) is module.Dataset
+    return type(dataset) is getattr(sys.modules.get(_MODULE), "Dataset", None)

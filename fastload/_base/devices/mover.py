@@ -116,5 +116,5 @@ def _like(moved: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_tv_tensor(tensor: torch.Tensor) -> bool:
     # If the user's program has not imported torchvision, this cannot be one of its tensors.
-    module = sys.modules.get("torchvision.tv_tensors")
-    return module is not None and isinstance(tensor, module.TVTensor)
+    kind = getattr(sys.modules.get("torchvision.tv_tensors"), "TVTensor", None)
+    return kind is not None and isinstance(tensor, kind)

@@ -139,8 +139,8 @@ def is_torchs_table() -> bool:
 
 def is_pillow(sample: object) -> bool:
     """Whether ``sample`` is an image of Pillow's, or one that is deferred."""
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(sample, pillow.Image)
+    image = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return image is not None and isinstance(sample, image)
 
 
 def _numbers(samples: Sequence[Any], kind: type) -> torch.Tensor | None:

@@ -75,9 +75,10 @@ def begin_epoch() -> None:
 
 def rest(choice: Choice) -> None:
     """Note that a loader of this ``choice`` does not defer for now in this process."""
-    switch = sys.modules.get("fastload._sources.deferred.switch")
-    if switch is not None:
-        switch.release(choice)
+    # While another thread imports it, the module has no such function, and nobody holds anything.
+    release = getattr(sys.modules.get("fastload._sources.deferred.switch"), "release", None)
+    if release is not None:
+        release(choice)
 
 
 class Local(NamedTuple):

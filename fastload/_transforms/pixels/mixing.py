@@ -27,11 +27,12 @@ def in_place(transform: Transform) -> Transform | None:
     contiguous nor channels_last, and for MixUp those that are not float32, are left to torchvision.
     Images in channels_last order stay in it, whereas torchvision's MixUp makes them contiguous.
     """
-    v2 = sys.modules.get("torchvision.transforms.v2")
-    if v2 is None or _native.load() is None or not _plain(transform):
+    v2, kind = sys.modules.get("torchvision.transforms.v2"), type(transform)
+    if v2 is None or getattr(v2, kind.__name__, None) is not kind:
+        return None
+    if _native.load() is None or not _plain(transform):
         return None
     mixes = {v2.MixUp: _mix_up, v2.CutMix: _cut_mix}
-    kind = type(transform)
     changed = copy.copy(transform)
     if kind in mixes:
         # Before torchvision 0.21 the method was private.
