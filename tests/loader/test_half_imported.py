@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fastload._base.devices import mover
+from fastload._base.machine import cpu
 from fastload._run.workers import columns, deferral
 from fastload._run.workers.choice import Choice
 from fastload._sources import in_python, source
@@ -50,3 +51,10 @@ def test_a_dataset_with_several_transforms_is_itself(monkeypatch: pytest.MonkeyP
     half_imported(monkeypatch, "torchvision.datasets.vision")
     dataset = types.SimpleNamespace(transform=[torch.nn.Identity()])
     assert in_python.runnable(dataset) is dataset  # type: ignore[arg-type]
+
+
+def test_a_worker_limits_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    half_imported(monkeypatch, "cv2")  # by another thread of the process that forks
+    monkeypatch.setattr(cpu, "_COUNTS", ())
+    monkeypatch.setattr(cpu, "_libraries", list)
+    cpu.one_thread()

@@ -129,10 +129,11 @@ def one_thread() -> None:
     """
     for name in _COUNTS:
         os.environ[name] = "1"  # for libraries that are loaded later
-    if "cv2" in sys.modules:
+    limit = getattr(sys.modules.get("cv2"), "setNumThreads", None)
+    if limit is not None:
         # 0 runs on the calling thread and keeps the pool. 1 would join the pool's threads, which a
         # forked process does not have, and hang.
-        sys.modules["cv2"].setNumThreads(0)
+        limit(0)
     for path in filter(_OPENMP.fullmatch, _libraries()):
         ctypes.CDLL(path).omp_set_num_threads(1)
 
