@@ -41,7 +41,7 @@ def scratch(
     # most. A worker that cannot make one sends no batch, and DataLoader waits for ever.
     folder = Path(tempfile.mkdtemp(prefix="demo-"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(bench_demo, "_MADE", 480)  # images trained on
+    monkeypatch.setattr(bench_demo, "_MADE", 192)  # images trained on
     monkeypatch.setattr(bench_demo, "_MOST_S", 3600.0)  # also on a busy machine
     yield folder
     shutil.rmtree(folder)
@@ -50,9 +50,9 @@ def scratch(
 def test_demo_makes_pictures_trains_from_each_loader_and_cleans_up(
     scratch: Path, no_leaks: None
 ) -> None:
-    done = demo("--count", 160, "--json")
+    done = demo("--count", 64, "--json")
     assert done.exit_code == 0, done.output
-    assert "made 160 photo-like pictures" in done.output
+    assert "made 64 photo-like pictures" in done.output
     assert "torch DataLoader is fastest here with num_workers=" in done.output
     for heading in ("images/s", "ratio", "waiting", "start"):
         assert heading in done.output
@@ -66,7 +66,7 @@ def test_demo_makes_pictures_trains_from_each_loader_and_cleans_up(
     assert done.stderr.endswith(LAST)
     assert "…" not in done.output  # the table fits 80 columns
     for row in rows:
-        assert row["images"] == 480  # several epochs if there are few images
+        assert row["images"] == 192  # several epochs if there are few images
         assert row["loss_last"] < row["loss_first"]
         assert 0 <= row["wait_share"] <= 1
         assert row["first_batch_s"] > 0

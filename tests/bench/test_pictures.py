@@ -47,7 +47,7 @@ def test_the_path_of_a_batch_names_modules_that_exist() -> None:
 @pytest.mark.native
 @pytest.mark.timeout(600)  # doctor and autotune measure
 def test_pictures_are_what_fastload_shows(tmp_path: Path) -> None:
-    made = {path.stem: words(path) for path in pictures.make(tmp_path, images=64, budget_s=4)}
+    made = {path.stem: words(path) for path in pictures.make(tmp_path, images=40, budget_s=1)}
     kept = {name: words(pictures.FOLDER / f"{name}.svg") for name in made}
     assert {*made, "batch"} == set(_NAMES)  # which is drawn by hand
     assert shape(made["watch"][-1])[:8] == shape(kept["watch"][-1])[:8] == "epoch %|"
