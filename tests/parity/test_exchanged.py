@@ -345,7 +345,9 @@ DataLoader.__init__ = functools.wraps(init)(theirs) if sys.argv[1] == "named" el
 from fastload import FastLoader
 
 for workers in (0, 1):
-    print(list(FastLoader(range(3), 3, num_workers=workers)))
+    # The way of Python 3.14 would run the script again.
+    options = {"multiprocessing_context": "fork"} if workers else {}
+    print(list(FastLoader(range(3), 3, num_workers=workers, **options)))
 """
 
 
@@ -368,7 +370,8 @@ DataLoader.__iter__ = lambda loader: (("theirs", batch) for batch in iterate(loa
 from fastload import FastLoader
 
 for workers in (0, 1):
-    print(list(FastLoader(range(3), 3, num_workers=workers, collate_fn=list)))
+    options = {"multiprocessing_context": "fork"} if workers else {}
+    print(list(FastLoader(range(3), 3, num_workers=workers, collate_fn=list, **options)))
 """
 
 
