@@ -124,6 +124,11 @@ class SharedRing:
         """Whether the consumer holds so many batches that further ones should be copied out."""
         return len(self._slabs) > self._keep + _MAX_HELD
 
+    def give_back(self) -> None:
+        """Give back every free slab."""
+        with self._lock:
+            self._drop({id(slab) for slab in self._slabs if slab.free()})
+
     def close(self) -> None:
         """Release the slabs; batches that are still referred to stay valid."""
         if self._pid == os.getpid():

@@ -145,6 +145,11 @@ class SlabRing:
         """The whole slab that contains ``address``, or None."""
         return slab_at(list(self._slabs), address)
 
+    def give_back(self) -> None:
+        """Give back every free slab."""
+        with self._lock:
+            self._slabs = [slab for slab in self._slabs if not slab.free()]
+
     def in_use(self) -> int:
         """Number of slabs that are still referred to."""
         with self._lock:

@@ -214,6 +214,7 @@ class EpochIterator(_BaseDataLoaderIter):
         """Start the next epoch."""
         context, workers = self._context, self._persistent
         config, resources, cursor = context.config, context.resources, context.cursor
+        resources.begin()
         number = cursor.begin(config)
         way = route.find(config)
         loader = context.loader()

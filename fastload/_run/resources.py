@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,13 @@ if TYPE_CHECKING:  # not every loader needs these
 
 AHEAD_ON_DEVICE = 2
 """Batches on the device ahead of the caller's, where ``prefetch_factor`` is not given."""
+
+
+# Loaders whose free slabs are kept: more than train on one machine at once. A program may keep one
+# for each fold or client, and a slab takes its memory, in shared memory also two descriptors.
+_RECENT = 4
+
+_recent: list[weakref.ref[Resources]] = []  # the last one first
 
 
 class EngineKey(NamedTuple):
@@ -123,6 +131,25 @@ class Resources:
             assert target is not None, "only CUDA needs a mover"
             mover = self.mover.put(Mover(target, ahead))
         return mover
+
+    def begin(self) -> None:
+        """An epoch begins: free slabs are kept for the loaders that began one last."""
+        global _recent  # replaced, never changed: loaders in other threads begin, too
+        others = [ref for ref in _recent if (it := ref()) is not None and it is not self]
+        _recent = [weakref.ref(self), *others[: _RECENT - 1]]
+        for ref in others[_RECENT - 1 :]:
+            resources = ref()
+            if resources is not None:
+                resources.give_back()
+
+    def give_back(self) -> None:
+        """Give back free slabs, unless they are pinned for a device: to unpin them takes long."""
+        if self.mover.get() is not None:
+            return
+        made = () if self.engine is None else self.engine[1].rings
+        for ring in (*made, self.ring, self.warm):
+            if ring is not None:
+                ring.give_back()
 
     def __copy__(self) -> Resources:
         """Those of a copy of the loader: only the cache is shared."""

@@ -147,6 +147,20 @@ def test_a_loader_that_is_gone_leaves_no_descriptor_and_no_memory():
     del loader, _batch
 
 
+@pytest.mark.parametrize(("workers", "side"), [(1, 8), (0, 1000)])
+def test_of_many_loaders_that_are_kept_those_that_began_last_keep_slabs(workers, side):
+    loaders = [FastLoader(Arrays(10, (3, side, side)), 2, num_workers=workers) for _ in range(6)]
+    for loader in loaders:
+        for _batch in loader:
+            pass
+    del _batch
+    held = [loader.inspect() for loader in loaders]
+    rings = [each.shared if workers else each.warm for each in held]
+    assert [bool(ring._slabs) for ring in rings] == [False] * 2 + [True] * 4
+    assert [int(labels[0]) for _, labels in loaders[0]] == [0, 2, 4, 6, 8]
+    assert [bool(ring._slabs) for ring in rings] == [True] + [False] * 2 + [True] * 3
+
+
 def test_a_ring_at_the_end_of_the_interpreter_needs_nothing_of_its_module(monkeypatch):
     """Python clears modules that something still refers to; what it deletes then finds no names."""
     assert SharedRing.__del__.__defaults__ == (sys.is_finalizing,)
