@@ -20,9 +20,10 @@ waiting
     To begin to defer takes a process a twentieth of a second once: for imports, and to exchange and
     prove functions of other libraries. So with fewer than ``MANY`` samples in an epoch, or nobody
     knows how many, a process waits, and makes samples as ever, until what they take in this epoch,
-    or took in the epochs so far, comes to ``_STAKE_NS``, and they open images (``watch.py``). Until
-    then few batches are measured, and their first calls watched: the first batch of an epoch, and
-    batches 1, 2, 4, 8 ... Where they take as much and none was seen, a whole batch is watched. A
+    or took in the epochs so far, comes to ``_STAKE_NS``, and they open images. Few batches are looked
+    at meanwhile: the first one of an epoch, and batches 1, 2, 4, 8 ... They are measured; where they
+    take as much, one is watched instead (``watch.py``), and where it opens none, nothing is watched
+    for ``_WATCHED`` times as long. So a loader that lives for a few batches pays for none of that. A
     dataset that opens no images any more is waited for again. The training process learns from its
     workers that they do, and begins before it forks new ones, which have it from there. Where new
     workers have nothing from anywhere (``start_method.py``), each of them begins anew: then only
@@ -48,6 +49,9 @@ clock: Callable[[], int] = time.process_time_ns
 """CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""
 
 _STAKE_NS = 250_000_000
+
+# Of the time, watching takes one part in so many.
+_WATCHED: Final = 50
 
 # Of photos, so many take twice the time that it takes to begin.
 MANY: Final = 80
@@ -245,6 +249,18 @@ class Choice:
     def _pays(self) -> bool:
         return self._seen and self.at_stake
 
+    @property
+    def watches(self) -> bool:
+        """Whether it is time to see if a batch that is made without deferring opens images."""
+        return self.waits and self.at_stake and clock() >= _TOTAL.due_ns
+
+    def watched(self, samples: int, begin_ns: int, *, seen: bool) -> Report:
+        """The report of a batch of so many that was watched, and whether it opened any."""
+        end_ns = clock()
+        if not seen:
+            _TOTAL.due_ns = end_ns + _WATCHED * (end_ns - begin_ns)
+        return Report(spent=Spent(eager=samples), seen=seen)  # to watch takes time, too
+
     def _begin(self) -> None:
         self.begun, self._quiet, self._alone = True, 0, 0
 
@@ -381,8 +397,10 @@ class Choice:
     def _compare(self, tried: int) -> None:
         """Keep the way that is ahead, now that ``tried`` samples were made in the other one."""
         known = min(self.deferred.samples, self.eagerly.samples)
+        if known < 1:
+            return
         less, more = sorted((self.deferred_ns, self.eagerly.ns))
-        if known < 1 or not less:
+        if not less:
             return
         ahead = more / less - 1
         if ahead > (_EQUAL if known >= _KNOWN else _chance(known)):
@@ -480,9 +498,15 @@ class _Turns:
 
 
 class _Total:
-    """What samples took in epochs that are over, of all loaders of this process that waited."""
+    """Of all loaders of this process that waited.
+
+    Attributes:
+        ns: what samples took in epochs that are over.
+        due_ns: when a batch may be watched again.
+    """
 
     ns = 0.0
+    due_ns = 0
 
 
 _TOTAL: Final = _Total()

@@ -43,7 +43,7 @@ from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
 from ..._sources.deferred.watch import Watch
-from ..measurements import Report, Spent
+from ..measurements import Report
 
 if TYPE_CHECKING:
     from ..._base.own_generators import Before
@@ -183,14 +183,15 @@ class Deferral:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
         choice = self.choice
         rest(choice)
-        whole = choice.waits and choice.at_stake
-        watch = Watch(whole) if choice.waits else None
-        with watch or contextlib.nullcontext():
-            begin_ns = choice.begin()
+        watch = Watch() if choice.watches else None
+        begin_ns = choice.begin()
+        if watch is None:
             made = make()
-        # to watch takes time, too
-        spent = Spent(eager=made.samples) if whole else choice.spent_eagerly(made.samples, begin_ns)
-        made.report = Report(spent=spent, seen=watch is not None and watch.seen)
+            made.report = Report(spent=choice.spent_eagerly(made.samples, begin_ns))
+        else:
+            with watch:
+                made = make()
+            made.report = choice.watched(made.samples, begin_ns, seen=watch.seen)
         choice.learn(made.report)
         return made
 

@@ -1,6 +1,7 @@
 """Watch: whether code opens images that could be deferred, seen without exchanging anything.
 
-A profile function sees calls of this thread. It is gone with the first one that opens an image.
+A profile function sees calls of this thread. It is gone with the first one that opens an image. A
+sample that calls many small functions takes twice as long in it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ _OPENERS: Final = (
     "torchvision.transforms.functional.pil_to_tensor",
     "fastload._engine.pillow.decode_record",
 )
-_FIRST: Final = 1000  # events; a call is two of them
 
 _OF_OPENCV: Final = ("imread", "imdecode")
 
@@ -27,17 +27,12 @@ _OF_OPENCV: Final = ("imread", "imdecode")
 class Watch:
     """A context that sees what its thread calls.
 
-    Args:
-        whole: whether it sees all of that, and not only the first calls.
-
     Attributes:
         seen: whether that has opened an image; or a profiler of the program's runs, and nobody
             knows.
     """
 
-    def __init__(self, whole: bool) -> None:
-        self.seen = False
-        self._left = -1 if whole else _FIRST
+    seen = False
 
     def __enter__(self) -> Watch:
         self._codes = {id(one.__code__) for one in _functions()}
@@ -61,9 +56,8 @@ class Watch:
             opens = id(frame.f_code) in self._codes
         else:
             opens = event == "c_call" and called.__name__ in _OF_OPENCV
-        self._left -= 1
-        if opens or not self._left:
-            self.seen = opens
+        if opens:
+            self.seen = True
             sys.setprofile(None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from torch.utils.data import Dataset
 import deferred_datasets as shapes
 import fastload
 from fastload import FastLoader
-from fastload._run.workers import choice
+from fastload._run.workers import choice, deferral
 from fastload._run.workers.choice import Choice
 from fastload._sources.deferred import redirect, switch, trial
 from fastload._sources.deferred.image import DeferredImage
@@ -42,6 +43,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fastload.uninstall()
     monkeypatch.delenv("FASTLOAD_DEFER")
     monkeypatch.setattr(choice._TOTAL, "ns", 0.0)
+    monkeypatch.setattr(choice._TOTAL, "due_ns", 0)
     gc.collect()  # loaders of other tests that hold the functions
     yield
     fastload.uninstall()
@@ -173,6 +175,7 @@ def test_new_workers_have_what_the_training_process_has_begun(
     loader = FastLoader(Kinds(photos), 2, num_workers=2)
     assert not any(map(any, loader))
     monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    assert not any(list(map(any, loader))[:2])  # they are watched
     monkeypatch.setattr(choice, "_SPREAD", 1e9)  # neither way is ahead
     assert all(map(any, list(loader)[:2]))
 
@@ -186,7 +189,8 @@ def test_without_a_length_an_epoch_is_expected_to_be_as_long_as_the_one_before(
     known = loader._resources.choice
     assert known is not None
     monkeypatch.setattr(choice, "_STAKE_NS", 1.5 * known.eagerly.ns * len(dataset))
-    assert all(map(any, loader))
+    _, *later = map(any, loader)  # the first batch is watched
+    assert all(later)
 
 
 def test_epochs_that_are_over_count(photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +216,38 @@ def test_a_dataset_without_images_exchanges_nothing(
     assert redirect.redirected() == []
 
 
+@pytest.fixture
+def watches(monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
+    """What has watched batches."""
+    made: list[Watch] = []
+
+    class Counted(Watch):
+        def __init__(self) -> None:
+            made.append(self)
+
+    monkeypatch.setattr(deferral, "Watch", Counted)
+    return made
+
+
+def test_little_work_is_not_watched(photos: list[Path], watches: list[Watch]) -> None:
+    loader = FastLoader(Kinds(photos, opens=False), 4)
+    for _ in range(3):
+        list(loader)
+    assert watches == []
+
+
+def test_where_no_images_are_seen_few_batches_are_watched(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch, watches: list[Watch]
+) -> None:
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    monkeypatch.setattr(choice, "clock", itertools.count().__next__)
+    loaders = [FastLoader(Kinds(photos, opens=False), 4) for _ in range(2)]
+    for _ in range(10):
+        for loader in loaders:
+            next(iter(loader))
+    assert len(watches) == 1
+
+
 def test_the_loader_of_a_sample_defers_when_the_outer_one_does(photos: list[Path]) -> None:
     class Episodes(Dataset[Any]):
         def __len__(self) -> int:
@@ -227,10 +263,10 @@ def test_the_loader_of_a_sample_defers_when_the_outer_one_does(photos: list[Path
 
 
 def test_a_watch_sees_what_opens_an_image(photos: list[Path]) -> None:
-    with Watch(whole=True) as watch:
+    with Watch() as watch:
         PIL.Image.new("RGB", (2, 2)).resize((3, 3))
     assert not watch.seen
-    with Watch(whole=True) as watch:
+    with Watch() as watch:
         PIL.Image.open(photos[0]).close()
         assert sys.getprofile() is None
     assert watch.seen
@@ -244,7 +280,7 @@ def test_a_watch_leaves_a_programs_profiler_alone(photos: list[Path]) -> None:
 
     sys.setprofile(theirs)
     try:
-        with Watch(whole=True) as watch:
+        with Watch() as watch:
             PIL.Image.new("RGB", (2, 2))
         assert sys.getprofile() is theirs
     finally:
