@@ -273,13 +273,17 @@ class FastLoader(DataLoader[Sample]):
     ) -> None:
         check_workers(num_workers)
         check_augmentation(seed, transform, target_transform)
+        collate_fn = given_collate = accelerate.collate_of(collate_fn)
+        if not has_own_order(self):  # else torch's __init__ asks whether there are batches
+            single = batch_size is None and batch_sampler is None
+            collate_fn = collate_for(collate_fn, single=single)
         config = LoaderConfig(
             dataset=dataset,
             batch_size=batch_size if batch_sampler is None else None,
             sampler=sampler,
             batch_sampler=batch_sampler,
             num_workers=num_workers if isinstance(num_workers, int) else 0,
-            collate_fn=accelerate.collate_of(collate_fn),
+            collate_fn=collate_fn,
             pin_memory=pin_memory,
             drop_last=drop_last,
             timeout=timeout,
@@ -317,14 +321,12 @@ class FastLoader(DataLoader[Sample]):
             from ._run.tuned_file import complete
 
             config, num_workers = complete(config, opened, num_workers)
-        collate_fn = config.collate_fn
         if isinstance(opened, ImageStream):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
-            collate_fn = collate_fn or collate_rows
-        if not has_own_order(self):  # else torch's __init__ asks whether there are batches
-            collate_fn = collate_for(collate_fn, single=config.single)
-        config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
+            collate_fn = collate_fn if given_collate else collate_rows
+        if opened is not dataset or collate_fn is not config.collate_fn:
+            config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
         self._cursor = EpochCursor()
         self._resources = Resources(Measurements(native=False))
         if config.cache is not None or cache_limit is not None:

@@ -65,6 +65,8 @@ PREFETCH = 2
 
 NO_CORE = "the C++ core is missing"
 
+_ENGINES, _DECODES = get_args(Engine), get_args(Decode)
+
 
 # Nobody compares or prints one, and for so many fields it takes a millisecond to make that code.
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -128,8 +130,8 @@ class LoaderConfig:
     def __post_init__(self) -> None:
         """Raise UsageError for arguments that are invalid, alone or together."""
         check_seed(self.seed)
-        check_choice("engine", self.engine, get_args(Engine))
-        check_choice("decode", self.decode, get_args(Decode))
+        check_choice("engine", self.engine, _ENGINES)
+        check_choice("decode", self.decode, _DECODES)
         if self.memory_format not in (torch.contiguous_format, torch.channels_last):
             raise UsageError(
                 "memory_format: expected torch.contiguous_format or torch.channels_last, "

@@ -14,6 +14,7 @@ from ...hints import Action, OnError, OnErrorName
 _log = logging.getLogger("fastload")
 
 _DONE = {"skip": "skipped", "replace": "replaced", "refill": "refilled"}
+_BY_NAME, _ACTIONS = get_args(OnErrorName), get_args(Action)
 _SHOWN = 3  # samples that the line at the end of an epoch names
 
 
@@ -35,7 +36,7 @@ class BadSample(NamedTuple):
 
 def check(on_error: object, max_errors: object) -> None:
     """Raise UsageError for arguments that are not valid."""
-    if not callable(on_error) and on_error not in get_args(OnErrorName):
+    if not callable(on_error) and on_error not in _BY_NAME:
         raise UsageError(
             "on_error: expected 'raise', 'skip', 'replace', 'refill' or a callable, got "
             f"{on_error!r}"
@@ -53,7 +54,7 @@ def action_for(on_error: OnError, index: Any, error: Exception) -> OnErrorName:
     if isinstance(on_error, str):
         return on_error
     action = on_error(index, error)
-    if action not in get_args(Action):
+    if action not in _ACTIONS:
         raise UsageError(
             "the on_error callable must return 'raise', 'skip' or 'replace', got "
             f"{action!r} for sample {index!r}"
