@@ -38,7 +38,6 @@ from ._run.config import (
 )
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
-from ._run.measurements import Measurements
 from ._run.order import order_of
 from ._run.own_sampler import MadeWith, order_arguments
 from ._run.resources import Inspection, Resources
@@ -66,7 +65,7 @@ _Batch = TypeVar("_Batch")
 # Arguments of this torch's DataLoader: in_order was added in 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
-_arguments = operator.attrgetter(*ARGUMENTS)
+_arguments, _ours = operator.attrgetter(*ARGUMENTS), operator.attrgetter(*OURS)
 
 
 class FastLoader(DataLoader[Sample]):
@@ -221,6 +220,7 @@ class FastLoader(DataLoader[Sample]):
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
     # does instead of calling it.
     shard: ShardBy = False
+    _cursor: EpochCursor
     _threads = False
     _chosen_workers: int | None = None
     _made_with = MadeWith(None, None, own=False)
@@ -274,7 +274,8 @@ class FastLoader(DataLoader[Sample]):
         check_workers(num_workers)
         check_augmentation(seed, transform, target_transform)
         collate_fn = given_collate = accelerate.collate_of(collate_fn)
-        if not has_own_order(self):  # else torch's __init__ asks whether there are batches
+        own_index_sampler = has_own_order(self)
+        if not own_index_sampler:  # else torch's __init__ asks whether there are batches
             single = batch_size is None and batch_sampler is None
             collate_fn = collate_for(collate_fn, single=single)
         config = LoaderConfig(
@@ -313,7 +314,6 @@ class FastLoader(DataLoader[Sample]):
             and (batch_sampler is None or order_of(batch_sampler).batched),
             exchanged=exchanged(),
         )
-        self._exchanged = config.exchanged
         opened = open_dataset(
             dataset, seed=seed, transform=transform, target_transform=target_transform
         )
@@ -327,23 +327,26 @@ class FastLoader(DataLoader[Sample]):
             collate_fn = collate_fn if given_collate else collate_rows
         if opened is not dataset or collate_fn is not config.collate_fn:
             config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
-        self._cursor = EpochCursor()
-        self._resources = Resources(Measurements(native=False))
+        self._resources = Resources()
         if config.cache is not None or cache_limit is not None:
             from ._engine.cache.cache import Cache
 
             self._resources.cache = Cache.of(config.cache, cache_limit, engine)
         chosen_route = route.find(config)
-        self._resources.measurements.native = isinstance(chosen_route, EngineRoute)
+        self._resources.native = isinstance(chosen_route, EngineRoute)
         self._threads = isinstance(chosen_route, EngineRoute) and chosen_route.decodes
         workers = self._resolved_workers(num_workers, chosen_route, config)
-        self._chosen_workers = None if isinstance(num_workers, int) else workers
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
-        for name in OURS:
-            setattr(self, name, getattr(config, name))
-        self.transform = transform
-        self.target_transform = target_transform
-        self.cache_limit = cache_limit
+        # Not one by one: for each, torch's __setattr__ compares names.
+        vars(self).update(
+            zip(OURS, _ours(config), strict=True),
+            transform=transform,
+            target_transform=target_transform,
+            cache_limit=cache_limit,
+            _cursor=EpochCursor(),
+            _exchanged=config.exchanged,
+            _chosen_workers=None if isinstance(num_workers, int) else workers,
+        )
         arguments = order_arguments(config, batch_size=batch_size, shuffle=shuffle) | {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -372,6 +375,8 @@ class FastLoader(DataLoader[Sample]):
                 advise(error, instead_of_workers(workers))
             raise
         self._made_with = MadeWith(self.sampler, self.batch_sampler, config.own_order)
+        if config.own_order and not own_index_sampler and self.dataset is opened:
+            self._config(made=config)
 
     def _resolved_workers(
         self, given: NumWorkers | None, chosen_route: route.Route, config: LoaderConfig
@@ -393,10 +398,12 @@ class FastLoader(DataLoader[Sample]):
         governor = self._resources.governor = _governor.for_loader(chosen_route, config)
         return 1 if governor is None else governor.setting.workers
 
-    def _config(self, *, begin: bool = False) -> LoaderConfig:
+    def _config(self, *, begin: bool = False, made: LoaderConfig | None = None) -> LoaderConfig:
         """The arguments as they are now: attributes may have been set since ``__init__``.
 
-        ``begin``: for an epoch that begins.
+        Args:
+            begin: for an epoch that begins.
+            made: those from which torch's ``__init__`` has just made these.
         """
         order = self._made_with.now(self)
         prepared = self._adapter is not None and accelerate.prepared(self)
@@ -407,14 +414,15 @@ class FastLoader(DataLoader[Sample]):
         kept = self._kept_config
         if kept is None or not all(map(operator.is_, seen, kept[0])):
             given = dict(zip(ARGUMENTS, seen, strict=False)) | order
-            given["collate_fn"] = accelerate.collate_of(self.collate_fn)
-            config = LoaderConfig(
-                **given,
-                left_out=self._left_out,
-                prepared=prepared,
-                exchanged=self._exchanged,
-                torch_workers=0 if self.num_workers == self._chosen_workers else self.num_workers,
-            )
+            workers = self.num_workers
+            given |= {
+                "collate_fn": accelerate.collate_of(self.collate_fn),
+                "left_out": self._left_out,
+                "prepared": prepared,
+                "exchanged": self._exchanged,
+                "torch_workers": 0 if workers == self._chosen_workers else workers,
+            }
+            config = LoaderConfig(**given) if made is None else made.settled(given)
             # What is in a sampler of the user's may change, and nobody sees it here.
             kept = seen, config
             self._kept_config = kept if config.own_order else None

@@ -86,7 +86,6 @@ class SlabRing:
         """Whether free slabs are kept although they were not needed for a while. True for pinned
         memory: pinning and unpinning take milliseconds and make the host wait for the device."""
         self._begin()
-        _rings[id(self)] = self
 
     def _begin(self) -> None:
         self._slabs: list[_MappedSlab] = []
@@ -107,6 +106,7 @@ class SlabRing:
 
     def begin_batch(self) -> None:
         """What is leased from here to the next call are the tensors of one batch."""
+        _rings[id(self)] = self  # before it is locked; many rings are never used
         with self._lock:
             self._leased_nbytes = 0
 
@@ -119,6 +119,7 @@ class SlabRing:
         The array is for filling it: drop the reference afterwards.
         """
         nbytes = math.prod(shape) * dtype.itemsize
+        _rings[id(self)] = self
         if self._patient:
             self._wait(nbytes)
         with self._lock:

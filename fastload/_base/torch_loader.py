@@ -7,6 +7,8 @@ import it from here, because some of them are imported after that.
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import dataloader as _module
@@ -73,19 +75,25 @@ _CALLED: tuple[tuple[Any, str, str], ...] = (
 )
 
 
+def _getter(module: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives each kind and function of ``module`` in ``_CALLED``: that is asked often."""
+    called = [(kind, function) for one, kind, function in _CALLED if one is module]
+    names = [name for kind, function in called for name in (kind, f"{kind}.{function}")]
+    return operator.attrgetter(*names)
+
+
+_loaders, _fetchers = _getter(_module), _getter(_fetch)
+
+
 def exchanged() -> str:
     """The name of a function of torch's iteration that other code is in the place of; or ""."""
-    functions = [_worker._worker_loop, DataLoader._get_iterator]
-    for module, name, function in _CALLED:
-        kind = getattr(module, name)
-        functions += kind, getattr(kind, function)
-    return _not_torchs(tuple(functions))
+    called = *_loaders(_module), *_fetchers(_fetch)
+    return _not_torchs(_worker._worker_loop, DataLoader._get_iterator, *called)
 
 
 @functools.lru_cache(1)
-def _not_torchs(functions: tuple[Any, ...]) -> str:
-    """As ``exchanged``, of ``functions`` in its order, which hardly ever change."""
-    loop, get_iterator, *others = functions
+def _not_torchs(loop: Any, get_iterator: Any, *called: Any) -> str:
+    """As ``exchanged``, of the functions in its order, which hardly ever change."""
     if not is_torchs(loop):
         return f"{_worker.__name__}._worker_loop"
     if not is_torchs(get_iterator):
@@ -93,10 +101,8 @@ def _not_torchs(functions: tuple[Any, ...]) -> str:
     for name in ("__init__", "__iter__", "_get_iterator"):  # as they were at fastload's import
         if not is_torchs(getattr(PlainLoader, name)):
             return f"DataLoader.{name}"
-    for (module, name, function), kind, called in zip(
-        _CALLED, others[::2], others[1::2], strict=True
-    ):
-        if kind.__module__ != module.__name__ or not is_torchs(called):
+    for (module, name, function), kind, one in zip(_CALLED, called[::2], called[1::2], strict=True):
+        if kind.__module__ != module.__name__ or not is_torchs(one):
             return f"{name}.{function}"
     return ""
 

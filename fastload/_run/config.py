@@ -7,9 +7,8 @@ at the start of every epoch, because trainers and users change attributes of exi
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -25,6 +24,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import collate as torchs_collate
 
 from .. import _native
+from .._base.derived import derived
 from .._base.machine import cpu
 from .._base.torch_loader import is_torchs
 from .._engine import registry
@@ -221,42 +221,53 @@ class LoaderConfig:
             if missing is not None:
                 raise missing
 
+    def settled(self, given: Mapping[str, Any]) -> LoaderConfig:
+        """The same with the values ``given`` that torch has made of these: they are valid, too.
+
+        The dataset is the same, and so is what follows from it.
+        """
+        made = object.__new__(LoaderConfig)
+        vars(made).update(vars(self), **given)
+        for name in _OF_ORDER & vars(made).keys():
+            del vars(made)[name]
+        return made
+
     # --- derived from the arguments -------------------------------------------------------------
 
-    @functools.cached_property
+    @property
     def collate(self) -> Collate:
         """``collate_fn``, which torch has set where none was given."""
         assert self.collate_fn is not None, "torch sets one where none was given"
         return self.collate_fn
 
-    @functools.cached_property
+    @property
     def custom_collate(self) -> bool:
         """Whether a ``collate_fn`` was given that is not torch's default."""
         return self.collate_fn is not collate
 
-    @functools.cached_property
+    @derived
     def iterable(self) -> bool:
         """Whether the dataset is an IterableDataset."""
         return isinstance(self.dataset, IterableDataset)
 
-    @functools.cached_property
+    @property
     def batched(self) -> bool:
         """Whether samples are collated into batches."""
         return self.batch_sampler is not None
 
-    @functools.cached_property
+    @property
     def single(self) -> bool:
         """Whether single samples are asked for (``batch_size=None``) rather than batches."""
         return self.batch_size is None and self.batch_sampler is None
 
-    @functools.cached_property
+    @derived
     def left_to_torch(self) -> bool:
         """Whether torch's own iterator runs if no engine does: see ``TorchRoute``."""
         unordered = not self.in_order and self.num_workers > 0
         datapipe = isinstance(self.dataset, (IterDataPipe, MapDataPipe))
         return unordered or datapipe or bool(self._replaced)
 
-    @functools.cached_property
+    @derived
     def left_to_python(self) -> str:
         """Why no engine can make batches, as far as arguments and types say so; "": they do not."""
         if registry.is_torch(self.engine):
@@ -265,7 +276,7 @@ class LoaderConfig:
             return "batch_size=None asks for single samples"
         return self._replaced or unreadable_type(self.dataset)
 
-    @functools.cached_property
+    @derived
     def _replaced(self) -> str:
         """Why the code that others have put in torch's iteration has to run; "": it has not.
 
@@ -281,7 +292,7 @@ class LoaderConfig:
         # batch_by may be an array, which compares element by element
         return any(type(one) is not type(default) or one != default for one, default in given)
 
-    @property
+    @derived
     def eager(self) -> str:
         """Why the images that the dataset opens are not deferred; "": they are."""
         if registry.is_torch(self.engine):
@@ -291,12 +302,12 @@ class LoaderConfig:
             return NO_CORE
         return "FASTLOAD_DEFER is 0" if os.environ.get("FASTLOAD_DEFER") == "0" else ""
 
-    @property
+    @derived
     def measures(self) -> bool:
         """Whether images are deferred only where that is measured to be cheaper."""
         return os.environ.get("FASTLOAD_DEFER") != "1"
 
-    @functools.cached_property
+    @property
     def index_sampler(self) -> Iterable[Any]:
         """Gives lists of indices, or single indices where there are no batches."""
         if self.batch_sampler is not None:
@@ -304,17 +315,17 @@ class LoaderConfig:
         assert self.sampler is not None, "torch makes one where none was given"
         return self.sampler
 
-    @functools.cached_property
+    @property
     def persistent(self) -> bool:
         """Whether worker processes live on after an epoch."""
         return self.persistent_workers and self.num_workers > 0
 
-    @functools.cached_property
+    @property
     def accelerated(self) -> bool:
         """Whether batches are moved to a device other than the CPU."""
         return self.device is not None and torch.device(self.device).type != "cpu"
 
-    @functools.cached_property
+    @property
     def overlapped(self) -> bool:
         """Whether that is a CUDA device: batches are copied beside the caller's work."""
         return self.device is not None and torch.device(self.device).type == "cuda"
@@ -328,7 +339,7 @@ class LoaderConfig:
 
         return bucket_sampler.one_size(self.batch_by)
 
-    @functools.cached_property
+    @property
     def pinned(self) -> bool:
         """Whether to pin batches in host memory; moving batches to a device pins by itself."""
         return self.pin_memory and not self.accelerated
@@ -349,7 +360,7 @@ class LoaderConfig:
         index = torch.cuda.current_device() if device.index is None else device.index
         return torch.device("cuda", index)
 
-    @functools.cached_property
+    @derived
     def epoch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:
         """The sampler that is told the epoch; it may be nested in batch samplers."""
         batches: object = self.batch_sampler
@@ -363,7 +374,7 @@ class LoaderConfig:
             sampler = sampler.inner if isinstance(sampler, OwnOrder) else sampler.sampler
         return sampler
 
-    @functools.cached_property
+    @derived
     def order(self) -> Order:
         """The order of the loader: of its batches, if they make it, else of its samples."""
         batches = order_of(self.batch_sampler)
@@ -371,7 +382,7 @@ class LoaderConfig:
         asked = self.batch_sampler is None or self.batch_size is not None
         return order_of(self.sampler) if asked and not batches.batched else batches
 
-    @functools.cached_property
+    @derived
     def epochs(self) -> Order:
         """The order that is told the epoch; others may divide it among ranks or into batches."""
         return order_of(self.epoch_sampler)
@@ -404,6 +415,8 @@ ARGUMENTS: Sequence[str] = _FIELDS[: _FIELDS.index("own_order")]
 
 OURS: Sequence[str] = ARGUMENTS[_FIELDS.index("snapshot_every_n_steps") :]
 """The names of fastload's own arguments, which torch's ``__init__`` does not set."""
+
+_OF_ORDER = {"left_to_torch", "epoch_sampler", "order", "epochs"}  # derived from it, or workers
 
 _OURS_BY_DEFAULT = {f.name: f.default for f in dataclasses.fields(LoaderConfig) if f.name in OURS}
 

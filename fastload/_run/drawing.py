@@ -180,12 +180,26 @@ def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
 
 
 def _shuffled_lists(sampler: RandomSampler, size: int, drop_last: bool) -> Iterator[list[int]]:
-    """The batches, each drawn when torch asks for it."""
-    shuffle = _Shuffle(sampler, size, drop_last)
-    for number, batch in enumerate(shuffle, 1):
-        shuffle.asked(number)
-        yield batch.tolist()
-    shuffle.asked(len(shuffle.known) + 1)
+    """The batches, drawn when torch draws them: see ``_Shuffle``."""
+    n, generator = len(sampler.data_source), sampler.generator
+    order = _permutation(n, generator)
+    whole = n - n % size
+    for begin in range(0, whole, size):
+        yield order[begin : begin + size].tolist()
+    if generator is not None:
+        torch.randperm(n, generator=generator, device=generator.device)
+    if whole < n and not drop_last:
+        yield order[whole:].tolist()
+
+
+def _permutation(n: int, generator: torch.Generator | None) -> np.ndarray:
+    """The order that torch's RandomSampler draws; without a generator it seeds one."""
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    drawn = torch.randperm(n, generator=generator, device=generator.device)
+    order: np.ndarray = drawn.cpu().numpy()
+    return order
 
 
 class _Shuffle(IndexBatches):
@@ -212,13 +226,9 @@ class _Shuffle(IndexBatches):
         self = shuffle()
         assert self is not None, "it asks for them"
         self._n = len(self._sampler.data_source)
-        self._ends = generator = self._sampler.generator
-        if generator is None:
-            generator = torch.Generator()
-            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-        order = torch.randperm(self._n, generator=generator, device=generator.device)
+        self._ends = self._sampler.generator
         known = self.known
-        known.indices = order.cpu().numpy()
+        known.indices = _permutation(self._n, self._ends)
         del self
         yield from known
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from .._base.derived import derived
 from .._base.machine import cpu
 from .._base.per_process import PerProcess
 from ..errors import InternalError
@@ -66,6 +67,8 @@ class Resources:
     """What one loader keeps. Only plain data is pickled.
 
     Attributes:
+        native: whether an engine makes the first epoch's batches, as far as is known.
+        measurements: of the running epoch, or the last one.
         governor: adjusts the workers if ``num_workers="auto"``, else None.
         waiting: measures how long the dataset's code waits.
         engine: the engine, and what it was made for.
@@ -83,24 +86,37 @@ class Resources:
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
     """
 
-    measurements: Measurements
+    native: bool = False
 
     cache: Cache | None = None
     governor: Governor | None = None
-    waiting: cpu.Waiting = dataclasses.field(default_factory=cpu.Waiting)
     engine: tuple[EngineKey, BatchEngine] | None = None
     looked_at: tuple[tuple[Store, ...], np.ndarray, np.ndarray] | None = None
     ring: SharedRing | None = None
     warm: SlabRing | None = None
-    device: PerProcess[tuple[object, torch.device]] = dataclasses.field(default_factory=PerProcess)
     choice: Choice | None = None
     fetcher: tuple[LoaderConfig, Fetcher] | None = None
     deferral: Deferral | None = None
     decoder: BatchDecoder | None = None
     ahead: Ahead | None = None
-    mover: PerProcess[Mover] = dataclasses.field(default_factory=PerProcess)
     stage: tuple[Mover, Plan, DeviceStage] | None = None
     replayed: float = 0.0
+
+    @derived
+    def measurements(self) -> Measurements:
+        return Measurements(native=self.native)
+
+    @derived
+    def waiting(self) -> cpu.Waiting:
+        return cpu.Waiting()
+
+    @derived
+    def device(self) -> PerProcess[tuple[object, torch.device]]:
+        return PerProcess()
+
+    @derived
+    def mover(self) -> PerProcess[Mover]:
+        return PerProcess()
 
     def resolved(self, config: LoaderConfig, *, begin: bool = False) -> LoaderConfig:
         """``config``, with the index that ``device="cuda"`` had when the first epoch began.
@@ -154,7 +170,7 @@ class Resources:
     def __copy__(self) -> Resources:
         """Those of a copy of the loader: only the cache is shared."""
         return Resources(
-            Measurements(native=self.measurements.native),
+            self.measurements.native,
             cache=self.cache,
             governor=copy.deepcopy(self.governor),
         )

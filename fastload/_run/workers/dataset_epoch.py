@@ -26,12 +26,12 @@ from ..route import WorkersRoute
 from .choice import MANY, Choice
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
+from .local_maker import LocalMaker
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
-    from .local_maker import LocalMaker
     from .resumable import Resumable
     from .worker_maker import WorkerMaker
 
@@ -70,8 +70,6 @@ def maker(
 
         maker = worker_maker(config, resources, cursor, plan, kept, choice)
     else:
-        from .local_maker import LocalMaker
-
         fetcher = fetcher_of(config, resources, plan, choice)
         maker = LocalMaker(config, fetcher, plan, reported=reported)
     if plan.refill is None:

@@ -39,6 +39,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ..._base.derived import derived
 from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
@@ -126,7 +127,6 @@ class Deferral:
         self._made: BatchDecoder | None = None
         self._filler: BatchDecoder | None = None
         self.choice = choice
-        self._own = OwnGenerators()
         self._states: collections.OrderedDict[int, Before] = collections.OrderedDict()
         # Of the last batch: tensors that stayed deferred, and what its worker left to Pillow.
         self._deferred = 0
@@ -135,7 +135,13 @@ class Deferral:
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
         others = dict.fromkeys(("_made", "_cache", "_ahead", "_few", "_filler"))
-        return {**self.__dict__, **others, "_own": OwnGenerators()}
+        state = {**self.__dict__, **others}
+        state.pop("_own", None)
+        return state
+
+    @derived
+    def _own(self) -> OwnGenerators:
+        return OwnGenerators()
 
     def announced(
         self, indices: Sequence[Any]
@@ -173,7 +179,7 @@ class Deferral:
         local = self.local
         if local is None:
             return
-        self._own = OwnGenerators()  # the dataset may have got others
+        vars(self).pop("_own", None)  # the dataset may have got others
         begin_epoch()
         self._made, self._ahead = local()
         self._cache = self._made.cache

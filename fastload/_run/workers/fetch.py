@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import Subset
 
 from ..._base import randomness
+from ..._base.derived import derived
 from ..._base.machine import cpu
 from ..._base.own_generators import OwnSeeds
 from ..._base.slabs import SlabRing
@@ -135,13 +136,19 @@ class Fetcher:
         self.on_error = on_error
         self._refill = on_error == "refill"
         self._seed = seed
-        self._own_seeds = OwnSeeds(dataset)
-        self._joined = Joined()
         self._warm = warm
         self._places_rows: bool | None = None  # nobody knows before the first batch
         self.waiting = waiting
         self.deferral = deferral
         self._eager = eager
+
+    @derived
+    def _own_seeds(self) -> OwnSeeds:
+        return OwnSeeds(self.dataset)
+
+    @derived
+    def _joined(self) -> Joined:
+        return Joined()
 
     def position(self) -> Position | None:
         """Where the dataset is; None if it has no position, or the epoch could not begin."""

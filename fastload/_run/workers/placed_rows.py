@@ -129,24 +129,25 @@ class WarmBatch:
 
     def __init__(self, ring: SlabRing) -> None:
         self._ring = ring
+        self._begun = False
         self._placed_rows: PlacedRows | None = None
 
     def rows(self, count: int) -> PlacedRows:
         """The rows of a batch of ``count`` samples. ``collate`` knows them again."""
-        self._ring.begin_batch()
         self._placed_rows = PlacedRows(count, self._reserve)
         return self._placed_rows
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """torch's default_collate, with large tensors stacked in slabs."""
-        if self._placed_rows is None:
-            self._ring.begin_batch()
         try:
             return in_columns(samples, self._stack)
         finally:
             self._placed_rows = None  # which refers to this
 
     def _reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if not self._begun:
+            self._begun = True
+            self._ring.begin_batch()
         return self._ring.lease(shape, dtype, contiguous(shape))[0]
 
     def _stack(
