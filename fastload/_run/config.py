@@ -292,7 +292,7 @@ class LoaderConfig:
         # batch_by may be an array, which compares element by element
         return any(type(one) is not type(default) or one != default for one, default in given)
 
-    @derived
+    @property
     def eager(self) -> str:
         """Why the images that the dataset opens are not deferred; "": they are."""
         if registry.is_torch(self.engine):
@@ -302,7 +302,7 @@ class LoaderConfig:
             return NO_CORE
         return "FASTLOAD_DEFER is 0" if os.environ.get("FASTLOAD_DEFER") == "0" else ""
 
-    @derived
+    @property
     def measures(self) -> bool:
         """Whether images are deferred only where that is measured to be cheaper."""
         return os.environ.get("FASTLOAD_DEFER") != "1"
