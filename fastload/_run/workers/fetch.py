@@ -258,7 +258,8 @@ class Fetcher:
             os.getpid(), begin_ns, fetched_ns, fetched_ns, waiting.end(begin_ns, fetched_ns)
         )
         if self._places_rows is None and self.batched:
-            self._places_rows = self._collate_fn is collate and worth_placing(samples)
+            here = self._warm is not None
+            self._places_rows = self._collate_fn is collate and worth_placing(samples, here=here)
         batch = self._collated(samples, place)
         if packer is not None and pack:
             batch = packer.pack(batch)

@@ -11,10 +11,16 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastload import FastLoader
+from fastload._run.workers import placed_rows
 from fastload._run.workers.placed_rows import PlacedRows, worth_placing
 from sides import assert_same
 
 SIDE = 200  # 3 x 200 x 200 x 4 bytes: large
+
+
+@pytest.fixture(autouse=True)
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placed_rows, "_WARM_NBYTES", 1 << 20)
 
 
 def image(index: int, side: int = SIDE) -> torch.Tensor:
@@ -134,6 +140,31 @@ def test_small_tensors_and_shared_memory_are_not_worth_it() -> None:
     assert not worth_placing([image(0)])
     buffer = image(0)
     assert not worth_placing([buffer, image(1), image(2), buffer])
+
+
+def test_in_this_process_malloc_has_memory_for_batches_that_are_not_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    samples = [image(i) for i in range(6)]
+    assert worth_placing(samples, here=True)
+    monkeypatch.setattr(placed_rows, "_WARM_NBYTES", 16 << 20)
+    assert not worth_placing(samples, here=True)
+    assert worth_placing(samples)
+    loader = FastLoader(Made("tensor"), 6, num_workers=0)
+    assert len(list(loader)) == 4
+    warm = loader._resources.warm
+    assert warm is not None
+    assert warm.allocations == 0
+
+
+def test_types_that_numpy_lacks_and_other_orders_are_placed() -> None:
+    for dtype in (torch.bfloat16, torch.complex64, torch.uint8):
+        placed = PlacedRows(9, lambda shape, dtype: torch.empty(shape, dtype=dtype))
+        images = [image(i).mul(100).to(dtype) for i in range(9)]
+        images[1] = images[1].contiguous()
+        batch = placed.batch_of([placed.add(one) for one in images])
+        assert batch is not None
+        assert torch.equal(batch, torch.stack(images))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
