@@ -39,8 +39,9 @@ import functools
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..._sources.deferred.thread_state import THREAD
 from ..measurements import Report, Spent
@@ -77,11 +78,18 @@ _LATE: Final = 1 << 14
 # Batches until a dataset that asks for no pixels has its first eager samples.
 _WARM: Final = 4
 
-# How much samples differ in what they cost, since images have many sizes: that far one way may be
-# ahead of the other by chance, of one sample each. Averages of ``_KNOWN`` are taken as they are.
+# How much samples differ in what they cost, since images have many sizes: the standard deviation,
+# as a share of the average. It counts as so many measurements, beside those that there are.
 _SPREAD: Final = 0.6
-_KNOWN: Final = 16
+_BELIEVED: Final = 2
+
+# A way is ahead for sure if it is by so many standard errors of the difference. Until then the one
+# that seems to be cheaper by ``_EQUAL`` is kept, and the other one is tried so often that ``_DOUBT``
+# of the time is lost if it is the worse one by as much more as it may be. With drawn costs, that
+# was 1 to 2 %.
+_SURE: Final = 2.0
 _EQUAL: Final = 0.03
+_DOUBT: Final = 0.05
 
 # Where the last samples cost so many times as much as when they were compared, or as little, all
 # is measured anew. A measurement counts as at most so many times the others.
@@ -111,6 +119,7 @@ class Cost:
     def __init__(self) -> None:
         self._known: collections.deque[tuple[int, float]] = collections.deque()
         self._ns: float | None = None
+        self._error = 0.0
         self.samples = 0
 
     def __copy__(self) -> Cost:
@@ -136,8 +145,17 @@ class Cost:
             ordered = sorted(self._known, key=lambda one: one[1])
             left_out = max(1, len(ordered) // _LEFT_OUT) if len(ordered) > 1 else 0
             kept = ordered[: len(ordered) - left_out]
-            self._ns = sum(n * ns for n, ns in kept) / max(1, sum(n for n, _ in kept))
+            samples = max(1, sum(n for n, _ in kept))
+            self._ns = sum(n * ns for n, ns in kept) / samples
+            far = sum(n * (ns - self._ns) ** 2 for n, ns in kept) / max(1.0, self._ns) ** 2
+            variance = (_BELIEVED * _SPREAD**2 + far) / (_BELIEVED + len(kept))
+            self._error = math.sqrt(variance / samples)
         return self._ns
+
+    @property
+    def error(self) -> float:
+        """The standard error of ``ns``, as a share of it."""
+        return self._error if self.ns else math.inf
 
 
 class Choice:
@@ -191,6 +209,14 @@ class Choice:
     def deferred_ns(self) -> float:
         """CPU time of a deferred sample, in all processes."""
         return self.deferred.ns + self.elsewhere_ns
+
+    def __copy__(self) -> Choice:
+        """Another one that knows the same. Each learns its own from there."""
+        other = Choice()
+        vars(other).update(vars(self), _turns=None)
+        for name in ("deferred", "eagerly", "_elsewhere", "_own"):
+            setattr(other, name, copy.copy(getattr(self, name)))
+        return other
 
     # --- what is done -----------------------------------------------------------------------------
 
@@ -402,15 +428,15 @@ class Choice:
         less, more = sorted((self.deferred_ns, self.eagerly.ns))
         if not less:
             return
-        ahead = more / less - 1
-        if ahead > (_EQUAL if known >= _KNOWN else _chance(known)):
+        ahead, chance = more / less - 1, _chance(self.deferred, self.eagerly)
+        if ahead > _EQUAL:
             eager = self.eagerly.ns == less
             if eager and known < _LEAST:
                 return  # they are tried again at once
             self.eager = eager
         self._ahead = ahead
-        seldom = ahead / _SHARE * min(1.0, known * max(1.0, ahead) ** 2 / _KNOWN)
-        self._left = min(tried * max(seldom, _SOON), _LATE)
+        seldom = max(ahead / _SHARE, _SOON) if ahead > chance else (ahead + chance) / _DOUBT
+        self._left = min(tried * seldom, _LATE)
         self._then = self._lately = (self.eagerly if self.eager else self.deferred).ns
 
     def _look(self, spent: Spent) -> None:
@@ -424,6 +450,40 @@ class Choice:
             self.deferred, self.eagerly, self._own = Cost(), Cost(), Cost()
             self._apart = False
             self._left = self._then = self._ahead = 0.0
+
+
+class _Last(NamedTuple):
+    """The last loader's choice for a dataset, which it does not keep alive, nor the dataset.
+
+    ``state``: the attributes of the choice. The loader goes on changing them while it lives.
+    """
+
+    dataset: weakref.ref[object]
+    state: dict[str, object]
+
+
+_LAST_OF: Final[dict[tuple[int, bool, object], _Last]] = {}
+
+
+def choice_for(dataset: object, collate: object, workers: int) -> Choice:
+    """A new loader's choice, which begins with what the loader before has measured.
+
+    Many scripts make a loader for each epoch. Where images are made, in workers or here, and what
+    collates them, has a part in the cost.
+    """
+    code = getattr(collate, "__code__", None) or type(collate)  # a closure may refer to the dataset
+    key = id(dataset), workers > 0, code
+    last = _LAST_OF.get(key)
+    known = Choice()
+    if last is not None and last.dataset() is dataset:
+        vars(known).update(last.state)
+        known = copy.copy(known)
+    try:
+        reference = weakref.ref(dataset, lambda _: _LAST_OF.pop(key, None))
+    except TypeError:
+        return known  # a list, or a class with __slots__
+    _LAST_OF[key] = _Last(reference, vars(known))
+    return known
 
 
 class _Turns:
@@ -491,9 +551,10 @@ class _Turns:
         if known < 1 or (self._due and not self.eager):
             return  # what is known may be of long ago
         own_ns, eager_ns = self._own.ns, self._eagerly.ns
-        if own_ns * (1 + _chance(known)) < eager_ns:
+        chance = _chance(self._own, self._eagerly)
+        if own_ns * (1 + chance) < eager_ns:
             self._left, self._rest = 0, False
-        elif known >= _LEAST and own_ns > eager_ns * (1 + _chance(known)):
+        elif known >= _LEAST and own_ns > eager_ns * (1 + chance):
             self._left, self._rest = 0, True
 
 
@@ -523,6 +584,6 @@ def _eager(samples: int) -> Report:
     return Report(spent=Spent(eager=samples))
 
 
-def _chance(samples: float) -> float:
-    """How far ahead of the other a way may be by chance, if so many samples of it are known."""
-    return _SPREAD / math.sqrt(samples)
+def _chance(one: Cost, other: Cost) -> float:
+    """How far ahead of the other a way has to be, so that it hardly is by chance."""
+    return _SURE * math.hypot(one.error, other.error)

@@ -23,7 +23,7 @@ from ..maker import Maker, PersistentWorkers
 from ..progress import is_stateful
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
-from .choice import MANY, Choice
+from .choice import MANY, Choice, choice_for
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
 from .local_maker import LocalMaker
@@ -83,7 +83,10 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
     """What decides whether images are deferred, told of what begins; and prepare what a dataset
     needs that has begun to defer.
     """
-    choice = resources.choice = resources.choice or Choice()
+    choice = resources.choice
+    if choice is None:
+        choice = choice_for(config.dataset, config.collate, config.num_workers)
+        resources.choice = choice
     choice.measures = config.measures
     anew = _begins_anew(config)
     length = _length(config) if choice.waits or anew else 0
