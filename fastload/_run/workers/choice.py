@@ -84,9 +84,9 @@ _SPREAD: Final = 0.6
 _BELIEVED: Final = 2
 
 # A way is ahead for sure if it is by so many standard errors of the difference. Until then the one
-# that seems to be cheaper by ``_EQUAL`` is kept, and the other one is tried so often that ``_DOUBT``
-# of the time is lost if it is the worse one by as much more as it may be. With drawn costs, that
-# was 1 to 2 %.
+# is kept that seems to be cheaper by ``_EQUAL``, and the other one is tried so often that the loss
+# is ``_DOUBT`` of the time, if that one costs as much more as it may. With drawn costs, 1 to 2 %
+# were lost.
 _SURE: Final = 2.0
 _EQUAL: Final = 0.03
 _DOUBT: Final = 0.05
