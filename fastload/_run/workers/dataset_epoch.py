@@ -23,7 +23,9 @@ from ..maker import Maker, PersistentWorkers
 from ..progress import is_stateful
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
+from . import placed_rows
 from .choice import MANY, Choice, choice_for
+from .columns import SMALL_NBYTES
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
 from .local_maker import LocalMaker
@@ -184,6 +186,7 @@ def fetcher_of(
         on_error=plan.on_error,
         seed=config.seed,
         warm=None if count else resources.warm,
+        large=SMALL_NBYTES if count or config.accelerated else placed_rows.WARM_NBYTES,
         waiting=resources.waiting,
         deferral=deferral,
         eager=is_torch(config.engine),

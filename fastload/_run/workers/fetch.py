@@ -105,6 +105,7 @@ class Fetcher:
             (seed, epoch, index).
         warm: for batches made in this process: slabs that large ones are collated into; they
             outlive the epoch. None in a worker.
+        large: bytes of a tensor of a batch, from which on it is made in a slab.
         waiting: measures how long the dataset's code waits.
         deferral: runs the dataset over deferred images; None: it never does.
         eager: whether no part of the dataset may defer images, either.
@@ -123,6 +124,7 @@ class Fetcher:
         on_error: OnError,
         seed: int | None,
         warm: SlabRing | None,
+        large: int,
         waiting: cpu.Waiting,
         deferral: Deferral | None,
         eager: bool,
@@ -137,6 +139,7 @@ class Fetcher:
         self._refill = on_error == "refill"
         self._seed = seed
         self._warm = warm
+        self._large = large
         self._places_rows: bool | None = None  # nobody knows before the first batch
         self.waiting = waiting
         self.deferral = deferral
@@ -234,7 +237,7 @@ class Fetcher:
 
     def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
         indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
-        place = packer if self._warm is None else WarmBatch(self._warm)
+        place = packer if self._warm is None else WarmBatch(self._warm, self._large)
         waiting = self.waiting
         waiting.begin(begin_ns)
         position: Position | None = None
@@ -258,8 +261,7 @@ class Fetcher:
             os.getpid(), begin_ns, fetched_ns, fetched_ns, waiting.end(begin_ns, fetched_ns)
         )
         if self._places_rows is None and self.batched:
-            here = self._warm is not None
-            self._places_rows = self._collate_fn is collate and worth_placing(samples, here=here)
+            self._places_rows = self._collate_fn is collate and worth_placing(samples, self._large)
         batch = self._collated(samples, place)
         if packer is not None and pack:
             batch = packer.pack(batch)

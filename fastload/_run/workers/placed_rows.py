@@ -8,8 +8,9 @@ warm for the next one. Of a batch of 64 photos as float32 that is 40 MB less of 
 workers whose Dataset does next to nothing else, CPU time was 3.6 times as much without it for
 float32 (3, 224, 224) and batches of 64, and 3.8 times for (3, 512, 512) and batches of 16.
 
-Without workers, malloc has warm memory for batches of less than ``_WARM_NBYTES``, and torch's own
-stack is best: to lease a slab took up to a third longer for batches of 1 to 10 MB.
+Without workers, malloc has warm memory for batches of less than ``WARM_NBYTES``, and torch's own
+stack is best: to lease a slab took up to a third longer for batches of 1 to 10 MB. Except where
+they go to a device, which copies pinned slabs as they are.
 
 Note [What a dataset may do]
     A sample could be changed after it was returned: by a dataset that fills the same array each
@@ -38,7 +39,7 @@ _LARGE_NBYTES: Final = 1 << 16
 
 # In this process, from which on a batch is made in a slab. What malloc gives back to the system,
 # and gets from there again page by page, begins at 16 to 32 MB.
-_WARM_NBYTES: Final = 16 << 20
+WARM_NBYTES: Final = 16 << 20
 
 _DEEPEST: Final = 3  # containers in containers
 
@@ -109,12 +110,12 @@ class PlacedRows:
         return row.copy_(tensor)
 
 
-def worth_placing(samples: Sequence[Any], *, here: bool = False) -> bool:
+def worth_placing(samples: Sequence[Any], least: int = SMALL_NBYTES) -> bool:
     """Whether samples such as these have large tensors, all with their own memory.
 
-    ``here``: their batch stays in this process.
+    ``least``: as for ``PlacedRows``.
     """
-    count, least = len(samples), _WARM_NBYTES if here else SMALL_NBYTES
+    count = len(samples)
     if count < 2 or not any(_is_large(tensor, count, least) for tensor in _tensors(samples[0])):
         return False  # as with most datasets
     addresses = [
@@ -146,16 +147,20 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class WarmBatch:
-    """Collates one batch in this process: as a ``Packer`` does, but in slabs of ``ring``."""
+    """Collates one batch in this process: as a ``Packer`` does, but in slabs of ``ring``.
 
-    def __init__(self, ring: SlabRing) -> None:
+    Tensors of fewer bytes than ``least`` are torch's to make.
+    """
+
+    def __init__(self, ring: SlabRing, least: int) -> None:
         self._ring = ring
+        self._least = least
         self._begun = False
         self._placed_rows: PlacedRows | None = None
 
     def rows(self, count: int) -> PlacedRows:
         """The rows of a batch of ``count`` samples. ``collate`` knows them again."""
-        self._placed_rows = PlacedRows(count, self._reserve, _WARM_NBYTES)
+        self._placed_rows = PlacedRows(count, self._reserve, self._least)
         return self._placed_rows
 
     def collate(self, samples: Sequence[Any]) -> Any:
@@ -180,7 +185,7 @@ class WarmBatch:
         first = samples[0]
         if (
             type(first) is torch.Tensor
-            and first.numel() * first.element_size() * len(samples) >= _WARM_NBYTES
+            and first.numel() * first.element_size() * len(samples) >= self._least
             and plain(first)
             and set(map(type, samples)) == _PLAIN
             and set(map(_dtype, samples)) == {first.dtype}

@@ -20,7 +20,7 @@ SIDE = 200  # 3 x 200 x 200 x 4 bytes: large
 
 @pytest.fixture(autouse=True)
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placed_rows, "_WARM_NBYTES", 1 << 20)
+    monkeypatch.setattr(placed_rows, "WARM_NBYTES", 1 << 20)
 
 
 def image(index: int, side: int = SIDE) -> torch.Tensor:
@@ -146,10 +146,9 @@ def test_in_this_process_malloc_has_memory_for_batches_that_are_not_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     samples = [image(i) for i in range(6)]
-    assert worth_placing(samples, here=True)
-    monkeypatch.setattr(placed_rows, "_WARM_NBYTES", 16 << 20)
-    assert not worth_placing(samples, here=True)
     assert worth_placing(samples)
+    assert not worth_placing(samples, 16 << 20)
+    monkeypatch.setattr(placed_rows, "WARM_NBYTES", 16 << 20)
     loader = FastLoader(Made("tensor"), 6, num_workers=0)
     assert len(list(loader)) == 4
     warm = loader._resources.warm
