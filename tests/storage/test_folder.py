@@ -14,6 +14,7 @@ from torchvision.datasets import ImageFolder
 from fastload import FastLoader
 from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import open_store
+from fastload.storage._probe import known_sizes
 from fastload.storage.folder import IMAGE_SUFFIXES, FolderStore
 from storage.formats import picture
 
@@ -251,6 +252,23 @@ def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(tmp_path: Path
     os.mkfifo(folder / "0.jpg")
     with pytest.raises(StoreError, match="cannot read the record: it is not a regular file"):
         list(FastLoader(dataset, sampler=[0], **options))
+
+
+def test_sizes_are_read_once_each_and_without_what_takes_long_to_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def probe(indices: np.ndarray) -> np.ndarray:
+        asked.extend(indices.tolist())
+        return np.stack([indices + 1, indices + 2], axis=1)
+
+    monkeypatch.setattr(np, "unique", None)  # it imports numpy.ma
+    sizes = np.zeros((10, 2), np.int32)
+    for _ in range(2):
+        found = known_sizes(sizes, np.array([5, 0, 5, 9, 0]), probe)
+        assert found.tolist() == [[6, 7], [1, 2], [6, 7], [10, 11], [1, 2]]
+    assert asked == [0, 5, 9]
 
 
 def test_a_class_folder_whose_files_are_no_images_by_name_says_what_they_are(
