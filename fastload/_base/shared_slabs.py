@@ -125,9 +125,10 @@ class SharedRing:
         return len(self._slabs) > self._keep + _MAX_HELD
 
     def give_back(self) -> None:
-        """Give back every free slab."""
-        with self._lock:
-            self._drop({id(slab) for slab in self._slabs if slab.free()})
+        """Give back every free slab. A forked child has none: those are its parent's."""
+        if self._pid == os.getpid():
+            with self._lock:
+                self._drop({id(slab) for slab in self._slabs if slab.free()})
 
     def close(self) -> None:
         """Release the slabs; batches that are still referred to stay valid."""

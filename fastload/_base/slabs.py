@@ -148,8 +148,9 @@ class SlabRing:
 
     def give_back(self) -> None:
         """Give back every free slab."""
-        with self._lock:
-            self._slabs = [slab for slab in self._slabs if not slab.free()]
+        if self._slabs:
+            with self._lock:
+                self._slabs = [slab for slab in self._slabs if not slab.free()]
 
     def in_use(self) -> int:
         """Number of slabs that are still referred to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import pickle
 import sys
@@ -159,6 +160,19 @@ def test_of_many_loaders_that_are_kept_those_that_began_last_keep_slabs(workers,
     assert [bool(ring._slabs) for ring in rings] == [False] * 2 + [True] * 4
     assert [int(labels[0]) for _, labels in loaders[0]] == [0, 2, 4, 6, 8]
     assert [bool(ring._slabs) for ring in rings] == [True] + [False] * 2 + [True] * 3
+
+
+def test_a_child_that_is_forked_while_a_slab_is_leased_waits_for_nobody():
+    ring = SharedRing(2)
+    ring.wanted(100)
+    _slab = ring.lease()
+    with ring._lock:  # as another thread does that leases
+        child = multiprocessing.get_context("fork").Process(target=ring.give_back)
+        child.start()
+        child.join(20)
+        child.kill()
+    child.join()
+    assert child.exitcode == 0
 
 
 def test_a_ring_at_the_end_of_the_interpreter_needs_nothing_of_its_module(monkeypatch):
