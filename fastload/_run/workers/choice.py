@@ -85,8 +85,8 @@ _BELIEVED: Final = 2
 
 # A way is ahead for sure if it is by so many standard errors of the difference. Until then the one
 # is kept that seems to be cheaper by ``_EQUAL``, and the other one is tried so often that the loss
-# is ``_DOUBT`` of the time, if that one costs as much more as it may. With drawn costs, 1 to 2 %
-# were lost.
+# is ``_DOUBT`` of the time, if that one costs as much more as it may. With drawn costs that differ
+# by 60 %, 4 to 7 % were lost in 256 samples, 1 to 3 % in 2,000.
 _SURE: Final = 2.0
 _EQUAL: Final = 0.03
 _DOUBT: Final = 0.05

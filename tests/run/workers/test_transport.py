@@ -17,6 +17,8 @@ from torch.utils.data._utils.collate import default_collate
 from fastload import FastLoader
 from fastload._base import shared_slabs
 from fastload._base.shared_slabs import Mapped, SharedRing
+from fastload._base.slabs import SlabRing
+from fastload._run.resources import Resources
 from fastload._run.workers.transport import Packer, unpack
 from sides import assert_same
 
@@ -160,6 +162,17 @@ def test_of_many_loaders_that_are_kept_those_that_began_last_keep_slabs(workers,
     assert [bool(ring._slabs) for ring in rings] == [False] * 2 + [True] * 4
     assert [int(labels[0]) for _, labels in loaders[0]] == [0, 2, 4, 6, 8]
     assert [bool(ring._slabs) for ring in rings] == [True] + [False] * 2 + [True] * 3
+
+
+def test_slabs_that_are_pinned_for_a_device_are_not_given_back():
+    resources = Resources(warm=SlabRing(2))
+    resources.warm.lease((4,), torch.float32, (1,))
+    resources.mover.put(object())
+    resources.give_back()
+    assert len(resources.warm._slabs) == 1
+    del resources.mover
+    resources.give_back()
+    assert resources.warm._slabs == []
 
 
 def test_a_child_that_is_forked_while_a_slab_is_leased_waits_for_nobody():
