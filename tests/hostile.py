@@ -184,13 +184,18 @@ def _compare(
 
 
 def _check(data: bytes, box: tuple[int, int, int, int], found: np.ndarray, counts: Counts) -> None:
-    """Compare one decoded image, and its levels as a mask."""
+    """Compare one decoded image, its levels as a mask, and its rows."""
     image = Image.open(io.BytesIO(data))
     mask = native_core.core().png_levels(data) if image.mode in "LP" else None
     if mask is not None:
         levels = np.frombuffer(mask[0], np.uint8).reshape(mask[2], mask[1])
         assert np.array_equal(levels, np.asarray(image))
         counts.levels += 1
+    rows = native_core.core().png_rows(data)
+    if rows is not None:
+        again = Image.new(image.mode, image.size)
+        again.frombytes(rows, "raw", image.tile[0][3])
+        assert again.tobytes() == image.tobytes()
     rgb = image.convert("RGB")
     assert np.array_equal(found, np.asarray(rgb if box == (0, 0, *rgb.size) else rgb.crop(box)))
     counts.decoded += 1

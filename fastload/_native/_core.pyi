@@ -432,6 +432,13 @@ def png_levels(png: Buffer) -> tuple[bytes, int, int] | None:
     file: other kinds of images, 1 and 16 bits per pixel, and whatever Pillow may object to.
     """
 
+def png_rows(png: Buffer) -> bytes | None:
+    """The samples of a PNG row by row, as the file has them: inflated, and without their filters.
+
+    Rows begin at whole bytes; 16-bit samples have their high byte first. None where Pillow has to
+    decode the file: interlaced ones, and whatever Pillow may object to.
+    """
+
 def jpeg_version() -> str:
     """Version of libjpeg-turbo that the core was compiled against."""
 

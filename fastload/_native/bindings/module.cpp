@@ -151,6 +151,29 @@ py::object png_levels(const py::object& png) {
                         height);
 }
 
+// None, or the rows.
+py::object png_rows(const py::object& png) {
+  const Bytes bytes(png);
+  PngDecoder& decoder = thread_state().png;
+  size_t nbytes = 0;
+  Status status;
+  {
+    WithoutGil released;
+    const Span span{bytes.data(), bytes.size(), bytes.size()};
+    status = is_png(span.data, span.nbytes) ? decoder.read_rows(span, &nbytes) : Status::kUnsupported;
+  }
+  if (status != Status::kOk) return py::none();
+  const auto rows = py::reinterpret_steal<py::object>(
+      PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes)));
+  if (!rows) throw py::error_already_set();
+  auto* const to = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(rows.ptr()));  // nobody else has it yet
+  {
+    WithoutGil released;
+    status = decoder.copy_rows(to);
+  }
+  return status == Status::kOk ? rows : py::none();
+}
+
 // Whether the core has decoded the image file `data` into `out`, as it is documented in _core.pyi.
 bool decode(const py::object& data, const py::object& out, bool reversed) {
   const Bytes bytes(data);
@@ -271,6 +294,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("sound", &sound, "data"_a, "width"_a, "height"_a, "Whether a whole image is decoded; see _core.pyi.");
   m.def("image_header", &image_header, "data"_a, "Size and end of an image file; see _core.pyi.");
   m.def("png_levels", &png_levels, "png"_a, "Indices or gray levels of a PNG; see _core.pyi.");
+  m.def("png_rows", &png_rows, "png"_a, "Rows of a PNG; see _core.pyi.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder decodes this file; for the tests.");
   m.def("pool_size", &pool::size, "Number of threads in the pool now.");

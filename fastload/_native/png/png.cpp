@@ -313,12 +313,11 @@ Status PngDecoder::decode_levels(const Span& span, std::vector<uint8_t>* levels,
     uint8_t* const out = levels->data();
     const Expander expander(file_);
     if (!file_.interlaced) {
-      const Block block = block_of(file_, *width, *height);
-      Rows rows(file_, block, raw_.data(), *width, lines);
-      rows.seek(0);
-      for (size_t y = 0; y < static_cast<size_t>(*height); y++) {
-        expander.levels(rows.next(), 0, *width, out + y * w);
-      }
+      uint8_t* to = out;
+      each_whole_row(lines, [&](const uint8_t* row) {
+        expander.levels(row, 0, *width, to);
+        to += w;
+      });
     } else {
       each_row(
           file_, raw_.data(), Needed{0, *width, 0, *height}, lines, lines + Rows::kLines * line,
@@ -331,6 +330,45 @@ Status PngDecoder::decode_levels(const Span& span, std::vector<uint8_t>* levels,
   }
   trim();
   return status;
+}
+
+Status PngDecoder::read_rows(const Span& span, size_t* nbytes) {
+  if (!Inflater::usable() || !read_png_chunks(span.data, span.nbytes, &inflater_, &file_) ||
+      file_.interlaced) {
+    return Status::kUnsupported;
+  }
+  *nbytes = static_cast<size_t>(file_.height) * file_.row_nbytes(file_.width);
+  return inflate();
+}
+
+Status PngDecoder::copy_rows(uint8_t* to) {
+  const size_t nbytes = file_.row_nbytes(file_.width);
+  uint8_t* const lines = lines_.reserve(Rows::kLines * Rows::line_nbytes(nbytes));
+  if (lines == nullptr) return Status::kIo;
+  each_whole_row(lines, [&](const uint8_t* row) {
+    std::memcpy(to, row, nbytes);
+    to += nbytes;
+  });
+  trim();
+  return Status::kOk;
+}
+
+template <typename Use>
+void PngDecoder::each_whole_row(uint8_t* lines, Use use) const {
+  const Block block = block_of(file_, file_.width, file_.height);
+  Rows rows(file_, block, raw_.data(), file_.width, lines);
+  rows.seek(0);
+  for (int y = 0; y < block.height;) {
+    if (y + 1 < block.height && rows.two_together()) {
+      const auto [first, second] = rows.next_two();
+      use(first);
+      use(second);
+      y += 2;
+    } else {
+      use(rows.next());
+      y++;
+    }
+  }
 }
 
 // Frees what an unusually large image took.

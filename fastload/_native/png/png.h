@@ -46,8 +46,16 @@ class PngDecoder {
   // palette, or gray levels, row by row. kUnsupported: another kind of image.
   Status decode_levels(const Span& span, std::vector<uint8_t>* levels, int* width, int* height);
 
+  // Reads a file whose rows copy_rows() gives: `nbytes` in all. kUnsupported: interlaced, too.
+  Status read_rows(const Span& span, size_t* nbytes);
+  // The samples of each row as the file has them, without the byte of its filter.
+  Status copy_rows(uint8_t* to);
+
  private:
   Status inflate();
+  // Calls use(row) for every row of an image that is not interlaced, inflated.
+  template <typename Use>
+  void each_whole_row(uint8_t* lines, Use use) const;
   void trim();
 
   PngFile file_;

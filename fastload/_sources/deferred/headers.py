@@ -29,6 +29,7 @@ _MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 _PLAIN_CHUNKS = frozenset(
     (b"IHDR", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"pHYs", b"tIME", b"tEXt")
 )
+_PNG_MODES = {b"\x08\x00": "L", b"\x08\x02": "RGB", b"\x10\x00": "I;16"}  # by depth and colour type
 _EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 
 
@@ -151,30 +152,35 @@ def _photoshop_is_plain(segment: bytes) -> bool:
     return True
 
 
-def is_rgb_png(data: bytes) -> bool:
-    """Whether the first ``PNG_HEAD`` bytes of a file are those of a PNG of 3 channels of 8 bits."""
-    return data[:16] == b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" and data[24:26] == b"\x08\x02"
+def png(head: bytes) -> tuple[str, tuple[int, int]] | None:
+    """Mode and size of a PNG: "RGB", "L", or "I;16", as Pillow calls gray of 16 bits.
 
+    None: it has another mode, or the first ``PNG_HEAD`` bytes of a file are not those of a PNG.
 
-def plain_png(data: bytes) -> tuple[int, int] | None:
-    """Width and height of a whole PNG file with three channels of 8 bits, and nothing unusual.
-
-    None: it has another kind of pixels, a wrong checksum, or a chunk that may change what a decoder
-    gives: a transparent colour, an orientation, an animation.
-
-    Source: PNG, third edition, sections 5.3 to 5.6 and 11.2.
+    Source: PNG, third edition, section 11.2.1.
     """
-    if not is_rgb_png(data):
+    if head[:16] != b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" or head[24:26] not in _PNG_MODES:
         return None
+    size = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    return _PNG_MODES[head[24:26]], size
+
+
+def is_plain_png(data: bytes) -> bool:
+    """Whether a PNG file is whole, and nothing but its pixels changes what a decoder gives.
+
+    No checksum is wrong, and there is no palette, transparent colour, orientation or animation.
+
+    Source: PNG, third edition, sections 5.3 to 5.6.
+    """
     for kind, begin, end in _chunks(data):
         if kind not in _PLAIN_CHUNKS or end > len(data):
-            return None
+            return False
         checksum = int.from_bytes(data[end - 4 : end], "big")
         if zlib.crc32(memoryview(data)[begin + 4 : end - 4]) != checksum:
-            return None
+            return False
         if kind == b"IEND":
-            return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    return None
+            return True
+    return False
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -184,6 +190,11 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         end = begin + 12 + int.from_bytes(data[begin : begin + 4], "big")
         yield data[begin + 4 : begin + 8], begin, end
         begin = end
+
+
+def png_ends_with_pixels(data: bytes) -> bool:
+    """Whether nothing is read from a PNG file after its pixels that Pillow might add to ``info``."""
+    return [kind for kind, _, _ in _chunks(data)][-2:] == [b"IDAT", b"IEND"]
 
 
 def png_without_exif(data: bytes) -> bool:

@@ -30,7 +30,7 @@ from . import headers, single
 from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
-from .replay import encoded, record_info, reopen, replay
+from .replay import encoded, load_rows, record_info, reopen, replay
 from .stand_in import StandIn
 from .thread_state import BatchContext, cause, note_made
 
@@ -43,6 +43,12 @@ _EFFECTS = {name: (one.effect, one.keeps_info) for name, one in IMAGE_OPERATIONS
 _CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVERTED_TO}
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
+
+# Functions that load the image, and give another one.
+_LOADING = frozenset(
+    ("convert", "crop", "filter", "getchannel", "point", "resize", "rotate", "split", "transform",
+     "transpose")
+)  # fmt: skip
 
 _RESAMPLING = frozenset(int(filter) for filter in PIL.Image.Resampling)
 _WARPING = frozenset({0, 2, 3})  # nearest, bilinear, bicubic
@@ -146,7 +152,8 @@ class DeferredImage(Image, metaclass=StandIn):
                 elif self._left:
                     real.__exit__(None, None, None)
                 elif self._loaded:
-                    real.load()  # the user's code would have seen that it is damaged
+                    if not load_rows(real):
+                        real.load()  # the user's code would have seen that it is damaged
                     note_made(self._opened)
                 elif getattr(self._file, "closed", False):
                     real.fp = cast(Any, self._file)  # Pillow could not read on, either
@@ -188,12 +195,17 @@ class DeferredImage(Image, metaclass=StandIn):
     def _made(self, function: str) -> Image:
         """The real image, for ``function``, which is not recorded.
 
-        What was opened stays to be loaded by Pillow, so that it checks arguments first, as ever.
+        What was opened stays to be loaded by Pillow, which checks arguments first, and may copy the
+        ``info`` first; unless it is a sound PNG, and loading adds nothing to that.
         """
         if self._real is not None:
             return self._real
         with cause(f"Image.{function}"):
-            return self.materialise()
+            real = self.materialise()
+            if function in _LOADING and isinstance(real, ImageFile) and real.format == "PNG":
+                if headers.png_ends_with_pixels(encoded(self._opened)):
+                    load_rows(real)
+            return real
 
     def _header(self) -> ImageFile:
         """What ``PIL.Image.open`` gives: the header read, the body not."""

@@ -27,9 +27,11 @@ from .thread_state import THREAD
 _GRAYSCALE: Final = 0
 _UNCHANGED: Final = -1
 _COLOR: Final = frozenset((1, 1 | 128))  # IMREAD_COLOR, with and without IMREAD_IGNORE_ORIENTATION
+_ANY_DEPTH: Final = frozenset((2, 2 | 4))  # IMREAD_ANYDEPTH, with and without IMREAD_ANYCOLOR
+_KNOWN: Final = _COLOR | _ANY_DEPTH | {_GRAYSCALE, _UNCHANGED}
 _IGNORES_EXIF: Final = frozenset((_UNCHANGED, 1 | 128))
 
-# Files of so many bytes and images of so many pixels: measured, OpenCV is faster on smaller ones.
+# JPEGs of so many bytes and images of so many pixels: measured, OpenCV is faster on smaller ones.
 LEAST_NBYTES = 12_000
 LEAST_PIXELS = 200 * 200
 
@@ -51,9 +53,11 @@ def imdecode(*args: Any, **kwargs: Any) -> np.ndarray | None:
     if flags is None:
         return None
     data = args[0] if args else kwargs["buf"]
-    if type(data) is not np.ndarray or data.dtype != np.uint8 or data.size < LEAST_NBYTES:
+    if type(data) is not np.ndarray or data.dtype != np.uint8:
         return None
     if data.shape != (data.size,) or not data.flags.c_contiguous:
+        return None
+    if data.size < LEAST_NBYTES and not _takes_png(data[: headers.PNG_HEAD].tobytes(), flags):
         return None
     return _decoded(data.tobytes(), flags)
 
@@ -71,9 +75,7 @@ def _flags(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> int | No
         if not kwargs.keys() <= ({"flags"} if args else {"flags", name}):
             return None
         flags = kwargs.get("flags", flags)
-    if type(flags) is not int or not (flags in _COLOR or flags in (_GRAYSCALE, _UNCHANGED)):
-        return None
-    return flags
+    return flags if type(flags) is int and flags in _KNOWN else None
 
 
 def _of_file(path: str, flags: int) -> np.ndarray | None:
@@ -83,12 +85,15 @@ def _of_file(path: str, flags: int) -> np.ndarray | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not S_ISREG(found.st_mode) or found.st_size < LEAST_NBYTES:
+        if not S_ISREG(found.st_mode):
             return None
-        header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
-        if header is None and not headers.is_rgb_png(os.pread(descriptor, headers.PNG_HEAD, 0)):
-            return None
-        if header is not None and not _takes(header, flags):
+        header = None
+        if found.st_size >= LEAST_NBYTES:
+            header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
+        if header is None:
+            if not _takes_png(os.pread(descriptor, headers.PNG_HEAD, 0), flags):
+                return None
+        elif not _takes(header, flags):
             return None
         if header is None or _at_once() or stamps.is_recent(found):
             with open(descriptor, "rb", closefd=False) as file:
@@ -115,12 +120,24 @@ def _decoded(data: bytes, flags: int, header: headers.Header | None = None) -> n
 
 def _takes(header: headers.Header, flags: int) -> bool:
     """Whether the core gives what OpenCV does of a JPEG."""
-    if header.mode not in ("RGB", "L") or header.size[0] * header.size[1] < LEAST_PIXELS:
+    if header.size[0] * header.size[1] < LEAST_PIXELS:
+        return False
+    if flags in _ANY_DEPTH or header.mode not in ("RGB", "L"):
         return False
     if not header.plain and flags not in _IGNORES_EXIF:
         return False  # it may have to be turned
     # Of a colour image OpenCV takes the luminance that is in the file.
     return flags != _GRAYSCALE or header.mode == "L"
+
+
+def _takes_png(head: bytes, flags: int) -> bool:
+    """Whether the core may give what OpenCV does of a PNG that begins like this."""
+    mode, (width, height) = headers.png(head) or ("", (0, 0))
+    if width * height < LEAST_PIXELS:
+        return False
+    if mode == "I;16":
+        return flags == _UNCHANGED or flags in _ANY_DEPTH
+    return mode == "L" or flags == _UNCHANGED or flags in _COLOR  # it has its own weights of gray
 
 
 def _is_gray(header: headers.Header, flags: int) -> bool:
@@ -139,14 +156,20 @@ def _counted(made: np.ndarray | None) -> np.ndarray | None:
 
 
 def _of_png(data: bytes, flags: int) -> np.ndarray | None:
-    """The pixels of a PNG with three channels of 8 bits, and nothing that OpenCV looks at."""
-    core = _native.load()
-    if flags == _GRAYSCALE or core is None or core.png_version() is None:
-        return None  # OpenCV has its own weights of gray
-    size = headers.plain_png(data)
-    if size is None or size[0] * size[1] < LEAST_PIXELS:
+    """The pixels of a PNG that OpenCV reads as the core does."""
+    core, header = _native.load(), headers.png(data)
+    if core is None or core.png_version() is None or header is None:
         return None
-    return _made(data, size, gray=False)
+    if not _takes_png(data, flags) or not headers.is_plain_png(data):
+        return None
+    mode, size = header
+    if mode != "I;16":
+        return _made(data, size, gray=mode == "L" and flags not in _COLOR)
+    rows = core.png_rows(data)
+    if rows is None:
+        return None
+    levels: np.ndarray = np.frombuffer(rows, ">u2").reshape(size[::-1]).astype(np.uint16)
+    return levels
 
 
 def _made(data: bytes, size: tuple[int, int], gray: bool) -> np.ndarray | None:

@@ -11,6 +11,7 @@ import PIL.Image
 import torch
 from PIL.ImageFile import ImageFile
 
+from ... import _native
 from ...storage._crc import crc32c
 from ...storage._read import open_regular, pread_all
 from ...storage.base import ENCODED
@@ -91,6 +92,28 @@ def reopen(opened: Opened) -> ImageFile:
         return PIL.Image.open(io.BytesIO(encoded(opened)))
 
 
+def load_rows(image: ImageFile) -> bool:
+    """Load a PNG of any mode as ``image.load()`` does, with rows of the core's; whether it did.
+
+    Measured: in a quarter to two fifths of Pillow's time. All but the rows is Pillow's, to which
+    they look like a file without compression.
+    """
+    core, file = _native.load(), image.fp
+    if core is None or image.format != "PNG" or type(file) is not io.BytesIO or file.closed:
+        return False
+    kinds = [kind for kind, *_ in image.tile]
+    rows = core.png_rows(file.getvalue()) if kinds == ["zip"] else None
+    if rows is None:
+        return False
+    ((_, *where),) = image.tile
+    image.tile = [("raw", *where)]  # type: ignore[list-item] # a plain tuple in old releases
+    parts = iter((rows,))
+    vars(image)["load_read"] = lambda nbytes: next(parts, b"")
+    image.load()
+    del vars(image)["load_read"]
+    return True
+
+
 def _decoded_record(opened: Opened, stored: Stored) -> PIL.Image.Image:
     """The image of a record, decoded with Pillow.
 
@@ -122,7 +145,8 @@ def _decoded(opened: Opened) -> PIL.Image.Image:
         image = _decoded_record(opened, opened.stored)
     else:
         image = reopen(opened)
-        image.load()
+        if not load_rows(image):
+            image.load()
     note_made(opened)
     if THREAD.deferring:
         THREAD.decoded = opened, image

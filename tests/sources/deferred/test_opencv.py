@@ -31,6 +31,8 @@ FLAGS = [
     cv2.IMREAD_UNCHANGED,
     cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION,
     cv2.IMREAD_ANYCOLOR,
+    cv2.IMREAD_ANYDEPTH,
+    cv2.IMREAD_ANYDEPTH | cv2.IMREAD_ANYCOLOR,
     cv2.IMREAD_REDUCED_COLOR_2,
 ]
 
@@ -72,6 +74,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "small.jpg": (picture((60, 50)), {}),
         "a.png": (image, {}),
         "gray.png": (gray, {}),
+        "mask.png": (gray.point(lambda level: level // 64), {}),
+        "gray-16.png": (Image.fromarray(np.asarray(gray).astype(np.uint16) * 250 + 7), {}),
+        "gray-colour.png": (gray, {"transparency": 12}),
         "palette.png": (image.quantize(200), {}),
         "turned.png": (image, {"exif": turned}),
         "colour.png": (image, {"transparency": (1, 2, 3)}),
@@ -142,14 +147,22 @@ def test_plain_pngs_are_decoded_by_the_core(files: list[Path], by_core: Callable
     core = _native.load()
     if core is None or core.png_version() is None:
         pytest.skip("the core was built without libdeflate")
-    taken = []
-    for path in files:
-        before = by_core()
-        with switch.deferring():
-            cv2.imread(str(path), cv2.IMREAD_COLOR)
-        if path.suffix == ".png" and by_core() > before:
-            taken.append(path.name)
-    assert taken == ["a.png", "profile.png"]
+    gray = ["gray.png", "mask.png"]
+    expected = {
+        cv2.IMREAD_COLOR: ["a.png", *gray, "profile.png"],
+        cv2.IMREAD_UNCHANGED: ["a.png", *gray, "gray-16.png", "profile.png"],
+        cv2.IMREAD_GRAYSCALE: gray,
+        cv2.IMREAD_ANYDEPTH: [*gray, "gray-16.png"],
+    }
+    for flags, names in expected.items():
+        taken = set()
+        for path in files:
+            before = by_core()
+            with switch.deferring():
+                cv2.imread(str(path), flags)
+            if path.suffix == ".png" and by_core() > before:
+                taken.add(path.name)
+        assert taken == set(names)
 
 
 @releases.exchanged_imread

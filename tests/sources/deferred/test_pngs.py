@@ -1,0 +1,111 @@
+"""PNGs of every kind, opened while deferring, are what Pillow makes of them; the core inflates."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import png_files
+from fastload import _native
+from fastload._sources.deferred import switch
+from png_files import GRAY, KINDS, PALETTE, RGB, chunk
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning"),
+]
+
+ASKED: dict[str, Callable[[Any], Any]] = {
+    "array": np.asarray,
+    "rotate": lambda image: image.rotate(30, fillcolor=3 if len(image.getbands()) == 1 else None),
+    "crop, then turn": lambda image: image.crop((1, 2, 9, 8)).rotate(90, expand=True),
+    "resize": lambda image: image.resize((9, 7), PIL.Image.Resampling.NEAREST),
+    "point": lambda image: image.point(lambda level: level * 2 + 1),
+    "load": lambda image: (image.load()[3, 2], image),
+    "text": lambda image: (image.load()[0, 0], image.text, image.info),
+    "no such argument": lambda image: image.transpose(99),
+    "copies": lambda image: (copy.copy(image), pickle.loads(pickle.dumps(image))),
+}
+
+LOADED = ("array", "crop, then turn", "load", "text", "copies")
+"""Those that Pillow has loaded by then."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def libdeflate() -> None:
+    core = _native.load()
+    if core is None or core.png_version() is None:
+        pytest.skip("the core was built without libdeflate")
+
+
+@pytest.fixture
+def decoders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The decoders that Pillow makes."""
+    made: list[str] = []
+    original = PIL.Image._getdecoder
+
+    def getdecoder(mode: str, decoder_name: str, args: Any, extra: Any = ()) -> Any:
+        made.append(decoder_name)
+        return original(mode, decoder_name, args, extra)
+
+    monkeypatch.setattr(PIL.Image, "_getdecoder", getdecoder)
+    return made
+
+
+def seen(value: Any) -> Any:
+    """What a user can see of what was asked for."""
+    if isinstance(value, tuple):
+        return tuple(map(seen, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, PIL.Image.Image):
+        palette = None if value.palette is None else (value.palette.mode, value.palette.palette)
+        return value.__class__, value.mode, value.size, value.tobytes(), value.info, palette
+    return value
+
+
+def outcome(data: bytes, ask: Callable[[Any], Any]) -> Any:
+    try:
+        return seen(ask(PIL.Image.open(io.BytesIO(data))))
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize(("colour", "depth"), KINDS)
+def test_pngs_of_every_kind_are_pillows(
+    colour: int, depth: int, asked: str, decoders: list[str]
+) -> None:
+    rng = np.random.default_rng(depth)
+    for interlaced, more in itertools.product((False, True), repeat=2):
+        data = png_files.image(rng, 21, 18, colour, depth, interlaced=interlaced)
+        end = data.index(b"IEND") - 4
+        if more:
+            data = data[:end] + chunk(b"tEXt", b"Comment\0after the pixels") + data[end:]
+        expected = outcome(data, ASKED[asked])
+        decoders.clear()
+        with switch.deferring():
+            assert outcome(data, ASKED[asked]) == expected
+        if not interlaced and (not more or asked in LOADED):
+            assert "zip" not in decoders
+
+
+@pytest.mark.parametrize(("colour", "depth"), [(GRAY, 16), (GRAY, 8), (PALETTE, 4), (RGB, 8)])
+def test_damaged_pngs_are_left_to_pillow(colour: int, depth: int) -> None:
+    data = png_files.image(np.random.default_rng(0), 40, 30, colour, depth)
+    at = data.index(b"IDAT") + 4
+    longer = len(data) // 2
+    changed = data[: at + 40] + bytes([data[at + 40] ^ 255]) + data[at + 41 :]
+    for damaged in (data[:longer], changed, data[:-14] + b"0000" + data[-10:]):
+        for ask in ASKED.values():
+            expected = outcome(damaged, ask)
+            with switch.deferring():
+                assert outcome(damaged, ask) == expected
