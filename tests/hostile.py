@@ -186,6 +186,7 @@ def _compare(
 def _check(data: bytes, box: tuple[int, int, int, int], found: np.ndarray, counts: Counts) -> None:
     """Compare one decoded image, its levels as a mask, and its rows."""
     image = Image.open(io.BytesIO(data))
+    tiles = image.tile
     mask = native_core.core().png_levels(data) if image.mode in "LP" else None
     if mask is not None:
         levels = np.frombuffer(mask[0], np.uint8).reshape(mask[2], mask[1])
@@ -194,7 +195,7 @@ def _check(data: bytes, box: tuple[int, int, int, int], found: np.ndarray, count
     rows = native_core.core().png_rows(data)
     if rows is not None:
         again = Image.new(image.mode, image.size)
-        again.frombytes(rows, "raw", image.tile[0][3])
+        again.frombytes(rows, "raw", tiles[0][3])
         assert again.tobytes() == image.tobytes()
     rgb = image.convert("RGB")
     assert np.array_equal(found, np.asarray(rgb if box == (0, 0, *rgb.size) else rgb.crop(box)))
