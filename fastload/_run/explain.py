@@ -221,7 +221,9 @@ def _images(
             "deferred until their batch was made in C++"
         )
     if images.read:
-        lines.append(f"images: {images.read} read by OpenCV's functions, and decoded in C++")
+        lines.append(
+            f"images: {images.read} read by functions of OpenCV or torchvision, and decoded in C++"
+        )
     elif not seen and not choice.opened:
         lines.append(
             "images: opened as ever, until making samples takes so long that deferring may pay"

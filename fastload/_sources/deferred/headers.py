@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from ..._base.pixel_limit import is_within
 from .stamps import Stamp
 
 SETTLED = frozenset({"JPEG", "BMP"})
@@ -30,6 +31,7 @@ _PLAIN_CHUNKS = frozenset(
     (b"IHDR", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"pHYs", b"tIME", b"tEXt")
 )
 _PNG_MODES = {b"\x08\x00": "L", b"\x08\x02": "RGB", b"\x10\x00": "I;16"}  # by depth and colour type
+_MOST_SIDE = 65_535  # that the core takes
 _EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 
 
@@ -155,14 +157,16 @@ def _photoshop_is_plain(segment: bytes) -> bool:
 def png(head: bytes) -> tuple[str, tuple[int, int]] | None:
     """Mode and size of a PNG: "RGB", "L", or "I;16", as Pillow calls gray of 16 bits.
 
-    None: it has another mode, or the first ``PNG_HEAD`` bytes of a file are not those of a PNG.
+    None: it has another mode, is empty or too large, or the first ``PNG_HEAD`` bytes of a file are
+    not those of a PNG.
 
     Source: PNG, third edition, section 11.2.1.
     """
     if head[:16] != b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" or head[24:26] not in _PNG_MODES:
         return None
     size = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    return _PNG_MODES[head[24:26]], size
+    sound = 0 < min(size) and max(size) <= _MOST_SIDE and is_within(*size)
+    return (_PNG_MODES[head[24:26]], size) if sound else None
 
 
 def is_plain_png(data: bytes) -> bool:
@@ -193,7 +197,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def png_ends_with_pixels(data: bytes) -> bool:
-    """Whether nothing is read from a PNG file after its pixels that Pillow might add to ``info``."""
+    """Whether nothing comes after the pixels of a PNG file that Pillow might add to ``info``."""
     return [kind for kind, _, _ in _chunks(data)][-2:] == [b"IDAT", b"IEND"]
 
 

@@ -294,7 +294,7 @@ def test_explain_counts_what_the_core_read(files: list[Path]) -> None:
         pass
     for ours, theirs in zip(loader, DataLoader(Read(paths), 2), strict=True):
         assert ours[1].equal(theirs[1])
-    assert "16 read by OpenCV" in loader.explain()
+    assert "16 read by functions of OpenCV" in loader.explain()
 
 
 @releases.exchanged_imread

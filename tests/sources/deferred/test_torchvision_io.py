@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,12 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 import deferred_datasets as shapes
+import png_files
 import releases
-from fastload import FastLoader
+from fastload import FastLoader, _native
 from fastload._sources.deferred import switch
 from fastload._sources.deferred.tensor import DeferredTensor
+from fastload._sources.deferred.thread_state import THREAD
 from sides import side_by_side
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*TorchCodec:DeprecationWarning")
@@ -30,7 +33,7 @@ SIZE = (90, 70)
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Files of one size: JPEGs of every kind, a PNG, and some that are no images."""
+    """Files of one size: JPEGs and PNGs of every kind, and some that are no images."""
     folder = tmp_path_factory.mktemp("files")
     coarse = np.random.default_rng(5).integers(0, 256, (7, 9, 3), np.uint8)
     picture = Image.fromarray(coarse).resize(SIZE, Image.Resampling.BICUBIC)
@@ -40,10 +43,26 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     picture.convert("L").save(folder / "gray.jpg")
     picture.convert("CMYK").save(folder / "cmyk.jpg")
     picture.save(folder / "a.png")
+    picture.convert("L").save(folder / "gray.png")
+    picture.save(folder / "colour.png", transparency=(1, 2, 3))
+    picture.convert("RGBA").save(folder / "alpha.png")
+    picture.quantize(20).save(folder / "palette.png")
+    Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 250).save(
+        folder / "deep.png"
+    )
+    picture.save(folder / "truncated.png")
+    shapes.truncate(folder / "truncated.png")
+    _huge(folder / "huge.png")
     picture.save(folder / "truncated.jpg", quality=95)
     shapes.truncate(folder / "truncated.jpg")
     (folder / "text.jpg").write_text("no image")
     return [*sorted(folder.iterdir()), folder / "missing.jpg"]
+
+
+def _huge(path: Path) -> None:
+    """A PNG without pixels whose header promises many."""
+    header = png_files.header(60_000, 60_000, 8, png_files.GRAY)
+    path.write_bytes(png_files.png([header, png_files.chunk(b"IEND")]))
 
 
 def encoded(path: Path) -> torch.Tensor:
@@ -96,6 +115,26 @@ def test_jpegs_stay_deferred(files: list[Path], name: str) -> None:
         for call in ("read_image", "by name", "decode_image of bytes"):
             assert type(CALLS[call](path)) is DeferredTensor
     assert type(CALLS["read_image"](path)) is torch.Tensor
+
+
+@releases.exchanged_io
+def test_plain_pngs_are_decoded_by_the_core(files: list[Path]) -> None:
+    core = _native.load()
+    if core is None or core.png_version() is None:
+        pytest.skip("the core was built without libdeflate")
+    taken: dict[str, list[str]] = {call: [] for call in ("read_image", "by name", "gray")}
+    for path in files:
+        for call, names in taken.items():
+            before = THREAD.batch.read
+            with switch.deferring(), contextlib.suppress(RuntimeError, FileNotFoundError):
+                CALLS[call](path)
+            if THREAD.batch.read > before:
+                names.append(path.name)
+    assert taken == {
+        "read_image": ["a.png", "gray.png"],
+        "by name": ["a.png"],
+        "gray": ["gray.png"],
+    }
 
 
 class Read(Dataset[Any]):
