@@ -278,12 +278,14 @@ class FastLoader(DataLoader[Sample]):
         if not own_index_sampler:  # else torch's __init__ asks whether there are batches
             single = batch_size is None and batch_sampler is None
             collate_fn = collate_for(collate_fn, single=single)
+        workers = num_workers if isinstance(num_workers, int) else 0
         config = LoaderConfig(
             dataset=dataset,
             batch_size=batch_size if batch_sampler is None else None,
             sampler=sampler,
             batch_sampler=batch_sampler,
-            num_workers=num_workers if isinstance(num_workers, int) else 0,
+            num_workers=workers,
+            torch_workers=workers,
             collate_fn=collate_fn,
             pin_memory=pin_memory,
             drop_last=drop_last,

@@ -287,6 +287,12 @@ class LoaderConfig:
         return f"{self.exchanged} is not torch's own code, and only torch's iterator calls it"
 
     @property
+    def needs_workers(self) -> bool:
+        """Whether a function is given that only worker processes call, and nothing of our own."""
+        given = self.torch_workers > 0 and self.worker_init_fn is not None
+        return given and not self._asks_for_ours
+
+    @property
     def _asks_for_ours(self) -> bool:
         given = [(getattr(self, name), default) for name, default in _OURS_BY_DEFAULT.items()]
         # batch_by may be an array, which compares element by element

@@ -15,7 +15,8 @@ from torch.utils.data import (
 )
 
 from .._engine.registry import EngineKind, chosen, is_engine
-from .._sources.source import Source, check_one_size, resolve
+from .._sources.packed import PackedDataset
+from .._sources.source import Source, check_one_size, nested, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
 from .config import NO_CORE, LoaderConfig
@@ -101,17 +102,22 @@ def _readable(config: LoaderConfig) -> Source:
     if config.engine == "auto":
         if config.eager == NO_CORE:
             raise Unreadable(NO_CORE)
+        if config.needs_workers and not _is_packed(config.dataset):
+            raise Unreadable(
+                "only worker processes call a worker_init_fn, and an engine reads without them; "
+                "engine='native' never calls it"
+            )
         if source.tensors:
-            if config.num_workers and config.worker_init_fn:
-                raise Unreadable(
-                    "only worker processes call a worker_init_fn, and rows are copied without "
-                    "them; engine='native' copies rows and never calls it"
-                )
             if not config.own_order:  # torch's own samplers give ints, and so do ours
                 _check_rows(config.sampler, config.batch_sampler)
         elif config.custom_collate and not config.one_size:
             check_one_size(source)
     return source
+
+
+def _is_packed(dataset: object) -> bool:
+    """Whether images come of a store, which has no code of the user's."""
+    return any(isinstance(one, PackedDataset) for one in nested(dataset))
 
 
 def _check_rows(sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None) -> None:

@@ -785,3 +785,45 @@ def test_every_argument_reaches_the_config(store, monkeypatch):
     with pytest.raises(Given) as raised:
         FastLoader(store)
     assert set(ARGUMENTS) <= raised.value.args[0].keys()
+
+
+def _fails(worker_id):
+    raise ValueError(f"worker {worker_id} cannot begin")
+
+
+def test_a_worker_init_fn_of_a_folder_is_called_in_workers(photos, tmp_path):
+    folder = ImageFolder(photos, TRAIN)
+    loader = FastLoader(folder, 5, num_workers=1, worker_init_fn=_fails)
+    assert "worker_init_fn" in loader.explain()
+    with pytest.raises(ValueError, match="worker 0 cannot begin"):
+        list(loader)
+    for arguments in (
+        {},
+        {"num_workers": 0},
+        {"num_workers": "auto"},
+        {"num_workers": 1, "seed": 3},
+    ):
+        loader = FastLoader(folder, 5, worker_init_fn=_fails, **arguments)
+        list(loader)
+        assert loader.stats()["engine"] == "native"
+    pack(photos, tmp_path / "a.lmdb")
+    store = PackedDataset(tmp_path / "a.lmdb", transform=TRAIN)
+    for packed in (store, Subset(store, range(5))):
+        loader = FastLoader(packed, 5, num_workers=1, worker_init_fn=_fails)
+        list(loader)
+        assert loader.stats()["engine"] == "native"
+
+
+def _seeds(worker_id):
+    torch.manual_seed(5)
+
+
+def test_a_folder_with_a_worker_init_fn_draws_what_dataloader_draws(photos):
+    drawn = []
+    for kind in (DataLoader, FastLoader):
+        torch.manual_seed(0)
+        loader = kind(
+            ImageFolder(photos, TRAIN), 5, shuffle=True, num_workers=2, worker_init_fn=_seeds
+        )
+        drawn.append([list(loader) for _ in range(2)])
+    assert_same(drawn[1], drawn[0])

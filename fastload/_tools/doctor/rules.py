@@ -239,13 +239,16 @@ def _workers(seen: Observation, loader: LoaderSeen) -> Iterator[Finding]:
     if not loader.num_workers and loader.waiting >= PART:
         # Workers load in parallel, and while the step runs.
         workers = max(1, seen.cpus if not _waits(seen) else 4 * seen.cpus)
+        wait_s = loader.wait_s / workers - loader.step_s
+        if not (seen.cuda or _waits(seen)):  # the step needs the CPUs, too
+            wait_s = max(wait_s, (loader.wait_s + loader.step_s) / workers - loader.step_s)
         yield Finding(
             name="workers-0",
             what=f"num_workers=0: the loop waits {loader.waiting:.0%} of its time while its "
             "process makes the samples",
             change=f"num_workers={workers}" + ", or FastLoader" * _native(loader),
             where=loader.made,
-            gain=_without(loader, max(0.0, loader.wait_s / workers - loader.step_s)),
+            gain=_without(loader, wait_s),
         )
     if loader.num_workers > 2 * seen.cpus and not _waits(seen):
         yield Finding(

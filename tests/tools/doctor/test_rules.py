@@ -156,6 +156,18 @@ BUSY = {"fetch_s": 1.0, "fetch_cpu_s": 1.0, "fetched": 320}
 SLOW = {**BUSY, "fetch_cpu_s": 0.05, "opens": 320, "open_nbytes": 320 * MB}
 
 
+def test_workers_gain_no_more_than_there_are_cpus_if_the_step_needs_them() -> None:
+    loader = training(wait_s=0.07, step_s=0.03, num_workers=0)
+
+    def gain(**seen: Any) -> float:
+        found = findings(Observation(loaders=[loader], cpus=2, **seen))
+        return next(finding.gain for finding in found if finding.name == "workers-0")
+
+    assert gain(**BUSY) == pytest.approx(2.0)
+    assert gain(**BUSY, cuda=True) == pytest.approx(0.1 / 0.035)
+    assert gain(**SLOW) == pytest.approx(0.1 / 0.03)
+
+
 @pytest.mark.parametrize(
     ("name", "seen", "left"),
     [
