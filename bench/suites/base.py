@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from bench import data
 from bench.loaders import WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row, missing, row
+from bench.report import Row, row
 from bench.workload import Workload
 
 
@@ -184,17 +184,9 @@ class Figures:
         **facts: Any,
     ) -> None:
         """Add a figure, of one value for each round."""
+        what = {"loader": loader, "metric": metric, "unit": unit}
         common = {**self._facts, **facts}
-        self._measured.append(
-            row(
-                loader=loader,
-                metric=metric,
-                unit=unit,
-                values=values,
-                setting=setting or {},
-                **common,
-            )
-        )
+        self._measured.append(row(**what, values=values, setting=setting, **common))
 
     @contextlib.contextmanager
     def process(
@@ -224,4 +216,4 @@ class Figures:
             tail = "\n".join(process.log().splitlines()[-12:])
             self._options.say(f"{process.name} failed: {error}\n{tail}")
         what = {"loader": process.name, "metric": metric, "unit": unit, "reason": reason}
-        self._absent.append(missing(**what, **self._facts))
+        self._absent.append(row(**what, **self._facts))

@@ -195,7 +195,7 @@ def _row(repository: str, values: list[float]) -> Any:
         "shared_versions": {"torch": "2", "pillow": "1"},
     }
     if not values:
-        return report.missing(reason="not installed: tqdm", **facts)
+        return report.row(reason="not installed: tqdm", **facts)
     return report.row(values=values, setting={}, **facts)
 
 
