@@ -21,7 +21,7 @@ class Options:
     """The options of the command line.
 
     Attributes:
-        data: folder or archive of images; None lets the suite make its own.
+        data: folder of images; None lets the suite make its own.
         loaders: names, in the order of the first round.
         threads: threads or worker processes of each loader.
         rounds: how often each loader is measured.
