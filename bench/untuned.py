@@ -546,7 +546,7 @@ def webdataset(place: Place) -> Given:
     photos = place.at("shards/photos-{000000..000003}.tar")
     dataset = (
         wds.WebDataset(photos, shardshuffle=False, seed=1)
-        .shuffle(100, rng=random.Random(1))
+        .shuffle(100, rng=random)  # which is seeded before each epoch that is compared
         .decode("pil")
         .to_tuple("jpg", "cls")
         .map_tuple(transform, lambda label: label)

@@ -184,9 +184,8 @@ class Figures:
         **facts: Any,
     ) -> None:
         """Add a figure, of one value for each round."""
-        what = {"loader": loader, "metric": metric, "unit": unit}
-        common = {**self._facts, **facts}
-        self._measured.append(row(**what, values=values, setting=setting, **common))
+        what = {"metric": metric, "unit": unit, **self._facts, **facts}
+        self._measured.append(row(loader=loader, values=values, setting=setting, **what))
 
     @contextlib.contextmanager
     def process(
@@ -215,5 +214,5 @@ class Figures:
             reason = f"failed: {reason}"
             tail = "\n".join(process.log().splitlines()[-12:])
             self._options.say(f"{process.name} failed: {error}\n{tail}")
-        what = {"loader": process.name, "metric": metric, "unit": unit, "reason": reason}
-        self._absent.append(row(**what, **self._facts))
+        what = {"metric": metric, "unit": unit, "reason": reason, **self._facts}
+        self._absent.append(row(loader=process.name, **what))

@@ -154,7 +154,7 @@ def _measured(script: Script, options: Options, facts: dict[str, Any], workers: 
         },
         threads=max(1, workers),
         batch=batch,
-        images=len(made.dataset),
+        images=len(made.dataset) if hasattr(made.dataset, "__len__") else count,
         data="given" if options.data else "made",
         warmup_s=0.0,
         round_s=options.seconds,
