@@ -47,7 +47,7 @@ def list_() -> None:
 
 @main.command()
 @click.argument("suite", type=click.Choice(list(SUITES)))
-@click.option("--data", help="Folder of images, or a .tar.gz; without it the suite makes its own.")
+@click.option("--data", help="Folder of images; without it the suite makes its own.")
 @click.option("--loaders", "names", help="Names, separated by commas; default: all.")
 @click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
 @click.option("--variant", "variants", help="Names, separated by commas, or 'all'.")
@@ -60,11 +60,6 @@ def list_() -> None:
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Least, per round.")
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
-@click.option(
-    "--tuned",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Rows of an earlier run, whose settings are used.",
-)
 @click.option(
     "--repos",
     type=click.Path(exists=True, file_okay=False),
@@ -82,7 +77,6 @@ def run(
     seconds: float,
     output: str | None,
     cache: str | None,
-    tuned: str | None,
     repos: str | None,
     toy: bool,
 ) -> None:
@@ -98,7 +92,6 @@ def run(
         seconds=seconds,
         toy=toy,
         cache=cache,
-        tuned=report.settings(json.loads(Path(tuned).read_text())) if tuned else {},
         repos=Path(repos) if repos else None,
     )
     rows: list[report.Row] = []
@@ -116,12 +109,11 @@ def run(
 
 
 @main.command("all")
-@click.option("--photos", help="Folder of photos, or a .tar.gz; made here where none is given.")
+@click.option("--photos", help="Folder of photos; made here where none is given.")
 @click.option("--small", help="The same, for images of 32 x 32 pixels.")
 @click.option(
     "--out", default="bench/results/local", show_default=True, help="Folder for the rows."
 )
-@click.option("--suites", help="Names, separated by commas; default: all.")
 @click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
 @click.option("--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast.")
@@ -129,7 +121,6 @@ def all_(
     photos: str | None,
     small: str | None,
     out: str,
-    suites: str | None,
     threads: int,
     cache: str | None,
     toy: bool,
@@ -139,9 +130,8 @@ def all_(
     Rows go to OUT/SUITE.json. Loaders are tuned once for each kind of images and keep the setting.
     """
     options = _options(threads=threads, toy=toy, cache=cache)
-    chosen = _split("suite", suites, tuple(SUITES))
     try:
-        for rows in everything.run(options, chosen, Path(out), photos=photos, small=small):
+        for rows in everything.run(options, Path(out), photos=photos, small=small):
             _show(rows)
     except NoImages as error:
         raise click.ClickException(str(error)) from error

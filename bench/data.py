@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,7 @@ def cache_folder(given: str | None = None) -> Path:
 
 
 def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -> Path:
-    """A folder of at least ``count`` JPEGs: from ``data`` (folder or tar archive), else made."""
+    """A folder of at least ``count`` JPEGs: from the folder ``data``, else made."""
     if data is None:
         name = f"{'small' if small else 'photos'}-{count}"
 
@@ -44,10 +43,8 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
 
         return made(cache, name, make)
     source = Path(data).resolve()
-    if not source.exists():
-        raise NoImages(f"--data {data}: no such file or folder")
-    if source.is_file():
-        source = _unpacked(cache, source, say)
+    if not source.is_dir():
+        raise NoImages(f"--data {data}: no such folder")
     groups = _classes(source)
     files = sum(len(group) for group in groups.values())
     if not files:
@@ -155,12 +152,8 @@ def _each(
 
 
 def made(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:
-    """The folder called ``name``; ``fill`` fills it if it does not exist yet."""
-    return _cached(cache / "images" / name, fill)
-
-
-def _cached(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """``folder``, filled once; it has another name until it is complete."""
+    """The folder called ``name``, filled once; it has another name until it is complete."""
+    folder = cache / "images" / name
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
@@ -170,18 +163,6 @@ def _cached(folder: Path, fill: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
-
-
-def _unpacked(cache: Path, archive: Path, say: Say) -> Path:
-    stat = archive.stat()
-    key = hashlib.sha256(f"{archive}{stat.st_size}{stat.st_mtime_ns}".encode()).hexdigest()[:12]
-
-    def extract(folder: Path) -> None:
-        say(f"unpacking {archive.name}")
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-
-    return _cached(cache / "archives" / key, extract)
 
 
 def _classes(root: Path) -> dict[str, list[Path]]:

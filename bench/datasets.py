@@ -53,19 +53,6 @@ class Trained(_Files):
         return [self._transform(image) for _ in range(self._views)], index % 10
 
 
-class Streamed(IterableDataset[Any]):
-    """The same as a stream, of which each worker has its part."""
-
-    def __init__(self, paths: list[Path], transform: Callable[[Any], Any]) -> None:
-        self._rows = Trained(paths, transform)
-
-    def __iter__(self) -> Any:
-        info = get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        for index in range(first, len(self._rows), step):
-            yield self._rows[index]
-
-
 class Arrays(_Files):
     """JPEG files as arrays: (uint8 (3, 224, 224), label), cropped and flipped by NumPy."""
 
@@ -149,27 +136,27 @@ class Counted(Dataset[Any]):
 
 
 class Tiny(Counted):
-    """Samples that cost next to nothing: (float32 (8,), label)."""
+    """Samples that cost next to nothing: (float32 (``width``,), label)."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, width: int = 8) -> None:
         super().__init__(count)
-        self._rows = torch.rand(count, 8)
+        self._rows = torch.rand(count, width)
 
     def __getitem__(self, index: int) -> Any:
         return self._rows[index], index % 10
 
 
 class Stream(IterableDataset[Any]):
-    """Rows as a stream, of which each worker has its part."""
+    """A dataset as a stream, of which each worker has its part."""
 
-    def __init__(self, count: int) -> None:
-        self._rows = torch.rand(count, 64)
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
 
     def __iter__(self) -> Any:
         info = get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        for index in range(first, len(self._rows), step):
-            yield self._rows[index], index % 10
+        for index in range(first, len(self.dataset), step):
+            yield self.dataset[index]
 
 
 class Ready(Counted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench import report
@@ -82,9 +82,9 @@ PLAN = (
 
 
 def run(
-    options: Options, suites: Sequence[str], out: Path, *, photos: str | None, small: str | None
+    options: Options, out: Path, *, photos: str | None, small: str | None
 ) -> Iterator[list[Row]]:
-    """Run the parts of ``suites`` in the order of the plan; yield the rows of each.
+    """Run the parts in the order of the plan; yield the rows of each.
 
     The rows of a suite are in the folder ``out`` as SUITE.json after each of its variants. Of
     ``options`` threads, cache, toy, say and machine count. ``photos``, ``small``: images of the two
@@ -94,8 +94,6 @@ def run(
     of_suite: dict[str, list[Row]] = {}
     of_part: dict[tuple[str, str], list[Row]] = {}
     for part in PLAN:
-        if part.suite not in suites:
-            continue
         begin = time.perf_counter()
         here = dataclasses.replace(
             options,

@@ -19,11 +19,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 from torchvision import transforms as v1
@@ -222,13 +224,18 @@ def link() -> None:
     target = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
 
     def ms(work: Callable[[], object]) -> float:
-        torch.cuda.synchronize()
+        _synchronize(DEVICE)
         begin = time.perf_counter()
         work()
-        torch.cuda.synchronize()
+        _synchronize(DEVICE)
         return 1e3 * (time.perf_counter() - begin)
 
-    fresh, touched = _allocate(nbytes), _allocate(nbytes)
+    def copies(source: torch.Tensor) -> None:
+        for _ in range(10):
+            target.copy_(source, non_blocking=True)
+
+    # Of a slab's memory, as slabs see it.
+    fresh, touched = (np.frombuffer(_allocate(nbytes), np.uint8) for _ in range(2))
     touched[::4096] = 1
     pinning = {"fresh": ms(lambda: device.pin(fresh)), "touched": ms(lambda: device.pin(touched))}
     host: list[torch.Tensor] = []
@@ -239,9 +246,7 @@ def link() -> None:
     memory = {"registered": torch.from_numpy(fresh), "torch's": host[0]}
     memory["pageable"] = torch.empty(nbytes, dtype=torch.uint8)
     for name, source in memory.items():
-        took = ms(
-            lambda source=source: [target.copy_(source, non_blocking=True) for _ in "0123456789"]
-        )  # type: ignore[misc]
+        took = ms(partial(copies, source))
         say(copied_from=name, gb_per_s=round(10 * nbytes / took / 1e6, 1))
 
 

@@ -29,43 +29,29 @@ def row(
     loader: str,
     metric: str,
     unit: str,
-    values: Sequence[float],
-    setting: dict[str, Any],
+    values: Sequence[float] = (),
+    setting: dict[str, Any] | None = None,
     **more: Any,
 ) -> Row:
-    """One measured figure: the median, minimum and maximum of its rounds."""
+    """One figure: the median, minimum and maximum of its rounds, and ``more`` fields.
+
+    Without ``values`` the loader has no figure, and the field ``reason`` says why.
+    """
+    median, least, most = (
+        _rounded(of(values)) if values else None for of in (statistics.median, min, max)
+    )
     return {
         "suite": suite,
         "variant": variant,
         "loader": loader,
         "metric": metric,
         "unit": unit,
-        "median": _rounded(statistics.median(values)),
-        "min": _rounded(min(values)),
-        "max": _rounded(max(values)),
+        "median": median,
+        "min": least,
+        "max": most,
         "rounds": len(values),
-        "setting": setting,
+        "setting": setting or {},
         "values": [_rounded(value) for value in values],
-        **more,
-    }
-
-
-def missing(
-    *, suite: str, variant: str, loader: str, metric: str, unit: str, reason: str, **more: Any
-) -> Row:
-    """A loader without a figure, and why."""
-    return {
-        "suite": suite,
-        "variant": variant,
-        "loader": loader,
-        "metric": metric,
-        "unit": unit,
-        "median": None,
-        "min": None,
-        "max": None,
-        "rounds": 0,
-        "setting": {},
-        "reason": reason,
         **more,
     }
 

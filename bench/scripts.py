@@ -37,16 +37,20 @@ from bench.workload import MEAN, STD
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where things are: ``repos`` has checkouts, ``root`` photos, laid out by ``lay_out``."""
+    """Where things are: the script's ``checkout``, and photos in ``root`` (``lay_out``)."""
 
-    repos: Path
+    checkout: Path
     root: Path
     toy: bool
+
+    def at(self, name: str) -> str:
+        """The path of a file or folder in ``root``."""
+        return str(self.root / name)
 
     @property
     def train(self) -> str:
         """A folder with one subfolder per class."""
-        return str(self.root / "train")
+        return self.at("train")
 
 
 class Given:
@@ -379,7 +383,7 @@ def _timm_options(place: Place, **more: Any) -> Any:
 def deit(place: Place) -> Given:
     """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
-    module = definitions(place.repos / "deit" / "datasets.py")
+    module = definitions(place.checkout / "datasets.py")
     dataset, _ = module.build_dataset(True, _timm_options(place, color_jitter=0.3))
     return Given(dataset, sampler=RandomSampler(dataset), pin_memory=True, drop_last=True)
 
@@ -388,7 +392,7 @@ def deit(place: Place) -> Given:
 def convnext(place: Place) -> Given:
     """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
-    module = definitions(place.repos / "ConvNeXt" / "datasets.py")
+    module = definitions(place.checkout / "datasets.py")
     options = _timm_options(place, imagenet_default_mean_and_std=True, color_jitter=0.4)
     dataset, _ = module.build_dataset(True, options)
     return _distributed(dataset, drop_last=True)
@@ -398,7 +402,7 @@ def convnext(place: Place) -> Given:
 def swin(place: Place) -> Given:
     """timm's crop, flip, RandAugment, erasing"""
     _keep_a_bit()
-    module = definitions(place.repos / "Swin-Transformer" / "data" / "build.py")
+    module = definitions(place.checkout / "data/build.py")
     given = types.SimpleNamespace
     config = given(
         DATA=given(
@@ -439,7 +443,7 @@ def mae(place: Place) -> Given:
 )
 def beit(place: Place) -> Given:
     """jitter of the whole photo, then one crop in two sizes; masks of patches"""
-    root = place.repos / "unilm" / "beit"
+    root = place.checkout / "beit"
     # It says np.int, which NumPy has called int since 1.24.
     masking = definitions(
         root / "masking_generator.py", np=types.SimpleNamespace(zeros=np.zeros, int=int)
@@ -465,7 +469,7 @@ def beit(place: Place) -> Given:
 @script("facebookresearch/dino", "7c446df5b9", "main_dino.py", heavy=True)
 def dino(place: Place) -> Given:
     """two crops of 224, eight of 96; jitter, blur, solarize"""
-    module = definitions(place.repos / "dino" / "main_dino.py")
+    module = definitions(place.checkout / "main_dino.py")
     transform = module.DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8)
     return _distributed(_folder(place, transform), drop_last=True)
 
@@ -473,7 +477,7 @@ def dino(place: Place) -> Given:
 @script("bytedance/ibot", "da316d8263", "main_ibot.py", heavy=True)
 def ibot(place: Place) -> Given:
     """two crops of 224, ten of 96; jitter, blur, solarize; masks drawn in Python"""
-    module = definitions(place.repos / "ibot" / "main_ibot.py")
+    module = definitions(place.checkout / "main_ibot.py")
     dataset = importlib.import_module("loader").ImageFolderMask(
         place.train,
         transform=module.DataAugmentationiBOT((0.25, 1.0), (0.05, 0.4), 2, 10),
@@ -543,7 +547,7 @@ def simsiam(place: Place) -> Given:
 @script("facebookresearch/barlowtwins", "8e8d284ca0", "main.py")
 def barlowtwins(place: Place) -> Given:
     """two views, bicubic; jitter, grayscale, blur, solarize"""
-    module = definitions(place.repos / "barlowtwins" / "main.py")
+    module = definitions(place.checkout / "main.py")
     return _distributed(_folder(place, module.Transform()), drop_last=False)
 
 
@@ -557,9 +561,7 @@ def vicreg(place: Place) -> Given:
 @script("facebookresearch/swav", "06b1b7cbaf", "main_swav.py", heavy=True)
 def swav(place: Place) -> Given:
     """a subclass of ImageFolder; two crops of 224, six of 96; jitter, blur"""
-    module = definitions(
-        place.repos / "swav" / "src" / "multicropdataset.py", logger=types.SimpleNamespace()
-    )
+    module = definitions(place.checkout / "src/multicropdataset.py", logger=types.SimpleNamespace())
     dataset = module.MultiCropDataset(place.train, [224, 96], [2, 6], [0.14, 0.05], [1.0, 0.14])
     return _distributed(dataset, drop_last=True)
 
@@ -567,8 +569,8 @@ def swav(place: Place) -> Given:
 @script("lucidrains/byol-pytorch", "299312613c", "examples/lightning/train.py", batch=32)
 def byol(place: Place) -> Given:
     """its own Dataset; resize, centre crop to 256, a Lambda"""
-    path = place.repos / "byol-pytorch" / "examples" / "lightning" / "train.py"
-    module = definitions(path, IMAGE_EXTS=[".jpg", ".png", ".jpeg"])
+    script = place.checkout / "examples/lightning/train.py"
+    module = definitions(script, IMAGE_EXTS=[".jpg", ".png", ".jpeg"])
     dataset = module.ImagesDataset(place.train, 256)
     return Given(dataset, shuffle=True)
 
@@ -586,11 +588,11 @@ def open_clip(place: Place) -> Given:
     module = importlib.import_module("open_clip.transform")
     tokenizer = importlib.import_module("open_clip.tokenizer").SimpleTokenizer()
     csv = definitions(
-        place.repos / "open_clip" / "src" / "open_clip_train" / "data.py",
+        place.checkout / "src/open_clip_train/data.py",
         _logger=types.SimpleNamespace(debug=lambda line: None),
     )
     dataset = csv.CsvDataset(
-        str(place.root / "captions.csv"),
+        place.at("captions.csv"),
         module.image_transform_v2(module.PreprocessCfg(), is_train=True),
         img_key="filepath",
         caption_key="title",
@@ -602,8 +604,8 @@ def open_clip(place: Place) -> Given:
 @script("milesial/Pytorch-UNet", "21d7850f2a", "train.py", batch=1, heavy=True, needs=("tqdm",))
 def unet(place: Place) -> Given:
     """image and mask at half size, as arrays"""
-    path = place.repos / "Pytorch-UNet" / "utils" / "data_loading.py"
-    dataset = definitions(path).BasicDataset(place.root / "imgs", place.root / "masks", 0.5)
+    module = definitions(place.checkout / "utils/data_loading.py")
+    dataset = module.BasicDataset(place.root / "imgs", place.root / "masks", 0.5)
     return Given(dataset, shuffle=True, pin_memory=True)
 
 
@@ -632,10 +634,10 @@ def cyclegan(place: Place) -> Given:
 )
 def detr(place: Place) -> Given:
     """COCO: image and boxes, resized up to 800 x 1333; batches of two, padded"""
-    root = place.repos / "detr"
-    misc = definitions(root / "util" / "misc.py")
-    joint = definitions(root / "datasets" / "transforms.py", interpolate=misc.interpolate)
-    module = definitions(root / "datasets" / "coco.py", T=joint)
+    misc = definitions(place.checkout / "util/misc.py")
+    path = place.checkout / "datasets/transforms.py"
+    joint = definitions(path, interpolate=misc.interpolate)
+    module = definitions(place.checkout / "datasets/coco.py", T=joint)
     dataset = module.CocoDetection(
         place.root / "imgs",
         place.root / "coco.json",

@@ -40,21 +40,21 @@ class Kind:
 
     Attributes:
         sizes: (width, height) in pixels to choose from; each is varied by up to ``jitter``.
+        quality: JPEG quality, as in Pillow.
+        texture: standard deviation of the luma texture, in grey levels.
         shares: probability of each size; they sum to 1.
         jitter: largest relative change of a side.
-        quality: JPEG quality, as in Pillow.
         full_chroma: share of pictures stored 4:4:4; the others are 4:2:0.
         gray: share of grayscale pictures.
-        texture: standard deviation of the luma texture, in grey levels.
     """
 
     sizes: tuple[tuple[int, int], ...]
-    shares: tuple[float, ...]
-    jitter: float
     quality: int
-    full_chroma: float
-    gray: float
     texture: float
+    shares: tuple[float, ...] = (1.0,)
+    jitter: float = 0.0
+    full_chroma: float = 0.0
+    gray: float = 0.0
 
 
 PHOTO = Kind(
@@ -66,25 +66,9 @@ PHOTO = Kind(
     gray=0.025,
     texture=20.0,
 )
-SMALL = Kind(
-    sizes=((32, 32),),
-    shares=(1.0,),
-    jitter=0.0,
-    quality=75,
-    full_chroma=0.0,
-    gray=0.0,
-    texture=26.0,
-)
+SMALL = Kind(sizes=((32, 32),), quality=75, texture=26.0)
 # Like photos of a phone: 12 megapixels, about 4 MB.
-LARGE = Kind(
-    sizes=((4000, 3000), (3000, 4000)),
-    shares=(0.7, 0.3),
-    jitter=0.0,
-    quality=93,
-    full_chroma=0.0,
-    gray=0.0,
-    texture=12.0,
-)
+LARGE = Kind(sizes=((4000, 3000), (3000, 4000)), shares=(0.7, 0.3), quality=93, texture=12.0)
 
 
 def make_images(

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageFilter
 from torch.utils.data import RandomSampler, SubsetRandomSampler
 from torchvision import transforms as T
@@ -30,6 +29,7 @@ from torchvision.transforms import functional
 
 from bench import data, scripts
 from bench.data import Say
+from bench.datasets import ten_crops
 from bench.scripts import Given, Place, Script, chain, definitions, lay_out
 from bench.workload import MEAN, STD
 
@@ -310,15 +310,13 @@ class _FormerJitter:
 )
 def maskrcnn(place: Place) -> Given:
     """detection: COCO, resized up to 800 x 1333, BGR; grouped by shape, padded"""
-    root = place.repos / "maskrcnn-benchmark" / "maskrcnn_benchmark"
-    boxes = definitions(
-        root / "structures" / "bounding_box.py", FLIP_LEFT_RIGHT=0, FLIP_TOP_BOTTOM=1
-    )
-    lists = definitions(root / "structures" / "image_list.py")
-    joint = definitions(root / "data" / "transforms" / "transforms.py")
-    collate = definitions(root / "data" / "collate_batch.py", to_image_list=lists.to_image_list)
-    sampler = definitions(root / "data" / "samplers" / "grouped_batch_sampler.py")
-    module = definitions(root / "data" / "datasets" / "coco.py", BoxList=boxes.BoxList)
+    root = place.checkout / "maskrcnn_benchmark"
+    boxes = definitions(root / "structures/bounding_box.py", FLIP_LEFT_RIGHT=0, FLIP_TOP_BOTTOM=1)
+    lists = definitions(root / "structures/image_list.py")
+    joint = definitions(root / "data/transforms/transforms.py")
+    collate = definitions(root / "data/collate_batch.py", to_image_list=lists.to_image_list)
+    sampler = definitions(root / "data/samplers/grouped_batch_sampler.py")
+    module = definitions(root / "data/datasets/coco.py", BoxList=boxes.BoxList)
     transform = joint.Compose(
         [
             joint.ColorJitter(0.0, 0.0, 0.0, 0.0),
@@ -329,9 +327,7 @@ def maskrcnn(place: Place) -> Given:
             joint.Normalize([102.9801, 115.9465, 122.7717], [1.0, 1.0, 1.0], to_bgr255=True),
         ]
     )
-    dataset = module.COCODataset(
-        str(place.root / "coco.json"), str(place.root / "imgs"), True, transform
-    )
+    dataset = module.COCODataset(place.at("coco.json"), place.at("imgs"), True, transform)
     shapes = [dataset.get_img_info(number) for number in range(len(dataset))]
     upright = [int(shape["height"] >= shape["width"]) for shape in shapes]
     batches = sampler.GroupedBatchSampler(RandomSampler(dataset), upright, 2, drop_uneven=False)
@@ -357,14 +353,9 @@ def yolov7(place: Place) -> Given:
     vars(module)["img2label_paths"] = lambda paths: [
         str(folder.parent / "labels" / f"{Path(path).stem}.txt") for path in paths
     ]
-    settings = (place.repos / "yolov7" / "data" / "hyp.scratch.p5.yaml").read_text()
+    settings = (place.checkout / "data/hyp.scratch.p5.yaml").read_text()
     dataset = module.LoadImagesAndLabels(
-        str(folder),
-        640,
-        16,
-        augment=True,
-        hyp=yaml.safe_load(settings),
-        stride=32,
+        str(folder), 640, 16, augment=True, hyp=yaml.safe_load(settings), stride=32
     )
     collate = module.LoadImagesAndLabels.collate_fn
     return Given(dataset, pin_memory=True, collate_fn=collate)
@@ -373,11 +364,11 @@ def yolov7(place: Place) -> Given:
 @script("jfzhang95/pytorch-deeplab-xception", "9135e104a7", "train.py", batch=4, heavy=True)
 def deeplab(place: Place) -> Given:
     """segmentation: VOC, scaled by 0.5 to 2, cropped to 513, blurred; arrays of float32"""
-    root = place.repos / "pytorch-deeplab-xception" / "dataloaders"
+    root = place.checkout / "dataloaders"
     joint = definitions(root / "custom_transforms.py")
-    module = definitions(root / "datasets" / "pascal.py", tr=joint)
+    module = definitions(root / "datasets/pascal.py", tr=joint)
     sizes = types.SimpleNamespace(base_size=513, crop_size=513)
-    dataset = module.VOCSegmentation(sizes, str(place.root / "VOCdevkit" / "VOC2012"))
+    dataset = module.VOCSegmentation(sizes, place.at("VOCdevkit/VOC2012"))
     return Given(dataset, shuffle=True, pin_memory=True)
 
 
@@ -385,7 +376,7 @@ def deeplab(place: Place) -> Given:
 def srgan(place: Place) -> Given:
     """super-resolution: PNG, a crop of 88, and that resized to 22 by way of a tensor"""
     module = importlib.import_module("data_utils")
-    folder = str(place.root / "pairs" / "target")
+    folder = place.at("pairs/target")
     dataset = module.TrainDatasetFromFolder(folder, crop_size=88, upscale_factor=4)
     return Given(dataset, shuffle=True)
 
@@ -401,7 +392,7 @@ def srgan(place: Place) -> Given:
 def mprnet(place: Place) -> Given:
     """deblurring: two PNGs, saturation, then crops, flips and turns of tensors"""
     module = importlib.import_module("dataset_RGB")
-    dataset = module.DataLoaderTrain(str(place.root / "pairs"), {"patch_size": 256})
+    dataset = module.DataLoaderTrain(place.at("pairs"), {"patch_size": 256})
     return Given(dataset, shuffle=True, drop_last=False, pin_memory=True)
 
 
@@ -409,7 +400,7 @@ def mprnet(place: Place) -> Given:
 def crnn(place: Place) -> Given:
     """OCR: words from LMDB in gray, resized to 100 x 32 in its collate_fn"""
     module = importlib.import_module("dataset")
-    dataset = module.lmdbDataset(root=str(place.root / "words"))
+    dataset = module.lmdbDataset(root=place.at("words"))
     collate = module.alignCollate(imgH=32, imgW=100, keep_ratio=False)
     return Given(dataset, shuffle=True, collate_fn=collate)
 
@@ -446,7 +437,7 @@ def few_shot(place: Place) -> Given:
 @script("openai/guided-diffusion", "22e0df8183", "scripts/image_train.py", needs=("blobfile",))
 def guided_diffusion(place: Place) -> Given:
     """diffusion: halved (box) while it can be, bicubic, then cropped as an array"""
-    path = place.repos / "guided-diffusion" / "guided_diffusion" / "image_datasets.py"
+    path = place.checkout / "guided_diffusion/image_datasets.py"
     module = definitions(path)
     dataset = module.ImageDataset(64, module._list_image_files_recursively(place.train))
     return Given(dataset, shuffle=True, drop_last=True)
@@ -456,13 +447,13 @@ def guided_diffusion(place: Place) -> Given:
 def monodepth2(place: Place) -> Given:
     """depth: three frames of 1242 x 375, four sizes of each, jittered alike"""
     _antialias()
-    root = place.repos / "monodepth2" / "datasets"
+    root = place.checkout / "datasets"
     former = types.SimpleNamespace(ToTensor=T.ToTensor, Resize=T.Resize, ColorJitter=_FormerJitter)
     base = definitions(root / "mono_dataset.py", transforms=former)
     module = definitions(root / "kitti_dataset.py", MonoDataset=base.MonoDataset)
     frames = len(list((place.root / "kitti" / "drive" / "image_02" / "data").iterdir()))
     dataset = module.KITTIRAWDataset(
-        str(place.root / "kitti"),
+        place.at("kitti"),
         [f"drive {number} l" for number in range(1, frames - 1)],
         192,
         640,
@@ -488,10 +479,7 @@ def tsm(place: Place) -> Given:
         ]
     )
     dataset = importlib.import_module("ops.dataset").TSNDataSet(
-        str(place.root / "frames"),
-        str(place.root / "videos.txt"),
-        num_segments=8,
-        transform=transform,
+        place.at("frames"), place.at("videos.txt"), num_segments=8, transform=transform
     )
     return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
@@ -500,7 +488,7 @@ def tsm(place: Place) -> Given:
 def image_segmentation(place: Place) -> Given:
     """medical: photo and mask, resized twice, turned, cropped, jittered; batches of one"""
     module = importlib.import_module("data_loader")
-    dataset = module.ImageFolder(root=str(place.root / "isic" / "train") + "/")
+    dataset = module.ImageFolder(root=place.at("isic/train") + "/")
     return Given(dataset, shuffle=True)
 
 
@@ -515,7 +503,7 @@ def nested_unet(place: Place) -> Given:
     """medical: OpenCV and Albumentations, PNGs of 96 x 96 with masks, resized to 256"""
     import albumentations as A
 
-    module = definitions(place.repos / "pytorch-nested-unet" / "dataset.py")
+    module = definitions(place.checkout / "dataset.py")
     # Flip, RandomBrightness and RandomContrast have other names since Albumentations 2.
     transform = A.Compose(
         [
@@ -536,13 +524,7 @@ def nested_unet(place: Place) -> Given:
     )
     names = sorted(path.stem for path in (place.root / "cells" / "images").iterdir())
     dataset = module.Dataset(
-        names,
-        str(place.root / "cells" / "images"),
-        str(place.root / "cells" / "masks"),
-        ".png",
-        ".png",
-        1,
-        transform,
+        names, place.at("cells/images"), place.at("cells/masks"), ".png", ".png", 1, transform
     )
     return Given(dataset, shuffle=True, drop_last=True)
 
@@ -551,18 +533,7 @@ def nested_unet(place: Place) -> Given:
 def chexnet(place: Place) -> Given:
     """medical: gray PNGs of 1024 x 1024, ten crops of each"""
     module = importlib.import_module("read_data")
-    normalize = T.Normalize(list(MEAN), list(STD))
-    transform = T.Compose(
-        [
-            T.Resize(256),
-            T.TenCrop(224),
-            T.Lambda(lambda crops: torch.stack([T.ToTensor()(crop) for crop in crops])),
-            T.Lambda(lambda crops: torch.stack([normalize(crop) for crop in crops])),
-        ]
-    )
-    dataset = module.ChestXrayDataSet(
-        str(place.root / "chests"), str(place.root / "chests.txt"), transform
-    )
+    dataset = module.ChestXrayDataSet(place.at("chests"), place.at("chests.txt"), ten_crops())
     return Given(dataset, shuffle=False, pin_memory=True)
 
 
@@ -572,10 +543,10 @@ def webdataset(place: Place) -> Given:
     import webdataset as wds
 
     transform = chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
-    photos = str(place.root / "shards" / "photos-{000000..000003}.tar")
+    photos = place.at("shards/photos-{000000..000003}.tar")
     dataset = (
         wds.WebDataset(photos, shardshuffle=False, seed=1)
-        .shuffle(100, rng=random.Random(1))
+        .shuffle(100, rng=random)  # which is seeded before each epoch that is compared
         .decode("pil")
         .to_tuple("jpg", "cls")
         .map_tuple(transform, lambda label: label)
@@ -589,12 +560,10 @@ def webdataset(place: Place) -> Given:
 def retrieval(place: Place) -> Given:
     """image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362"""
     _antialias()
-    root = place.repos / "cnnimageretrieval-pytorch" / "cirtorch" / "datasets"
+    root = place.checkout / "cirtorch/datasets"
     helpers = definitions(root / "datahelpers.py")
     module = definitions(
-        root / "traindataset.py",
-        default_loader=helpers.default_loader,
-        imresize=helpers.imresize,
+        root / "traindataset.py", default_loader=helpers.default_loader, imresize=helpers.imresize
     )
     images = sorted(map(str, (place.root / "landmarks").iterdir()))
     transform = chain()
@@ -623,9 +592,9 @@ def facenet(place: Place) -> Given:
     """faces: JPEGs of 160 x 160 as float32 arrays, arithmetic"""
     from torchvision import datasets
 
-    module = definitions(place.repos / "facenet-pytorch" / "models" / "mtcnn.py")
+    module = definitions(place.checkout / "models/mtcnn.py")
     transform = T.Compose([np.float32, T.ToTensor(), module.fixed_image_standardization])
-    dataset = datasets.ImageFolder(str(place.root / "faces"), transform=transform)
+    dataset = datasets.ImageFolder(place.at("faces"), transform=transform)
     sampler = SubsetRandomSampler(range(len(dataset)))
     return Given(dataset, sampler=sampler)
 
@@ -640,7 +609,7 @@ def facenet(place: Place) -> Given:
 )
 def hrnet(place: Place) -> Given:
     """keypoints: OpenCV, one affine warp; heatmaps drawn by NumPy"""
-    root = place.repos / "deep-high-resolution-net.pytorch" / "lib" / "dataset"
+    root = place.checkout / "lib/dataset"
     base = definitions(root / "JointsDataset.py")
     module = definitions(
         root / "coco.py",
@@ -674,7 +643,7 @@ def hrnet(place: Place) -> Given:
         ),
     )
     transform = chain()
-    dataset = module.COCODataset(config, str(place.root / "people"), "train2017", True, transform)
+    dataset = module.COCODataset(config, place.at("people"), "train2017", True, transform)
     return Given(dataset, shuffle=True, pin_memory=True)
 
 
@@ -687,20 +656,20 @@ def hrnet(place: Place) -> Given:
 def captioning(place: Place) -> Given:
     """captions: JPEGs of 256 x 256, crop, flip; sorted and padded in its collate_fn"""
     words = types.SimpleNamespace(tokenize=types.SimpleNamespace(word_tokenize=str.split))
-    folder = place.repos / "pytorch-tutorial" / "tutorials" / "03-advanced" / "image_captioning"
+    folder = place.checkout / "tutorials/03-advanced/image_captioning"
     vocabulary = definitions(folder / "build_vocab.py", nltk=words)
     module = definitions(folder / "data_loader.py", nltk=words, Vocabulary=vocabulary.Vocabulary)
     transform = chain(T.RandomCrop(224), T.RandomHorizontalFlip())
-    said = str(place.root / "said.json")
+    said = place.at("said.json")
     vocab = vocabulary.build_vocab(said, 1)
-    dataset = module.CocoDataset(str(place.root / "resized"), said, vocab, transform)
+    dataset = module.CocoDataset(place.at("resized"), said, vocab, transform)
     return Given(dataset, shuffle=True, collate_fn=module.collate_fn)
 
 
 @script("bbrattoli/JigsawPuzzlePytorch", "ec85994b9f", "JigsawTrain.py", heavy=True)
 def jigsaw(place: Place) -> Given:
     """self-supervision: nine tiles, each jittered by NumPy and normalized by itself"""
-    module = definitions(place.repos / "JigsawPuzzlePytorch" / "Dataset" / "JigsawImageLoader.py")
+    module = definitions(place.checkout / "Dataset/JigsawImageLoader.py")
     with contextlib.chdir(place.root):
-        dataset = module.DataLoader(str(place.root / "imgs"), "listed.txt", classes=1000)
+        dataset = module.DataLoader(place.at("imgs"), "listed.txt", classes=1000)
     return Given(dataset, shuffle=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ class Grain(Loader):
     def open(self, work: Workload, setting: Setting) -> None:
         import grain
 
+        from bench.loaders._opencv import Finish
+
         samples, _ = work.samples()
         dataset: Any = grain.MapDataset.source(samples).seed(0)
         if work.shuffled:
@@ -34,7 +37,7 @@ class Grain(Loader):
         options = grain.ReadOptions(
             num_threads=setting["read_threads"], prefetch_buffer_size=setting["prefetch"]
         )
-        dataset = dataset.map(_Read(work)).to_iter_dataset(options)
+        dataset = dataset.map(functools.partial(_read, Finish(work))).to_iter_dataset(options)
         dataset = dataset.batch(work.batch, drop_remainder=True, batch_fn=_stack)
         if setting["workers"]:
             workers = grain.MultiprocessingOptions(num_workers=setting["workers"])
@@ -50,16 +53,10 @@ class Grain(Loader):
             yield images, torch.from_numpy(labels)
 
 
-class _Read:
-    def __init__(self, work: Workload) -> None:
-        from bench.loaders._opencv import Finish
-
-        self._finish = Finish(work)
-
-    def __call__(self, sample: tuple[str, int]) -> tuple[np.ndarray, int]:
-        path, label = sample
-        image, _ = self._finish({"image": Path(path).read_bytes(), "label": label})
-        return image.numpy(), label
+def _read(finish: Any, sample: tuple[str, int]) -> tuple[np.ndarray, int]:
+    path, label = sample
+    image, _ = finish({"image": Path(path).read_bytes(), "label": label})
+    return image.numpy(), label
 
 
 def _stack(samples: Any) -> tuple[np.ndarray, np.ndarray]:

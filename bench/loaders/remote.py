@@ -18,18 +18,23 @@ from bench.loaders.base import Loader, Setting
 from bench.loaders.fastload import Store
 from bench.loaders.litdata import Litdata
 from bench.loaders.streaming import Streaming
-from bench.loaders.webdataset import Webdataset, decoded
+from bench.loaders.webdataset import SHUFFLED, Webdataset
 from bench.workload import Workload
 
 _SHARD_NBYTES = 16 << 20
-_SHUFFLED = 1000  # samples among which the others shuffle, beside the order of the shards
 _KEY = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}  # the server looks at none
 # Its default, 16, asks for all chunks at once here: the first batch comes with the last one.
 _LITDATA = {"LITDATA_ASYNC_DOWNLOAD_CONCURRENCY": "4"}
 
 
 class Remote(Loader):
-    """What the loaders of this module say about themselves."""
+    """Opens with the loader's own first setting. The one that is given says where the data is."""
+
+    _place: Setting
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        self._place = setting
+        super().open(work, self.settings(work)[0])  # type: ignore[safe-super]
 
     def stated(self, work: Workload) -> Setting:
         """How it reads, for the report."""
@@ -49,31 +54,20 @@ class FastloadRemote(Remote, Store):
         window = {} if self.window is None else {"shuffle_window": self.window}
         return {**super().stated(work), **window}
 
-    def open(self, work: Workload, setting: Setting) -> None:
-        from fastload import FastLoader, PackedDataset
+    def source(self, work: Workload) -> dict[str, Any]:
+        from fastload import PackedDataset
 
-        place = str(self.store_folder(work) / "images.lmdb")
-        options: dict[str, Any] = {}
-        if setting["server"] is not None:  # else the packed file itself, to compare
-            place = f"s3://{setting['bucket']}/images.lmdb"
+        path = str(self.store_folder(work) / "images.lmdb")
+        server, options = self._place["server"], {}
+        if server is not None:  # else the packed file itself, to compare
+            path = f"s3://{self._place['bucket']}/images.lmdb"
             options = {
-                "storage_options": {
-                    "endpoint": setting["server"],
-                    "region": "us-east-1",
-                    **_KEY,
-                },
-                "cache_dir": setting["cache"],
-                "disk_limit": setting["limit"] or None,
+                "storage_options": {"endpoint": server, "region": "us-east-1", **_KEY},
+                "cache_dir": self._place["cache"],
+                "disk_limit": self._place["limit"] or None,
             }
-        self._loader = FastLoader(
-            PackedDataset(place, transforms_v1(work), seed=0, **options),
-            batch_size=work.batch,
-            shuffle=work.shuffled,
-            drop_last=True,
-            seed=0,
-            num_workers=work.threads,
-            shuffle_window=self.window,
-        )
+        dataset = PackedDataset(path, transforms_v1(work), seed=0, **options)
+        return {"dataset": dataset, "shuffle_window": self.window}
 
 
 class FastloadRemoteWindow(FastloadRemote):
@@ -96,30 +90,22 @@ class WebdatasetRemote(Remote, Webdataset):
         super().pack(work, folder)
 
     def stated(self, work: Workload) -> Setting:
-        return {**super().stated(work), "shuffle": _SHUFFLED}
+        return {**super().stated(work), "shuffle": SHUFFLED}
 
     def open(self, work: Workload, setting: Setting) -> None:
-        import webdataset
         from webdataset.cache import FileCache
 
-        count = len(list(self.store_folder(work).glob("*.tar")))
-        options: dict[str, Any] = {"cache_dir": setting["cache"]}
-        if setting["limit"]:
-            options["cache_size"] = setting["limit"]
-        place = f"{setting['server']}/{setting['bucket']}"
-        dataset = webdataset.WebDataset(
-            [f"{place}/images-{number:04d}.tar" for number in range(count)],
-            shardshuffle=count,
-            empty_check=False,
-            **options,
-        )
-        for stage in dataset.pipeline:
+        super().open(work, setting)
+        for stage in self._dataset.pipeline:
             if isinstance(stage, FileCache) and stage.cleaner is not None:
                 stage.cleaner.interval = None  # 30 s are longer than an epoch here
-        dataset = decoded(dataset.shuffle(_SHUFFLED), work)
-        self._loader = webdataset.WebLoader(
-            dataset, batch_size=None, num_workers=work.threads, persistent_workers=True
-        )
+
+    def place(self, work: Workload) -> dict[str, Any]:
+        folder = f"{self._place['server']}/{self._place['bucket']}"
+        files = [Path(path).name for path in super().place(work)["urls"]]
+        limit = {"cache_size": self._place["limit"]} if self._place["limit"] else {}
+        urls = [f"{folder}/{name}" for name in files]
+        return {"urls": urls, "cache_dir": self._place["cache"], **limit}
 
 
 class StreamingRemote(Remote, Streaming):
@@ -127,7 +113,6 @@ class StreamingRemote(Remote, Streaming):
     needs = (*Streaming.needs, "boto3")
     store = "mds-16mb"
     shard_nbytes = _SHARD_NBYTES
-    _setting: Setting
 
     def stated(self, work: Workload) -> Setting:
         return {**super().stated(work), **self._shuffled(work)}
@@ -138,22 +123,21 @@ class StreamingRemote(Remote, Streaming):
             # All shards that the workers shuffle among must fit into ``cache_limit``: it evicts
             # those that are about to be read otherwise, and a thread waits for ever for one that
             # was evicted between being asked for and being there.
-            return {"predownload": 2 * work.batch, "shuffle_block_size": _SHUFFLED // 4}
+            return {"predownload": 2 * work.batch, "shuffle_block_size": SHUFFLED // 4}
         # ``predownload`` is its default. That of ``shuffle_block_size``, 262,144 samples, needs all
         # shards at once here.
-        return {"predownload": 8 * work.batch, "shuffle_block_size": _SHUFFLED}
+        return {"predownload": 8 * work.batch, "shuffle_block_size": SHUFFLED}
 
     def open(self, work: Workload, setting: Setting) -> None:
         os.environ["S3_ENDPOINT_URL"] = setting["server"]
         os.environ.update({name.upper(): value for name, value in _KEY.items()})
-        self._setting = setting
-        super().open(work, self.settings(work)[0])
+        super().open(work, setting)
 
     def place(self, work: Workload) -> dict[str, Any]:
         return {
-            "remote": f"s3://{self._setting['bucket']}",
-            "local": self._setting["cache"],
-            "cache_limit": self._setting["limit"] or None,
+            "remote": f"s3://{self._place['bucket']}",
+            "local": self._place["cache"],
+            "cache_limit": self._place["limit"] or None,
             **self._shuffled(work),
         }
 
@@ -161,7 +145,6 @@ class StreamingRemote(Remote, Streaming):
 class LitdataRemote(Remote, Litdata):
     summary = "LitData, chunks of 16 MB from S3"
     needs = (*Litdata.needs, "boto3", "obstore")
-    _setting: Setting
 
     def stated(self, work: Workload) -> Setting:
         return {**super().stated(work), **_LITDATA}
@@ -172,16 +155,15 @@ class LitdataRemote(Remote, Litdata):
         os.environ.update(_LITDATA)
         # It has no argument for the options of obstore's client.
         downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
-        self._setting = setting
-        super().open(work, self.settings(work)[0])
+        super().open(work, setting)
 
     def place(self, work: Workload) -> dict[str, Any]:
         return {
-            "input_dir": f"s3://{self._setting['bucket']}",
-            "cache_dir": self._setting["cache"],
-            "max_cache_size": self._setting["limit"] or "100GB",  # its default leaves 50 GB free
+            "input_dir": f"s3://{self._place['bucket']}",
+            "cache_dir": self._place["cache"],
+            "max_cache_size": self._place["limit"] or "100GB",  # its default leaves 50 GB free
             "storage_options": {
-                "endpoint_url": self._setting["server"],
+                "endpoint_url": self._place["server"],
                 "region_name": "us-east-1",
                 **_KEY,
             },

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from bench.loaders.base import Loader, Setting
 from bench.workload import Workload
 
+SHUFFLED = 1000  # samples
+
 
 class Webdataset(Loader):
     """Batches are made in the workers, as its documentation advises; the shuffle is partial."""
@@ -37,20 +39,19 @@ class Webdataset(Loader):
     def open(self, work: Workload, setting: Setting) -> None:
         import webdataset
 
-        shards = sorted(str(path) for path in self.store_folder(work).glob("*.tar"))
-        dataset = webdataset.WebDataset(
-            shards, shardshuffle=len(shards) if work.shuffled else False, empty_check=False
-        )
+        from bench.loaders._opencv import Finish
+
+        place = self.place(work)
+        shuffled = len(place["urls"]) if work.shuffled else False
+        dataset = webdataset.WebDataset(shardshuffle=shuffled, empty_check=False, **place)
         if work.shuffled:
-            dataset = dataset.shuffle(1000)
-        dataset = decoded(dataset, work)
+            dataset = dataset.shuffle(SHUFFLED)
+        dataset = dataset.map(Finish(work, label="cls")).batched(work.batch, partial=False)
+        self._dataset = dataset
         self._loader = webdataset.WebLoader(
             dataset, batch_size=None, persistent_workers=True, **setting
         )
 
-
-def decoded(dataset: Any, work: Workload) -> Any:
-    """The batches of a WebDataset."""
-    from bench.loaders._opencv import Finish
-
-    return dataset.map(Finish(work, label="cls")).batched(work.batch, partial=False)
+    def place(self, work: Workload) -> dict[str, Any]:
+        """Where the shards are, as arguments of the dataset."""
+        return {"urls": sorted(str(path) for path in self.store_folder(work).glob("*.tar"))}

@@ -23,7 +23,7 @@ from torch.utils.data import (
 from bench import data
 from bench import datasets as own
 from bench.datasets import Nested, Ready, Stream, Tiny, cifar, small_transform, train_transform
-from bench.report import Row, missing
+from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
 from bench.workload import MEAN, STD
@@ -63,7 +63,7 @@ class Configuration:
             theirs=self.theirs(dataset),
             ours=self.ours(),
             batch=batch,
-            images=len(dataset if hasattr(dataset, "__len__") else dataset._rows),
+            images=len(dataset.dataset if isinstance(dataset, Stream) else dataset),
             **facts,
         )
 
@@ -110,15 +110,11 @@ _OWN = {
         Configuration("train", _files(_trained, 700)),
         Configuration("new-workers", _files(_trained, 700), persistent=False),
         Configuration(
-            "stream",
-            _files(lambda files: own.Streamed(files, train_transform()), 700),
-            more=lambda dataset: {},
+            "stream", _files(lambda files: Stream(_trained(files)), 700), more=lambda dataset: {}
         ),
         Configuration("two-views", _files(functools.partial(_trained, views=2))),
         Configuration(
-            "ten-crops",
-            _files(lambda files: own.Trained(files, own.ten_crops()), 96),
-            batch=16,
+            "ten-crops", _files(lambda files: own.Trained(files, own.ten_crops()), 96), batch=16
         ),
         Configuration("image-and-mask", _with_masks),
         Configuration("numpy", _files(own.Arrays)),
@@ -156,7 +152,7 @@ class AnyDataset(Suite):
         absent = [name for name in _NEEDS.get(variant, ()) if find_spec(name) is None]
         if absent:
             reason = f"{' and '.join(absent)} not installed: pip install albumentations"
-            return [missing(**facts, metric="times DataLoader", unit="x", reason=reason)]
+            return [row(**facts, metric="times DataLoader", unit="x", reason=reason)]
         dataset = _OWN[variant].make(options)
         facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
         rows = []
@@ -259,6 +255,10 @@ def _rows(count: int) -> Any:
     return TensorDataset(torch.rand(count, 128), torch.arange(count) % 10)
 
 
+def _stream(count: int) -> Any:
+    return Stream(Tiny(count, width=64))
+
+
 def _half(options: Options) -> Any:
     dataset = _folder("jpeg", 32, 3000)(options)
     return Subset(dataset, range(0, len(dataset), 2))
@@ -354,7 +354,7 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
     "datasets": (
         Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
         Configuration("tiny samples", _samples(Tiny, 20_000)),
-        Configuration("stream", _samples(Stream, 20_000), more=_in_order),
+        Configuration("stream", _samples(_stream, 20_000), more=_in_order),
         Configuration("ready arrays", _samples(Ready, 500), batch=32),
         Configuration("nested dicts", _samples(Nested, 2000)),
         Configuration("CIFAR10", _samples(cifar, 5000)),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from bench import data
 from bench.loaders import WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row, missing, row
+from bench.report import Row, row
 from bench.workload import Workload
 
 
@@ -21,7 +21,7 @@ class Options:
     """The options of the command line.
 
     Attributes:
-        data: folder or archive of images; None lets the suite make its own.
+        data: folder of images; None lets the suite make its own.
         loaders: names, in the order of the first round.
         threads: threads or worker processes of each loader.
         rounds: how often each loader is measured.
@@ -184,17 +184,8 @@ class Figures:
         **facts: Any,
     ) -> None:
         """Add a figure, of one value for each round."""
-        common = {**self._facts, **facts}
-        self._measured.append(
-            row(
-                loader=loader,
-                metric=metric,
-                unit=unit,
-                values=values,
-                setting=setting or {},
-                **common,
-            )
-        )
+        what = {"metric": metric, "unit": unit, **self._facts, **facts}
+        self._measured.append(row(loader=loader, values=values, setting=setting, **what))
 
     @contextlib.contextmanager
     def process(
@@ -223,5 +214,5 @@ class Figures:
             reason = f"failed: {reason}"
             tail = "\n".join(process.log().splitlines()[-12:])
             self._options.say(f"{process.name} failed: {error}\n{tail}")
-        what = {"loader": process.name, "metric": metric, "unit": unit, "reason": reason}
-        self._absent.append(missing(**what, **self._facts))
+        what = {"metric": metric, "unit": unit, "reason": reason, **self._facts}
+        self._absent.append(row(loader=process.name, **what))

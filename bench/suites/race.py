@@ -54,7 +54,7 @@ def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
                     _measure(runner, options)
                 except Failed as error:
                     figures.none(runner.process, error)
-                    runner.process.stop()  # it may have hung
+                    runner.process.stop()
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
         firsts = _first_epochs(work, runners, min(_FRESH, options.rounds))
@@ -235,17 +235,11 @@ def _shares(rows: Sequence[Row]) -> list[Row]:
     if not measured:
         return []
     best = max(measured, key=lambda each: float(each["median"]))
-    kept = {"suite", "variant", "loader", "setting"}
-    left_out = {"metric", "unit", "median", "min", "max", "rounds", "values"} | kept
-    return [
-        row(
-            **{name: each[name] for name in kept},
-            metric="of the fastest",
-            unit="x",
-            values=[
-                value / other for value, other in zip(each["values"], best["values"], strict=False)
-            ],
-            **{name: value for name, value in each.items() if name not in left_out},
-        )
-        for each in measured
-    ]
+    of_rounds = ("median", "min", "max", "rounds")
+    shares = []
+    for each in measured:
+        kept = {name: value for name, value in each.items() if name not in of_rounds}
+        pairs = zip(each["values"], best["values"], strict=False)
+        values = [value / other for value, other in pairs]
+        shares.append(row(**{**kept, "metric": "of the fastest", "unit": "x", "values": values}))
+    return shares

@@ -6,7 +6,7 @@ The server is the one of the tests (tests/object_server.py), in this process: ea
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 import sys
 import tempfile
 import time
@@ -101,15 +101,10 @@ class _Trial:
         half    the second one of its process: the first one has filled the cache
         """
         variant, folder = self._work.variant, make(self._name).data_folder(self._work)
-        cache = tempfile.mkdtemp(prefix="remote-", dir=self._options.cache)
-        server = _object_server(folder.parent)
-        setting = {
-            "server": server.url,
-            "bucket": folder.name,
-            "cache": cache,
-            "limit": self._nbytes // 2 if variant == "half" else 0,
-        }
-        try:
+        limit = self._nbytes // 2 if variant == "half" else 0
+        with _served(folder.parent) as server, _scratch(self._options) as cache:
+            place = {"bucket": folder.name, "cache": cache, "limit": limit}
+            setting = {"server": server.url, **place}
             process = self._begin()
             if variant != "cold":
                 process.call("first_epoch", setting=setting)
@@ -121,9 +116,6 @@ class _Trial:
                     epoch = process.call("run", seconds=0)
                 else:
                     epoch = process.call("first_epoch", setting=setting)
-        finally:
-            server.close()
-            shutil.rmtree(cache, ignore_errors=True)
         if not epoch["images_per_s"]:
             raise Failed("an epoch of no images")
         images = len(self._work.samples()[0]) // self._work.batch * self._work.batch
@@ -139,25 +131,23 @@ class _Trial:
         By loader: two that are both open, in two processes. They take turns at being the first.
         """
         folder = make(self._name).data_folder(self._work)
-        cache = tempfile.mkdtemp(prefix="remote-", dir=self._options.cache)
-        server = _object_server(folder.parent)
-        place = {"bucket": folder.name, "cache": cache, "limit": 0}
         here, far = f"{self._name}, local", self._name
-        try:
-            with Process(self._name) as local:
-                local.call("make", work=self._work.to_json())
-                both = {far: self._begin(), here: local}
-                both[far].call("first_epoch", setting={"server": server.url, **place})
-                local.call("first_epoch", setting={"server": None, **place})
-                epochs: dict[str, list[dict[str, float]]] = {far: [], here: []}
-                for number in range(self._options.rounds):
-                    for name in (here, far) if number % 2 else (far, here):
-                        epochs[name].append(both[name].call("run", seconds=self._options.seconds))
-            for one, other in zip(epochs[far], epochs[here]):
-                one["of_local"] = one["images_per_s"] / other["images_per_s"]
-        finally:
-            server.close()
-            shutil.rmtree(cache, ignore_errors=True)
+        with (
+            _served(folder.parent) as server,
+            _scratch(self._options) as cache,
+            Process(self._name) as local,
+        ):
+            place = {"bucket": folder.name, "cache": cache, "limit": 0}
+            local.call("make", work=self._work.to_json())
+            both = {far: self._begin(), here: local}
+            both[far].call("first_epoch", setting={"server": server.url, **place})
+            local.call("first_epoch", setting={"server": None, **place})
+            epochs: dict[str, list[dict[str, float]]] = {far: [], here: []}
+            for number in range(self._options.rounds):
+                for name in (here, far) if number % 2 else (far, here):
+                    epochs[name].append(both[name].call("run", seconds=self._options.seconds))
+        for one, other in zip(epochs[far], epochs[here]):
+            one["of_local"] = one["images_per_s"] / other["images_per_s"]
         return epochs
 
     def _begin(self) -> Process:
@@ -174,11 +164,9 @@ class _Trial:
 
 def _sequential(work: Workload, options: Options) -> dict[str, float]:
     """A client that asks for one file with all images' bytes, and does nothing with them."""
-    folder = Path(tempfile.mkdtemp(prefix="remote-", dir=options.cache))
     samples = work.samples()[0]
-    server = _object_server(folder)
-    try:
-        with open(folder / "all", "wb") as file:
+    with _scratch(options) as folder, _served(Path(folder)) as server:
+        with open(Path(folder, "all"), "wb") as file:
             file.truncate(sum(Path(path).stat().st_size for path, _ in samples))
         server.faults = _faults()
         start = time.perf_counter()
@@ -186,17 +174,20 @@ def _sequential(work: Workload, options: Options) -> dict[str, float]:
             while answer.read(1 << 20):
                 pass
         return {"images_per_s": len(samples) / (time.perf_counter() - start)}
-    finally:
-        server.close()
-        shutil.rmtree(folder)
 
 
-def _object_server(folder: Path) -> Any:
+def _scratch(options: Options) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(
+        prefix="remote-", dir=options.cache, ignore_cleanup_errors=True
+    )
+
+
+def _served(folder: Path) -> contextlib.closing[Any]:
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))
     from object_server import ObjectServer
 
-    return ObjectServer(folder)
+    return contextlib.closing(ObjectServer(folder))
 
 
 def _faults() -> Any:

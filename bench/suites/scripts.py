@@ -25,7 +25,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bench import data
-from bench.report import Row, missing, row
+from bench.report import Row, row
 from bench.scripts import SCRIPTS, Place, Script, imported, lay_out
 from bench.suites.base import Options, Suite, Variant
 from bench.untuned import UNTUNED, lay_out_more
@@ -58,7 +58,7 @@ class Scripts(Suite):
         reason = _absent(script, options.repos)
         if reason:
             options.say(f"{variant}: {reason}")
-            return [missing(reason=reason, **facts)]
+            return [row(reason=reason, **facts)]
         assert options.repos is not None
         results = []
         try:
@@ -67,7 +67,7 @@ class Scripts(Suite):
                     results.append(_measured(script, options, facts, workers))
         except Exception as error:  # someone else's code: the other scripts are measured
             options.say(f"{variant} failed:\n{traceback.format_exc()}")
-            results.append(missing(reason=f"failed: {type(error).__name__}: {error}", **facts))
+            results.append(row(reason=f"failed: {type(error).__name__}: {error}", **facts))
         for result in results:
             if result["median"] is None:
                 continue
@@ -99,6 +99,8 @@ def _absent(script: Script, repos: Path | None) -> str:
 
 
 def _measured(script: Script, options: Options, facts: dict[str, Any], workers: int) -> Row:
+    assert options.repos is not None
+    checkout = options.repos / script.folder
     photos = _FEWER if facts["untuned"] else _PHOTOS
     count = 24 if options.toy else photos // (1 + script.heavy)
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
@@ -106,7 +108,7 @@ def _measured(script: Script, options: Options, facts: dict[str, Any], workers: 
     root = lay(options.cache, images, say=options.say)
     said = io.StringIO()  # most say what they do while they make a dataset
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        made = script.make(Place(repos=options.repos or Path(), root=root, toy=options.toy))
+        made = script.make(Place(checkout=checkout, root=root, toy=options.toy))
     workers = min(workers, 2) if options.toy else workers
     batch = min(script.batch, 8) if options.toy else script.batch
     arguments: dict[str, Any] = {
@@ -152,12 +154,12 @@ def _measured(script: Script, options: Options, facts: dict[str, Any], workers: 
         },
         threads=max(1, workers),
         batch=batch,
-        images=len(made.dataset),
+        images=len(made.dataset) if hasattr(made.dataset, "__len__") else count,
         data="given" if options.data else "made",
         warmup_s=0.0,
         round_s=options.seconds,
         **facts,
-        **_commit(script, options.repos or Path()),
+        **_commit(checkout),
     )
     del loaders
     gc.collect()  # processes that persist are of the loaders
@@ -242,7 +244,7 @@ def _cpu_s() -> float:
     return spent
 
 
-def _commit(script: Script, repos: Path) -> dict[str, str]:
-    command = ["git", "-C", str(repos / script.folder), "rev-parse", "--short=10", "HEAD"]
+def _commit(checkout: Path) -> dict[str, str]:
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return {"checkout": done.stdout.strip()} if done.returncode == 0 else {}

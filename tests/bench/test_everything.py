@@ -14,6 +14,7 @@ from bench.__main__ import main
 from bench.everything import Part
 from bench.report import is_peer
 from bench.suites import SUITES
+from bench.suites.base import Options
 
 ROOT = Path(__file__).parents[2]
 FACTS: dict[str, Any] = {
@@ -41,7 +42,7 @@ ROWS = [
     row("torch-pil", 400.0),
     row("dali", 900.0),
     {**row("fastload-lmdb", 1350.0), "first_epochs": [700.0, 900.0]},
-    report.missing(
+    report.row(
         suite="imagenet-train",
         variant="float32",
         loader="ffcv",
@@ -87,23 +88,15 @@ def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.M
         "PLAN",
         (
             Part(suite="pack", variant="photos", rounds=1, seconds=0.1, loaders=few),
-            Part(suite="memory", variant="float32", rounds=1, seconds=0.1, loaders=few),
+            Part(suite="pack", variant="small", rounds=1, seconds=0.1, loaders=few),
         ),
     )
-    words = [
-        "all",
-        "--toy",
-        "--suites",
-        "pack",
-        "--out",
-        str(tmp_path / "rows"),
-        "--cache",
-        str(tmp_path / "cache"),
-    ]
-    done = CliRunner().invoke(main, words)
+    words = ["--out", str(tmp_path / "rows"), "--cache", str(tmp_path / "cache")]
+    done = CliRunner().invoke(main, ["all", "--toy", *words])
     assert done.exit_code == 0, done.output
     assert [path.name for path in (tmp_path / "rows").iterdir()] == ["pack.json"]
     rows = json.loads((tmp_path / "rows" / "pack.json").read_text())
+    assert [found["variant"] for found in rows[::4]] == ["photos", "small"]
     figures = {found["loader"]: found["median"] for found in rows}
     assert figures["fastload-lmdb"] > 0
     assert figures["torch-memmap"] is None  # it holds raw pixels; its reason is in the row
@@ -112,15 +105,21 @@ def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("forked")
 def test_the_setting_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
-    """torch's loader tries two settings; told which was best, it tries none."""
-    earlier = tmp_path / "earlier.json"
+    """At toy size torch's loader tries the first of its settings, and another if told so."""
     setting = {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}
-    earlier.write_text(json.dumps([row("torch-pil", 1.0, **setting, memory_format="contiguous")]))
-    rows = tmp_path / "rows.json"
-    words = f"run imagenet-train --toy --loaders torch-pil --threads 1 --tuned {earlier}".split()
-    done = CliRunner().invoke(main, [*words, "--cache", str(tmp_path), "--json", str(rows)])
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(rows.read_text())
+    earlier = row("torch-pil", 1.0, **setting, memory_format="contiguous")
+    options = Options(
+        threads=1,
+        toy=True,
+        cache=tmp_path,
+        say=print,
+        machine={},
+        loaders=("torch-pil",),
+        rounds=1,
+        seconds=0.1,
+        tuned=report.settings([earlier]),
+    )
+    (found,) = SUITES["imagenet-train"].run("float32", options)
     assert found["setting"] == setting
     assert found["tried"] == []
 

@@ -32,7 +32,7 @@ ROWS = [
     row("torch-pil", [1.0, 2.0, 3.0]),
     row("fastload-lmdb", [8.0]),
     row("sequential-read", [1000.0]),
-    report.missing(
+    report.row(
         suite="cold",
         variant="float32",
         loader="ffcv",

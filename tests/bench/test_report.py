@@ -35,7 +35,7 @@ def test_the_best_peer_is_never_fastload() -> None:
 
 
 def test_the_table_keeps_loaders_without_a_figure() -> None:
-    absent = report.missing(
+    absent = report.row(
         suite="s", variant="v", loader="ffcv", metric="m", unit="images/s", reason="not installed"
     )
     console = Console(width=120, record=True, file=None, quiet=False)

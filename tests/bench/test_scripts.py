@@ -60,6 +60,15 @@ def test_a_script_is_compared_and_then_timed(cache: Path, repos: Path) -> None:
         assert found["setting"]["cpu"] > 0
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # theirs: open files
+def test_a_stream_is_compared_with_workers_and_without(cache: Path, repos: Path) -> None:
+    pytest.importorskip("webdataset")
+    rows = rows_of_any(cache, "scripts", "webdataset", "--repos", repos)
+    assert [found["setting"].get("processes") for found in rows] == [0, 2], rows
+    assert {found["setting"]["checked"] for found in rows} == {"equal batches"}
+
+
 def test_a_checkout_that_is_not_there_is_a_row_with_the_commands(cache: Path, repos: Path) -> None:
     (row,) = rows_of_any(cache, "scripts", "deit", "--repos", repos)
     assert row["median"] is None
@@ -195,7 +204,7 @@ def _row(repository: str, values: list[float]) -> Any:
         "shared_versions": {"torch": "2", "pillow": "1"},
     }
     if not values:
-        return report.missing(reason="not installed: tqdm", **facts)
+        return report.row(reason="not installed: tqdm", **facts)
     return report.row(values=values, setting={}, **facts)
 
 
