@@ -426,7 +426,7 @@ class LmdbWriter(PartialWriter):
         self._env.close()
         with self._writing():
             read_layout(Pages(data), rebuild=False).checked()  # opened once before it gets its name
-            self._partial.finish("data.mdb")
+            self._partial.publish([("data.mdb", self.path)])
             self._closed = True
 
     def _release(self) -> None:

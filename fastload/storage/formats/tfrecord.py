@@ -433,30 +433,16 @@ def _size(width: int, height: int) -> bytes:
     return _example.entry(b"image/height", [height]) + _example.entry(b"image/width", [width])
 
 
-@_cached
-def _format(name: bytes) -> bytes:
-    return _example.entry(b"image/format", name)
-
-
-@_cached
-def _filename(nbytes: int) -> bytes:
-    return _example.entry_head(b"image/filename", nbytes)
-
-
-@_cached
-def _image(nbytes: int) -> bytes:
-    return _example.entry_head(b"image/encoded", nbytes)
+_format = _cached(functools.partial(_example.entry, b"image/format"))
+_filename = _cached(functools.partial(_example.entry_head, b"image/filename"))
+_image = _cached(functools.partial(_example.entry_head, b"image/encoded"))
+_head = _cached(head)
 
 
 @_cached
 def _message(nbytes: int) -> bytes:
     """The bytes before the features of an Example."""
     return b"\x0a" + to_varint(nbytes)
-
-
-@_cached
-def _head(nbytes: int) -> bytes:
-    return head(nbytes)
 
 
 def _format_of(data: bytes | memoryview, kind: int) -> bytes:
