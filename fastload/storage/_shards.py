@@ -124,20 +124,17 @@ def data_files(path: str) -> list[str]:
         return files
     if missing:
         raise StoreNotFoundError("a file of the set is missing", path=missing[0])
-    hint = ""
+    hint = nothing_at(path)
     stem, suffix = os.path.splitext(path)
     shard = f"{stem}-000000{suffix}"  # the names of tar shards do not say how many there are
-    if os.path.isdir(path + ".partial"):
-        hint = "its packing was not finished: run the same pack command again"
-    elif os.path.exists(shard):
+    if os.path.exists(shard) and not os.path.isdir(path + ".partial"):
         pattern = f"{glob.escape(stem)}-*{glob.escape(suffix)}"
         hint = (
-            f"expected {path + '.fastload'!r}, the manifest of {os.path.basename(shard)!r} and the "
-            f"others: put it back, or open the files as {pattern!r} to read what they alone hold"
+            f": expected {path + '.fastload'!r}, the manifest of {os.path.basename(shard)!r} and "
+            f"the others: put it back, or open the files as {pattern!r} to read what they alone "
+            "hold"
         )
-    raise StoreNotFoundError(
-        f"expected a store, found nothing{f': {hint}' if hint else nothing_at(path)}", path=path
-    )
+    raise StoreNotFoundError(f"expected a store, found nothing{hint}", path=path)
 
 
 def expand(path: str) -> list[str]:

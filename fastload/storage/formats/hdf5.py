@@ -302,16 +302,11 @@ def _keys_of(path: str, count: int) -> Blobs:
         blobs = reader.blobs("keys/data", "keys/ends")
         if blobs is not None:
             return blobs
-        names = datasets.get("keys")
-        return numbered_keys(count) if names is None else _strings(names, count, path)
-
-
-def _strings(dataset: h5py.Dataset, count: int, path: str) -> Blobs:
-    """The keys of a file of another program, or of one that has them as strings."""
-    names = _array(dataset, path).tolist()
-    if len(names) != count:
-        raise StoreError(f"expected {count} keys, found {len(names)}", path=path)
-    return Blobs.of([name if isinstance(name, bytes) else encode_text(str(name)) for name in names])
+        if "keys" not in datasets:
+            return numbered_keys(count)
+        names = _array(datasets["keys"], path).tolist()  # of another program
+        names = [name if isinstance(name, bytes) else encode_text(str(name)) for name in names]
+        return Blobs.of(names)
 
 
 def _decoded(name: object) -> str:

@@ -105,12 +105,10 @@ class _File:
         """Write into ``found`` where the features ``names`` lie in each example."""
         for first in range(0, len(self), _CHUNK):
             chunk = slice(first, first + _CHUNK)
-            try:
-                _example.find(
-                    self.data, self.begin[chunk], self.length[chunk], names, found.rows(chunk)
-                )
-            except _example.BrokenExample as error:
-                raise self._broken(first + error.row) from error
+            begin, length = self.begin[chunk], self.length[chunk]
+            broken = _example.find(self.data, begin, length, names, found.rows(chunk))
+            if broken >= 0:
+                raise self._broken(first + broken)
 
     def _broken(self, row: int) -> StoreError:
         return StoreError(
