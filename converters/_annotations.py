@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import DecodeError, MissingDependencyError, StoreError, UsageError, install
+from ..errors import DecodeError, StoreError, UsageError, install, needed
 from ..storage._fields import encode_json
 from ..storage.folder import FolderStore, images_below, walk
 from ._beside import MASK, Beside, Column, add_masks, matched, stem_of
@@ -180,13 +180,8 @@ class _Drawn(Column):
                 "masks: expected polygons or run lengths in the annotations, found boxes only: "
                 "give a folder of masks"
             )
-        try:
-            if list in kinds:  # a missing one is told before any image is read
-                import pycocotools.mask  # noqa: F401
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"drawing polygons needs pycocotools: {install('coco')}"
-            ) from error
+        if list in kinds:  # a missing one is told before any image is read
+            needed("pycocotools", f"drawing polygons needs pycocotools: {install('coco')}")
         self._objects, self._relative = objects, relative
         self._type = np.uint8 if classes <= 253 else np.uint16
 
@@ -294,8 +289,12 @@ def _below(folder: str, suffix: str) -> list[str]:
 
 def _present(images: _Annotated, folder: str, path: str) -> _Annotated:
     """``images``, of which those that are not in ``folder`` are faults."""
-    there = [_is_inside(name) and os.path.isfile(os.path.join(folder, name))
-             for name in images.names]  # fmt: skip
+    there = [
+        not os.path.isabs(name)
+        and ".." not in name.split("/")
+        and os.path.isfile(os.path.join(folder, name))
+        for name in images.names
+    ]
     if not any(there):
         raise StoreError(
             f"expected the annotated images in {folder!r}, such as "
@@ -309,10 +308,6 @@ def _present(images: _Annotated, folder: str, path: str) -> _Annotated:
             index, f"{where!r} is about {images.names[index]!r}, which is not there"
         )
     return images
-
-
-def _is_inside(name: str) -> bool:
-    return not os.path.isabs(name) and ".." not in name.split("/")
 
 
 # --- COCO -----------------------------------------------------------------------------------------
@@ -540,13 +535,11 @@ def _yolo_classes(path: str) -> Iterator[list[str]]:
 
 def _yaml_names(data: bytes, path: str) -> list[str]:
     """The entry ``names``: a list, or a dict of number -> name."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"reading the class names in {path!r} needs PyYAML: pip install pyyaml, or write them "
-            "into classes.txt, one on each line"
-        ) from error
+    yaml = needed(
+        "yaml",
+        f"reading the class names in {path!r} needs PyYAML: pip install pyyaml, or write them into "
+        "classes.txt, one on each line",
+    )
     try:
         given = yaml.safe_load(data)
         names = given["names"]

@@ -230,23 +230,6 @@ def _load(data: bytes, path: str) -> dict[bytes, Any]:
     return loaded
 
 
-class _Unpickler(pickle.Unpickler):
-    """Allows only the names that a pickled array needs."""
-
-    def find_class(self, module: str, name: str) -> object:
-        if (module, name) == ("numpy", "dtype"):
-            return np.dtype
-        if (module, name) == ("numpy", "ndarray"):
-            return np.ndarray
-        if name == "_reconstruct" and module in (
-            "numpy.core.multiarray", "numpy._core.multiarray",
-        ):  # fmt: skip
-            return _empty_array
-        if (module, name) == ("_codecs", "encode"):  # bytes as protocol 2 of Python 3 writes them
-            return _encode_latin1
-        raise pickle.UnpicklingError(f"{module}.{name} is not allowed here")
-
-
 def _empty_array(kind: object, shape: object, code: object) -> np.ndarray:
     if kind is not np.ndarray:
         raise pickle.UnpicklingError("no array")
@@ -257,3 +240,19 @@ def _encode_latin1(text: object, encoding: object) -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError("no bytes")
     return text.encode("latin1")
+
+
+_KNOWN: dict[tuple[str, str], object] = {  # the names that a pickled array needs
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("_codecs", "encode"): _encode_latin1,  # bytes as protocol 2 of Python 3 writes them
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed here")
+        return _KNOWN[module, name]

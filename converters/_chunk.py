@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..errors import DataError, DecodeError, sample_error
-from ..storage import DCT, ENCODED, RAW
+from ..storage import DCT, ENCODED, RAW, Batch
 from ..storage._crc import crc32c
 from ..storage._read import Where
 from ._encoders import Encoded, Encoder, examine, plain
@@ -35,6 +35,19 @@ class Chunk:
     kept: collections.Counter[str]  # why records keep their bytes despite another wanted encoding
     # int64, the last of the wanted indices, not read because of too many bytes
     left: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+
+    def batch(self, source: PackSource) -> Batch:
+        """The records, which come from ``source``."""
+        return Batch(
+            data=self.data,
+            keys=[source.key(index) for index in self.indices.tolist()],
+            labels=self.annotations.labels,
+            sizes=self.sizes,
+            kinds=self.kinds,
+            crc32c=self.crc32c,
+            fields=self.annotations.fields,
+            field_kinds=self.annotations.field_kinds,
+        )
 
 
 def read_chunk(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import numpy as np
 
-from ..errors import DecodeError, UsageError
+from .. import _native
+from ..errors import DecodeError, MissingDependencyError, UsageError
 from ..hints import Encoding
 from ..storage import DCT, ENCODED, RAW
 from ._headers import image_header, opened
@@ -25,6 +27,8 @@ ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 QUALITY = 95
 """Of JPEGs, if none is given."""
 _ORIENTATION = 0x0112  # the EXIF tag
+
+_T = TypeVar("_T")  # bytes of an image file, or an image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +72,12 @@ def make_encoder(
     elif not isinstance(quality, int) or not 1 <= quality <= 100:
         raise UsageError(f"quality: expected 1 to 100, got {quality!r}")
     if encode == "dct":
-        from ._dct import dct_encoder
-
         inner: Encoding = "keep" if resize is None else "jpeg"
         plain = make_encoder(inner, resize=resize, quality=quality, exif=exif, check=check)
         if resize is None:  # pixels have no JPEG yet
             plain = dataclasses.replace(plain, image=lambda image: _save_jpeg(image, quality))
         keeps = frozenset({DCT}) if resize is None and not exif else frozenset[int]()
-        return Encoder(dct_encoder(plain.file), dct_encoder(plain.image), keeps, check=check)
+        return Encoder(_dct(plain.file), _dct(plain.image), keeps, check=check)
     if encode == "keep" and resize is not None:
         raise UsageError(
             "encode='keep' keeps the bytes, so it cannot resize: give another encoding (jpeg, dct, "
@@ -98,6 +100,33 @@ def make_encoder(
     return Encoder(
         lambda data: transcode(_decode(data, exif=exif)), transcode, as_it_is, check=check
     )
+
+
+def _dct(encode: Callable[[_T], Encoded]) -> Callable[[_T], Encoded]:
+    """Turns the JPEGs of ``encode`` into DCT records, without loss; others keep their bytes."""
+    core = _native.required("encode='dct' needs the native core")
+    if not core.dct_usable():
+        raise MissingDependencyError(
+            f"encode='dct' needs a libjpeg-turbo whose entropy decoder can be replaced, found "
+            f"{core.jpeg_version()}, where the test image comes out wrong or FASTLOAD_NO_DCT_HOOK "
+            "is set: such records would be slower here than JPEGs. Link libjpeg-turbo 2.1 to 3.2, "
+            "unset FASTLOAD_NO_DCT_HOOK, or pack with encode='keep'"
+        )
+
+    def transcode(data: _T) -> Encoded:
+        image = encode(data)
+        if not image.data.startswith(b"\xff\xd8"):
+            return dataclasses.replace(image, kept="not a JPEG")
+        try:
+            record = core.dct_encode(image.data)  # without the GIL
+        except ValueError as error:
+            reason = str(error)
+            if reason.startswith("libjpeg warned"):  # without numbers, so that it can be counted
+                reason = re.sub(r"\b(0x[0-9a-f]+|\d+)\b", "N", reason)
+            return dataclasses.replace(image, kept=reason)
+        return dataclasses.replace(image, data=record, kind=DCT)
+
+    return transcode
 
 
 def examine(data: bytes, *, check: bool) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from .._base.machine.cpu import available
 from .._base.machine.load import Others
 from ..errors import DecodeError, MissingDependencyError, UsageError
 from ..hints import Encoding
-from ..storage import Batch, open_store, open_writer
+from ..storage import open_store, open_writer
 from . import _arrays, _split
 from ._chunk import Chunk, read_chunk
 from ._encoders import ENCODINGS, make_encoder
@@ -168,16 +168,7 @@ def _loader(
     plan = recognise(v2.Compose(steps))
     assert isinstance(plan, Plan)  # all these transforms are recognised
     with open_writer(path) as writer:
-        writer.extend(
-            Batch(
-                data=chunk.data,
-                keys=[source.keys[index] for index in chunk.indices.tolist()],
-                labels=None,
-                sizes=chunk.sizes,
-                kinds=chunk.kinds,
-                crc32c=chunk.crc32c,
-            )
-        )
+        writer.extend(chunk.batch(source))
     store = stack.enter_context(open_store(path))
     options = EngineOptions(threads=threads, ring=SlabRing(2), check_crc="never")
     decoder, user = make_engine(chosen(store), store, plan, options), object()

@@ -71,12 +71,10 @@ class Gatherer:
             done = stop
         status, sizes, crc32c = status[:done], sizes[:done], crc32c[:done]
         readable = (status == _native.OK) & (sizes.prod(axis=1, dtype=np.int64) <= most_pixels())
-        if readable.all():
-            return Gathered(readable=readable, data=data, sizes=sizes, crc32c=crc32c)
-        kept = [data[index] for index in np.flatnonzero(readable).tolist()]
-        return Gathered(
-            readable=readable, data=kept, sizes=sizes[readable], crc32c=crc32c[readable]
-        )
+        if not readable.all():
+            data = [data[index] for index in np.flatnonzero(readable).tolist()]
+            sizes, crc32c = sizes[readable], crc32c[readable]
+        return Gathered(readable=readable, data=data, sizes=sizes, crc32c=crc32c)
 
 
 class _ReusedMemory:

@@ -112,7 +112,10 @@ def _move(
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
     names = [name for name in names if name in new]
     aside = {name: f"old-{name}" for name in map(os.path.basename, places)}
-    _note(folder, [work.file(name) for name in names], old)
+    # With their inodes, to tell them from later files of the same names.
+    moved = [(name, os.lstat(work.file(name)).st_ino) for name in names]
+    replaced = [(os.path.basename(path), os.lstat(path).st_ino) for path in old]
+    write_json(work.file(_RENAMES), [moved, replaced])
     for place in places:
         if place + SIDECAR in old and not os.path.lexists(place):
             os.remove(place + SIDECAR)  # of shards: a mixture of old and new ones is no store
@@ -126,21 +129,10 @@ def _move(
         os.replace(work.file(name), _waiting(place) if of_one_file else place)
     sync(parent)
     _settle(parent, names)
-    for replaced in old - {os.path.join(parent, name) for name in names}:
-        os.remove(replaced)
+    for path in old - {os.path.join(parent, name) for name in names}:
+        os.remove(path)
     work.remove([_RENAMES, *aside.values(), *(f"{name}.partial" for name in aside)])
     work.end()
-
-
-def _note(folder: str, new: Iterable[str], old: Iterable[str]) -> None:
-    """Write down, durably, which files in ``folder`` are about to be moved, and the ``old`` ones.
-
-    With their inodes, to tell them from later files of the same names.
-    """
-    inodes = [
-        [(os.path.basename(path), os.lstat(path).st_ino) for path in paths] for paths in (new, old)
-    ]
-    write_json(os.path.join(folder, _RENAMES), inodes)
 
 
 def _take_back(folder: str, parent: str) -> list[str]:

@@ -132,11 +132,11 @@ class RayTasks:
         count = sharding.shards
         assert count is not None  # ``check`` was called
         bounds = [-(-number * len(job.indices) // count) for number in range(count + 1)]
-        places, parts = [], []
-        for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
-            shard = ShardStart(first=start, first_key=key)
-            places.append(shards.place(number, count, shard))
-            parts.append({"indices": job.indices[start:stop]})
+        places = [
+            shards.place(number, count, ShardStart(first=start, first_key=key))
+            for number, start in enumerate(bounds[:-1])
+        ]
+        parts = [job.indices[start:stop] for start, stop in itertools.pairwise(bounds)]
         there = [place.found() for place in places]
         made = self._run(job, places, parts)
         resumed = sum(
@@ -164,9 +164,9 @@ class RayTasks:
         return part, Noted.of_all(notes)
 
     def _run(
-        self, job: PackJob, places: Sequence[ShardPlace], arguments: Sequence[Mapping[str, Any]]
+        self, job: PackJob, places: Sequence[ShardPlace], parts: Sequence[np.ndarray]
     ) -> list[FinishedShard]:
-        """What ``encode`` returns for each of ``places``, with its arguments.
+        """What ``encode`` returns for each of ``places``, whose shard is of the samples ``parts``.
 
         Raises the first error of a task, after the others have ended.
         """
@@ -182,16 +182,15 @@ class RayTasks:
             while True:
                 room = max(_IN_FLIGHT * int(ray.cluster_resources().get("CPU", 1)), 4)
                 for number in itertools.islice(waiting, max(0, room - len(running))):
-                    given = [self._reference], metadata, places[number], self._board
-                    running[remote.remote(*given, **arguments[number])] = number
+                    given = [self._reference], metadata, places[number], parts[number], self._board
+                    running[remote.remote(*given)] = number
                 if not running:
                     return [one for one in made if one is not None]
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_EVERY_S)
                 for reference in ready:
                     number = running.pop(reference)
                     shard = made[number] = _result(ray, reference, places[number])
-                    samples = len(arguments[number]["indices"])
-                    self._done[_name(places[number])] = samples, shard.nbytes
+                    self._done[_name(places[number])] = len(parts[number]), shard.nbytes
                 self._show()
         finally:
             for reference in running:
@@ -244,9 +243,8 @@ def encode(
     common: list[Any],
     metadata: Mapping[str, Any],
     place: ShardPlace,
-    board: Any | None,
-    *,
     indices: np.ndarray,
+    board: Any | None,
 ) -> FinishedShard:
     """Task: the shard at ``place``, of the samples ``indices``.
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import (
     DataError,
     FastloadError,
-    MissingDependencyError,
     StoreError,
     StoreNotFoundError,
     UsageError,
     install,
+    needed,
     type_next,
 )
 from ..storage import find_by_suffix, open_store
@@ -74,10 +74,9 @@ def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
 
 def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of ``url``, and the path in it."""
-    try:
-        from ..storage.remote import fsspec_service
-    except ImportError as error:
-        raise MissingDependencyError(f"URLs need fsspec: {install('remote')}") from error
+    needed("fsspec", f"URLs need fsspec: {install('remote')}")
+    from ..storage.remote import fsspec_service
+
     system, path = fsspec_service.file_system(RemoteUrl(url), options.storage_options or {})
     return system, path.rstrip("/")
 
@@ -326,24 +325,8 @@ def _refuse_existing(
         with asking(url, "it cannot be written", options):
             system.invalidate_cache()
             exists = system.exists(path) or system.exists(path + SIDECAR)
-        if exists and _unfinished(url, system, path, options):
-            raise UsageError(
-                f"{url!r} is what an upload left that did not finish, and the store that it "
-                f"uploaded is not on this machine: delete {url!r} and run again"
-            )
-        if exists:
+        if exists:  # also what is left of an upload that another machine began
             raise UsageError(f"{url!r} exists: delete it or choose another name")
-
-
-def _unfinished(
-    url: str, system: fsspec.AbstractFileSystem, path: str, options: RemoteOptions
-) -> bool:
-    """Whether the folder at ``path`` is a store that lacks the file that is uploaded last."""
-    format_ = find_by_suffix(path)
-    if format_ is None or not format_.folders:
-        return False
-    with asking(url, "it cannot be written", options):
-        return system.isdir(path) and not any(system.exists(f"{path}/{name}") for name in _METADATA)
 
 
 def _entry(folder: str, name: str) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from .._base.progress_bar import Progress
 from .._version import __version__
 from ..errors import DataError, DecodeError, UsageError
-from ..storage import Batch, Writer
+from ..storage import Writer
 from ..storage.remote.options import RemoteOptions
 from ._chunk import Chunk, read_chunk
 from ._encoders import Encoder
@@ -102,18 +102,7 @@ class Run:
             self.skipped.append(Skipped(path=path, reason=reason, record=index))
         if chunk.data:
             self._writing = True
-            writer.extend(
-                Batch(
-                    data=chunk.data,
-                    keys=[self._source.key(index) for index in chunk.indices.tolist()],
-                    labels=chunk.annotations.labels,
-                    sizes=chunk.sizes,
-                    kinds=chunk.kinds,
-                    crc32c=chunk.crc32c,
-                    fields=chunk.annotations.fields,
-                    field_kinds=chunk.annotations.field_kinds,
-                )
-            )
+            writer.extend(chunk.batch(self._source))
             self._writing = False
         self.kept += chunk.kept
         self._nbytes += sum(map(len, chunk.data))

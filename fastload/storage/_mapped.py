@@ -24,6 +24,7 @@ _COMPRESSED = (
     (b"\xfd7zXZ", "xz"),
     (b"(\xb5/\xfd", "zstd"),
 )
+_HEAD = 5  # bytes of the longest of these beginnings
 _MOST_MAPPED = 16  # files of a scanner
 
 Mapped: TypeAlias = mmap.mmap | bytes
@@ -40,8 +41,9 @@ def map_file(path: str) -> Mapped:
     except FileNotFoundError as error:
         raise StoreNotFoundError("expected a file, found nothing", path=path) from error
     except (OSError, ValueError) as error:
-        raise StoreError(f"the file cannot be read: {error}", path=path) from error
-    tool = next((tool for begin, tool in _COMPRESSED if data[: len(begin)] == begin), None)
+        said = getattr(error, "strerror", error)
+        raise StoreError(f"the file cannot be read: {said}", path=path) from error
+    tool = _tool_of(data[:_HEAD])
     if tool is not None:
         raise StoreError(
             f"expected an uncompressed file, found {tool}: pack it (fastload pack), or decompress "
@@ -55,9 +57,12 @@ def compressed_by(path: str) -> str | None:
     """The command that decompresses the file at ``path``; None if it is not compressed."""
     try:
         with open(path, "rb", opener=open_regular) as file:
-            head = file.read(max(len(begin) for begin, _ in _COMPRESSED))
+            return _tool_of(file.read(_HEAD))
     except OSError:
         return None  # whoever opens it next says why
+
+
+def _tool_of(head: bytes) -> str | None:
     return next((tool for begin, tool in _COMPRESSED if head.startswith(begin)), None)
 
 

@@ -12,9 +12,11 @@ from ..errors import type_next
 def nothing_at(path: str) -> str:
     """The end of a message about ``path``, at which there is nothing.
 
-    It names where a link leads, or what lies in the same folder and is called almost the same; else
-    it shows the nearest folder that exists.
+    It tells of unfinished work, names where a link leads, or what lies in the same folder and is
+    called almost the same; else it shows the nearest folder that exists.
     """
+    if os.path.isdir(path + ".partial"):
+        return ": its packing was not finished: run the same pack command again"
     if os.path.islink(path):
         return f": it is a link to {os.readlink(path)!r}{type_next(f'ls -l {shlex.quote(path)}')}"
     alike = nearest(path)

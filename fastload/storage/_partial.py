@@ -8,9 +8,9 @@
 
 Order of writing, LMDB. A chunk is appended to the journal and synced *before* its records are
 committed in the data, so the journal never lacks a record of the data: on resume its excess is cut
-off (``keep``). Formats that append to files do it the other way round (``stream.py``). ``finish``
-syncs the data file, renames it to NAME, syncs the folder of NAME and deletes the rest; ``publish``
-does the same with several files, the last of which makes the store exist.
+off (``keep``). Formats that append to files do it the other way round (``stream.py``). ``publish``
+syncs the finished files, renames them, the last of which makes the store exist, syncs the folder of
+NAME and deletes the rest.
 """
 
 from __future__ import annotations
@@ -227,10 +227,6 @@ class Partial:
             raise
         self.chunks.append(columns)
         self._ends.append(begin + len(chunk))
-
-    def finish(self, name: str) -> None:
-        """Sync the finished data file ``name`` of the partial and rename it to the store's path."""
-        self.publish([(name, self.path)])
 
     def publish(self, renames: Sequence[tuple[str, str]], *, replace: bool = False) -> None:
         """Sync finished files of the partial and rename them in order: (name in it, path).

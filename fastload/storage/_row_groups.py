@@ -210,9 +210,8 @@ class RowGroups:
             self._remove(chunk)
 
     def _remove(self, chunk: ColumnChunk) -> None:
-        name = (id(chunk.reader), chunk.key)
-        if self._chunks.get(name) is chunk:
-            del self._chunks[name]
+        if self._present(chunk):
+            del self._chunks[id(chunk.reader), chunk.key]
             self._nbytes -= chunk.nbytes
 
     def _evict(self, room: int) -> None:
@@ -253,18 +252,12 @@ class RowGroups:
             chunk.error = error
         with self._lock:
             self.decoded += 1
-            if chunk.decoded is None:
-                self._nbytes -= chunk.nbytes if self._present(chunk) else 0
-                self._pinned -= chunk.nbytes if chunk.pins else 0
-                chunk.nbytes = 0
+            nbytes = 0 if chunk.decoded is None else chunk.decoded.nbytes
+            more, chunk.nbytes = nbytes - chunk.nbytes, nbytes
+            self._nbytes += more if self._present(chunk) else 0
+            self._pinned += more if chunk.pins else 0
+            if chunk.decoded is None or (chunk.gone and not chunk.pins):
                 self._remove(chunk)
-            else:
-                more = chunk.decoded.nbytes - chunk.nbytes
-                self._nbytes += more if self._present(chunk) else 0
-                self._pinned += more if chunk.pins else 0
-                chunk.nbytes = chunk.decoded.nbytes
-                if chunk.gone and not chunk.pins:
-                    self._remove(chunk)
         chunk.done.set()
 
     def _present(self, chunk: ColumnChunk) -> bool:
@@ -272,10 +265,10 @@ class RowGroups:
 
 
 class Pins:
-    """Parts that stay in memory: a ``Held``."""
+    """Pinned chunks, which stay in memory: a ``Held``."""
 
-    def __init__(self, groups: RowGroups) -> None:
-        self._groups, self._chunks = groups, list[ColumnChunk]()
+    def __init__(self, groups: RowGroups, *chunks: ColumnChunk) -> None:
+        self._groups, self._chunks = groups, list(chunks)
         self._process = os.getpid()
 
     def add(self, chunk: ColumnChunk) -> None:

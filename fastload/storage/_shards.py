@@ -60,38 +60,26 @@ class Sharding:
     def numbers(
         self, first: int, nbytes: np.ndarray, *, number: int, filled: int, beside: int = 0
     ) -> np.ndarray:
-        """The shard of each record, ascending; ``number`` and ``filled`` as for ``fill``.
+        """The shard of each record, ascending.
 
-        ``beside``: bytes of a shard that are not of records.
+        The shard ``number`` holds the record before, and ``filled`` bytes. ``beside``: bytes of a
+        shard that are not of records. A record that needs more room than is left gets a shard of
+        its own.
         """
         if self.shards is not None:
             index = np.arange(first, first + len(nbytes))
             shards: np.ndarray = index * self.shards // max(self.total or 0, 1)
             return shards.clip(max=self.shards - 1)
-        if self.shard_nbytes is None:
-            return np.full(len(nbytes), number)
-        return fill(nbytes, self.shard_nbytes - beside, number=number, filled=filled)
-
-
-def fill(nbytes: np.ndarray, room: int, *, number: int, filled: int) -> np.ndarray:
-    """The shard of each record, ascending, if a shard has so much ``room``.
-
-    The shard ``number`` holds the record before, and ``filled`` bytes. A record that needs more
-    than ``room`` gets a shard of its own.
-    """
-    count = len(nbytes)
-    numbers = np.full(count, number)
-    ends = np.cumsum(nbytes)
-    done = 0
-    while done < count:
-        before = int(ends[done - 1]) if done else 0
-        fit = int(np.searchsorted(ends, before + room - filled, side="right"))
-        if not filled:
-            fit = max(fit, done + 1)
-        done = max(fit, done)
-        numbers[done:] += 1
-        filled = 0
-    return numbers
+        numbers, ends = np.full(len(nbytes), number), np.cumsum(nbytes)
+        done = 0
+        while self.shard_nbytes is not None and done < len(nbytes):
+            before = int(ends[done - 1]) if done else 0
+            room = self.shard_nbytes - beside - filled
+            fit = int(np.searchsorted(ends, before + room, side="right"))
+            done = max(fit, done if filled else done + 1)
+            numbers[done:] += 1
+            filled = 0
+        return numbers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,20 +124,17 @@ def data_files(path: str) -> list[str]:
         return files
     if missing:
         raise StoreNotFoundError("a file of the set is missing", path=missing[0])
-    hint = ""
+    hint = nothing_at(path)
     stem, suffix = os.path.splitext(path)
     shard = f"{stem}-000000{suffix}"  # the names of tar shards do not say how many there are
-    if os.path.isdir(path + ".partial"):
-        hint = "its packing was not finished: run the same pack command again"
-    elif os.path.exists(shard):
+    if os.path.exists(shard) and not os.path.isdir(path + ".partial"):
         pattern = f"{glob.escape(stem)}-*{glob.escape(suffix)}"
         hint = (
-            f"expected {path + '.fastload'!r}, the manifest of {os.path.basename(shard)!r} and the "
-            f"others: put it back, or open the files as {pattern!r} to read what they alone hold"
+            f": expected {path + '.fastload'!r}, the manifest of {os.path.basename(shard)!r} and "
+            f"the others: put it back, or open the files as {pattern!r} to read what they alone "
+            "hold"
         )
-    raise StoreNotFoundError(
-        f"expected a store, found nothing{f': {hint}' if hint else nothing_at(path)}", path=path
-    )
+    raise StoreNotFoundError(f"expected a store, found nothing{hint}", path=path)
 
 
 def expand(path: str) -> list[str]:

@@ -54,7 +54,9 @@ class PathList(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return os.fsdecode(self.encoded(range(len(self))[index]))
+        at = range(len(self))[index]
+        start = int(self.ends[at - 1]) if at else 0
+        return os.fsdecode(self.blob[start : int(self.ends[at])])
 
     def many(self, indices: np.ndarray) -> list[bytes]:
         """The paths ``indices`` (int64, in range) as bytes."""
@@ -62,11 +64,6 @@ class PathList(Sequence[str]):
         starts = np.where(indices > 0, self.ends[indices - 1], 0).tolist()
         blob = self.blob
         return [blob[start:end] for start, end in zip(starts, ends)]
-
-    def encoded(self, index: int) -> bytes:
-        """One path as bytes; ``index`` is in range and not negative."""
-        start = int(self.ends[index - 1]) if index else 0
-        return self.blob[start : int(self.ends[index])]
 
 
 class FolderStore(Store):

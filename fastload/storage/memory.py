@@ -1,4 +1,4 @@
-"""Images in one array in memory, read in place without a copy."""
+"""Images in one array in memory, read in place without a copy; the base of stores in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,23 @@ import numpy as np
 from .base import RAW, Spans, Store
 
 
-class MemoryStore(Store):
+class InMemory(Store):
+    """Records in memory of this process, which have no names."""
+
+    mapped = True
+
+    @property
+    def files(self) -> Sequence[str]:
+        return [self.path]
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        return np.full(len(indices), RAW, np.uint8)
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        return [str(index) for index in indices.tolist()]
+
+
+class MemoryStore(InMemory):
     """The images of an array: uint8 (n, h, w, 3) with any strides that are not negative.
 
     Gray images have the stride 0 between their three channels. The next batch sees changes of the
@@ -18,7 +34,6 @@ class MemoryStore(Store):
     """
 
     format = "memory"
-    mapped = True
 
     def __init__(
         self, images: np.ndarray, labels: np.ndarray, *, name: str, classes: Sequence[str] = ()
@@ -35,10 +50,6 @@ class MemoryStore(Store):
     def __len__(self) -> int:
         return len(self.images)
 
-    @property
-    def files(self) -> Sequence[str]:
-        return [self.path]
-
     def memory(self) -> Mapping[int, np.ndarray]:
         return {0: self.images}
 
@@ -50,9 +61,6 @@ class MemoryStore(Store):
             nbytes=np.full(count, self._nbytes, np.int64),
         )
 
-    def kinds(self, indices: np.ndarray) -> np.ndarray:
-        return np.full(len(indices), RAW, np.uint8)
-
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         height, width = self.images.shape[1:3]
         return np.full((len(indices), 2), (width, height), np.int32)
@@ -61,7 +69,3 @@ class MemoryStore(Store):
     def labels(self) -> np.ndarray:
         labels: np.ndarray = self._labels
         return labels
-
-    def keys(self, indices: np.ndarray) -> list[str]:
-        """Numbers, because an array has no names."""
-        return [str(index) for index in indices.tolist()]

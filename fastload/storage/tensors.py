@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from .base import RAW, Spans, Store
+from .base import Spans, Store
 from .concat import ConcatStore
+from .memory import InMemory
 
 
-class TensorStore(Store):
+class TensorStore(InMemory):
     """A record is a row of each of ``tensors``: of one length, contiguous, on the CPU."""
 
     format = "tensors"
     path = "<TensorDataset>"
-    mapped = True
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.classes: list[str] = []
@@ -35,10 +35,6 @@ class TensorStore(Store):
         """Whether it is over the memory of these, with their shapes and types."""
         return self._memory == _memory_of(tensors)
 
-    @property
-    def files(self) -> Sequence[str]:
-        return [self.path]
-
     def memory(self) -> Mapping[int, np.ndarray]:
         return {0: self.rows[0].reshape(-1)}
 
@@ -47,9 +43,6 @@ class TensorStore(Store):
         nbytes = np.full(len(indices), self.rows[0].shape[1], np.int64)
         return Spans(file=np.zeros(len(indices), np.int32), offset=indices * nbytes, nbytes=nbytes)
 
-    def kinds(self, indices: np.ndarray) -> np.ndarray:
-        return np.full(len(indices), RAW, np.uint8)
-
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """One pixel each: rows need not be images."""
         return np.ones((len(indices), 2), np.int32)
@@ -57,10 +50,6 @@ class TensorStore(Store):
     @property
     def labels(self) -> None:
         """None: which tensor has labels is unknown."""
-
-    def keys(self, indices: np.ndarray) -> list[str]:
-        """Numbers, because tensors have no names."""
-        return [str(index) for index in indices.tolist()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -125,15 +125,15 @@ def test_the_parts_of_a_split_are_replaced_together(images: Path, tmp_path: Path
 def test_a_part_of_a_split_that_an_interrupted_run_finished_is_not_in_the_way(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    finish = _partial.Partial.finish
+    publish = _partial.Partial.publish
 
-    def full(partial: _partial.Partial, name: str) -> None:
+    def full(partial: _partial.Partial, renames: Any) -> None:
         if partial.path.endswith(f"-val{suffix}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finish(partial, name)
+        publish(partial, renames)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_partial.Partial, "finish", full)
+        patch.setattr(_partial.Partial, "publish", full)
         with pytest.raises(StoreError, match="run the same command again"):
             pack(images, tmp_path / f"a{suffix}", split="val=0.3")
     with pytest.raises(UsageError, match=rf"a{suffix}' exists"):

@@ -70,6 +70,15 @@ def test_jpegs_become_records_and_the_rest_keeps_its_bytes(images: Path, tmp_pat
     assert pack(images, tmp_path / "y.lmdb").kept == {}
 
 
+def test_warnings_that_differ_in_numbers_are_one_reason(tmp_path: Path) -> None:
+    (tmp_path / "imgs").mkdir()
+    for extraneous in (3, 7):
+        data = picture(1, 20, 33)[:-2] + bytes(extraneous) + b"\xff\xd9"
+        (tmp_path / "imgs" / f"{extraneous}.jpg").write_bytes(data)
+    kept = pack(tmp_path / "imgs", tmp_path / "x.lmdb", encode="dct").kept
+    assert kept == {"libjpeg warned: Corrupt JPEG data: N extraneous bytes before marker N": 2}
+
+
 def test_the_number_of_workers_changes_nothing(images: Path, tmp_path: Path) -> None:
     stores = []
     for workers in (1, 5):

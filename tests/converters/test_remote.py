@@ -437,7 +437,7 @@ def test_an_upload_that_cannot_be_resumed_says_what_to_delete(
     cut_off(url, encode="raw")
     (folder,) = (path for path in staging.iterdir() if path.is_dir())
     shutil.rmtree(folder)  # as on another machine, or after a reboot
-    with pytest.raises(UsageError, match=rf"an upload left .* delete '{url}' and run again"):
+    with pytest.raises(UsageError, match=rf"'{url}' exists: delete it"):
         pack(images, url, encode="raw")
     memory.rm(url, recursive=True)
     pack(images, url, encode="raw")

@@ -23,6 +23,7 @@ from torch.utils.data import (
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
 from fastload._transforms.plan import Plan
+from fastload.storage.tensors import TensorStore
 from sides import assert_same, side_by_side
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
@@ -317,3 +318,7 @@ def test_another_default_device_changes_no_memory_of_batches() -> None:
     with torch.device("meta"):
         columns = engine.submit(np.arange(3), seed=0, epoch=0).result()
     assert [column.device.type for column in columns] == ["cpu", "cpu"]
+
+
+def test_records_without_names_are_called_by_their_numbers() -> None:
+    assert TensorStore([torch.zeros(3, 2)]).keys(np.array([2, 0])) == ["2", "0"]

@@ -156,15 +156,16 @@ def test_journal_ahead_of_the_data_is_cut_back(path: Path) -> None:
     assert data_of(path) == [record.data for record in given]
 
 
-def test_killed_while_committing_is_committed_again(path: Path) -> None:
+def test_killed_while_committing_is_committed_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = records(30)
     writer = open_writer(path, classes=CLASSES)
     writer.append(given)
     assert isinstance(writer, LmdbWriter)
-    finish = writer._partial.finish
-    writer._partial.finish = lambda name: None  # type: ignore[method-assign]
-    writer.commit()
-    writer._partial.finish = finish  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(writer._partial, "publish", lambda renames: None)
+        writer.commit()
     writer._partial.close()
     with open_writer(path, classes=CLASSES) as writer:
         assert len(writer) == 30

@@ -280,6 +280,15 @@ def test_what_is_no_tfrecord_says_so(tmp_path: Path) -> None:
         open_store(tmp_path / "none-*.tfrecord")
 
 
+def test_a_record_that_is_no_example_is_named_wherever_it_lies(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "a.tfrecord", 120)
+    data = bytearray(path.read_bytes())
+    data[frames(bytes(data), str(path))[0][110]] = 0xFF  # of the tag of its first field
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"record 110, byte offset \d+: expected a tf\.train"):
+        open_store(path)
+
+
 def test_record_without_an_image_is_named(tmp_path: Path) -> None:
     path = foreign(
         tmp_path / "a.tfrecord",

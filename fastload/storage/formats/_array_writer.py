@@ -108,7 +108,7 @@ class ArrayWriter(PartialWriter):
         with self._writing():
             name = self._close(columns)
             self._check(self._partial.file(name), len(columns))
-            self._partial.finish(name)
+            self._partial.publish([(name, self.path)])
         self._closed = True
 
     def abort(self, *, keep_partial: bool = True) -> None:

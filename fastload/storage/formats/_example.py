@@ -60,28 +60,19 @@ class FeaturePlaces:
 
 def find(
     data: Data, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: FeaturePlaces
-) -> None:
+) -> int:
     """Write into ``found`` where the features ``names`` lie in the examples at ``offset``.
 
-    Raises BrokenExample.
+    Returns the number of the first that is no valid message, or -1.
     """
     from ... import _native
 
     core = _native.required("a TFRecord file without a sidecar needs the native core")
-    broken = core.find_features(
+    broken: int = core.find_features(
         data, offset, nbytes, list(names),
         found.kind, found.count, found.offset, found.nbytes, found.first,
     )  # fmt: skip
-    if broken >= 0:
-        raise BrokenExample(broken)
-
-
-class BrokenExample(Exception):
-    """Example number ``row`` is not a valid message; the caller adds its file."""
-
-    def __init__(self, row: int) -> None:
-        self.row = row
-        super().__init__(f"example {row} is not a valid tf.train.Example")
+    return broken
 
 
 def features(data: Data, begin: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:

@@ -18,8 +18,6 @@ libraries/liblmdb): ``MDB_page``, ``MDB_node``, ``MDB_meta``, ``MDB_db``, ``OVPA
 from __future__ import annotations
 
 import dataclasses
-import mmap
-import os
 import struct
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -27,8 +25,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...errors import StoreError
-from .._mapped import TruncationWatch
-from .._read import open_regular
+from .._mapped import TruncationWatch, map_file
 
 _MAGIC = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
@@ -91,10 +88,10 @@ class Pages:
 
     def __init__(self, path: str, need: Fetch | None = None) -> None:
         self.path, self.need = path, need
-        with open(path, "rb", opener=open_regular) as file:
-            if os.fstat(file.fileno()).st_size < 2 * 256:
-                raise self._bad("expected an LMDB file, found fewer than two pages")
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = map_file(path)
+        if isinstance(mapped, bytes) or len(mapped) < 2 * 256:
+            raise self._bad("expected an LMDB file, found fewer than two pages")
+        self._map = mapped
         self.watch = TruncationWatch(self._map, path)
         if need is not None:
             need(_first_ranges(len(self._map)))

@@ -23,6 +23,7 @@ import errno
 import functools
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -301,16 +302,11 @@ def _keys_of(path: str, count: int) -> Blobs:
         blobs = reader.blobs("keys/data", "keys/ends")
         if blobs is not None:
             return blobs
-        names = datasets.get("keys")
-        return numbered_keys(count) if names is None else _strings(names, count, path)
-
-
-def _strings(dataset: h5py.Dataset, count: int, path: str) -> Blobs:
-    """The keys of a file of another program, or of one that has them as strings."""
-    names = _array(dataset, path).tolist()
-    if len(names) != count:
-        raise StoreError(f"expected {count} keys, found {len(names)}", path=path)
-    return Blobs.of([name if isinstance(name, bytes) else encode_text(str(name)) for name in names])
+        if "keys" not in datasets:
+            return numbered_keys(count)
+        names = _array(datasets["keys"], path).tolist()  # of another program
+        names = [name if isinstance(name, bytes) else encode_text(str(name)) for name in names]
+        return Blobs.of(names)
 
 
 def _decoded(name: object) -> str:
@@ -519,22 +515,15 @@ def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
     as many bytes from ``offset`` on.
     """
     if begin == offset:
-        parts = [(0, 0, offset), (offset + nbytes, offset + nbytes, None)]
-        source, target = head, data
+        source, start, target, to = head, offset + nbytes, data, offset + nbytes
     else:  # only if the library places the dataset elsewhere than in the probe
-        parts = [(begin, offset, nbytes)]
-        source, target = data, head
+        source, start, target, to = data, begin, head, offset
     with open(source, "rb") as reader, open(target, "r+b") as writer:
-        for start, to, length in parts:
-            reader.seek(start)
-            writer.seek(to)
-            remaining = length
-            while remaining is None or remaining > 0:
-                piece = reader.read(1 << 20 if remaining is None else min(remaining, 1 << 20))
-                if not piece:
-                    break
-                writer.write(piece)
-                remaining = None if remaining is None else remaining - len(piece)
+        if source == head:
+            writer.write(reader.read(offset))
+        reader.seek(start)
+        writer.seek(to)
+        shutil.copyfileobj(reader, writer, 1 << 20)
     os.unlink(source)
     return os.path.basename(target)
 

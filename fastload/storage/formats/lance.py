@@ -183,8 +183,7 @@ class LanceStore(ColumnStore):
         """Places in ``Spans.memory``, which is Arrow's."""
         chunk = self._pin(indices)
         assert chunk is not None, "only what is ahead may find no room"
-        held = Pins(self._groups)
-        held.add(chunk)
+        held = Pins(self._groups, chunk)
         begin = time.monotonic()
         images = self._groups.wait(chunk)
         self._waited_s += time.monotonic() - begin
@@ -199,11 +198,7 @@ class LanceStore(ColumnStore):
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         """There are no blocks, as nothing is kept for other batches."""
         chunk = self._pin(indices, urgency=urgency, ahead=True)
-        if chunk is None:
-            return None
-        held = Pins(self._groups)
-        held.add(chunk)
-        return held
+        return None if chunk is None else Pins(self._groups, chunk)
 
     def _pin(
         self, indices: np.ndarray, *, urgency: float = 0.0, ahead: bool = False

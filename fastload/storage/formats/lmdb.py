@@ -95,19 +95,10 @@ def _data_file(path: str) -> str:
 def _pages(path: str, need: Fetch | None = None) -> Pages:
     try:
         return Pages(path, need)
-    except FileNotFoundError:
-        name = path.removesuffix(os.sep + "data.mdb")
-        hint = (
-            "its packing was not finished: run the same pack command again"
-            if os.path.isdir(name + ".partial")
-            else ""
-        )
+    except StoreNotFoundError:
         raise StoreNotFoundError(
-            f"expected an LMDB store, found nothing{f': {hint}' if hint else nothing_at(path)}",
-            path=path,
+            f"expected an LMDB store, found nothing{nothing_at(path)}", path=path
         ) from None
-    except OSError as error:
-        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
 
 
 def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
@@ -426,7 +417,7 @@ class LmdbWriter(PartialWriter):
         self._env.close()
         with self._writing():
             read_layout(Pages(data), rebuild=False).checked()  # opened once before it gets its name
-            self._partial.finish("data.mdb")
+            self._partial.publish([("data.mdb", self.path)])
             self._closed = True
 
     def _release(self) -> None:

@@ -339,7 +339,7 @@ class ParquetStore(ColumnStore):
         self._offset, self._stored, self._decoded = files.chunks(self._image)
         check_group_sizes(files, self._decoded, self._groups.limit)
         self._forget_sizes(len(self))
-        weakref.finalize(self, _forget, files)
+        weakref.finalize(self, lambda: _row_groups.of_process().drop(files))
 
     # --- columns ----------------------------------------------------------------------------------
 
@@ -532,10 +532,6 @@ def _copied(images: ImagePlaces, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     for file, offset, length, end in places:
         data[end - length : end] = images.buffers[file][offset : offset + length]
     return data, ends - nbytes, nbytes
-
-
-def _forget(files: ParquetFiles) -> None:
-    _row_groups.of_process().drop(files)
 
 
 def _files_of(path: str) -> list[str]:

@@ -105,12 +105,10 @@ class _File:
         """Write into ``found`` where the features ``names`` lie in each example."""
         for first in range(0, len(self), _CHUNK):
             chunk = slice(first, first + _CHUNK)
-            try:
-                _example.find(
-                    self.data, self.begin[chunk], self.length[chunk], names, found.rows(chunk)
-                )
-            except _example.BrokenExample as error:
-                raise self._broken(first + error.row) from error
+            begin, length = self.begin[chunk], self.length[chunk]
+            broken = _example.find(self.data, begin, length, names, found.rows(chunk))
+            if broken >= 0:
+                raise self._broken(first + broken)
 
     def _broken(self, row: int) -> StoreError:
         return StoreError(
@@ -433,30 +431,16 @@ def _size(width: int, height: int) -> bytes:
     return _example.entry(b"image/height", [height]) + _example.entry(b"image/width", [width])
 
 
-@_cached
-def _format(name: bytes) -> bytes:
-    return _example.entry(b"image/format", name)
-
-
-@_cached
-def _filename(nbytes: int) -> bytes:
-    return _example.entry_head(b"image/filename", nbytes)
-
-
-@_cached
-def _image(nbytes: int) -> bytes:
-    return _example.entry_head(b"image/encoded", nbytes)
+_format = _cached(functools.partial(_example.entry, b"image/format"))
+_filename = _cached(functools.partial(_example.entry_head, b"image/filename"))
+_image = _cached(functools.partial(_example.entry_head, b"image/encoded"))
+_head = _cached(head)
 
 
 @_cached
 def _message(nbytes: int) -> bytes:
     """The bytes before the features of an Example."""
     return b"\x0a" + to_varint(nbytes)
-
-
-@_cached
-def _head(nbytes: int) -> bytes:
-    return head(nbytes)
 
 
 def _format_of(data: bytes | memoryview, kind: int) -> bytes:

@@ -152,10 +152,6 @@ class Area(abc.ABC):
         """Whether other processes have another lock: this one was deleted."""
         return False
 
-    @abc.abstractmethod
-    def alive(self, slot: int) -> bool:
-        """Whether the process with this number lives. In the mutex."""
-
     @property
     @abc.abstractmethod
     def used(self) -> int:
@@ -175,10 +171,6 @@ class Area(abc.ABC):
     @abc.abstractmethod
     def path(self, name: str, file: str, descriptor: int) -> str:
         """How other processes of the machine open it."""
-
-    @abc.abstractmethod
-    def names(self) -> list[str]:
-        """All objects, and what has the name of one."""
 
     def has(self, name: str) -> bool:
         """Whether there is anything of an object."""
@@ -313,6 +305,7 @@ class DiskArea(Area):
         return mine
 
     def alive(self, slot: int) -> bool:
+        """Whether the process with this number lives. In the mutex."""
         if slot == self.slot:
             return True
         if not self._lock(_ALIVE + slot, wait=False):
@@ -355,6 +348,7 @@ class DiskArea(Area):
         return os.path.join(self._place(name), file)
 
     def names(self) -> list[str]:
+        """All objects, and what has the name of one."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             entries = os.listdir(os.path.join(self.folder, "objects"))
             return sorted(name for name in entries if _OBJECT.fullmatch(name))
@@ -403,9 +397,6 @@ class MemoryArea(Area):
         self.slot = FIRST_SLOT
         self._used = 0
 
-    def alive(self, slot: int) -> bool:
-        return slot == self.slot
-
     @property
     def used(self) -> int:
         return self._used
@@ -418,6 +409,3 @@ class MemoryArea(Area):
 
     def path(self, name: str, file: str, descriptor: int) -> str:
         return f"/proc/{os.getpid()}/fd/{descriptor}"
-
-    def names(self) -> list[str]:
-        return []

@@ -46,7 +46,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import StoreError
-from .._crc import crc32c_blocks, crc32c_of_file
+from .._crc import crc32c_of_file
 from .._read import open_regular
 from .area import Area, DiskArea, punch, remove
 from .service import RemoteObject
@@ -89,11 +89,6 @@ def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
     cells = np.repeat(first - starts, count) + np.arange(total)
     distinct: np.ndarray = np.unique(cells)
     return distinct
-
-
-def checksums(data: bytes | memoryview) -> np.ndarray:
-    """CRC32C of each cell of ``data``, uint32."""
-    return crc32c_blocks(data, CELL)
 
 
 class SharedMap:

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
+from .._crc import crc32c_blocks
 from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
@@ -40,7 +41,6 @@ from .blocks import (
     GROUP,
     THERE,
     BlockFile,
-    checksums,
     index_nbytes,
     recount,
     recover,
@@ -322,7 +322,7 @@ class BlockCache:
             file.writers += 1  # so that its descriptor is not closed, and used for another file
         try:
             self._write(file, fetch.first, data)
-            sums = checksums(data)
+            sums = crc32c_blocks(data, CELL)
             with self.area.mutex():
                 if fetch in self._fetches.get(file, ()):
                     file.publish(fetch.first, fetch.stop, sums)

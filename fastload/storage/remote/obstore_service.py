@@ -53,7 +53,9 @@ class ObstoreService(Service):
     """
 
     def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
-        self._root = _root(url)
+        self._root = url.root
+        if not self._root:
+            raise UsageError(f"{url.shown!r}: expected SCHEME://BUCKET/PATH or SCHEME://HOST/PATH")
         options = {"retry_config": _NO_RETRIES, **options}
         client = {**_CLIENT, **options.pop("client_options", {})}
         if url.scheme == "http" or _endpoint(url, options).startswith("http://"):
@@ -115,12 +117,6 @@ def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
     given = (options.get(name) for name in names)
     from_environment = (os.environ.get(name.upper()) for name in names)
     return str(next((endpoint for endpoint in (*given, *from_environment) if endpoint), ""))
-
-
-def _root(url: RemoteUrl) -> str:
-    if not url.root:
-        raise UsageError(f"{url.shown!r}: expected SCHEME://BUCKET/PATH or SCHEME://HOST/PATH")
-    return url.root
 
 
 def _tag(meta: Mapping[str, Any], url: RemoteUrl) -> str:

@@ -80,15 +80,11 @@ class _Attached:
         """The store over the sparse files, with what opening it reads."""
         path = self.mirror.path(self.url.name)
         form: Format | None = find_format(path)
-        if form is None or (form.suffixes == () and form.recognise is None):
+        if form is None or form.name in ("folder", "arrow"):
+            found = "" if form is None else f", found {form.title}"
             raise StoreError(
-                f"expected a packed store, whose name ends in {', '.join(known_suffixes())}; a "
-                "folder of images must be packed first",
-                path=self.url.shown,
-            )
-        if form.name in ("folder", "arrow"):
-            raise StoreError(
-                f"expected a packed store, found {form.title}: pack it first, or fetch it",
+                f"expected a packed store, whose name ends in {', '.join(known_suffixes())}{found}"
+                ": pack it first, or fetch it",
                 path=self.url.shown,
             )
         args = form.taken(columns, self.url.shown)

@@ -315,6 +315,12 @@ def test_a_url_of_no_place_is_an_error_that_names_it(url: str) -> None:
         open_store(url)
 
 
+@pytest.mark.parametrize("url", ["http://", "s3:///x"])
+def test_a_url_without_a_place_says_what_is_expected(url: str) -> None:
+    with pytest.raises(UsageError, match="expected SCHEME://BUCKET/PATH or SCHEME://HOST/PATH"):
+        open_store(url)
+
+
 def test_a_pickled_store_reads_on_without_asking_again(
     opened: Opener, server: ObjectServer, remote_folder: Path
 ) -> None:
