@@ -11,6 +11,7 @@ import json
 import math
 import mmap
 import os
+import re
 import struct
 import warnings
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ _ALIGN = 64
 _MAX_HEADER = 1 << 28
 _SPOT_CHECKS = 32  # records that are read if the ends of a file have changed
 _MAX_CHECKED = 1 << 28  # bytes of each
+_NUMBERED = re.compile(r"-\d{5,}(-of-\d{5,})?\.[^.]*$")  # the name of a shard
 _COLUMNS = ("file", "offset", "nbytes", "labels", "sizes", "kinds", "crc32c")
 # What reading a damaged header raises. JSON has infinite numbers too; a dtype may be bad syntax.
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, SyntaxError)
@@ -207,9 +209,15 @@ def is_manifest(path: str) -> bool:
     if os.path.lexists(path) or not os.path.isfile(place):
         return False
     try:
-        return listed_in(place) != [os.path.basename(path)]
+        names = listed_in(place)
     except StoreError:
         return True  # damaged: reading it raises the error
+    return not _are_of_one(names)
+
+
+def _are_of_one(names: Sequence[str]) -> bool:
+    """Whether these are the files of a store of one file, whatever it is called now."""
+    return len(names) == 1 and os.sep not in names[0] and not _NUMBERED.search(names[0])
 
 
 def _header(data: memoryview, size: int) -> tuple[dict[str, Any], int]:
@@ -280,8 +288,8 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
             raise ValueError(f"a data file outside of the folder: {name!r}")
         files.append(os.path.join(folder, inside))
         prints.append((int(size), int(first), int(last)))
-    if len(files) == 1 and os.path.isfile(path):  # maybe renamed; the fingerprint decides
-        files = [path]
+    if len(files) == 1 and (os.path.isfile(path) or _are_of_one([inside])):
+        files = [path]  # maybe renamed; the fingerprint decides
     classes = header["classes"]
     if not all(map(is_text, classes)) or not isinstance(header["metadata"], dict):
         raise ValueError("class names that are not text, or metadata that are not an object")
