@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import RandomSampler
 from torchvision import transforms
 
+import warm
 from bench import gpu_lab, gpu_report
 from bench.process import Failed, Process
 from fastload import FastLoader, PackedDataset
@@ -291,8 +292,8 @@ def test_a_run_is_good_where_nothing_but_a_second_device_was_wanting(skipped: st
 @pytest.mark.parametrize("part", ["smoke", "fed_compiled", "threads"])
 def test_a_part_runs_at_toy_size_without_a_device(tmp_path: Path, part: str) -> None:
     env = {**os.environ, "LAB_TOY": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "bench.gpu_lab", str(tmp_path), part]
-    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=200, capture_output=True)
+    command = ["-m", "bench.gpu_lab", tmp_path, part]
+    warm.run(command, cwd=ROOT, env=env, check=True, timeout=200, finalize=False)
     lines = (tmp_path / f"{part}.jsonl").read_text().splitlines()
     assert {json.loads(line).get("store") for line in lines} >= {"jpeg", "dct", "raw"}
 
@@ -302,6 +303,7 @@ def test_the_share_of_a_copy_that_others_cover_counts_no_time_twice() -> None:
     assert gpu_lab._covered((10, 20), []) == 0
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_loader_that_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_ANSWER_S", "0.2")
     with Process("torch-pil") as process, pytest.raises(Failed, match=r"no answer within 0\.2 s"):
