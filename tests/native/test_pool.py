@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -10,17 +13,13 @@ import numpy as np
 import pytest
 
 import native_core
-import warm
 from fastload import _native
 
 pytestmark = pytest.mark.native
 
 PREAMBLE = """
-import gc, os, signal, sys, threading, time, warnings
+import gc, os, signal, sys, threading, time
 from pathlib import Path
-sys.path.append(sys.argv[2])
-# From Python 3.12 on; the test is that a process with threads may fork.
-warnings.filterwarnings("ignore", "This process .pid=", DeprecationWarning)
 import numpy as np
 import native_core
 
@@ -48,8 +47,19 @@ def pool_threads():
 
 def run(photos: Path, script: str) -> str:
     """Run a script in its own process; return its output."""
-    program = PREAMBLE + textwrap.dedent(script)
-    done = warm.run(["-c", program, photos, Path(__file__).parent.parent], timeout=100)
+    tests = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(photos)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]),
+            # From Python 3.12 on; the test is that a process with threads may fork.
+            "PYTHONWARNINGS": "ignore:This process (pid=:DeprecationWarning",
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     assert done.stderr == ""
     return done.stdout
