@@ -347,8 +347,9 @@ def _sets(rows: Sequence[Row]) -> str:
         simd = variant.removeprefix("float32, ")
         measured = report.best_first(group)
         if suite == "imagenet-train" and simd in ("neon", "avx2", "avx512") and measured:
-            times.append(f"{report.ratio(measured[0], report.best_peer(measured)):.1f} with {simd}")
-    return f"Times its speed on real photos: {', '.join(times)}. " if times else ""
+            ratio = report.ratio(measured[0], report.best_peer(measured))
+            times.append(f"{ratio:.1f} times as fast with {simd}")
+    return f"On real photos, the DCT store is {', '.join(times)}. " if times else ""
 
 
 def figures(rows: Sequence[Row]) -> str:

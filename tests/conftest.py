@@ -5,6 +5,7 @@
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
     simd         each instruction set of the core in turn, chosen for the test
+    logged       what fastload logs during the test, from warnings on
     no_leaks     the test leaves no thread, process, shared memory or file descriptor behind
     short_farewell   torch's DataLoader waits 1 s for workers whose sample raised, instead of 5
     ray          the module, connected to a cluster of two CPUs on this machine
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import logging
 import multiprocessing
 import os
 import signal
@@ -27,6 +29,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+import huge_pages
 import leaks
 from instruction_sets import SIMD, chosen
 
@@ -128,6 +131,7 @@ def pytest_collection_finish() -> None:
     in a forked child, which copies each of their pages. Every test for leaks collects twice.
     """
     _freeze()
+    huge_pages.collapse()
 
 
 def _freeze() -> None:
@@ -231,6 +235,18 @@ def ray() -> Iterator[Any]:
     )
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What fastload logs, from warnings on; pytest's own fixture is not there (see addopts)."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(handler.format(record))  # type: ignore[method-assign]
+    logger = logging.getLogger("fastload")
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ Importing torch and torchvision takes a second or two, and is most of what a sho
 
 ``words`` are a file or begin with -c or -m. Such a process runs and ends as one that was started:
 the interpreter is finalized, exceptions and signals have their exit status. To finalize torch takes
-a while; ``finalize=False`` leaves it out, where a program's end is not what is tested. What a
-program *imports*, and what it costs, has to be tested in one that was started.
+a while; ``finalize=False`` leaves it out, where a program's end is not what is tested. With
+``only_torch`` neither fastload nor torchvision are imported yet. What the import of torch costs has
+to be tested in a program that was started.
 """
 
 from __future__ import annotations
@@ -32,26 +33,31 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, NoReturn
 
+import huge_pages
+
+_TORCH = ["torch.utils.data", "PIL.Image"]
 _IMPORTED = [
-    "torch.utils.data",
+    *_TORCH,
     "torchvision.transforms.v2",
     "torchvision.datasets",
-    "PIL.Image",
     "fastload._loader",
     "fastload.converters",
     "fastload._tools.doctor",
 ]
-_server: socket.socket | None = None
+_servers: dict[bool, socket.socket] = {}
 
 
 class Program:
-    """A running program. Its stdin is empty; its attributes are those of ``subprocess.Popen``.
+    """A running program; its attributes are those of ``subprocess.Popen``.
 
     Args:
         words: a file, -c and code, or -m and the name of a module; then the arguments.
-        cwd, env: as for ``subprocess.Popen``.
+        cwd, env, start_new_session: as for ``subprocess.Popen``.
+        stdin: a descriptor; the default is empty.
         stdout: a descriptor; the default is a pipe, whose end is ``self.stdout``.
+        stderr: a descriptor; the default is a file, which ``communicate`` reads.
         finalize: whether the interpreter is; threads are joined and exit functions run in any case.
+        only_torch: whether the program imports fastload and torchvision itself.
     """
 
     def __init__(
@@ -60,25 +66,37 @@ class Program:
         *,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        stdin: int | None = None,
         stdout: int | None = None,
+        stderr: int | None = None,
+        start_new_session: bool = False,
         finalize: bool = True,
+        only_torch: bool = False,
     ) -> None:
         request = {
             "words": [os.fspath(w) if isinstance(w, os.PathLike) else str(w) for w in words],
             "cwd": os.fspath(cwd or os.getcwd()),
             "env": dict(os.environ if env is None else env),
+            "session": start_new_session,
             "finalize": finalize,
         }
         self.args = request["words"]
         self.returncode: int | None = None
         read, write = os.pipe()
         self.stdout: IO[str] = os.fdopen(read)
-        self._stderr = tempfile.TemporaryFile("w+")  # closed in communicate()
+        if stderr is None:
+            self._stderr = tempfile.TemporaryFile("w+")  # closed in communicate()
+            stderr = self._stderr.fileno()
         status, report = os.pipe()
         self._status = os.fdopen(status)
         with open(os.devnull) as nothing:
-            given = [nothing.fileno(), write if stdout is None else stdout, self._stderr.fileno()]
-            socket.send_fds(_started(), [json.dumps(request).encode()], [*given, report])
+            given = [
+                nothing.fileno() if stdin is None else stdin,
+                write if stdout is None else stdout,
+                stderr,
+            ]
+            server = _started(only_torch)
+            socket.send_fds(server, [json.dumps(request).encode()], [*given, report])
         os.close(write)
         os.close(report)
         self.pid = int(self._status.readline())
@@ -137,9 +155,12 @@ def run(
     timeout: float | None = 120,
     check: bool = False,
     finalize: bool = True,
+    only_torch: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """The program once it has ended, with what it wrote; see ``Program``."""
-    program = Program(words, cwd=cwd, env=env, stdout=stdout, finalize=finalize)
+    program = Program(
+        words, cwd=cwd, env=env, stdout=stdout, finalize=finalize, only_torch=only_torch
+    )
     try:
         written, errors = program.communicate(timeout)
     except BaseException:
@@ -160,16 +181,18 @@ def _run_command(command: Sequence[object], **options: Any) -> subprocess.Comple
 SUBPROCESS = types.SimpleNamespace(run=_run_command, TimeoutExpired=subprocess.TimeoutExpired)
 
 
-def _started() -> socket.socket:
-    """The connection to the process that forks; one for each process that runs tests."""
-    global _server
-    if _server is None:
-        _server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _started(only_torch: bool) -> socket.socket:
+    """The connection to the process that forks; those for each process that runs tests."""
+    server = _servers.get(only_torch)
+    if server is None:
+        server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        imported = _TORCH if only_torch else _IMPORTED
         with theirs:
-            command = [sys.executable, __file__, str(theirs.fileno())]
+            command = [sys.executable, __file__, str(theirs.fileno()), *imported]
             child = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-        atexit.register(_end, _server, child)
-    return _server
+        atexit.register(_end, server, child)
+        _servers[only_torch] = server
+    return server
 
 
 def _end(server: socket.socket, child: subprocess.Popen[bytes]) -> None:
@@ -248,6 +271,8 @@ def _become(request: Mapping[str, Any]) -> None:
     sys.stderr = sys.__stderr__ = open(
         2, "w", buffering=1, errors="backslashreplace", closefd=False
     )
+    if request["session"]:
+        os.setsid()
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -270,11 +295,12 @@ def _become(request: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    for name in _IMPORTED:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
     # A collection in a child would copy every page of what was imported, and so would the last ones
     # of an interpreter that ends: that is most of the time it takes.
     gc.freeze()
+    huge_pages.collapse()
     wanted = _serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted["finalize"]:
         _become(wanted)

@@ -10,6 +10,19 @@ from typing import Any, TypeVar
 
 from ..errors import UsageError, type_next
 
+_ALIKE = 0.7  # of a mistyped name and the right one
+
+OF_PEERS = {
+    "batches_ahead": "prefetch_factor",  # FFCV
+    "distributed": "shard",  # FFCV
+    "drop_remainder": "drop_last",  # tf.data
+    "os_cache": "cache",  # FFCV
+    "pipelines": "transform",  # FFCV
+    "prefetch_queue_depth": "prefetch_factor",  # DALI
+    "num_threads": "num_workers",  # DALI
+}
+"""Arguments of other loaders, and what FastLoader calls them."""
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -37,7 +50,8 @@ def names_nearest(
                 raise UsageError(
                     f"{name} is no argument of {what} any more{type_next(instead[name])}"
                 )
-            near = difflib.get_close_matches(name, parameters, n=1)
+            near = difflib.get_close_matches(name, parameters, n=1, cutoff=_ALIKE)
+            near = [OF_PEERS[name]] if OF_PEERS.get(name) in parameters else near
             hint = f". Did you mean {near[0]!r}?" if near else ""
             raise TypeError(
                 f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}"

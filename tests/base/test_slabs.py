@@ -8,8 +8,6 @@ import mmap
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import warm
 from fastload._base import slabs
 from fastload._base.slabs import SlabRing
 
@@ -321,7 +320,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_a_forked_child_unmaps_nothing_where_its_parent_has_pinned_slabs():
-    done = subprocess.run([sys.executable, "-c", _HOOK], capture_output=True, text=True)
+    done = warm.run(["-c", _HOOK], only_torch=True)
     assert done.returncode == 0, done.stderr
 
 

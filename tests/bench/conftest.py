@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -18,15 +16,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("bench")
 
 
-@pytest.fixture(scope="package")
-def nursery() -> Iterator[None]:
-    """Ends the process that others are forked off."""
-    yield
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
-
-
 @pytest.fixture
-def forked(nursery: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders run in processes that have torch imported already."""
     from bench import process
     from bench_forked import Forked

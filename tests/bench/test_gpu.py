@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import RandomSampler
 from torchvision import transforms
 
+import warm
 from bench import gpu_lab, gpu_report
 from fastload import FastLoader, PackedDataset
 from fastload._version import DISTRIBUTION, __version__
@@ -290,8 +291,8 @@ def test_a_run_is_good_where_nothing_but_a_second_device_was_wanting(skipped: st
 @pytest.mark.parametrize("part", ["smoke", "fed_compiled", "threads"])
 def test_a_part_runs_at_toy_size_without_a_device(tmp_path: Path, part: str) -> None:
     env = {**os.environ, "LAB_TOY": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "bench.gpu_lab", str(tmp_path), part]
-    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=200, capture_output=True)
+    command = ["-m", "bench.gpu_lab", tmp_path, part]
+    warm.run(command, cwd=ROOT, env=env, check=True, timeout=200, finalize=False)
     lines = (tmp_path / f"{part}.jsonl").read_text().splitlines()
     assert {json.loads(line).get("store") for line in lines} >= {"jpeg", "dct", "raw"}
 

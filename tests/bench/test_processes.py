@@ -17,6 +17,7 @@ def test_startup_says_import_time_and_first_batch(cache: Path) -> None:
     assert [row["metric"] for row in rows] == ["import", "first batch"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_memory_counts_the_process_tree(cache: Path) -> None:
     rows = rows_of(cache, "memory", "--loaders", "fastload-lmdb")
     own, beyond_imports, everything = (row["median"] for row in rows)

@@ -225,15 +225,20 @@ CHAINS: dict[str, list[Any]] = {
 }
 
 
+@pytest.fixture(scope="module", params=[(70_000, 3), (4, 65_536), (65_535, 3)], ids=str)
+def long_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("long")
+    (root / "a").mkdir()
+    oracle.picture(*request.param).save(root / "a" / "0.png")
+    return root
+
+
 @pytest.mark.parametrize("how", EVERY)
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("size", [(70_000, 3), (4, 65_536), (65_535, 3)])
 def test_an_image_with_a_long_side_is_what_torchvision_makes(
-    tmp_path: Path, size: tuple[int, int], name: str, how: str
+    long_side: Path, name: str, how: str
 ) -> None:
-    (tmp_path / "a").mkdir()
-    oracle.picture(*size).save(tmp_path / "a" / "0.png")
-    dataset = ImageFolder(tmp_path, v1.Compose([*CHAINS[name], v1.ToTensor()]))
+    dataset = ImageFolder(long_side, v1.Compose([*CHAINS[name], v1.ToTensor()]))
     ((expected, _),) = DataLoader(dataset, 1)
     ((found, _),) = FastLoader(dataset, 1, **HOW[how])
     assert torch.equal(found, expected)

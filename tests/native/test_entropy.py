@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import native_core
+import warm
 from fastload import _native
 
 pytestmark = pytest.mark.native
@@ -216,11 +215,12 @@ def assert_same_without_hook(samples: list[bytes], boxes: list[Box], folder: Pat
     blob = np.frombuffer(b"".join(samples), np.uint8)
     np.savez(folder / "given.npz", blob=blob, ends=ends, boxes=np.array(boxes))
     here = Path(__file__).parent
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(here), str(here.parent)],
+    warm.run(
+        ["-c", PROGRAM, folder, here, here.parent],
         env={**os.environ, "FASTLOAD_NO_DCT_HOOK": "1"},
         cwd=here.parents[1],
         check=True,
+        finalize=False,
     )
     with np.load(folder / "made.npz") as made:
         np.testing.assert_array_equal(status, made["status"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +10,7 @@ from torch.utils.data import dataloader as torchs
 from torch.utils.data._utils import collate, fetch, worker
 from torch.utils.data.distributed import DistributedSampler
 
+import warm
 from batches import EVAL
 from fastload import FastLoader, PackedDataset, patched
 from fastload.errors import UsageError
@@ -355,9 +353,7 @@ for workers in (0, 1):
 def test_what_was_wrapped_before_fastload_was_imported_is_called_once(way, tmp_path):
     script = tmp_path / "earlier.py"
     script.write_text(EARLIER)
-    done = subprocess.run(
-        [sys.executable, script, way], capture_output=True, text=True, check=False
-    )
+    done = warm.run([script, way], finalize=False, only_torch=True)
     assert (done.stdout, done.stderr) == ("[('theirs', [0, 1, 2])]\n" * 2, "")
 
 
@@ -378,5 +374,5 @@ for workers in (0, 1):
 def test_an_iter_that_was_replaced_before_fastload_was_imported_is_called_once(tmp_path):
     script = tmp_path / "earlier.py"
     script.write_text(ITERATED_EARLIER)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    done = warm.run([script], finalize=False, only_torch=True)
     assert (done.stdout, done.stderr) == ("[('theirs', [0, 1, 2])]\n" * 2, "")

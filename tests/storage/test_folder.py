@@ -202,7 +202,7 @@ def test_file_list_behaves_as_a_sequence_and_pickles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("on_error", ["raise", "replace"])
 @pytest.mark.native
 def test_a_file_that_cannot_be_read_is_not_called_damaged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, on_error: Any
+    tmp_path: Path, logged: list[str], on_error: Any
 ) -> None:
     (tmp_path / "a").mkdir()
     for name in "0123":
@@ -223,8 +223,8 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(
             assert isinstance(caught.value, FileNotFoundError) == (index < 3)  # as with DataLoader
         else:
             list(loader)
-            assert f"the record cannot be read: {reason}" in caplog.text
-            caplog.clear()
+            assert f"the record cannot be read: {reason}" in "".join(logged)
+            logged.clear()
 
 
 @pytest.mark.timeout(60)

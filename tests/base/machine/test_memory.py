@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 import resource
-import subprocess
-import sys
 
 import pytest
+
+import warm
 
 if platform.libc_ver()[0] != "glibc":
     pytest.skip("another C library than glibc", allow_module_level=True)
@@ -39,8 +39,7 @@ if __name__ == "__main__":
 def test_samples_that_free_arrays_have_no_new_pages(tmp_path, workers, context):
     script = tmp_path / "faults.py"
     script.write_text(_FAULTS)
-    command = [sys.executable, str(script), str(workers), context]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = warm.run([script, workers, context], check=True, finalize=False)
     faults = [int(word) for word in done.stdout.split()]
     assert len(faults) == 16
     pages = (16 << 20) // resource.getpagesize()

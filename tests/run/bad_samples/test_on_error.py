@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 
 import pytest
@@ -31,15 +30,14 @@ def indices(loader):
     ],
     ids=["skip", "replace", "callable"],
 )
-def test_a_dataset_of_the_users(kind, workers, on_error, expected, caplog):
+def test_a_dataset_of_the_users(kind, workers, on_error, expected, logged):
     loader = FastLoader(kind(), 3, num_workers=workers, on_error=on_error, max_errors=3)
-    with caplog.at_level(logging.WARNING, "fastload"):
-        assert indices(loader) == expected
+    assert indices(loader) == expected
     errors = loader.stats()["errors"]
     assert [error["index"] for error in errors] == [1, 6, 7]
     assert errors[0]["file"] == "/data/1.jpg"
     assert errors[0]["error"].startswith("FileNotFoundError: ")
-    (line,) = caplog.messages
+    (line,) = logged
     assert "epoch 0: 3 samples could not be read" in line
     assert f" {sum(map(len, expected))} were given: " in line
     assert "sample 1 (/data/1.jpg)" in line

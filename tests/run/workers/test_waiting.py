@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-import subprocess
 import sys
 import threading
 import types
@@ -25,6 +24,7 @@ from torch.utils.data import Dataset
 
 import deferred_datasets as shapes
 import fastload
+import warm
 from fastload import FastLoader
 from fastload._run.workers import choice, deferral
 from fastload._run.workers.choice import Choice
@@ -494,6 +494,5 @@ for workers in (0, 1):
     assert len(list(FastLoader(range(8), batch_size=4, num_workers=workers))) == 2
     print(sum(f"fastload._run.workers.{part}" in sys.modules for part in parts))
 """
-    command = [sys.executable, "-c", program]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    said = warm.run(["-c", program], check=True, finalize=False, only_torch=True)
     assert said.stdout.split() == ["0", "6"]

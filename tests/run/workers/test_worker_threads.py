@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+import warm
 from fastload import FastLoader
 from fastload._base.machine import cpu
 
@@ -65,8 +65,7 @@ print(before, openmp.omp_get_max_threads())
 
 
 def test_every_openmp_library_that_is_loaded_is_told():
-    command = [sys.executable, "-c", _OPENMP_ALONE]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = warm.run(["-c", _OPENMP_ALONE], check=True, finalize=False, only_torch=True)
     assert done.stdout.split() == ["4", "1"]
 
 

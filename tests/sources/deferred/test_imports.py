@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 import threading
 import types
@@ -15,6 +14,7 @@ import PIL.Image
 import pytest
 
 import fastload
+import warm
 from fastload._sources.deferred import switch
 from fastload._sources.deferred.late_import import LateImport
 
@@ -93,12 +93,8 @@ def photo(tmp_path: Path) -> Path:
 
 def _run(photo: Path, workers: int, monkeypatch: pytest.MonkeyPatch, **parts: str) -> None:
     monkeypatch.setenv("FASTLOAD_DEFER", "1")
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(**parts), str(photo), str(workers)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["-c", _PROGRAM.format(**parts), photo, workers]
+    done = warm.run(words, finalize=False, only_torch=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from torchvision import tv_tensors
 
 import fastload
 import releases
+import warm
 from fastload import FastLoader
 from fastload._base.named import named
 from fastload._sources.deferred import batch, lowering, redirect, switch, trial
@@ -277,9 +277,7 @@ for line in trial.left_out():
 
 @pytest.mark.native
 def test_absent_private_names_break_no_import() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_PRIVATE_NAMES], capture_output=True, text=True, check=False
-    )
+    said = warm.run(["-c", _WITHOUT_PRIVATE_NAMES], finalize=False, only_torch=True)
     assert said.returncode == 0, said.stderr
     for name in ("_KERNEL_REGISTRY", "_get_fill", "_functional_pil"):
         assert name in said.stdout

@@ -63,7 +63,8 @@ class Network(nn.Module):
 
     def forward(self, images: torch.Tensor) -> Any:
         time.sleep(self.work_s)
-        return self.head(self.convolution(images.float() / 255).mean((2, 3)))
+        few = images[:, :, ::8, ::8]  # a step takes little of the CPU that the workers need
+        return self.head(self.convolution(few.float() / 255).mean((2, 3)))
 
 
 def loader(dataset: Any, **changed: Any) -> DataLoader[Any]:

@@ -7,7 +7,7 @@ from common import Ready, loader, train
 
 
 def blur(image: Any) -> Any:
-    end = time.thread_time() + 0.003
+    end = time.thread_time() + 0.001
     while time.thread_time() < end:
         pass
     return image
