@@ -50,6 +50,7 @@ def test_what_moved_to_a_class_is_taken_there() -> None:
         (fastload.pack, "encoding", "encode"),
         (fastload.autotune, "batch_sise", "batch_size"),
         (fastload.show, "sample", "samples"),
+        (FastLoader, "drop_remainder", "drop_last"),
     ],
 )
 def test_a_mistyped_argument_is_answered_with_the_nearest_name(
