@@ -563,7 +563,7 @@ class DeferredImage(Image, metaclass=StandIn):
             self._array = None
         else:
             data = pixels.tobytes()
-        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": data}
+        return {"version": 3, "shape": pixels.shape, "typestr": pixels.dtype.str, "data": data}
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         with self._asked("tobytes"):

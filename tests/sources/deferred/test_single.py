@@ -63,7 +63,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         calls.append(kept is None)
         return begun(memory, kernel, group, opened, kept, threads)
 
-    whole = single._whole
+    whole = single._of_file
 
     def counted_whole(opened: Any) -> Any:
         made = whole(opened)
@@ -72,7 +72,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return made
 
     monkeypatch.setattr(single, "Begun", counted)
-    monkeypatch.setattr(single, "_whole", counted_whole)
+    monkeypatch.setattr(single, "_of_file", counted_whole)
     return calls
 
 
@@ -140,6 +140,27 @@ def test_arrays_of_other_formats_are_pillows(tmp_path: Path, suffix: str, mode: 
         same(found, program(Image.open(path).convert("RGB")))
 
 
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("L", "jpg"), ("L", "png"), ("P", "png"), ("I;16", "png"), ("RGB", "png")]
+)
+def test_arrays_of_whole_files_are_made_by_one_call_of_the_core(
+    tmp_path: Path, mode: str, suffix: str, no_replay: None, decoded: list[bool]
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    deep = Image.fromarray(np.asarray(picture().convert("L")).astype(np.uint16) * 250 + 7)
+    (deep if mode == "I;16" else picture().convert(mode)).save(path)
+    with switch.deferring():
+        np.asarray(Image.open(path))  # at first what is exchanged proves itself
+    for ask in (np.asarray, lambda image: np.asarray(image.copy()), lambda image: image.tobytes()):
+        decoded.clear()
+        with switch.deferring():
+            image = Image.open(path)
+            assert image.mode == mode
+            found = ask(image)
+        assert decoded == [True]
+        same(found, ask(Image.open(path)))
+
+
 def test_an_image_from_memory_is_made_by_the_core(photo: Path, no_replay: None) -> None:
     expected = np.asarray(Image.open(photo))
     with switch.deferring(), open(photo, "rb") as file:
@@ -196,10 +217,10 @@ def test_a_whole_photo_takes_one_call_of_the_core(
 
 def test_a_photo_that_changed_after_it_was_opened_is_not_decoded_by_its_path(photo: Path) -> None:
     opened = Opened(str(photo), None, (1, 2, 3), picture().size, "RGB", "JPEG")
-    assert single._whole(opened) is None
+    assert single._of_file(opened) is None
     stamp = stamps.of_path(str(photo))
-    assert single._whole(opened._replace(stamp=stamp)) is not None
-    assert single._whole(opened._replace(stamp=stamp, size=(7, 7))) is None
+    assert single._of_file(opened._replace(stamp=stamp)) is not None
+    assert single._of_file(opened._replace(stamp=stamp, size=(7, 7))) is None
 
 
 def test_views_of_an_image_are_cut_out_of_the_pixels_that_are_known(
