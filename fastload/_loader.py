@@ -31,10 +31,10 @@ from ._run.config import (
     OURS,
     LoaderConfig,
     Sample,
-    check_workers,
     collate_for,
     dtype_of,
     instead_of_workers,
+    workers_given,
 )
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
@@ -271,7 +271,7 @@ class FastLoader(DataLoader[Sample]):
         device: str | int | torch.device | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        check_workers(num_workers)
+        num_workers = workers_given(num_workers)
         check_augmentation(seed, transform, target_transform)
         collate_fn = given_collate = accelerate.collate_of(collate_fn)
         own_index_sampler = has_own_order(self)

@@ -7,6 +7,7 @@ at the start of every epoch, because trainers and users change attributes of exi
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import BaseContext
@@ -444,15 +445,22 @@ INSTEAD = {name: f"FastLoader(PackedDataset(path, {name}=...))" for name in _OF_
 """Arguments that FastLoader had once: what to write instead."""
 
 
-def check_workers(num_workers: NumWorkers | None) -> None:
-    """Raise UsageError if ``num_workers`` is no integer or "auto"; torch refuses negative ones."""
-    if num_workers is not None and num_workers != "auto" and not is_integer(num_workers):
+def workers_given(num_workers: NumWorkers | None) -> NumWorkers | None:
+    """``num_workers`` as an int, "auto" or None; torch refuses negative ones.
+
+    Raises:
+        UsageError: it is another value.
+    """
+    if num_workers is None or num_workers == "auto":
+        return num_workers
+    if not is_integer(num_workers):
         meant = str(num_workers).isdigit()
         line = f"num_workers={num_workers}" if meant else 'num_workers="auto"'
         raise UsageError(
             f"num_workers: expected an integer of at least 0 or 'auto', got {num_workers!r}"
             f"{type_next(line)}"
         )
+    return operator.index(num_workers)
 
 
 def instead_of_workers(num_workers: int) -> str:

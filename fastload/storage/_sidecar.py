@@ -212,10 +212,10 @@ def is_manifest(path: str) -> bool:
         names = listed_in(place)
     except StoreError:
         return True  # damaged: reading it raises the error
-    return not _are_of_one(names)
+    return names != [os.path.basename(path)] and not are_of_one(names)
 
 
-def _are_of_one(names: Sequence[str]) -> bool:
+def are_of_one(names: Sequence[str]) -> bool:
     """Whether these are the files of a store of one file, whatever it is called now."""
     return len(names) == 1 and os.sep not in names[0] and not _NUMBERED.search(names[0])
 
@@ -288,7 +288,7 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
             raise ValueError(f"a data file outside of the folder: {name!r}")
         files.append(os.path.join(folder, inside))
         prints.append((int(size), int(first), int(last)))
-    if len(files) == 1 and (os.path.isfile(path) or _are_of_one([inside])):
+    if len(files) == 1 and (os.path.isfile(path) or are_of_one([inside])):
         files = [path]  # maybe renamed; the fingerprint decides
     classes = header["classes"]
     if not all(map(is_text, classes)) or not isinstance(header["metadata"], dict):

@@ -177,7 +177,9 @@ def test_the_readme_has_five_bars_and_says_them_in_words(tmp_path: Path) -> None
     told = [("fastload-lmdb-dct", 4500.0), ("dali", 900.0)]
     others = [{**row(*one), "variant": "float32, avx512"} for one in told]
     text = documents.chart([*rows, row("spdl", 950.0), row("grain", 940.0), *others])
-    assert "On real photos, the DCT store is 5.0 times as fast with avx512." in " ".join(text.split())
+    assert "On real photos, the DCT store is 5.0 times as fast with avx512." in " ".join(
+        text.split()
+    )
 
 
 def markers(suite: str) -> list[str]:

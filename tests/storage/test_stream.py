@@ -245,7 +245,9 @@ def test_one_store_is_not_written_over_another_of_the_same_name(path: Path) -> N
         ToyWriter(single, shards=2, total=4)
 
 
-def test_sidecar_of_a_deleted_store_is_replaced(path: Path) -> None:
+@pytest.mark.parametrize("stem", ["store", "store-00001"])  # which a shard may be called, too
+def test_sidecar_of_a_deleted_store_is_replaced(path: Path, stem: str) -> None:
+    path = path.with_stem(stem)
     write(path, records(4))
     os.remove(path)
     with pytest.raises(StoreNotFoundError, match="missing"):

@@ -338,7 +338,9 @@ Status PngDecoder::read_rows(const Span& span, size_t* nbytes) {
     return Status::kUnsupported;
   }
   *nbytes = static_cast<size_t>(file_.height) * file_.row_nbytes(file_.width);
-  return inflate();
+  const Status status = inflate();
+  if (status != Status::kOk) trim();
+  return status;
 }
 
 Status PngDecoder::copy_rows(uint8_t* to) {

@@ -32,6 +32,8 @@ _PLAIN_CHUNKS = frozenset(
 )
 _PNG_MODES = {b"\x08\x00": "L", b"\x08\x02": "RGB", b"\x10\x00": "I;16"}  # by depth and colour type
 _MOST_SIDE = 65_535  # that the core takes
+_EMPTY_CHUNK = 12  # bytes
+_WINDOW = 1 << 15  # of zlib, the largest one
 _EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 
 
@@ -176,15 +178,33 @@ def is_plain_png(data: bytes) -> bool:
 
     Source: PNG, third edition, sections 5.3 to 5.6.
     """
+    begun = False
     for kind, begin, end in _chunks(data):
         if kind not in _PLAIN_CHUNKS or end > len(data):
             return False
+        if kind == b"IDAT" and end - begin > _EMPTY_CHUNK and not begun:
+            begun = True
+            if not _may_refer_to_all(data, data[begin + 8]):
+                return False
         checksum = int.from_bytes(data[end - 4 : end], "big")
         if zlib.crc32(memoryview(data)[begin + 4 : end - 4]) != checksum:
             return False
         if kind == b"IEND":
             return True
     return False
+
+
+def _may_refer_to_all(data: bytes, method: int) -> bool:
+    """Whether the pixels of a PNG of a known mode fit the window that its first byte announces.
+
+    libpng refuses what refers further back. Source: zlib, RFC 1950, section 2.2.
+    """
+    window = 1 << (method >> 4) + 8
+    if window >= _WINDOW:
+        return True
+    mode, (width, height) = png(data) or ("", (0, 0))
+    row = 1 + width * {"RGB": 3, "I;16": 2}.get(mode, 1)
+    return not data[28] and height * row <= window  # byte 28: interlaced
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

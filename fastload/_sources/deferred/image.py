@@ -202,9 +202,8 @@ class DeferredImage(Image, metaclass=StandIn):
             return self._real
         with cause(f"Image.{function}"):
             real = self.materialise()
-            if function in _LOADING and isinstance(real, ImageFile) and real.format == "PNG":
-                if headers.png_ends_with_pixels(encoded(self._opened)):
-                    load_rows(real)
+            if function in _LOADING:
+                load_rows(real, adds_info=False)
             return real
 
     def _header(self) -> ImageFile:

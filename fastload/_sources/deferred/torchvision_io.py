@@ -107,4 +107,4 @@ def _png(path: str | None, data: bytes | None, wanted: str) -> torch.Tensor | No
     if not core.decode(data, pixels if mode == "RGB" else pixels[..., 0]):
         return None
     THREAD.batch.read += 1
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    return torch.from_numpy(pixels).clone().permute(2, 0, 1)  # NumPy's memory cannot be resized

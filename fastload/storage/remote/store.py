@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..._base.fork_lock import ForkLock
-from ...errors import DataError, StoreError, UsageError
+from ...errors import DataError, StoreError, StoreNotFoundError, UsageError
 from .._crc import crc32c
-from .._sidecar import SUFFIX, listed_in
+from .._sidecar import SUFFIX, are_of_one, listed_in
 from ..base import BLOCK_NBYTES, Located, Spans, Store
 from ..column_options import DEFAULT, ColumnOptions
 from ..held import CLEAR, Held, fetched_again
@@ -187,6 +187,10 @@ class RemoteStore(WrappedStore):
         manifest = self._url.name + SUFFIX
         if list(self._objects) == [manifest]:
             names = self._listed(origin, manifest)
+            if are_of_one(names):
+                raise StoreNotFoundError(
+                    "a data file of the store is missing", path=self._url.shown
+                )
             self._objects |= finder.shards(self._url, names)
         self._inner: Store | None = None
         self._attach(origin)

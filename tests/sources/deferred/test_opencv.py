@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from PIL import Image, PngImagePlugin
 from torch.utils.data import DataLoader, Dataset
 
+import png_files
 import releases
 from fastload import FastLoader, _native
 from fastload._sources.deferred import switch, trial
@@ -55,6 +57,17 @@ def _deep_png() -> bytes:
     return made
 
 
+def _narrow_png() -> bytes:
+    """Gray rows that repeat, further back than the header of their data allows."""
+    row = np.random.default_rng(4).integers(0, 256, (1, 601), np.uint8)
+    row[0, 0] = 0  # the filter
+    data = zlib.compress(np.tile(row, (260, 1)).tobytes())
+    narrow = bytes([0x08, 31 - 0x0800 % 31]) + data[2:]  # a window of 256 bytes
+    assert int.from_bytes(narrow[:2], "big") % 31 == 0
+    header = png_files.header(600, 260, 8, png_files.GRAY)
+    return png_files.png([header, png_files.pieces(narrow), png_files.chunk(b"IEND")])
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Sound and damaged files of every kind, large enough for the core."""
@@ -90,6 +103,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folder / "truncated.jpg").write_bytes(whole[: len(whole) * 2 // 3])
     (folder / "damaged.jpg").write_bytes(whole[:9000] + bytes(2000) + whole[11000:])
     (folder / "deep.png").write_bytes(_deep_png())
+    (folder / "narrow.png").write_bytes(_narrow_png())
     whole = (folder / "a.png").read_bytes()
     (folder / "truncated.png").write_bytes(whole[: len(whole) * 2 // 3])
     at = whole.index(b"IDAT") + 4 + int.from_bytes(whole[whole.index(b"IDAT") - 4 :][:4], "big")

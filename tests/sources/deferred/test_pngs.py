@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
+from PIL.PngImagePlugin import PngImageFile
 
 import png_files
 from fastload import _native
 from fastload._sources.deferred import switch
+from fastload._sources.deferred.replay import load_rows
 from png_files import GRAY, KINDS, PALETTE, RGB, chunk
 
 pytestmark = [
@@ -109,3 +111,20 @@ def test_damaged_pngs_are_left_to_pillow(colour: int, depth: int) -> None:
             expected = outcome(damaged, ask)
             with switch.deferring():
                 assert outcome(damaged, ask) == expected
+
+
+class _Own(PngImageFile):
+    """As a program may register it."""
+
+
+@pytest.mark.parametrize("without", ["tiles", "its class", "a file"])
+def test_what_is_no_plain_png_of_pillows_is_left_to_it(without: str) -> None:
+    image = PIL.Image.open(io.BytesIO(png_files.image(np.random.default_rng(0), 9, 8, GRAY, 16)))
+    assert isinstance(image, PngImageFile)
+    if without == "tiles":
+        vars(image)["tile"] = None  # as old releases have it where there are no pixels
+    elif without == "its class":
+        image.__class__ = _Own
+    else:
+        image.fp = None
+    assert not load_rows(image)

@@ -137,6 +137,14 @@ def test_plain_pngs_are_decoded_by_the_core(files: list[Path]) -> None:
     }
 
 
+@releases.exchanged_io
+def test_a_plain_png_is_the_users_to_resize(files: list[Path]) -> None:
+    path = files[0].parent / "a.png"
+    with switch.deferring():
+        found = io.read_image(str(path))
+    assert found.resize_(3, 200, 100).shape == (3, 200, 100)
+
+
 class Read(Dataset[Any]):
     """Reads, converts and normalises; crops, where it is asked to."""
 

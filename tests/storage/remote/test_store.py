@@ -397,6 +397,19 @@ def test_s3_is_read_with_the_usual_credentials(
         server.stop()
 
 
+def test_a_sidecar_whose_data_file_is_gone_is_no_store(remote_folder: Path, cache: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    system = fsspec.filesystem("memory")
+    sidecar = remote_folder / "photos.tar.fastload"
+    system.put(str(sidecar.with_suffix("")), "/gone/photos.tar")
+    system.put(str(sidecar), "/gone/copied.tar.fastload")
+    try:
+        with pytest.raises(StoreNotFoundError, match=r"gone/copied\.tar"):
+            open_store("memory://gone/copied.tar", remote=RemoteOptions(cache_dir=cache))
+    finally:
+        system.rm("/gone", recursive=True)
+
+
 def test_fsspec_reads_what_obstore_does_not(remote_folder: Path, cache: Path) -> None:
     fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
     system = fsspec.filesystem("memory")
