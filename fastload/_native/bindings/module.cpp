@@ -163,8 +163,8 @@ py::object png_rows(const py::object& png) {
     status = is_png(span.data, span.nbytes) ? decoder.read_rows(span, &nbytes) : Status::kUnsupported;
   }
   if (status != Status::kOk) return py::none();
-  const auto rows = py::reinterpret_steal<py::object>(
-      PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes)));
+  const auto rows =
+      py::reinterpret_steal<py::object>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes)));
   if (!rows) throw py::error_already_set();
   auto* const to = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(rows.ptr()));  // nobody else has it yet
   {
