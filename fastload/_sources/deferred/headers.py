@@ -31,7 +31,7 @@ _PLAIN_CHUNKS = frozenset(
     (b"IHDR", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"pHYs", b"tIME", b"tEXt")
 )
 _PNG_MODES = {b"\x08\x00": "L", b"\x08\x02": "RGB", b"\x10\x00": "I;16"}  # by depth and colour type
-_MOST_SIDE = 65_535  # that the core takes
+MOST_SIDE = 65_535  # that the core takes
 _EMPTY_CHUNK = 12  # bytes
 _WINDOW = 1 << 15  # of zlib, the largest one
 _EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
@@ -167,7 +167,7 @@ def png(head: bytes) -> tuple[str, tuple[int, int]] | None:
     if head[:16] != b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" or head[24:26] not in _PNG_MODES:
         return None
     size = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    sound = 0 < min(size) and max(size) <= _MOST_SIDE and is_within(*size)
+    sound = 0 < min(size) and max(size) <= MOST_SIDE and is_within(*size)
     return (_PNG_MODES[head[24:26]], size) if sound else None
 
 

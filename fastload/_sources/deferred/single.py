@@ -23,6 +23,7 @@ from ... import _native
 from ..._engine.native import pixels_as_files
 from . import lowering
 from .batch import Submission, kernel_of, key_of
+from .headers import MOST_SIDE
 from .operations import Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
@@ -175,7 +176,10 @@ def _of_file(opened: Opened) -> np.ndarray | None:
     core, mode, size = _native.load(), opened.mode, opened.size
     if core is None or size[0] * size[1] < LEAST_PIXELS or THREAD.batch.cache is not None:
         return None
-    if opened.format not in _QUICKLY_CHECKED or (data := _data(opened)) is None:
+    if opened.format not in _QUICKLY_CHECKED or max(size) > MOST_SIDE:
+        return None
+    data = _data(opened)
+    if data is None:
         return None
     if mode == "RGB" or opened.format == "JPEG":
         memory = np.empty(size[0] * size[1] * channels(mode), np.uint8)

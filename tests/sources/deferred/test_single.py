@@ -161,6 +161,14 @@ def test_arrays_of_whole_files_are_made_by_one_call_of_the_core(
         same(found, ask(Image.open(path)))
 
 
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_an_image_wider_than_the_core_takes_is_pillows(tmp_path: Path, mode: str) -> None:
+    picture((70_000, 3)).convert(mode).save(tmp_path / "a.png")
+    with switch.deferring():
+        found = np.asarray(Image.open(tmp_path / "a.png"))
+    same(found, np.asarray(Image.open(tmp_path / "a.png")))
+
+
 def test_an_image_from_memory_is_made_by_the_core(photo: Path, no_replay: None) -> None:
     expected = np.asarray(Image.open(photo))
     with switch.deferring(), open(photo, "rb") as file:
