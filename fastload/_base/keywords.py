@@ -12,7 +12,7 @@ from ..errors import UsageError, type_next
 
 _ALIKE = 0.7  # of a mistyped name and the right one
 
-OF_PEERS = {
+_OF_PEERS = {
     "batches_ahead": "prefetch_factor",  # FFCV
     "distributed": "shard",  # FFCV
     "drop_remainder": "drop_last",  # tf.data
@@ -51,7 +51,7 @@ def names_nearest(
                     f"{name} is no argument of {what} any more{type_next(instead[name])}"
                 )
             near = difflib.get_close_matches(name, parameters, n=1, cutoff=_ALIKE)
-            near = [OF_PEERS[name]] if OF_PEERS.get(name) in parameters else near
+            near = [_OF_PEERS[name]] if _OF_PEERS.get(name) in parameters else near
             hint = f". Did you mean {near[0]!r}?" if near else ""
             raise TypeError(
                 f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}"
