@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
 import deferred_datasets as shapes
 from fastload import FastLoader
@@ -487,32 +487,6 @@ def test_a_cost_is_that_of_the_last_samples_without_the_highest() -> None:
     for _ in range(64):
         cost.add(2, 400)
     assert (cost.samples, cost.ns) == (128, 200)
-
-
-class Episodes(Dataset[Any]):
-    """Iterates over a loader of its own in each sample."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.loaders = [FastLoader(shapes.Photos(paths), 4) for _ in range(2)]
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, i: int) -> Any:
-        return next(iter(self.loaders[i % 2]))[0]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_sees_the_images_of_loaders_in_its_dataset(
-    photos: list[Path], monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    monkeypatch.setenv("FASTLOAD_DEFER", "1")
-    loader = FastLoader(Episodes(photos), 2, num_workers=workers)
-    for _ in loader:
-        pass
-    stats = loader.stats()
-    assert (stats["images_opened"], stats["images_deferred"]) == (16, 16)
-    assert "images: 16 opened" in loader.explain()
 
 
 def test_explain_and_stats_say_what_was_measured_and_chosen(photos: list[Path]) -> None:

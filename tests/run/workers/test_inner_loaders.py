@@ -1,0 +1,180 @@
+"""Loaders in another loader's dataset: torch's iterator runs, and images are the other's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torchvision.datasets import ImageFolder
+
+import deferred_datasets as shapes
+from fastload import FastLoader
+from sides import assert_same, outcome
+
+# Pillow leaves a truncated file open.
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _deferring(monkeypatch: pytest.MonkeyPatch, short_farewell: None) -> None:
+    monkeypatch.setenv("FASTLOAD_DEFER", "1")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("photos") / "class"
+    folder.mkdir()
+    return shapes.write_colour_jpegs(folder)
+
+
+class Episodes(Dataset[Any]):
+    """Iterates over loaders of ``kind`` in each sample."""
+
+    def __init__(self, kind: type, photos: list[Path]) -> None:
+        self.loaders = [kind(shapes.Photos(photos[k::2]), 3, shuffle=True) for k in range(2)]
+        self.began: list[type] = []
+
+    def __len__(self) -> int:
+        return 4
+
+    def iterator(self, i: int) -> Iterator[Any]:
+        iterator = iter(self.loaders[i % 2])
+        self.began.append(type(iterator))
+        return iterator
+
+    def __getitem__(self, i: int) -> Any:
+        return next(self.iterator(i))
+
+
+class Whole(Episodes):
+    """Takes all batches of a loader, and changes some."""
+
+    def __getitem__(self, i: int) -> Any:
+        images, labels = zip(*itertools.islice(self.iterator(i), 2), strict=True)
+        return torch.cat(images) * 2, [label.sum() for label in labels]
+
+
+class Held(Episodes):
+    """Goes on with iterators of earlier samples."""
+
+    def __init__(self, kind: type, photos: list[Path]) -> None:
+        super().__init__(kind, photos)
+        self.held: dict[int, Iterator[Any]] = {}
+
+    def __getitem__(self, i: int) -> Any:
+        if i % 2 not in self.held:
+            self.held[i % 2] = self.iterator(i)
+        try:
+            return next(self.held[i % 2])[0][:1]
+        except StopIteration:
+            del self.held[i % 2]
+            return self[i]
+
+
+class Made(Episodes):
+    """Makes a loader for each sample."""
+
+    def __init__(self, kind: type, photos: list[Path]) -> None:
+        super().__init__(kind, photos)
+        self.kind = kind
+
+    def __getitem__(self, i: int) -> Any:
+        dataset = self.loaders[i % 2].dataset
+        return list(self.kind(dataset, 2, sampler=[1, i % 3, 0], drop_last=True))
+
+
+class Stream(IterableDataset[Any]):
+    """Gives the batches of a loader one by one."""
+
+    def __init__(self, kind: type, photos: list[Path]) -> None:
+        self.loader = kind(shapes.Photos(photos), 1, shuffle=True)
+
+    def __iter__(self) -> Iterator[Any]:
+        for images, _ in self.loader:
+            yield images[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [Episodes, Whole, Held, Made, Stream])
+def test_batches_are_as_with_torchs_loaders(
+    make: Callable[[type, list[Path]], Any], photos: list[Path], workers: int
+) -> None:
+    theirs, ours = (
+        outcome(kind, make(kind, photos), 2, batch_size=2, num_workers=workers)
+        for kind in (DataLoader, FastLoader)
+    )
+    assert_same(ours, theirs)
+    assert not any(isinstance(part, tuple) for part in ours[1:]), "none failed"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [Episodes, Whole])
+def test_a_damaged_image_is_raised_by_the_inner_loader(
+    make: Callable[[type, list[Path]], Any], tmp_path: Path, workers: int
+) -> None:
+    paths = shapes.write_colour_jpegs(tmp_path)
+    paths[2].write_bytes(paths[2].read_bytes()[:-200])
+    theirs, ours = (
+        outcome(kind, make(kind, paths), 2, batch_size=2, num_workers=workers)
+        for kind in (DataLoader, FastLoader)
+    )
+    assert_same(ours, theirs)
+    assert "truncated" in str(ours)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_their_images_are_of_the_outer_loaders_batch(photos: list[Path], workers: int) -> None:
+    dataset = Episodes(FastLoader, photos)
+    loader = FastLoader(dataset, 2, num_workers=workers)
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    assert (stats["images_opened"], stats["images_deferred"]) == (12, 12)
+    assert "images: 12 opened" in loader.explain()
+    if workers == 0:
+        assert set(dataset.began) == {_SingleProcessDataLoaderIter}
+
+
+def test_what_is_asked_of_fastload_is_done_in_there_too(photos: list[Path]) -> None:
+    folder = ImageFolder(str(photos[0].parent.parent), shapes.train())
+    rows = TensorDataset(torch.arange(6))
+    data = shapes.Photos(photos)
+    chosen = FastLoader(data, 2)
+    chosen.set_epoch(3)
+    resumed = FastLoader(data, 2)
+    resumed.load_state_dict(FastLoader(data, 2).state_dict())
+    loaders = [
+        FastLoader(data, 2, seed=1),
+        FastLoader(data, 2, on_error="skip"),
+        FastLoader(data, 2, batch_transform=len),
+        FastLoader(folder, 2),
+        FastLoader(rows, 2),
+        chosen,
+        resumed,
+    ]
+    dataset = Episodes(FastLoader, photos)
+    dataset.loaders[:2] = loaders
+    for i in range(len(loaders)):
+        dataset.loaders[0] = loaders[i]
+        list(FastLoader([0], collate_fn=lambda _: dataset[0]))
+    assert _SingleProcessDataLoaderIter not in dataset.began
+    assert len(dataset.began) == len(loaders)
+
+
+def test_outside_of_a_dataset_they_are_as_any(photos: list[Path]) -> None:
+    dataset = Episodes(FastLoader, photos)
+    list(FastLoader(dataset, 2))
+    loader = dataset.loaders[0]
+    next(iter(loader))
+    assert loader.stats()["batches"] == 1
+    assert loader.state_dict()["epoch"] == 0
