@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F
@@ -240,6 +240,38 @@ def _pasted(x: Any, at: int) -> Any:
     return board
 
 
+def _drawn(x: Any, xy: Any, fill: Any, how: int) -> Any:
+    """A rectangle, alone or among what else is drawn; what came of the image before has none."""
+    before = x.transpose(1) if how % 2 else None
+    draw = ImageDraw.Draw(x, x.mode if how == 3 else None)
+    if how == 2:
+        draw.fontmode = "1"
+    if how == 4:
+        draw.ellipse((1, 1, 9, 9), fill=fill)
+    if how == 5:
+        x = x.resize((20, 20), 2)  # another image
+    draw.rectangle(xy, fill)
+    if how == 6:
+        draw.rectangle((0, 0, 5, 5), outline=fill, width=2)
+    if how == 7:
+        draw.rectangle(((2, 2), (2, 7)), 0)
+        assert isinstance(draw, ImageDraw.ImageDraw)
+    return x if before is None else [x, before]
+
+
+CORNERS = st.one_of(
+    st.tuples(*[st.integers(-5, 20)] * 2, *[st.integers(10, 60)] * 2),
+    st.lists(st.floats(-5, 60), min_size=4, max_size=4),
+    st.tuples(*[st.tuples(st.integers(-60, 60), st.integers(-60, 60))] * 2),
+    st.sampled_from([(), (0, 0, 9), ([0, 0], (np.int64(9), 3.7)), "0099", (0, 0, 1e30, 1e30)]),
+)
+INKS = st.one_of(
+    st.tuples(*[st.integers(0, 255)] * 3),
+    st.sampled_from([None, 0, 7, 255, 300, 0x123456, "white", "#102030", "no colour", (1,), (1, 2),
+                     (1, 2, 3, 4), (256, 0, 0), (-1, 0, 0), True, 1.5, (1.0, 2.0, 3.0), [1, 2, 3]]),
+)  # fmt: skip
+
+
 def _left(x: Any) -> Any:
     kept = x.convert("RGB")
     x.close()
@@ -395,6 +427,7 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
         gap=st.sampled_from([2.0, 1, 1.5, None]),
     ),
     step(_pasted, at=st.integers(-5, 20)),
+    step(_drawn, xy=CORNERS, fill=INKS, how=st.integers(0, 8)),
     step(_left),
     step(_closed),
     # torchvision

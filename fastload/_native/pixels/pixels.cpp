@@ -196,6 +196,18 @@ void upside_down(Canvas* canvas) {
   }
 }
 
+void rectangle(Canvas* canvas, const double* values) {
+  const auto x = static_cast<ptrdiff_t>(values[0]), y = static_cast<ptrdiff_t>(values[1]);
+  const auto width = static_cast<size_t>(values[2]);
+  const auto end = y + static_cast<ptrdiff_t>(values[3]);
+  for (int c = 0; c < 3; ++c) {
+    const int level = static_cast<int>(values[4 + c]);
+    for (ptrdiff_t row = y; row < end; ++row) {
+      std::memset(canvas->plane(c) + row * canvas->width() + x, level, width);
+    }
+  }
+}
+
 void quarter_turn(Canvas* canvas, bool anticlockwise) {
   const ptrdiff_t width = canvas->width(), height = canvas->height();
   canvas->begin_next(canvas->height(), canvas->width());
@@ -271,13 +283,23 @@ void levels(Canvas* canvas, const double* values) {
 }
 
 // The factor, and a box inside the image.
-int contrast_crop_values(const double* values, int count, int width, int height) {
-  if (count < 5) return -1;
+// Whether x, y, width and height are of a box of the image; `least`: its sides have so many pixels.
+bool is_box(const double* box, int least, int width, int height) {
+  const int sides[2] = {width, height};
   for (int axis = 0; axis < 2; ++axis) {
-    const double start = values[1 + axis], side = values[3 + axis];
-    if (!(start >= 0 && side >= 1 && start + side <= (axis == 0 ? width : height))) return -1;
+    const double start = box[axis], side = box[2 + axis];
+    if (!(start >= 0 && side >= least && start + side <= sides[axis])) return false;
   }
-  return 5;
+  return true;
+}
+
+int contrast_crop_values(const double* values, int count, int width, int height) {
+  return count >= 5 && is_box(values + 1, 1, width, height) ? 5 : -1;
+}
+
+int rectangle_values(const double* values, int count, int width, int height) {
+  if (count < 7 || !is_box(values, 0, width, height)) return -1;
+  return std::all_of(values + 4, values + 7, [](double v) { return v >= 0 && v <= 255; }) ? 7 : -1;
 }
 
 // The position from which padding takes position `at` of `size`; `how` as kPad lists it.
@@ -441,6 +463,8 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
       return pad_values(values, count, width, height);
     case PixelOp::kOrder:
       return order_values(values, count);
+    case PixelOp::kRectangle:
+      return rectangle_values(values, count, width, height);
     default:
       return torch_op_values(op, values, count);
   }
@@ -478,6 +502,8 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
       return pad(canvas, values);
     case PixelOp::kOrder:
       return order(canvas, values);
+    case PixelOp::kRectangle:
+      return rectangle(canvas, values);
     case PixelOp::kSaturation:
       return saturation(canvas, static_cast<float>(values[0]));
     case PixelOp::kHue:

@@ -18,8 +18,8 @@
 //
 // Sources of the arithmetic: Pillow, ImageEnhance.py and Blend.c (brightness, contrast, saturation,
 // sharpness), Convert.c (luminance, HSV), Filter.c (kernels), ImageOps.py (solarize, posterize, autocontrast,
-// equalize), BoxBlur.c, Geometry.c (affine and perspective maps); torchvision, _functional_pil.py (hue) and
-// _functional_tensor.py (blur).
+// equalize), BoxBlur.c, Draw.c (rectangles), Geometry.c (affine and perspective maps); torchvision,
+// _functional_pil.py (hue) and _functional_tensor.py (blur).
 #pragma once
 
 #include <cstddef>
@@ -73,9 +73,10 @@ enum class PixelOp : int {
   // Left, top, right, bottom; 0: the edge is repeated, 1: reflected without it, 2: with it. A reflection is
   // not wider than the image.
   kPad = 35,
-  kOrder = 36,  // the channel that each of the three comes from
+  kOrder = 36,      // the channel that each of the three comes from
+  kRectangle = 37,  // x, y, width and height of a box in the image; the levels r, g, b that fill it
 };
-constexpr int kPixelOps = 37;
+constexpr int kPixelOps = 38;
 
 constexpr int kMostBlurred = 65535;  // pixels
 

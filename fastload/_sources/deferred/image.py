@@ -17,7 +17,7 @@ import functools
 import io
 import operator
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import PIL.Image
@@ -27,12 +27,16 @@ from PIL.ImageFile import ImageFile
 
 from ..._base.pixel_limit import is_within
 from . import headers, single
+from .composed import Unsupported, levels
 from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .replay import encoded, load_rows, record_info, reopen, replay
 from .stand_in import StandIn
 from .thread_state import BatchContext, cause, note_made
+
+if TYPE_CHECKING:
+    from .image_draw import DeferredDraw
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 
@@ -332,9 +336,11 @@ class DeferredImage(Image, metaclass=StandIn):
 
     @property
     def palette(self) -> Any:
-        if self._mode in ("P", "PA"):
-            return (self._made if self._operations else self._as_read)("palette").palette
-        return None if self._real is None else self._real.palette
+        if self._real is not None:
+            return self._real.palette
+        if self._mode not in ("P", "PA"):
+            return None
+        return (self._made if self._operations else self._as_read)("palette").palette
 
     @palette.setter
     def palette(self, palette: Any) -> None:
@@ -586,6 +592,27 @@ class DeferredImage(Image, metaclass=StandIn):
         return _Pixels(self) if self._real is None else self._real.load()
 
     getbands = Image.getbands
+
+    def getdraw(self, mode: str | None = None) -> DeferredDraw:
+        """What ``ImageDraw.Draw`` asks images for first, whatever they are."""
+        if not (self._operations and self._records_in_place and mode in (None, self._mode)):
+            raise AttributeError("getdraw")  # as images of Pillow's, which have none
+        self._first_load()
+        from .image_draw import DeferredDraw  # PIL.ImageDraw is imported by now
+
+        return DeferredDraw(self)
+
+    def draw_rectangle(self, corners: tuple[int, int, int, int], fill: Argument) -> bool:
+        """Record it, and return True; False: it has to be drawn."""
+        recorded = self._records_in_place and _is_drawn(self._mode, fill)
+        if recorded:
+            self._then(("rectangle", *corners, fill), mine=True)
+        return recorded
+
+    @property
+    def _records_in_place(self) -> bool:
+        """Whether nobody has its pixels, which are to change."""
+        return self._real is None and self._array is None and self._mode in PLAIN
 
     def getexif(self) -> Any:
         if self._real is not None:
@@ -931,6 +958,18 @@ def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False
     return True
+
+
+def _is_drawn(mode: str, color: Any) -> bool:
+    """Whether the core fills with the levels that Pillow draws in this colour."""
+    values = color if type(color) is tuple else (color,)
+    if not all(type(value) is int for value in values) or (mode == "L" and len(values) > 1):
+        return False
+    try:
+        levels(mode, color)
+        return True
+    except Unsupported:
+        return False
 
 
 def waiting(image: object) -> TypeGuard[DeferredImage]:

@@ -142,6 +142,14 @@ def _enhance(enhancer: type[Any]) -> Callable[[Image, float], Image]:
     return lambda image, factor: cast(Image, enhancer(image).enhance(factor))
 
 
+def _rectangle(image: Image, left: int, top: int, right: int, bottom: int, fill: Any) -> Image:
+    from PIL import ImageDraw  # not every program has it
+
+    made = image.copy()
+    ImageDraw.Draw(made).rectangle((left, top, right, bottom), fill)
+    return made
+
+
 def _radius(x: float, y: float) -> Any:
     return x if x == y else (x, y)  # older versions of Pillow take one number only
 
@@ -259,6 +267,9 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     ),
     "equalize": ImageOperation(PIL.ImageOps.equalize, slot=slots.of(pixels.EQUALIZE)),
     "autocontrast": ImageOperation(PIL.ImageOps.autocontrast, slot=slots.of(pixels.AUTOCONTRAST)),
+    "rectangle": ImageOperation(  # left, top, right, bottom, which are in it; fill
+        _rectangle, slot=slots.rectangle
+    ),
     # Filters.
     "filter": ImageOperation(  # the name of one of ImageFilter's constant kernels
         lambda image, name: image.filter(getattr(PIL.ImageFilter, name)),

@@ -98,6 +98,15 @@ def pad(size: Size, mode: str, left: int, top: int, right: int, bottom: int, pad
     return pixels.PAD, (left, top, right, bottom, how)
 
 
+def rectangle(
+    size: Size, mode: str, left: int, top: int, right: int, bottom: int, fill: Any
+) -> Slot:
+    """From one corner to the other, both of which are in it."""
+    (w, h), x, y = size, max(left, 0), max(top, 0)
+    sides = max(min(right + 1, w) - x, 0), max(min(bottom + 1, h) - y, 0)
+    return pixels.RECTANGLE, (min(x, w), min(y, h), *sides, *levels(mode, fill))
+
+
 def gaussian_blur(size: Size, mode: str, x: float, y: float) -> Slot:
     return _blur(x, y, 1)
 
