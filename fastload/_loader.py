@@ -31,7 +31,6 @@ from ._run.config import (
     OURS,
     LoaderConfig,
     Sample,
-    collate_for,
     dtype_of,
     instead_of_workers,
     workers_given,
@@ -275,11 +274,7 @@ class FastLoader(DataLoader[Sample]):
     ) -> None:
         num_workers = workers_given(num_workers)
         check_augmentation(seed, transform, target_transform)
-        collate_fn = given_collate = accelerate.collate_of(collate_fn)
-        own_index_sampler = has_own_order(self)
-        if not own_index_sampler:  # else torch's __init__ asks whether there are batches
-            single = batch_size is None and batch_sampler is None
-            collate_fn = collate_for(collate_fn, single=single)
+        collate_fn = accelerate.collate_of(collate_fn)
         workers = num_workers if isinstance(num_workers, int) else 0
         config = LoaderConfig(
             dataset=dataset,
@@ -328,7 +323,7 @@ class FastLoader(DataLoader[Sample]):
         if isinstance(opened, ImageStream):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
-            collate_fn = collate_fn if given_collate else collate_rows
+            collate_fn = collate_fn or collate_rows
         if opened is not dataset or collate_fn is not config.collate_fn:
             config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
         self._resources = Resources()
@@ -379,7 +374,7 @@ class FastLoader(DataLoader[Sample]):
                 advise(error, instead_of_workers(workers))
             raise
         self._made_with = MadeWith(self.sampler, self.batch_sampler, config.own_order)
-        if config.own_order and not own_index_sampler and self.dataset is opened:
+        if config.own_order and not has_own_order(self) and self.dataset is opened:
             self._config(made=config)
 
     def _resolved_workers(

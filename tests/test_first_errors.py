@@ -306,6 +306,14 @@ def test_images_of_several_sizes_need_a_crop(mixed: Path, workers: int) -> None:
     assert images.shape == (4, 3, 224, 224)
 
 
+@pytest.mark.parametrize("shape", [(5, 4, 3), (5, 80)])
+def test_what_is_no_image_gets_no_line_about_images(shape: tuple[int, ...]) -> None:
+    loader = FastLoader(Samples(lambda i: torch.zeros(shape[0] + i, *shape[1:])), 4, num_workers=1)
+    with pytest.raises(RuntimeError) as raised:
+        next(iter(loader))
+    assert "type next" not in str(raised.value)
+
+
 @NOTED
 @pytest.mark.parametrize("workers", [0, 1])
 def test_gray_images_among_colour_images_need_three_channels(tmp_path: Path, workers: int) -> None:

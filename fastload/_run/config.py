@@ -79,7 +79,7 @@ class LoaderConfig:
 
     Attributes:
         num_workers: the number that was resolved; 0 until the route is known.
-        collate_fn: fastload's ``collate`` if none was given.
+        collate_fn: None until torch has set its default where none was given.
         own_order: neither a sampler nor a batch_sampler was given.
         left_out: batches that accelerate skips at the start of each epoch; ``batch_transform``
             counts them.
@@ -237,14 +237,17 @@ class LoaderConfig:
 
     @property
     def collate(self) -> Collate:
-        """``collate_fn``, which torch has set where none was given."""
+        """What makes a batch of samples: ``collate_fn``, but fastload's for torch's default."""
+        if not self.custom_collate:
+            return collate
         assert self.collate_fn is not None, "torch sets one where none was given"
         return self.collate_fn
 
     @property
     def custom_collate(self) -> bool:
-        """Whether a ``collate_fn`` was given that is not torch's default."""
-        return self.collate_fn is not collate
+        """Whether ``collate_fn`` is not torch's default, or others have put theirs in its place."""
+        given = torchs_collate.default_collate if self.collate_fn is None else self.collate_fn
+        return given is not default_collate or not is_torchs(given)
 
     @derived
     def iterable(self) -> bool:
@@ -483,19 +486,6 @@ def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
             f"dtype: expected a torch dtype or its name, such as 'float16', got {dtype!r}"
         )
     return named
-
-
-def collate_for(collate_fn: Collate | None, *, single: bool) -> Collate | None:
-    """``collate`` in place of None and of torch's default, which a rebuilt loader passes.
-
-    What another package has put in the place of torch's default stays, as with torch.
-    """
-    if single:
-        return collate_fn
-    if collate_fn is None:
-        collate_fn = torchs_collate.default_collate
-    own = collate_fn is default_collate and is_torchs(collate_fn)
-    return collate if own else collate_fn
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

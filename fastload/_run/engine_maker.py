@@ -200,6 +200,9 @@ class EngineMaker(Maker):
         """End this epoch now. Afterwards nothing runs and no batch is written to."""
         self._pipeline.close()
 
+    # As programs end workers that persist.
+    _shutdown_workers = close
+
     def _keep_ahead(self) -> None:
         """Order batches until ``prefetch`` are ahead, and draw as many as torch does."""
         taken = self._pipeline.taken

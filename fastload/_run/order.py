@@ -345,7 +345,7 @@ def order_of(sampler: object) -> Order:
     if isinstance(sampler, Order):
         return sampler
     if type(sampler) is SequentialSampler:
-        return Ascending(sampler.data_source)
+        return Ascending(sampler)  # whose data_source a program may change
     return Order(sampler)
 
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import inspect
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._base.torch_loader import DataLoader
+from .._base.torch_loader import DataLoader, is_torchs
 from .._loader import FastLoader
 
 
@@ -37,8 +39,8 @@ class _Replacement:
             else:
                 torchs(loader, *given, **named)
 
-        self._init = init
-        setattr(DataLoader, "__init__", init)  # noqa: B010
+        self._init = _with_parameters(torchs, init)
+        setattr(DataLoader, "__init__", self._init)  # noqa: B010
         setattr(DataLoader, "__init_subclass__", classmethod(_derive))  # noqa: B010
 
     def undo(self) -> None:
@@ -47,6 +49,53 @@ class _Replacement:
         if DataLoader.__init__ is self._init:
             setattr(DataLoader, "__init__", self._torchs)  # noqa: B010
         delattr(DataLoader, "__init_subclass__")
+
+
+class _NotGiven(int):
+    """torch's default of ``num_workers``: FastLoader's is another one."""
+
+
+def _with_parameters(torchs: Callable[..., None], init: Callable[..., None]) -> Callable[..., None]:
+    """``init`` with the parameters that torch's ``__init__`` has in its code, and any others.
+
+    Public code passes on what ``__code__.co_varnames`` or ``inspect.getfullargspec`` name, which
+    do not follow ``__wrapped__``. Where others have wrapped torch's, theirs are no use to anybody.
+    """
+    if not isinstance(torchs, types.FunctionType) or not is_torchs(torchs):
+        return init
+    code, named = torchs.__code__, inspect.signature(torchs).parameters
+    stub = _stub.__code__
+    made = types.FunctionType(
+        stub.replace(
+            co_argcount=code.co_argcount,
+            co_kwonlyargcount=code.co_kwonlyargcount,
+            co_varnames=(*named, "others"),
+            co_nlocals=len(named) + 1,
+            co_flags=stub.co_flags | inspect.CO_VARKEYWORDS,
+        ),
+        {"__name__": __name__, "locals": locals, "given": functools.partial(_given, init)},
+        argdefs=tuple(
+            _NotGiven(each.default) if name == "num_workers" else each.default
+            for name, each in named.items()
+            if each.kind is each.POSITIONAL_OR_KEYWORD and each.default is not each.empty
+        ),
+    )
+    made.__kwdefaults__ = dict(torchs.__kwdefaults__ or {})
+    made.__signature__ = inspect.signature(torchs)  # type: ignore[attr-defined] # without others
+    return functools.wraps(torchs)(made)
+
+
+def _stub() -> None:
+    """Its code gets other parameters. It can name no local variable, which would be one of them."""
+    given(locals())  # type: ignore[name-defined] # noqa: F821
+
+
+def _given(init: Callable[..., None], arguments: dict[str, Any]) -> None:
+    """Call ``init`` with what was given."""
+    others = arguments.pop("others")
+    if isinstance(arguments["num_workers"], _NotGiven):
+        del arguments["num_workers"]
+    init(arguments.pop("self"), **arguments, **others)
 
 
 def _derive(kind: type[DataLoader[Any]], /, **named: Any) -> None:

@@ -35,6 +35,7 @@ import leaks
 from batches import EVAL, MEAN, STD, TRAIN
 from fastload import FastLoader, PackedDataset, UsageError, _loader, pack
 from fastload._run.config import ARGUMENTS
+from fastload._sources.collate import collate
 from sides import assert_same
 
 SMALLER = v1.Compose([v1.Resize(40), v1.CenterCrop(32), v1.ToTensor()])
@@ -630,13 +631,16 @@ def test_a_rebuilt_loader_keeps_everything(store):
     assert_same(list(type(loader)(**kwargs)), list(loader))
 
 
-def test_a_plain_dataloader_around_the_dataset_hands_out_batches_uncopied(store):
+def test_a_plain_dataloader_around_the_dataset_gives_the_same_batches(store):
     loader = FastLoader(store, batch_size=4, transform=EVAL)
     rebuilt = DataLoader(loader.dataset, batch_size=4, collate_fn=loader.collate_fn)
     assert_same(list(rebuilt), list(loader))
-    samples = loader.dataset.__getitems__([0, 1])
-    assert loader.collate_fn(samples)[0].data_ptr() == samples[0][0].data_ptr()
-    assert_same([default_collate(samples)], [loader.collate_fn(samples)])
+
+
+def test_images_that_are_one_tensor_already_are_not_copied_into_a_batch(store):
+    samples = FastLoader(store, transform=EVAL).dataset.__getitems__([0, 1])
+    assert collate(samples)[0].data_ptr() == samples[0][0].data_ptr()
+    assert_same([default_collate(samples)], [collate(samples)])
 
 
 def test_a_loader_can_be_pickled_and_copied(store):

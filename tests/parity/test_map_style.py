@@ -318,6 +318,15 @@ def test_torchs_collate_functions_by_name(given):
     side_by_side(Samples(), 1, batch_size=None, collate_fn=given)
 
 
+@pytest.mark.parametrize("given", [None, default_collate, default_convert, list])
+@pytest.mark.parametrize("size", [None, 2])
+def test_the_collate_fn_is_the_one_that_torch_has_set(given, size):
+    """nonechucks and others exchange it where it is ``default_collate``."""
+    for dataset in (Samples(), TensorDataset(torch.arange(4))):
+        theirs, ours = (kind(dataset, size, collate_fn=given) for kind in (DataLoader, FastLoader))
+        assert ours.collate_fn is theirs.collate_fn
+
+
 BAD = [
     {"batch_size": 0},
     {"num_workers": -1},

@@ -101,6 +101,7 @@ CHANGES = {
     "batch_size": lambda loader: setattr(loader.batch_sampler, "batch_size", 7),
     "drop_last": lambda loader: setattr(loader.batch_sampler, "drop_last", True),
     "sampler": lambda loader: setattr(loader.batch_sampler, "sampler", [4, 4, 1, 0, 9, 2]),
+    "data_source": lambda loader: setattr(loader.sampler, "data_source", range(11)),
     "shuffled": lambda loader: setattr(
         loader.batch_sampler, "sampler", RandomSampler(range(6), generator=generator())
     ),

@@ -356,6 +356,18 @@ def test_what_it_lacks_itself_torchs_iterator_answers(workers):
             copied(iterator)
 
 
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_workers_that_persist_can_be_ended_also_where_an_engine_needs_none(store, engine):
+    """Composer, mosaicml-streaming and others end them by torch's private method."""
+    arguments = {"transform": EVAL, "num_workers": 1, "persistent_workers": True}
+    loader = FastLoader(store, 6, engine=engine, **arguments)
+    expected = [labels.tolist() for _, labels in loader]
+    loader._iterator._shutdown_workers()
+    assert not any(worker.is_alive() for worker in loader._iterator._workers)
+    loader._iterator = None
+    assert [labels.tolist() for _, labels in loader] == expected
+
+
 def test_before_it_has_begun_an_attribute_is_missing():
     with pytest.raises(AttributeError):
         EpochIterator.__new__(EpochIterator)._num_workers  # noqa: B018

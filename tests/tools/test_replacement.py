@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.utils.data
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchvision.datasets import ImageFolder
 
 import fastload
 from fastload import FastLoader
@@ -153,6 +154,29 @@ def test_signatures_stay_the_same():
     signatures = [inspect.signature(kind) for kind in (DataLoader, Own)]
     with fastload.patched():
         assert [inspect.signature(kind) for kind in (DataLoader, Own)] == signatures
+
+
+def test_what_code_that_reads_parameters_finds_stays_the_same():
+    """Public scripts pass on only those arguments that ``DataLoader.__init__`` names."""
+
+    def found():
+        init = DataLoader.__init__
+        code = init.__code__
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        return parameters, init.__defaults__, init.__kwdefaults__, inspect.getfullargspec(init)
+
+    expected = found()
+    with fastload.patched():
+        assert found() == expected
+        loader = DataLoader(Numbers(), 5, num_workers=0, drop_last=True, seed=1)
+        assert (loader.batch_size, loader.drop_last, loader.seed) == (5, True, 1)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 0}])
+def test_workers_that_are_not_given_are_left_to_fastload(workers, photos):
+    expected = FastLoader(ImageFolder(photos), **workers).num_workers
+    with fastload.patched():
+        assert DataLoader(ImageFolder(photos), **workers).num_workers == expected
 
 
 @pytest.mark.usefixtures("undone")

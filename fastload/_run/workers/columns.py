@@ -126,10 +126,13 @@ def _line_for(samples: Sequence[torch.Tensor]) -> str | None:
     if len(shapes) == 1 or any(len(shape) != _OF_IMAGE for shape in shapes):
         return None
     channels = {shape[0] for shape in shapes}
+    if not channels <= _CHANNELS:
+        return None
     return FIXED_SIZE if len(channels) == 1 else COLOR
 
 
 _OF_IMAGE = 3  # channels, height, width
+_CHANNELS = frozenset((1, 2, 3, 4))  # gray, with alpha, colours, with alpha
 
 
 def is_torchs_table() -> bool:

@@ -156,8 +156,6 @@ def _usual(packed: PackedDataset) -> Callable[[Any], Any]:
 def _of_object(source: Any) -> Target:
     if isinstance(source, DataLoader):
         options = {name: getattr(source, name) for name in _KEPT}
-        if isinstance(source, FastLoader):
-            options.pop("collate_fn")
         sampler = source.sampler
         return Target(
             name=f"{type(source).__name__} over {type(source.dataset).__name__}",
