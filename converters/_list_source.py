@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from ._labels import (
 from ._store_source import FolderSource
 
 _MAX_FIELD = 1 << 28  # characters of one value of a CSV file
+_UNDECODED = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of other bytes than UTF-8
 _FILE_NAME = "_file_name"  # ends the names of Hugging Face's columns of files
 
 
@@ -137,6 +139,9 @@ def _read(path: str, chosen: Chosen) -> _ListTable:
             _path(value, name, line, path, needed=name == image)
             for value, line in zip(columns[name], lines)
         ]
+    for name, values in columns.items():
+        if name not in (image, *files):  # the bytes of a path name its file, whatever they encode
+            _check_text(values, name, lines, path)
     return _ListTable(columns, lines, image, list(files), text=not path.endswith(_JSON_LINES))
 
 
@@ -275,6 +280,19 @@ def _path(value: object, column: str, line: int, path: str, *, needed: bool) -> 
             f"line {line}: expected the path of a file in {column!r}, found {value!r}", path=path
         )
     return value
+
+
+def _check_text(values: Sequence[Any], column: str, lines: Sequence[int], path: str) -> None:
+    """Raise StoreError if the list is in another encoding, such as Latin-1."""
+    for value, line in zip(values, lines):
+        within = isinstance(value, (dict, list))
+        text = json.dumps(value, ensure_ascii=False) if within else value
+        if isinstance(text, str) and _UNDECODED.search(text):
+            raise StoreError(
+                f"line {line}: expected text in UTF-8 in {column!r}, found {text!r}: save the list "
+                "as UTF-8",
+                path=path,
+            )
 
 
 def _value(value: Any) -> Any:

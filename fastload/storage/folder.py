@@ -129,7 +129,10 @@ class FolderStore(Store):
             counts.append(len(paths) - before)
         empty = [name for name, count in zip(names, counts, strict=True) if not count]
         if empty:
-            others = "; ".join(map(str, left_out.sorted()[:3]))
+            within = _LeftOutCounts()
+            for name in empty:
+                _collect(os.path.join(self.path, name), [], within)
+            others = "; ".join(map(str, within.sorted()[:3]))
             more = " ..." * (len(empty) > 20) + f" ({others})" * bool(others)
             raise StoreNotFoundError(
                 f"expected images in every class folder, found none in {', '.join(empty[:20])}"

@@ -1022,6 +1022,25 @@ def test_a_list_may_be_in_utf_16_as_excel_saves_unicode(tmp_path: Path) -> None:
         pack(tmp_path / "cut.csv", tmp_path / "b.lmdb")
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("l.csv", "path,label\na.png,{}\n"),
+        ("l.tsv", "path\tid\ttext\na.png\t1\t{}\n"),
+        ("l.jsonl", '{{"path": "a.png", "text": {{"of": ["{}"]}}}}\n'),
+    ],
+)
+def test_a_list_in_another_encoding_is_refused_by_its_line(
+    tmp_path: Path, name: str, line: str
+) -> None:
+    (tmp_path / "a.png").write_bytes(picture(1, 8, 8))
+    (tmp_path / name).write_bytes(line.format("Küche").encode("latin-1"))
+    with pytest.raises(StoreError, match=r"line \d: expected text in UTF-8 in '\w+'.*save the"):
+        pack(tmp_path / name, tmp_path / "a.lmdb")
+    (tmp_path / name).write_text(line.format("Küche"), encoding="utf-8")
+    assert pack(tmp_path / name, tmp_path / "a.lmdb").records == 1
+
+
 def test_progress_ends_where_all_is_done_though_some_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(picture(1, 8, 8))
     (tmp_path / "l.csv").write_text("path,label\na.png,x\na.png,\na.png,y\n")

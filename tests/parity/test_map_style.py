@@ -181,17 +181,20 @@ def test_collate_functions_and_custom_batches(collate_fn, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_arrays_in_a_batch_can_be_written_to_where_torchs_can(workers):
-    def read_only(samples):
-        array = np.arange(len(samples))
-        array.flags.writeable = False  # as that of a PIL image
-        return array, np.zeros(2)
+def test_arrays_in_a_batch_arrive_as_torchs_do(workers):
+    def arrays(samples):
+        read_only = np.arange(len(samples))
+        read_only.flags.writeable = False  # as that of a PIL image
+        swapped = np.arange(len(samples), dtype=">f4")  # as FITS and NIfTI give it
+        return read_only, np.zeros(2), swapped, np.zeros(2, [("x", ">i2"), ("y", "u1")])
 
-    def writeable(kind):
-        loader = kind(Samples(), batch_size=4, collate_fn=read_only, num_workers=workers)
-        return [array.flags.writeable for batch in loader for array in batch]
+    def arrived(kind):
+        loader = kind(Samples(), batch_size=4, collate_fn=arrays, num_workers=workers)
+        batches = list(loader)
+        facts = [[(array.flags.writeable, array.dtype.str) for array in batch] for batch in batches]
+        return facts, [[array.tolist() for array in batch] for batch in batches]
 
-    assert writeable(FastLoader) == writeable(DataLoader)
+    assert arrived(FastLoader) == arrived(DataLoader)
 
 
 def test_a_custom_batch_type_is_pinned_by_its_own_method():

@@ -274,7 +274,7 @@ def test_sizes_are_read_once_each_and_without_what_takes_long_to_import(
 def test_a_class_folder_whose_files_are_no_images_by_name_says_what_they_are(
     tmp_path: Path,
 ) -> None:
-    for name in ("a/1.png", "b/1", "b/2"):
+    for name in ("a/1.png", "a/notes.txt", "b/1", "b/2"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(picture(1, 4, 4))
     said = r"found none in b \(2 files, such as .*/b/1: Pillow, .* without a suffix\): delete"

@@ -122,6 +122,8 @@ def _stacked(samples: Sequence[torch.Tensor], stack: Stack) -> torch.Tensor:
 
 def _line_for(samples: Sequence[torch.Tensor]) -> str | None:
     """The line to type for images that cannot be stacked; None: they are no images, or alike."""
+    if any(sample.is_nested for sample in samples):
+        return None  # it has no shape
     shapes = {sample.shape for sample in samples}
     if len(shapes) == 1 or any(len(shape) != _OF_IMAGE for shape in shapes):
         return None

@@ -361,10 +361,11 @@ class _BatchPickler(ForkingPickler):
         return self._place(value) if isinstance(value, torch.Tensor) else None
 
     def reducer_override(self, value: object) -> Any:
-        """Before Python 3.14, what torch sends as a read-only array arrives as one to write to."""
-        older = pickle.DEFAULT_PROTOCOL < 5  # which torch uses, and which does not keep that
-        if older and type(value) is np.ndarray and not value.flags.writeable:
-            return value.__reduce__()
+        """Before Python 3.14, torch's arrays arrive writeable and in the machine's byte order."""
+        older = pickle.DEFAULT_PROTOCOL < 5  # which torch uses, and which keeps neither
+        if older and type(value) is np.ndarray:
+            if not (value.flags.writeable and value.dtype.isnative):
+                return value.__reduce__()
         return NotImplemented
 
 

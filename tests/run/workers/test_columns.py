@@ -143,6 +143,11 @@ def test_odd_samples_give_what_torch_gives(samples: Any) -> None:
         same(samples * 5)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_in_torchs_words() -> None:
+    same([torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])] * 2)
+
+
 def test_what_the_user_registered_with_torch_collates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(default_collate_fn_map, int, lambda batch, *, collate_fn_map: "mine")
     assert columns_of([(1, 2.0)])[0] == "mine"
