@@ -40,10 +40,9 @@ from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.order import order_of
 from ._run.own_sampler import MadeWith, order_arguments
 from ._run.resources import Inspection, Resources
-from ._run.route import EngineRoute, TorchRoute, WorkersRoute
+from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
-from ._sources.deferred import thread_state
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import open_dataset
 from ._sources.streams import ImageStream, collate_rows
@@ -225,7 +224,6 @@ class FastLoader(DataLoader[Sample]):
     _chosen_workers: int | None = None
     _made_with = MadeWith(None, None, own=False)
     _kept_config: tuple[tuple[Any, ...], LoaderConfig] | None = None  # and what it was made of
-    _plain: tuple[LoaderConfig, bool] | None = None  # whether it is, and of which arguments
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
     _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
@@ -459,23 +457,11 @@ class FastLoader(DataLoader[Sample]):
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
-        if not self._begun or (thread_state.THREAD.making and self._is_plain()):
+        if not self._begun:
             return super()._get_iterator()
         if self._cursor.resume is None:
             self._cursor.base_seed = None  # it belongs to one iterator, as persistent workers do
         return EpochIterator(self._iteration())
-
-    def _is_plain(self) -> bool:
-        """Whether torch's iterator does as well inside of another loader's dataset.
-
-        It starts sooner, and images that this loader's dataset opens are of the other's batch.
-        """
-        cursor, config = self._cursor, self._config()
-        if cursor.resume is not None or cursor.chosen or self._resources.governor is not None:
-            return False
-        if self._plain is None or self._plain[0] is not config:
-            self._plain = config, config.plain and isinstance(route.find(config), WorkersRoute)
-        return self._plain[1]
 
     def _iteration(self) -> EpochContext:
         """What an iterator needs from this loader to start an epoch."""

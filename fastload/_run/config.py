@@ -297,11 +297,6 @@ class LoaderConfig:
         return given and not self._asks_for_ours
 
     @property
-    def plain(self) -> bool:
-        """Whether torch's own iterator gives the same batches in this process."""
-        return not (self.num_workers or self.left_out or self.prepared or self._asks_for_ours)
-
-    @property
     def _asks_for_ours(self) -> bool:
         given = [(getattr(self, name), default) for name, default in _OURS_BY_DEFAULT.items()]
         # batch_by may be an array, which compares element by element

@@ -282,7 +282,6 @@ void levels(Canvas* canvas, const double* values) {
   look_up(tables, canvas);
 }
 
-// The factor, and a box inside the image.
 // Whether x, y, width and height are of a box of the image; `least`: its sides have so many pixels.
 bool is_box(const double* box, int least, int width, int height) {
   const int sides[2] = {width, height};
@@ -293,6 +292,7 @@ bool is_box(const double* box, int least, int width, int height) {
   return true;
 }
 
+// The factor, and a box inside the image.
 int contrast_crop_values(const double* values, int count, int width, int height) {
   return count >= 5 && is_box(values + 1, 1, width, height) ? 5 : -1;
 }

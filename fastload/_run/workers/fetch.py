@@ -159,27 +159,17 @@ class Fetcher:
 
     def make(self, wanted: Wanted) -> Outcome:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
-        thread = thread_state.THREAD
-        before, thread.making = thread.making, True
-        try:
-            deferral = self.deferral
-            if self._eager:
-                with thread_state.eagerly():
-                    return self._as_by_torch(wanted)
-            if deferral is None:
+        deferral, packer = self.deferral, wanted.packer
+        if self._eager:
+            with thread_state.eagerly():
                 return self._as_by_torch(wanted)
-            count = self._count(wanted.indices)
-            if deferral.passes(count):
-                return self._left_alone(deferral.choice, wanted)
-            if not deferral.choice.defers(count):
-                return deferral.run_eagerly(lambda: self._left(deferral.choice, wanted))
-            return self._deferred(deferral, wanted)
-        finally:
-            thread.making = before
-
-    def _deferred(self, deferral: Deferral, wanted: Wanted) -> Outcome:
-        """The batch made over deferred images; without deferring, if something is wrong with it."""
-        packer = wanted.packer
+        if deferral is None:
+            return self._as_by_torch(wanted)
+        count = self._count(wanted.indices)
+        if deferral.passes(count):
+            return self._left_alone(deferral.choice, wanted)
+        if not deferral.choice.defers(count):
+            return deferral.run_eagerly(lambda: self._left(deferral.choice, wanted))
         done: Outcome | None = deferral.run(
             wanted.number,
             (self.dataset, self._collate_fn),

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import io
 import operator
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
@@ -55,6 +56,8 @@ _LOADING = frozenset(
 )  # fmt: skip
 
 _RESAMPLING = frozenset(int(filter) for filter in PIL.Image.Resampling)
+# Each rectangle is drawn in three channels, and its recording is as long as all before it.
+_MOST_BEFORE_DRAWING = 20
 _WARPING = frozenset({0, 2, 3})  # nearest, bilinear, bicubic
 _WARPS: dict[int, tuple[str, int]] = {  # operations, and how many numbers they take
     PIL.Image.Transform.AFFINE: ("affine", 6),
@@ -103,6 +106,7 @@ class DeferredImage(Image, metaclass=StandIn):
     _transparent = False  # a colour or palette entry is
 
     _real: Image | None = None
+    _draw: weakref.ref[DeferredDraw] | None = None  # what draws on it, as long as that records
     _array: np.ndarray | None = None  # its pixels, where the core has made them
     _head: ImageFile | None = None
     _info: Info | None = None
@@ -165,6 +169,7 @@ class DeferredImage(Image, metaclass=StandIn):
                 real._exif = self._exif
             self._real = real
             self._head = None
+            self._end_drawing()
         for name in self.__dict__.keys() - _OWN:  # what the user's code has set
             setattr(self._real, name, self.__dict__[name])
         return self._real
@@ -595,19 +600,31 @@ class DeferredImage(Image, metaclass=StandIn):
 
     def getdraw(self, mode: str | None = None) -> DeferredDraw:
         """What ``ImageDraw.Draw`` asks images for first, whatever they are."""
+        self._end_drawing()  # of another one
         if not (self._operations and self._records_in_place and mode in (None, self._mode)):
             raise AttributeError("getdraw")  # as images of Pillow's, which have none
         self._first_load()
         from .image_draw import DeferredDraw  # PIL.ImageDraw is imported by now
 
-        return DeferredDraw(self)
+        draw = DeferredDraw(self)
+        self._draw = weakref.ref(draw)
+        return draw
 
     def draw_rectangle(self, corners: tuple[int, int, int, int], fill: Argument) -> bool:
         """Record it, and return True; False: it has to be drawn."""
         recorded = self._records_in_place and _is_drawn(self._mode, fill)
+        recorded = recorded and len(self._operations) < _MOST_BEFORE_DRAWING
         if recorded:
+            info = self._info
             self._then(("rectangle", *corners, fill), mine=True)
+            self._info = info  # the same object
         return recorded
+
+    def _end_drawing(self) -> None:
+        """Have what draws on it draw on its pixels, which other changes may replace."""
+        draw = None if self._draw is None else self._draw()
+        if draw is not None:
+            draw.begin()
 
     @property
     def _records_in_place(self) -> bool:
@@ -656,6 +673,7 @@ class DeferredImage(Image, metaclass=StandIn):
 
     def close(self) -> None:
         """As Pillow's: nothing can be asked of it afterwards."""
+        self._end_drawing()
         if self._real is None and self._operations:
             # Of which only the error is wanted, or another one that the size leads to.
             self._real = PIL.Image.new(self._mode, self._size)
@@ -685,6 +703,7 @@ class DeferredImage(Image, metaclass=StandIn):
         resample: Any = PIL.Image.Resampling.BICUBIC,
         reducing_gap: Any = 2.0,
     ) -> None:
+        self._end_drawing()
         if self._real is None and self._operations:  # else it may be decoded in another size
             asked = _Asked(self._size, self._mode)
             Image.thumbnail(cast(Any, asked), size, resample, reducing_gap)
@@ -717,7 +736,7 @@ def opened_as(kind: type[ImageFile]) -> type[DeferredImage]:
 # Its own attributes. Others are the user's.
 _OWN = frozenset(
     ("_batch", "_opened", "_operations", "_size", "_mode", "_file", "_plain_header", "_transparent",
-     "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left")
+     "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left", "_draw")
 )  # fmt: skip
 
 
@@ -963,7 +982,8 @@ def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
 def _is_drawn(mode: str, color: Any) -> bool:
     """Whether the core fills with the levels that Pillow draws in this colour."""
     values = color if type(color) is tuple else (color,)
-    if not all(type(value) is int for value in values) or (mode == "L" and len(values) > 1):
+    known = all(type(value) is int and value <= 0xFFFFFF for value in values)
+    if not known or (mode == "L" and len(values) > 1):
         return False
     try:
         levels(mode, color)

@@ -20,27 +20,42 @@ class DeferredDraw(ImageDraw):
     def __init__(self, image: DeferredImage) -> None:
         vars(self)["_deferred"] = image
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Become what Pillow would have given."""
-        image = vars(self).pop("_deferred")
-        object.__setattr__(self, "__class__", ImageDraw)
-        ImageDraw.__init__(self, image)
+        image = vars(self).pop("_deferred", None)
+        if image is not None:
+            image._draw = None
+            object.__setattr__(self, "__class__", ImageDraw)
+            ImageDraw.__init__(self, image)
 
     def __getattr__(self, name: str) -> Any:
-        self._begin()
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.begin()
         return getattr(self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        self._begin()
+        self.begin()
         setattr(self, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        self.begin()
+        delattr(self, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.begin()
+        return self.__reduce_ex__(protocol)
+
     def rectangle(self, xy: Any, fill: Any = None, outline: Any = None, width: int = 1) -> None:
-        image = self._deferred
-        color = ImageColor.getcolor(fill, image.mode) if isinstance(fill, str) else fill
+        # A method that was bound before ``begin`` may be called after it.
+        image: DeferredImage | None = vars(self).get("_deferred")
+        color = fill
+        if isinstance(fill, str) and image is not None:
+            color = ImageColor.getcolor(fill, image.mode)
         corners = None if color is None or outline is not None else _corners(xy)
-        if corners is None or not image.draw_rectangle(corners, color):
-            self._begin()
-            self.rectangle(xy, fill, outline, width)
+        if image is None or corners is None or not image.draw_rectangle(corners, color):
+            DeferredDraw.begin(self)
+            ImageDraw.rectangle(self, xy, fill, outline, width)
 
 
 def _corners(xy: Any) -> tuple[int, int, int, int] | None:
@@ -49,7 +64,9 @@ def _corners(xy: Any) -> tuple[int, int, int, int] | None:
         return None
     if len(xy) == 2 and all(type(one) in (list, tuple) for one in xy):
         xy = [*xy[0], *xy[1]]
-    if len(xy) != 4 or not all(isinstance(one, (int, float, np.number)) for one in xy):
+    if len(xy) != 4 or not all(
+        isinstance(one, (int, float, np.integer, np.floating)) for one in xy
+    ):
         return None
     left, top, right, bottom = map(float, xy)
     if not -_FARTHEST < left <= right < _FARTHEST or not -_FARTHEST < top <= bottom < _FARTHEST:

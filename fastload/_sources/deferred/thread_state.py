@@ -113,7 +113,6 @@ class BatchContext:
 
 
 class _Thread(threading.local):
-    making = False
     deferring: bool | None = None
     decoded: tuple[Opened, Image] | None = None
     last: Opened | None = None
@@ -131,7 +130,6 @@ class _Thread(threading.local):
 THREAD = _Thread()
 """Of this thread.
 
-making: whether it runs a dataset's code to make a batch.
 batch: that it makes; of no batch where it makes none.
 deferring: whether what it opens is deferred; None: nobody has said.
 decoded: the image that it replayed last, while it defers: several views decode it once.
@@ -190,7 +188,6 @@ def _in_forked_child() -> None:
     # thread makes anything ahead.
     if THREAD.deferring:
         THREAD.deferring = None
-    THREAD.making = False
     THREAD.ahead = None
 
 

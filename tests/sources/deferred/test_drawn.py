@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,68 @@ def test_other_drawing_is_pillows_on_the_same_image(photos: list[Path]) -> None:
         assert (draw.mode, draw.fontmode, draw.ink) == (drawer.mode, drawer.fontmode, drawer.ink)
         assert draw.im is image.im
     assert image.tobytes() == real.tobytes()
+
+
+def _bound(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    rectangle = draw.rectangle
+    draw.line((0, 0, 30, 30), fill=3)
+    rectangle((8, 8, 20, 20), (1, 2, 3))
+
+
+def _smaller(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    image.thumbnail((20, 20))
+    draw.rectangle((0, 0, 9, 9), "red")
+
+
+def _closed(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    image.close()
+    draw.rectangle((0, 0, 9, 9), "red")
+
+
+def _copied(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    copy.copy(draw).rectangle((0, 0, 9, 9), "red")
+
+
+def _marked(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    info = image.info
+    draw.rectangle((0, 0, 9, 9), "red")
+    info["mark"] = 1
+
+
+def _twice(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    other = ImageDraw.Draw(image)
+    other.rectangle((0, 0, 9, 9), "red")
+    draw.rectangle((5, 5, 20, 20), "blue")
+    other.rectangle((9, 9, 12, 12), "white")
+
+
+def _often(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    for i in range(40):
+        draw.rectangle((i, i, i + 9, i + 5), (i, 7, 9))
+
+
+def _large(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
+    draw.rectangle((0, 0, 9, 9), 1 << 63)
+
+
+@pytest.mark.parametrize(
+    "change", [_bound, _smaller, _closed, _copied, _marked, _twice, _often, _large]
+)
+def test_it_draws_on_what_pillow_draws_on(
+    photos: list[Path], change: Callable[[Image.Image, ImageDraw.ImageDraw], None]
+) -> None:
+    def outcome() -> Any:
+        image = Image.open(photos[0]).convert("RGB")
+        kept = image.copy()
+        try:
+            change(image, ImageDraw.Draw(image))
+            return image.size, image.tobytes(), image.info, kept.tobytes()
+        except (OverflowError, ValueError) as error:
+            return repr(error)
+
+    real = outcome()
+    with switch.deferring():
+        assert outcome() == real
 
 
 @pytest.mark.parametrize(
