@@ -107,8 +107,8 @@ def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     from fastload._base.machine import cpu
 
-    # One more than there are CPUs: many tests wait, for processes, time limits, connections.
-    return min(cpu.available() + 1, MOST_PROCESSES)
+    # Two more than there are CPUs: many tests wait, for processes, time limits, connections.
+    return min(cpu.available() + 2, MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -63,7 +63,9 @@ def _with_parameters(torchs: Callable[..., None], init: Callable[..., None]) -> 
     """
     if not isinstance(torchs, types.FunctionType) or not is_torchs(torchs):
         return init
-    code, named = torchs.__code__, inspect.signature(torchs).parameters
+    code, named = torchs.__code__, inspect.signature(torchs, follow_wrapped=False).parameters
+    if len(named) != code.co_argcount + code.co_kwonlyargcount:
+        return init  # a wrapper that passes for torch's
     stub = _stub.__code__
     made = types.FunctionType(
         stub.replace(

@@ -182,7 +182,7 @@ def test_a_later_epoch_reads_no_more_than_what_the_cache_cannot_hold(
 def test_the_first_batch_takes_four_round_trips_at_most(
     server: ObjectServer, tmp_path: Path, name: str
 ) -> None:
-    server.faults = Faults(latency_s=0.3)  # so that requests that may overlap do
+    server.faults = Faults(latency_s=0.6)  # so that requests that may overlap do
     remote = loader(f"{server.url}/{name}", cache_dir=tmp_path, batch_size=2, prefetch_factor=1)
     next(iter(remote))
     assert 3 <= server.round_trips() <= 4
