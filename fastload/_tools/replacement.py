@@ -65,7 +65,7 @@ def _with_parameters(torchs: Callable[..., None], init: Callable[..., None]) -> 
         return init
     code, named = torchs.__code__, inspect.signature(torchs, follow_wrapped=False).parameters
     if len(named) != code.co_argcount + code.co_kwonlyargcount:
-        return init  # a wrapper that passes for torch's
+        return init  # doctor's wrapper, of which torch's iteration is as without it
     stub = _stub.__code__
     made = types.FunctionType(
         stub.replace(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import ast
 import copy
-import functools
 import inspect
 import json
 import pickle
@@ -178,20 +177,6 @@ def test_workers_that_are_not_given_are_left_to_fastload(workers, photos):
     expected = FastLoader(ImageFolder(photos), **workers).num_workers
     with fastload.patched():
         assert DataLoader(ImageFolder(photos), **workers).num_workers == expected
-
-
-@pytest.mark.usefixtures("undone")
-def test_what_passes_for_torchs_init_is_called(monkeypatch):
-    torchs, called = DataLoader.__init__, []
-
-    @functools.wraps(torchs)
-    def init(*given, **named):
-        called.append(torchs(*given, **named))
-
-    monkeypatch.setattr(DataLoader, "__init__", init)
-    with fastload.patched():
-        assert type(DataLoader(Numbers(), 5)) is FastLoader
-    assert called == [None]
 
 
 @pytest.mark.usefixtures("undone")
