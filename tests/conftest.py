@@ -107,8 +107,9 @@ def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     from fastload._base.machine import cpu
 
-    # Two more than there are CPUs: many tests wait, for processes, time limits, connections.
-    return min(cpu.available() + 2, MOST_PROCESSES)
+    # One more than there are CPUs: many tests wait, for processes, time limits, connections. With
+    # two more, the tests take as long (947 s on 2 CPUs).
+    return min(cpu.available() + 1, MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

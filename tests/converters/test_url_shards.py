@@ -92,7 +92,7 @@ def files(folder: Path) -> dict[str, bytes]:
     ("name", "options"),
     [
         pytest.param("a.tar", {"shards": 3, "split": "val=0.2"}, marks=pytest.mark.long),
-        ("a.rec", {"shards": 4}),
+        pytest.param("a.rec", {"shards": 4}, marks=pytest.mark.long),
         pytest.param("a.h5", {"shards": 3}, marks=pytest.mark.long),
         pytest.param("a.pth", {"shards": 3, "resize": "8x8"}, marks=pytest.mark.long),
     ],
