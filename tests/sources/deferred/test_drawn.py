@@ -116,7 +116,7 @@ def _bound(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
 
 
 def _smaller(image: Image.Image, draw: ImageDraw.ImageDraw) -> None:
-    image.thumbnail((20, 20))
+    image.thumbnail((60, 60))  # recorded, as one step
     draw.rectangle((0, 0, 9, 9), "red")
 
 
