@@ -16,7 +16,7 @@ LIBRARIES ?=
 ARGS ?=
 # With it every process of the tests compiles the tests, fastload and pytest's plugins anew.
 unexport PYTHONDONTWRITEBYTECODE
-# A process of tests for each CPU and two more, at most 4 (tests/conftest.py); -n 0: one.
+# A process of tests for each CPU and one more, at most 4 (tests/conftest.py); -n 0: one.
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 # Each process of tests has as many threads of torch as there are CPUs. Those that wait would spin.
 test test-long check-coverage: export OMP_WAIT_POLICY := passive
