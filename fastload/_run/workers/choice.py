@@ -17,17 +17,17 @@ When both ways are tried
     to cost something else, the user's code does something else, and all is measured anew.
 
 waiting
-    To begin to defer takes a process a twentieth of a second once: for imports, and to exchange and
-    prove functions of other libraries. So with fewer than ``MANY`` samples in an epoch, or nobody
-    knows how many, a process waits, and makes samples as ever, until what they take in this epoch,
-    or took in the epochs so far, comes to ``_STAKE_NS``, and they open images. Few batches are
-    looked at meanwhile: the first one of an epoch, and batches 1, 2, 4, 8 ... They are measured;
-    where they take as much, one is watched instead (``watch.py``), and where it opens none, nothing
-    is watched for ``_WATCHED`` times as long. So a loader that lives for a few batches pays for
-    none of that. A dataset that opens no images any more is waited for again. The training process
-    learns from its workers that they do, and begins before it forks new ones, which have it from
-    there. Where new workers have nothing from anywhere (``start_method.py``), each of them begins
-    anew: then only this epoch's samples count.
+    To begin to defer takes a process up to a tenth of a second once: for imports, and to exchange
+    and prove functions of other libraries. So with fewer than ``MANY`` samples in an epoch, or
+    nobody knows how many, a process waits, and makes samples as ever, until what they take in this
+    epoch, or took in the epochs so far, comes to ``_STAKE_NS``, and they open images. Few batches
+    are looked at meanwhile: the first one of an epoch, and batches 1, 2, 4, 8 ... They are
+    measured; where they take as much, one is watched instead (``watch.py``), and where it opens
+    none, nothing is watched for ``_WATCHED`` times as long. So a loader that lives for a few
+    batches pays for none of that. A dataset that opens no images any more is waited for again. The
+    training process learns from its workers that they do, and begins before it forks new ones,
+    which have it from there. Where new workers have nothing from anywhere (``start_method.py``),
+    each of them begins anew: then only this epoch's samples count.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from ..measurements import Report, Spent
 clock: Callable[[], int] = time.process_time_ns
 """CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""
 
-_STAKE_NS = 250_000_000
+# Ten times what it takes to begin: where nothing is gained, so little is lost.
+_STAKE_NS = 1_000_000_000
 
 # Of the time, watching takes one part in so many.
 _WATCHED: Final = 50
