@@ -108,9 +108,9 @@ def _pattern(path: str, files: Sequence[str]) -> str:
 class StreamWriter(PartialWriter):
     """Appends framed records to data files. See ``open_writer`` for the arguments.
 
-    A format implements what surrounds its records: ``frames``, and if needed ``header``,
-    ``trailer`` and ``extras``. An unfinished store of another ``version`` is not resumed.
-    ``shard``: write this shard of a larger store, apart from the others.
+    A format implements what surrounds its records: ``frames``, and if needed ``trailer`` and
+    ``extras``. An unfinished store of another ``version`` is not resumed. ``shard``: write this
+    shard of a larger store, apart from the others.
     """
 
     format: ClassVar[str]
@@ -141,10 +141,6 @@ class StreamWriter(PartialWriter):
         super().__init__(path, begun, mark=sidecar_of(path) if self._set else None, **options)
 
     # --- what a format implements -----------------------------------------------------------------
-
-    def header(self) -> bytes:
-        """The first bytes of every data file; always equally long."""
-        return b""
 
     @abc.abstractmethod
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
@@ -193,7 +189,7 @@ class StreamWriter(PartialWriter):
         return self._partial.file(f"data-{number:05d}")
 
     def _resume(self) -> None:
-        self._number, self._at = 0, len(self.header())  # where the next record may start
+        self._number, self._at = 0, 0  # where the next record may start
         if not self._partial.chunks:
             return
         columns = join(self._partial.chunks)
@@ -216,9 +212,6 @@ class StreamWriter(PartialWriter):
 
     def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
         """Compare every frame of a data file, whose first record has the index ``first``."""
-        header = self.header()
-        if os.pread(file, len(header), 0) != header:
-            raise self._damaged("a data file starts with other bytes", path, offset=0)
         assert columns.places is not None and columns.frames is not None  # as above
         places = zip(
             columns.places[:, 1:].tolist(), columns.nbytes.tolist(), columns.frames.tolist()
@@ -239,12 +232,11 @@ class StreamWriter(PartialWriter):
                 )  # fmt: skip
 
     def _descriptor(self, number: int) -> int:
-        """The data file ``number``, open, with its header."""
+        """The data file ``number``, open."""
         descriptor = self._open.get(number)
         if descriptor is None:
             descriptor = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._open[number] = descriptor
-            write_all(descriptor, [self.header()], 0)
         return descriptor
 
     def extend(self, batch: Batch) -> None:
@@ -290,19 +282,14 @@ class StreamWriter(PartialWriter):
 
     def _assign(self, first: int, lengths: np.ndarray, begin: np.ndarray) -> np.ndarray:
         """The data file of each record (ascending); fills ``begin`` with the place in it."""
-        count, header = len(lengths), len(self.header())
         starts = np.cumsum(lengths) - lengths  # in the batch
         numbers = self._sharding.numbers(
-            first,
-            lengths,
-            number=self._number,
-            filled=self._at - header,
-            beside=header + len(self.trailer()),
+            first, lengths, number=self._number, filled=self._at, beside=len(self.trailer())
         )
-        edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), count]
+        edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), len(lengths)]
         for start, stop in itertools.pairwise(edges):
             if start < stop:
-                at = self._at if numbers[start] == self._number else header
+                at = self._at if numbers[start] == self._number else 0
                 begin[start:stop] = starts[start:stop] - starts[start] + at
         return numbers
 
@@ -335,7 +322,7 @@ class StreamWriter(PartialWriter):
                 name = self.shard_name(self.path, number, count) if self._set else name
                 mine = columns.places[:, 0]
                 start, stop = np.searchsorted(mine, [number, number + 1]).tolist()
-                end = int(columns.places[stop - 1, 3]) if stop > start else len(self.header())
+                end = int(columns.places[stop - 1, 3]) if stop > start else 0
                 self._finish_data(number, end)
                 names.append(name)
                 paths.append(self._data(number))
