@@ -7,6 +7,7 @@ damaged file raises an error instead of ending the process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -60,8 +61,9 @@ _T = TypeVar("_T")
 def read_lmdb(path: str) -> Table:
     """The table of an LMDB file, or a folder with ``data.mdb``, of fastload or another program."""
     pages = _pages(_data_file(path))
-    if pages.subtree(RECORDS) is not None and pages.subtree(COLUMNS) is not None:
-        return read_layout(pages)
+    trees = _own_trees(pages)
+    if trees is not None:
+        return read_layout(pages, *trees)
     from ._lmdb_foreign import read_foreign  # as much again to import as all of our own layout
 
     return read_foreign(pages)
@@ -76,14 +78,12 @@ def _open_ranged(path: str, need: Need) -> TableStore:
 
     def read(path: str) -> Table:
         pages = _pages(file, lambda ranges: need([(file, *place) for place in ranges]))
-        if pages.subtree(RECORDS) is None or pages.subtree(COLUMNS) is None:
-            need([(file, 0, -1)])
-            return read_lmdb(path)
-        try:
-            return read_layout(pages, rebuild=False)
-        except StoreError:  # perhaps only its table of offsets does not fit
-            need([(file, 0, -1)])
-            return read_lmdb(path)
+        trees = _own_trees(pages)
+        if trees is not None:
+            with contextlib.suppress(StoreError):  # perhaps only its table of offsets does not fit
+                return read_layout(pages, *trees, rebuild=False)
+        need([(file, 0, -1)])
+        return read_lmdb(path)
 
     return TableStore(path, read)
 
@@ -101,21 +101,20 @@ def _pages(path: str, need: Fetch | None = None) -> Pages:
         ) from None
 
 
-def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
+def _own_trees(pages: Pages) -> tuple[Tree, Tree] | None:
+    """The records and the columns of a store that fastload wrote; None: it is another program's."""
+    records, columns = pages.subtree(RECORDS), pages.subtree(COLUMNS)
+    return None if records is None or columns is None else (records, columns)
+
+
+def read_layout(pages: Pages, records: Tree, columns: Tree, *, rebuild: bool = True) -> Table:
     """The table of a store that fastload wrote. Reads no column except the small JSON ones.
 
     If the table of offsets does not fit the file, it is computed anew, with a warning; without
     ``rebuild`` it is a StoreError.
     """
-    path, records, tree = pages.path, pages.subtree(RECORDS), pages.subtree(COLUMNS)
-    if records is None or tree is None:
-        raise StoreError(
-            "expected an LMDB store that fastload wrote (sub-databases 'records' and 'columns'), "
-            "found another layout",
-            path=path,
-        )
-    count = records.entries
-    values = _ColumnValues(pages, tree)
+    path, count = pages.path, records.entries
+    values = _ColumnValues(pages, columns)
     reader = ColumnReader(path, count, values.get, prefix="/")
     format_ = values.json("format", dict)
     described = {
@@ -347,12 +346,7 @@ class LmdbWriter(PartialWriter):
     ) -> None:
         """Put ``items``, whose keys are ascending and greater than all existing ones."""
         _, added = transaction.cursor(database).putmulti(items, dupdata=False, append=True)
-        if added != len(items):
-            raise StoreError(
-                f"expected {len(items)} new records, {len(items) - added} exist already: "
-                f"delete {self._partial.folder!r} to start again",
-                path=self._partial.folder,
-            )
+        assert added == len(items), "none of them exists"
 
     def _write(self, action: Callable[[lmdb.Transaction], None]) -> None:
         """One durable transaction; the map grows until it fits."""
@@ -416,7 +410,10 @@ class LmdbWriter(PartialWriter):
         self._write(write)
         self._env.close()
         with self._writing():
-            read_layout(Pages(data), rebuild=False).checked()  # opened once before it gets its name
+            finished = Pages(data)  # opened once before it gets its name
+            trees = _own_trees(finished)
+            assert trees is not None, "they were just written"
+            read_layout(finished, *trees, rebuild=False).checked()
             self._partial.publish([("data.mdb", self.path)])
             self._closed = True
 
