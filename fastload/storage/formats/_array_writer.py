@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...errors import UsageError
-from .._columns import Columns, join
+from .._columns import Columns, RecordColumns, join
 from .._sums import sums_of
 from .._writer import PartialWriter, WriterOptions
 from ..base import RAW, Batch
@@ -132,6 +132,17 @@ class ArrayWriter(PartialWriter):
     @abc.abstractmethod
     def _close(self, columns: Columns) -> str:
         """Write ``columns``, sync, and return the name that the store has in the partial."""
+
+
+def check_one_size(path: str, first: RecordColumns, other: RecordColumns) -> None:
+    """Raise UsageError for raw pixels of several sizes, which the store ``path`` cannot hold."""
+    for part in (first, other):
+        if part.sizes is None or part.kinds is None or (part.kinds != RAW).any():
+            return
+    assert first.sizes is not None and other.sizes is not None  # as looked at above
+    differing = np.flatnonzero((other.sizes != first.sizes[0]).any(axis=1))
+    if len(differing):
+        raise UsageError(different_sizes(path, first.sizes[0], other.sizes[differing[0]]))
 
 
 def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> str:
