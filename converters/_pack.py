@@ -411,9 +411,9 @@ def _by_ray(
     )
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
-        done = _ray.RayTasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
-    noted = _ray.Noted.of_all([note for _, note in done])
-    return [part for part, _ in done], noted.skipped, noted.kept
+        tasks = _ray.RayTasks(ray, common, sharding.total or 0, progress)
+        parts, noted = tasks.write(jobs, sharding)
+    return parts, noted.skipped, noted.kept
 
 
 def _jobs(
