@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable
 
 from ..errors import UsageError
 from ..storage import find_by_suffix
+from ..storage._durable import remove
 from ..storage._sidecar import SUFFIX as SIDECAR
 
 
@@ -45,11 +45,8 @@ class Workplace:
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete these files and folders, if they are there."""
-        for path in map(self.file, names):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            elif os.path.lexists(path):
-                os.remove(path)
+        for name in names:
+            remove(self.file(name))
 
     def end(self) -> None:
         """Delete the folder, unless something is in it."""
