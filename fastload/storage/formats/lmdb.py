@@ -367,8 +367,9 @@ class LmdbWriter(PartialWriter):
         data = self._partial.file("data.mdb")
         pages = Pages(data)
         tree = pages.subtree(RECORDS)
-        values = pages.walk(tree) if tree is not None else None
-        if tree is None or values is None or not np.array_equal(values.nbytes, columns.nbytes):
+        assert tree is not None, "``_resume`` has made it"
+        values = pages.walk(tree)
+        if not np.array_equal(values.nbytes, columns.nbytes):
             raise StoreError(
                 f"the records differ from their journal: delete {self._partial.folder!r} and "
                 "start again",
