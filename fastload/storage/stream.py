@@ -162,10 +162,7 @@ class StreamWriter(PartialWriter):
         """
         return {}
 
-    @staticmethod
-    def shard_name(path: str, number: int, count: int) -> str:
-        """File name of shard ``number`` of ``count`` of the store ``path``."""
-        return shard_name(path, number, count)
+    shard_name = staticmethod(shard_name)
 
     # --- what a format may ask --------------------------------------------------------------------
 
