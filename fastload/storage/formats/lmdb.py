@@ -322,6 +322,7 @@ class LmdbWriter(PartialWriter):
             for i, data in enumerate(data for batch in self._pending for data in batch.data)
         ]
         with self._writing():
+            self._partial.keep(first)  # without what a transaction that failed was to add
             self._partial.add(_columns.join(self._columns))
         self._make_room(self._pending_nbytes, len(items))
         self._write(lambda transaction: self._append(transaction, self._records, items))
@@ -346,7 +347,12 @@ class LmdbWriter(PartialWriter):
     ) -> None:
         """Put ``items``, whose keys are ascending and greater than all existing ones."""
         _, added = transaction.cursor(database).putmulti(items, dupdata=False, append=True)
-        assert added == len(items), "none of them exists"
+        if added != len(items):
+            raise StoreError(
+                f"expected {len(items)} new records, {len(items) - added} exist already: "
+                f"delete {self._partial.folder!r} to start again",
+                path=self._partial.folder,
+            )
 
     def _write(self, action: Callable[[lmdb.Transaction], None]) -> None:
         """One durable transaction; the map grows until it fits."""
