@@ -246,10 +246,7 @@ def _how_to_resume(path: str, split: str | None) -> str:
     """What to do after a Ctrl-C that ended the writing of ``path``."""
     if is_url(path):
         return f"finished shards are in {path + '.partial'!r}: run the same again to resume"
-    for part in (
-        *_split.paths(path, split),
-        *_split.paths(Workplace(path).staged, split),
-    ):
+    for part in (*_split.paths(path, split), *_split.paths(Workplace(path).staged, split)):
         if os.path.isdir(f"{part}.partial"):
             return f"the work so far is in {part + '.partial'!r}: run the same again to resume"
     return "nothing is kept of the work so far: run the same again to start anew"

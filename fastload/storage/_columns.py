@@ -102,10 +102,7 @@ class Schema:
 
     @classmethod
     def of(cls, labels: np.ndarray | None, fields: Mapping[str, FieldColumn]) -> Schema:
-        return cls(
-            type_of_labels(labels),
-            tuple(column.field for column in fields.values()),
-        )
+        return cls(type_of_labels(labels), tuple(column.field for column in fields.values()))
 
     def admit(self, other: Schema) -> None:
         """Raise UsageError unless records of ``other`` can follow records of this schema."""

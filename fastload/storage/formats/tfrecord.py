@@ -41,10 +41,8 @@ from ._protobuf import to_varint
 from ._tfrecord_frames import HEAD, TAIL, frames, head, masked
 
 NAME = "tfrecord"
-OWN_FORMATS = {
-    RAW: b"fastload-raw",
-    DCT: b"fastload-dct",
-}  # image/format of records that only fastload reads
+# image/format of records that only fastload reads
+OWN_FORMATS = {RAW: b"fastload-raw", DCT: b"fastload-dct"}
 
 _IMAGES = (b"image/encoded", b"image", b"image_raw", b"jpeg", b"jpg")
 _LABELS = (b"image/class/label", b"label")

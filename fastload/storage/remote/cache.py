@@ -35,17 +35,7 @@ from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
 from .area import Area, DiskArea, MemoryArea
-from .blocks import (
-    ABSENT,
-    CELL,
-    GROUP,
-    THERE,
-    BlockFile,
-    index_nbytes,
-    recount,
-    recover,
-    runs_of,
-)
+from .blocks import ABSENT, CELL, GROUP, THERE, BlockFile, index_nbytes, recount, recover, runs_of
 from .options import RemoteOptions
 from .requests import Origin, Request
 from .service import RemoteObject

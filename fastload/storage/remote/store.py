@@ -222,10 +222,7 @@ class RemoteStore(WrappedStore):
         self._sized = sizes is not None and bool((sizes > 0).all())
 
     def _read_whole(
-        self,
-        objects: Mapping[str, RemoteObject],
-        origin: Origin,
-        read: Callable[[_Attached], _T],
+        self, objects: Mapping[str, RemoteObject], origin: Origin, read: Callable[[_Attached], _T]
     ) -> _T:
         """What ``read`` makes of what it fetches of ``objects``, which are open then.
 
