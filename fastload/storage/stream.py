@@ -236,10 +236,7 @@ class StreamWriter(PartialWriter):
             self._open[number] = descriptor
         return descriptor
 
-    def extend(self, batch: Batch) -> None:
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
+    def _add(self, batch: Batch, columns: Columns) -> None:
         before, after = self.frames(self.next_index, batch)
         heads = np.fromiter(map(len, before), np.int64, len(before))
         lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))

@@ -105,10 +105,7 @@ class ShardedWriter(PartialWriter):
     def _inner(self, number: int) -> str:
         return f"shard-{number:05d}{self._suffix}"
 
-    def extend(self, batch: Batch) -> None:
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
+    def _add(self, batch: Batch, columns: Columns) -> None:
         check_one_size(self.path, (self._partial.chunks or self._columns or [columns])[0], columns)
         numbers = self._sharding.numbers(
             len(self), columns.nbytes, number=self._number, filled=self._filled

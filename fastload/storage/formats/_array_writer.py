@@ -48,10 +48,7 @@ class ArrayWriter(PartialWriter):
     def _resume(self) -> None:
         self._partial.clear()  # what an interrupted run left
 
-    def extend(self, batch: Batch) -> None:
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
+    def _add(self, batch: Batch, columns: Columns) -> None:
         for name in columns.fields:
             _check_name(name)
         raw = bool((batch.kinds == RAW).all())

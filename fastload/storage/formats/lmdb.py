@@ -298,11 +298,8 @@ class LmdbWriter(PartialWriter):
                     path=pages.path,
                 )
 
-    def extend(self, batch: Batch) -> None:
-        """Add records; every 64 MB or 20,000 records they are made durable."""
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
+    def _add(self, batch: Batch, columns: _columns.Columns) -> None:
+        """Every 64 MB or 20,000 records they are made durable."""
         largest = max(map(len, batch.data))
         if largest > _MAX_VALUE:
             raise UsageError(f"expected records of at most {_MAX_VALUE} bytes, found {largest}")
