@@ -341,7 +341,7 @@ def _coco(folder: str, path: str) -> _Annotated:
         _Objects("annotation", path, _size_in(one.get("width"), one.get("height")))
         for one in images
     ]
-    beside = Beside(len(images))
+    beside = Beside()
     beside.read(data)
     beside.noted["category_ids"] = list(numbers)
     for number, one in enumerate(entries):
@@ -406,7 +406,7 @@ def _voc(folder: str, path: str, lines: Sequence[Sequence[str]] | None) -> _Anno
     if missing is not None:
         raise StoreError(f"expected {missing}.xml in the folder of annotations, found none",
                          path=path)  # fmt: skip
-    beside = Beside(len(stems))
+    beside = Beside()
     trees = {stem: _xml(file, beside) for stem, file in files.items()}
     # of all: so that every part of a dataset counts them alike
     classes = sorted({_text(one, "name") for tree in trees.values() for one in tree.iter("object")})
@@ -469,7 +469,7 @@ def _yolo(folder: str, path: str) -> _Annotated:
     names = images_below(folder)
     if not names:
         raise StoreError("expected images, found none", path=folder)
-    beside = Beside(len(names))
+    beside = Beside()
     files = matched(beside, names, path, _below(path, ".txt"), "label file")
     classes = next(_yolo_classes(path), None)
     beside.read(repr(classes).encode("utf-8", "replace"))

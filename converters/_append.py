@@ -116,11 +116,7 @@ def append(
 
 
 def _append(
-    path: str,
-    source: Any,
-    progress: Progress | bool | None,
-    options: dict[str, Any],
-    staged: str,
+    path: str, source: Any, progress: Progress | bool | None, options: dict[str, Any], staged: str
 ) -> PackReport:
     """Pack the records of ``path`` and of ``source`` to ``staged``, or leave nothing there."""
     work = Workplace(path, _WHAT)
@@ -234,12 +230,11 @@ def _noted(stores: Sequence[Store]) -> dict[str, Any]:
     metadata: dict[str, Any] = {"source": ", ".join(dict.fromkeys(sources))}
     for name in ("encode", "resize", "quality", "exif"):
         values = [store.metadata.get(name) for store in stores]
-        if any(value != values[0] for value in values):
-            parts = ", ".join("none" if value is None else str(value) for value in values)
-            values = [
-                ", ".join(dict.fromkeys(parts.split(", ")))
-            ]  # a value may list several already
         metadata[name] = values[0]
+        if any(value != values[0] for value in values):
+            listed = ", ".join("none" if value is None else str(value) for value in values)
+            # a value may list several already
+            metadata[name] = ", ".join(dict.fromkeys(listed.split(", ")))
     return metadata
 
 

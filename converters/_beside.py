@@ -98,7 +98,7 @@ def _check_mask(data: bytes, path: str, size: tuple[int, int]) -> None:
 
 
 class Beside:
-    """Labels and fields of ``count`` images, by their index.
+    """Labels and fields of images, by their index.
 
     Attributes:
         labels, classes: as in a store; at first those of class folders.
@@ -110,16 +110,18 @@ class Beside:
     """
 
     def __init__(
-        self, count: int, labels: np.ndarray | None = None, classes: Sequence[str] = ()
+        self,
+        labels: np.ndarray | None = None,
+        classes: Sequence[str] = (),
+        left_out: Sequence[LeftOut] = (),
     ) -> None:
-        self._count = count
         self.labels, self.classes = labels, classes
+        self.left_out = list(left_out)
         self._values: dict[str, np.ndarray | Sequence[bytes]] = {}
         self._kinds: dict[str, str] = {}
         self.columns: dict[str, Column] = {}
         self.joint: dict[str, JointKind] = {}
         self.faults: dict[int, str] = {}
-        self.left_out: list[LeftOut] = []
         self.noted: dict[str, object] = {}
         self._read = b""
 
@@ -245,8 +247,7 @@ def of_folder(store: FolderStore, keys: Sequence[str], chosen: Chosen) -> Beside
     ``a.json``, ``a.txt`` and ``a.cls`` become fields if every image has one, as in tar archives:
     the label is in ``a.cls``, or an entry of ``a.json``.
     """
-    beside = Beside(len(store), store.labels, store.classes)
-    beside.left_out = list(store.left_out)
+    beside = Beside(store.labels, store.classes, store.left_out)
     if chosen.masks is not None:
         add_masks(beside, keys, chosen.masks)
     taken = ["masks"]

@@ -37,7 +37,6 @@ class Estimate:
     """The estimate for one encoding.
 
     Attributes:
-        encode: its name.
         nbytes: total size of the records.
         pack_seconds: to read and encode everything on ``workers`` threads, without writing.
         load_images_per_s: decoded, cropped at random and resized by the engine, on as many threads.

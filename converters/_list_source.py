@@ -47,7 +47,7 @@ def list_source(path: str, chosen: Chosen | None = None) -> FolderSource:
     folder = os.path.dirname(os.path.abspath(path))
     places = [os.path.normpath(os.path.join(folder, file)) for file in files]
     store = FolderStore.from_samples([(place, 0) for place in places], [], root=folder)
-    beside = Beside(len(places))
+    beside = Beside()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             beside.read(block)

@@ -63,9 +63,7 @@ def part_of(source: object, part: str) -> object:
     )
 
 
-def _is_stores(
-    source: object,
-) -> TypeGuard[Store | Sequence[str | os.PathLike[str] | Store]]:
+def _is_stores(source: object) -> TypeGuard[Store | Sequence[str | os.PathLike[str] | Store]]:
     return isinstance(source, Store) or (
         isinstance(source, Sequence)
         and all(isinstance(part, (str, os.PathLike, Store)) for part in source)

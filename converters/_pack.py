@@ -246,10 +246,7 @@ def _how_to_resume(path: str, split: str | None) -> str:
     """What to do after a Ctrl-C that ended the writing of ``path``."""
     if is_url(path):
         return f"finished shards are in {path + '.partial'!r}: run the same again to resume"
-    for part in (
-        *_split.paths(path, split),
-        *_split.paths(Workplace(path).staged, split),
-    ):
+    for part in (*_split.paths(path, split), *_split.paths(Workplace(path).staged, split)):
         if os.path.isdir(f"{part}.partial"):
             return f"the work so far is in {part + '.partial'!r}: run the same again to resume"
     return "nothing is kept of the work so far: run the same again to start anew"
@@ -411,9 +408,9 @@ def _by_ray(
     )
     common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
     with connected(address) as ray:
-        done = _ray.RayTasks(ray, common, sharding.total or 0, progress).write(jobs, sharding)
-    noted = _ray.Noted.of_all([note for _, note in done])
-    return [part for part, _ in done], noted.skipped, noted.kept
+        tasks = _ray.RayTasks(ray, common, sharding.total or 0, progress)
+        parts, noted = tasks.write(jobs, sharding)
+    return parts, noted.skipped, noted.kept
 
 
 def _jobs(

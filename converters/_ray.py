@@ -25,7 +25,7 @@ import numpy as np
 
 from .._base import ray_cluster
 from .._base.progress_bar import Progress
-from ..errors import DecodeError, FastloadError, StoreError, UsageError
+from ..errors import FastloadError, StoreError, UsageError
 from ..hints import Compression, OnPackError
 from ..storage._local import is_url
 from ..storage._shards import Sharding, ShardStart
@@ -98,7 +98,8 @@ class RayTasks:
         self._told: dict[str, tuple[int, int]] = {}  # task -> its records and bytes
         self._done: dict[str, tuple[int, int]] = {}  # the same of finished tasks
 
-    def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> list[tuple[PackedPart, Noted]]:
+    def write(self, jobs: Sequence[PackJob], sharding: Sharding) -> tuple[list[PackedPart], Noted]:
+        """Write the stores of ``jobs``. Raises DecodeError if all of their samples are left out."""
         with contextlib.ExitStack() as stack:
             begun = []
             for job in jobs:
@@ -113,16 +114,17 @@ class RayTasks:
                 stack.callback(shards.close)
                 begun.append((shards, job, divided))
             made = [self._made(*one) for one in begun]
-            try:
-                self._check_records([one for _, one in made])
-            except DecodeError:
+            finished = [shard for _, of_store in made for shard in of_store]
+            noted = Noted.of(finished)
+            if noted.skipped and not any(shard.records for shard in finished):
                 for shards, _, _ in begun:
                     shards.close(keep=False)
-                raise
-            return [
-                self._committed(shards, job, resumed, pieces)
-                for (shards, job, _), (resumed, pieces) in zip(begun, made)
-            ]
+                raise no_images(noted.skipped)
+            parts = []
+            for (shards, job, _), (resumed, of_store) in zip(begun, made):
+                nbytes = sum(shard.nbytes for shard in of_store)
+                parts.append(PackedPart.of(job.path, shards.commit(of_store), nbytes, resumed))
+            return parts, noted
 
     def _made(
         self, shards: ShardSet | UrlShardSet, job: PackJob, sharding: Sharding
@@ -143,25 +145,6 @@ class RayTasks:
             old.records for old, new in zip(there, made) if old is not None and old == new
         )
         return resumed, made
-
-    def _check_records(self, made: Sequence[Sequence[FinishedShard]]) -> None:
-        """Raise DecodeError if all samples of all stores were left out."""
-        shards = [one for of_store in made for one in of_store]
-        failed = [one for shard in shards for one in Noted.from_json(shard.noted).skipped]
-        if failed and not any(shard.records for shard in shards):
-            raise no_images(failed)
-
-    def _committed(
-        self,
-        shards: ShardSet | UrlShardSet,
-        job: PackJob,
-        resumed: int,
-        made: Sequence[FinishedShard],
-    ) -> tuple[PackedPart, Noted]:
-        notes = [Noted.from_json(shard.noted) for shard in made]
-        nbytes = sum(shard.nbytes for shard in made)
-        part = PackedPart.of(job.path, shards.commit(made), nbytes, resumed)
-        return part, Noted.of_all(notes)
 
     def _run(
         self, job: PackJob, places: Sequence[ShardPlace], parts: Sequence[np.ndarray]
@@ -210,30 +193,24 @@ class RayTasks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Noted:
-    """What a task notes about its shard: ``skipped`` and ``kept`` of ``PackReport``."""
+    """What tasks note about their shards: ``skipped`` and ``kept`` of ``PackReport``."""
 
     skipped: list[Skipped]
     kept: collections.Counter[str]
 
     @classmethod
-    def of_all(cls, notes: Sequence[Noted]) -> Noted:
-        return cls(
-            skipped=[one for note in notes for one in note.skipped],
-            kept=sum((note.kept for note in notes), collections.Counter[str]()),
-        )
+    def of(cls, shards: Sequence[FinishedShard]) -> Noted:
+        noted = cls(skipped=[], kept=collections.Counter())
+        for shard in shards:
+            noted.skipped.extend(Skipped(**file) for file in shard.noted["skipped"])
+            noted.kept.update(shard.noted["kept"])
+        return noted
 
     def to_json(self) -> dict[str, Any]:
         return {
             "skipped": [dataclasses.asdict(file) for file in self.skipped],
             "kept": dict(self.kept.most_common()),
         }
-
-    @classmethod
-    def from_json(cls, noted: Mapping[str, Any]) -> Noted:
-        return cls(
-            skipped=[Skipped(**file) for file in noted["skipped"]],
-            kept=collections.Counter(noted["kept"]),
-        )
 
 
 # --- tasks: these run on any machine --------------------------------------------------------------

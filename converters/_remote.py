@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from ..errors import (
     type_next,
 )
 from ..storage import find_by_suffix, open_store
+from ..storage._durable import remove
 from ..storage._packable import LISTS, is_packable
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import is_manifest
@@ -150,6 +150,7 @@ def _files(
     """Where ``path`` would be in ``folder``, and its files. A list is fetched, to know them."""
     parent, name = os.path.split(path)
     local = os.path.join(folder, name)
+    infos: dict[str, Any] = {}
     if system.isdir(path):
         infos = dict(system.find(path, detail=True))
     elif system.isfile(path):
@@ -164,8 +165,6 @@ def _files(
             system.get_file(path, local)
             names = dict.fromkeys(listed_files(local, chosen))
             infos |= {f"{parent}/{file}": system.info(f"{parent}/{file}") for file in names}
-    else:
-        raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=path)
     if not infos:
         raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=path)
     files = []
@@ -312,8 +311,7 @@ def _pack_and_upload(
                 journal.flush()
     os.unlink(os.path.join(folder, _JOURNAL))  # first: it says that the store is not all there
     for name in os.listdir(folder):
-        done = os.path.join(folder, name)
-        shutil.rmtree(done) if os.path.isdir(done) else os.unlink(done)
+        remove(os.path.join(folder, name))
     return report
 
 

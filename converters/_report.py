@@ -15,13 +15,7 @@ from ..storage.table import Table
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A source file that was left out.
-
-    Attributes:
-        path: of the file.
-        reason: why.
-        record: number of the sample in the source.
-    """
+    """A source file that was left out; ``record`` is its number in the source."""
 
     path: str
     reason: str
@@ -39,9 +33,6 @@ class PackedPart:
     """One finished store.
 
     Attributes:
-        path: of the store.
-        records: in it.
-        classes: how many.
         labels: their type, such as "int64" or "float32 (40)"; None without labels.
         nbytes: total size of the records, without the store's own tables.
         resumed: how many of the records an earlier, interrupted run had written.

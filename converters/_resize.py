@@ -15,16 +15,15 @@ _MAX_SIDE = 65535
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """A target size.
+    """A target size in pixels.
 
     Attributes:
-        side: pixels.
         mode: "shorter": the shorter side becomes ``side``, as torchvision's ``Resize(side)`` does;
             smaller images are enlarged too. "longest": the longer side becomes ``side`` if it is
             longer; nothing is enlarged. "crop": as "shorter", then the square in the middle, as
             torchvision's ``CenterCrop(side)``. "exact": width and height become ``side`` and
             ``height``, whatever the shape of the image.
-        height: pixels, for "exact"; else 0.
+        height: for "exact"; else 0.
     """
 
     side: int

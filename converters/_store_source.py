@@ -16,7 +16,7 @@ from ..storage._column_store import ColumnStore
 from ..storage._crc import crc32c
 from ..storage._decoded import decoded
 from ..storage._fetched import fetched_ahead
-from ..storage._read import where_of
+from ..storage._read import read_each, where_of
 from ..storage.base import TURNED
 from ..storage.concat import ConcatStore
 from ..storage.folder import FolderStore
@@ -63,18 +63,10 @@ class StoreSource(PackSource):
         sizes = store.sizes(indices).tolist()
         expected = store.checksums(indices)
         damaged = self._damaged(indices) if expected is None else {}
-        try:
-            together = store.read(indices)
-        except DataError:
-            together = None  # read one by one, to find the damaged one
-        for at, index in enumerate(indices.tolist()):
-            if at in damaged:
-                yield damaged[at]
-                continue
-            try:
-                data = store.read(indices[at : at + 1])[0] if together is None else together[at]
-            except DataError as error:
-                yield error
+        for at, (index, read) in enumerate(zip(indices.tolist(), read_each(store, indices))):
+            data = damaged.get(at, read)
+            if isinstance(data, DataError):
+                yield data
                 continue
             crc = crc32c(data)
             if expected is not None and crc != int(expected[at]):
@@ -239,8 +231,7 @@ class FolderSource(PackSource):
         self, store: FolderStore, beside: Beside | None = None, keys: list[str] | None = None
     ) -> None:
         if beside is None:
-            beside = Beside(len(store), store.labels, store.classes)
-            beside.left_out = list(store.left_out)
+            beside = Beside(store.labels, store.classes, store.left_out)
         self.store, self.beside, self.files = store, beside, Files()
         self.path = store.path
         self.classes, self.left_out = beside.classes, beside.left_out

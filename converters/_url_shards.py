@@ -65,11 +65,8 @@ class UrlShardPlace(ShardPlace):
 
     system: fsspec.AbstractFileSystem
 
-    def found(self) -> FinishedShard | None:
-        about = _content(self.system, f"{self.finished}/{REPORT}")
-        if about is None:
-            return None
-        return FinishedShard(path=f"{self.finished}/{self.name}", **self.parsed(about))
+    def _report(self) -> bytes | None:
+        return _content(self.system, f"{self.finished}/{REPORT}")
 
     def discard(self) -> None:
         """First what says that it is finished."""
@@ -84,14 +81,14 @@ class UrlShardPlace(ShardPlace):
         metadata: Mapping[str, Any],
     ) -> FinishedShard:
         with scratch(self.store) as folder:
-            self.write_into(folder, write, classes=classes, metadata=metadata)
+            made = self.write_into(folder, write, classes=classes, metadata=metadata)
             path = os.path.join(folder, self.name)
             table = table_of(format_apart(self.store), path)
             write_sidecar(os.path.join(folder, _TABLE), table, [self.name])
             others = sorted(set(os.listdir(folder)) - {REPORT})
             for name in [*others, REPORT]:
                 _send(self.system, os.path.join(folder, name), f"{self.finished}/{name}")
-        return self.surely_found()
+        return made
 
 
 class UrlShardSet:

@@ -1,24 +1,19 @@
 """The folder beside a store in which another one is made that will replace it.
 
-A file in it says that fastload made it. A link is not followed, and a folder that somebody else
-made is not used. Files are deleted by their names; what somebody else put there stays.
+A link in its place is not followed. Files are deleted by their names, so what somebody else put
+there stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import stat
 from collections.abc import Iterable
 
 from ..errors import UsageError
 from ..storage import find_by_suffix
-from ..storage._durable import sync
+from ..storage._durable import remove
 from ..storage._sidecar import SUFFIX as SIDECAR
-
-_MARK = "made-by-fastload"
-_TEXT = b"fastload makes a store here, and deletes this folder when it is done.\n"
 
 
 class Workplace:
@@ -42,50 +37,20 @@ class Workplace:
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.folder)
-        if not self._mine():
+        if os.path.islink(self.folder) or not os.path.isdir(self.folder):
             raise UsageError(
                 f"expected a folder that fastload made at {self.folder!r}, found something else (a "
                 "link is not followed): move it"
             )
 
-    def _mine(self) -> bool:
-        """Whether it is a folder with the mark; an empty one gets it."""
-        if not stat.S_ISDIR(os.lstat(self.folder).st_mode):
-            return False
-        names, mark = os.listdir(self.folder), self.file(_MARK)
-        text = b""
-        if _MARK in names:
-            if not stat.S_ISREG(os.lstat(mark).st_mode):
-                return False
-            with open(mark, "rb") as file:
-                text = file.read(len(_TEXT) + 1)
-            if text == _TEXT:
-                return True
-        if set(names) - {_MARK} or not _TEXT.startswith(text):
-            return False
-        try:  # nothing else is there before the mark is
-            with open(mark, "wb") as file:
-                file.write(_TEXT)
-                file.flush()
-                os.fsync(file.fileno())
-            sync(self.folder)
-        except OSError:
-            self.end()
-            raise
-        return True
-
     def remove(self, names: Iterable[str]) -> None:
         """Delete these files and folders, if they are there."""
-        for path in map(self.file, names):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            elif os.path.lexists(path):
-                os.remove(path)
+        for name in names:
+            remove(self.file(name))
 
     def end(self) -> None:
-        """Delete the folder, unless something else than the mark is in it."""
-        if set(os.listdir(self.folder)) <= {_MARK}:
-            self.remove([_MARK])
+        """Delete the folder, unless something is in it."""
+        with contextlib.suppress(OSError):
             os.rmdir(self.folder)
 
 

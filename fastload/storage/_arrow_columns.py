@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -124,30 +125,20 @@ def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
     """The numbers of a column, (rows, *shape), in their dtype; None if it has other values."""
     import pyarrow as pa
 
+    shape = shape_of(column.type)
+    if shape is None:
+        return None
     parts = []
-    shape: tuple[int, ...] = ()
     for chunk in column.chunks:
-        shape = ()
-        if isinstance(chunk, pa.ExtensionArray):  # datasets.Array2D and similar
-            sides = tuple(getattr(chunk.type, "shape", ()))
-            if not sides or any(side is None for side in sides) or chunk.null_count:
-                return None
-            chunk, shape = chunk.storage, sides
-            for _ in sides:
-                chunk = chunk.flatten()
-        while pa.types.is_fixed_size_list(chunk.type):
-            if chunk.null_count:
-                return None
-            shape = (*shape, chunk.type.list_size)
-            chunk = chunk.flatten()
-        kind = chunk.type
-        numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if chunk.null_count or not (numeric or pa.types.is_boolean(kind)):
+        levels = [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk]
+        for _ in shape:
+            levels.append(levels[-1].flatten())
+        if any(level.null_count for level in levels):
             return None
-        numbers = chunk.to_numpy(zero_copy_only=False)
+        numbers = levels[-1].to_numpy(zero_copy_only=False)
         if numbers.dtype == np.uint64 and len(numbers) and numbers.max() > np.iinfo(np.int64).max:
             return None
-        if len(numbers) % max(1, int(np.prod(shape))):
+        if len(numbers) % math.prod(shape):
             return None
         parts.append(numbers.reshape(-1, *shape))
     if not parts or sum(map(len, parts)) != len(column):
@@ -225,7 +216,7 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def shape_of(kind: pa.DataType) -> tuple[int, ...] | None:
-    """The shape of a value of numbers; None if values are anything else."""
+    """The shape of a value of numbers, without a side of 0; None if values are anything else."""
     import pyarrow as pa
 
     shape: tuple[int, ...] = ()

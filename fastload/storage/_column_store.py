@@ -227,11 +227,8 @@ class ColumnStore(Store):
         values = self._numbers_at(name, indices)
         return values.astype(self._dtype(values.dtype), copy=False)
 
-    def column(self, name: str) -> np.ndarray:
-        field = self.fields.get(name)
-        if field is None or field.kind != "array":
-            return super().column(name)
-        return self._values_of(name, np.arange(len(self), dtype=np.int64))
+    def _column(self, field: Field) -> np.ndarray:
+        return self._values_of(field.name, np.arange(len(self), dtype=np.int64))
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
         """Values other than numbers as they are in a row."""
@@ -247,16 +244,13 @@ class ColumnStore(Store):
             for value, index in zip(self._given(name, indices), indices.tolist(), strict=True)
         ]
 
-    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        field = self.fields.get(name)
-        if field is None or field.kind == "array":
-            return super().values(name, indices)
+    def _values(self, field: Field, indices: np.ndarray) -> list[bytes]:
         if field.kind == "bytes":  # a missing image becomes an empty file
-            return [value or b"" for value in self._bytes(name, indices)]
-        values = self._given(name, indices)
+            return [value or b"" for value in self._bytes(field.name, indices)]
+        values = self._given(field.name, indices)
         if field.kind == "text":
             return [value.encode("utf-8") for value in values]
-        plain = functools.partial(_plain, name)
+        plain = functools.partial(_plain, field.name)
         return [json.dumps(value, default=plain).encode("utf-8") for value in values]
 
     def keys(self, indices: np.ndarray) -> list[str]:

@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -31,25 +31,15 @@ from ._fields import (
 )
 from .base import Batch
 
+if TYPE_CHECKING:
+    from .table import Table
+
 _CHUNK = struct.Struct("<4sIIQI")
 _MAGIC = b"FLJ2"
 
 
-class RecordColumns(Protocol):
-    """What a writer's ``Columns`` and a reader's ``Table`` share; None: there is no such column."""
-
-    @property
-    def labels(self) -> np.ndarray | None: ...
-    @property
-    def keys(self) -> Strings: ...
-    @property
-    def fields(self) -> Mapping[str, FieldColumn]: ...
-    @property
-    def sizes(self) -> np.ndarray | None: ...
-    @property
-    def kinds(self) -> np.ndarray | None: ...
-    @property
-    def crc32c(self) -> np.ndarray | None: ...
+RecordColumns: TypeAlias = "Columns | Table"
+"""A writer's columns or a reader's: each has labels, keys, fields, sizes, kinds and crc32c."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,10 +102,7 @@ class Schema:
 
     @classmethod
     def of(cls, labels: np.ndarray | None, fields: Mapping[str, FieldColumn]) -> Schema:
-        return cls(
-            type_of_labels(labels),
-            tuple(column.field for column in fields.values()),
-        )
+        return cls(type_of_labels(labels), tuple(column.field for column in fields.values()))
 
     def admit(self, other: Schema) -> None:
         """Raise UsageError unless records of ``other`` can follow records of this schema."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from collections.abc import Sequence
 
 _BUFFERS = 1024  # IOV_MAX of Linux: of one system call
@@ -48,3 +50,12 @@ def write_json(path: str, value: object) -> None:
         os.fsync(file.fileno())
     os.replace(new, path)
     sync(os.path.dirname(path))
+
+
+def remove(path: str) -> None:
+    """Delete what is at ``path``, if anything is: of a link the link, of a folder all of it."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)

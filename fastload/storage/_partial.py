@@ -20,13 +20,12 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import stat
 from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import StoreError, UsageError
 from ._columns import Columns, pack_chunk, unpack_chunks
-from ._durable import sync, write_json
+from ._durable import remove, sync, write_all, write_json
 
 _RENAMES = "renames.json"
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
@@ -85,17 +84,19 @@ class Partial:
             self.started_ns = os.stat(self.file("settings.json")).st_mtime_ns
             journal = os.path.join(self.folder, "journal")
             with open(journal, "ab"):
-                pass
-            with open(journal, "rb") as file:
-                try:
-                    self.chunks, self._ends = unpack_chunks(file.read())
-                except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-                    raise self._unusable(journal) from error  # although its checksums match
+                pass  # now there is one
             self._journal = undo.enter_context(open(journal, "r+b", buffering=0))
-            end = self._ends[-1] if self._ends else 0
-            self._journal.truncate(end)  # a chunk that a crash truncated; new ones follow it
-            self._journal.seek(end)
+            try:
+                self.chunks, self._ends = unpack_chunks(self._journal.read())
+            except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+                raise self._unusable(journal) from error  # although its checksums match
+            self._journal.truncate(self._end)  # of a chunk that a crash truncated
             undo.pop_all()  # everything is open
+
+    @property
+    def _end(self) -> int:
+        """Where the last chunk of the journal ends."""
+        return self._ends[-1] if self._ends else 0
 
     def _check_own(self) -> None:
         """Raise UsageError for a link, a folder with links, or one that somebody else made.
@@ -193,9 +194,7 @@ class Partial:
     def clear(self, keep: Collection[str] = ()) -> None:
         """Delete the data in the partial, except the names in ``keep``; some may be gone."""
         for name in {*os.listdir(self.folder)} - _OWN - {*keep}:
-            path = self.file(name)
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+            remove(self.file(name))
 
     def keep(self, records: int) -> None:
         """Truncate the journal to the first ``records`` records, which are those of the data."""
@@ -208,25 +207,19 @@ class Partial:
                 f"delete {self.folder!r} to start again",
                 path=self.folder,
             )
-        end = self._ends[-1] if self._ends else 0
-        self._journal.truncate(end)
-        self._journal.seek(end)
+        self._journal.truncate(self._end)
 
     def add(self, columns: Columns) -> None:
         """Append to the journal durably, or not at all if that fails or is interrupted."""
-        chunk = memoryview(pack_chunk(columns))
-        begin = self._ends[-1] if self._ends else 0
+        chunk = pack_chunk(columns)
         try:
-            written = 0
-            while written < len(chunk):
-                written += self._journal.write(chunk[written:])
+            write_all(self._journal.fileno(), [chunk], self._end)
             os.fsync(self._journal.fileno())
         except BaseException:  # Ctrl-C too: the caller may add these records again
-            self._journal.truncate(begin)
-            self._journal.seek(begin)
+            self._journal.truncate(self._end)
             raise
         self.chunks.append(columns)
-        self._ends.append(begin + len(chunk))
+        self._ends.append(self._end + len(chunk))
 
     def publish(self, renames: Sequence[tuple[str, str]], *, replace: bool = False) -> None:
         """Sync finished files of the partial and rename them in order: (name in it, path).

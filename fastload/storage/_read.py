@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -12,7 +13,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from ..errors import StoreError, StoreNotFoundError
+from ..errors import DataError, StoreError, StoreNotFoundError
 from .base import Spans, Store
 
 _FETCHED = 256  # records of a remote store that are fetched at a time
@@ -118,6 +119,18 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
             yield store.read(np.array([index], np.int64))[0][:limit]
         return
     yield from read_spans(store, indices, store.spans(indices), limit)
+
+
+def read_each(store: Store, indices: np.ndarray) -> Iterator[bytes | DataError]:
+    """The bytes of each of ``indices`` (int64, in range) in turn; an error for a damaged one."""
+    with contextlib.suppress(DataError):
+        yield from store.read(indices)
+        return
+    for at in range(len(indices)):  # one by one, to find the damaged one
+        try:
+            yield store.read(indices[at : at + 1])[0]
+        except DataError as error:
+            yield error
 
 
 def part_of(spans: Spans, which: slice | np.ndarray) -> Spans:

@@ -99,7 +99,9 @@ class RowGroups:
         self._threads = 0
         # Appended to without the lock, by finalizers, which may run while this thread has it.
         self._dropped: collections.deque[list[ColumnChunk] | RowGroupReader] = collections.deque()
-        self._nbytes = self._pinned = 0
+        self._pinned = 0
+        self.nbytes = 0
+        """Bytes in memory now, or about to be."""
         self.decoded = 0
         """Columns of row groups that were decoded so far."""
 
@@ -108,11 +110,6 @@ class RowGroups:
         if self._limit is None:
             self._limit = default_limit()
         return self._limit
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory now, or about to be."""
-        return self._nbytes
 
     def roomy(self) -> bool:
         """Whether what is pinned leaves room to evict something."""
@@ -146,7 +143,7 @@ class RowGroups:
                 self._evict(limit - nbytes)
                 chunk = self._chunks[name] = ColumnChunk(reader, key, nbytes)
                 chunk.gone = once
-                self._nbytes += nbytes
+                self.nbytes += nbytes
                 heapq.heappush(self._queue, (urgency, next(self._count), chunk))
                 if self._threads < THREADS:
                     self._start_thread()
@@ -212,11 +209,11 @@ class RowGroups:
     def _remove(self, chunk: ColumnChunk) -> None:
         if self._present(chunk):
             del self._chunks[id(chunk.reader), chunk.key]
-            self._nbytes -= chunk.nbytes
+            self.nbytes -= chunk.nbytes
 
     def _evict(self, room: int) -> None:
         """Evict until at most ``room`` bytes are left, or nothing can be evicted."""
-        while self._nbytes > room:
+        while self.nbytes > room:
             chunks = self._chunks.values()
             idle = [chunk for chunk in chunks if not chunk.pins and chunk.done.is_set()]
             if not idle:
@@ -254,7 +251,7 @@ class RowGroups:
             self.decoded += 1
             nbytes = 0 if chunk.decoded is None else chunk.decoded.nbytes
             more, chunk.nbytes = nbytes - chunk.nbytes, nbytes
-            self._nbytes += more if self._present(chunk) else 0
+            self.nbytes += more if self._present(chunk) else 0
             self._pinned += more if chunk.pins else 0
             if chunk.decoded is None or (chunk.gone and not chunk.pins):
                 self._remove(chunk)

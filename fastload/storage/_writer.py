@@ -82,12 +82,17 @@ class PartialWriter(Writer):
         parts = self._partial.chunks or self._columns
         return Schema.of(parts[0].labels, parts[0].fields) if parts else None
 
-    def _admit(self, batch: Batch) -> Columns:
-        """The columns of ``batch``, if its records may follow the existing ones."""
+    def extend(self, batch: Batch) -> None:
+        if not batch.keys:
+            return
         columns = of_batch(batch)
         schema = Schema.of(columns.labels, columns.fields)
         (self._schema or schema).admit(schema)
-        return columns
+        self._add(batch, columns)
+
+    @abc.abstractmethod
+    def _add(self, batch: Batch, columns: Columns) -> None:
+        """Write records, at least one, which may follow the existing ones."""
 
     def _failed(self, error: Exception) -> StoreError:
         kept = KEPT if self._resumes and len(self) else ""

@@ -13,7 +13,6 @@ import abc
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -154,13 +153,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """Files in a folder of images that are no records, for one reason.
-
-    Attributes:
-        reason: for a message.
-        files: how many.
-        example: path of the first.
-    """
+    """How many files of a folder of images are no records for one reason; ``example`` is one."""
 
     reason: str
     files: int
@@ -353,14 +346,14 @@ class Store(abc.ABC):
 
         Raises UsageError for no such field, or one of another kind.
         """
-        raise self._no_field(name, "array")
+        return self._column(self._field_of(name, array=True))
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
         """The field ``name``, of kind "bytes", "text" or "json", of ``indices``; not decoded.
 
         Raises UsageError for no such field, or one of kind "array"; StoreError for damaged values.
         """
-        raise self._no_field(name, "bytes, text or json")
+        return self._values(self._field_of(name, array=False), indices)
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
         """The field ``name`` of ``indices`` for a batch: an array (n, ...), or n decoded values.
@@ -373,12 +366,24 @@ class Store(abc.ABC):
             return rows
         return [field.decode(value) for value in self.values(name, indices)]
 
-    def _no_field(self, name: str, kind: str) -> UsageError:
-        there = ", ".join(f"{field.name} ({field.kind})" for field in self.fields.values())
-        return UsageError(
-            f"{self.path!r}: expected a field of kind {kind} named {name!r}, found "
-            f"{there or 'no fields'}"
-        )
+    def _field_of(self, name: str, *, array: bool) -> Field:
+        field = self.fields.get(name)
+        if field is None or (field.kind == "array") != array:
+            kind = "array" if array else "bytes, text or json"
+            there = ", ".join(f"{field.name} ({field.kind})" for field in self.fields.values())
+            raise UsageError(
+                f"{self.path!r}: expected a field of kind {kind} named {name!r}, found "
+                f"{there or 'no fields'}"
+            )
+        return field
+
+    def _column(self, field: Field) -> np.ndarray:
+        """``column`` of one of ``fields``, which is an "array"."""
+        raise NotImplementedError
+
+    def _values(self, field: Field, indices: np.ndarray) -> list[bytes]:
+        """``values`` of one of ``fields``, which is no "array"."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def keys(self, indices: np.ndarray) -> list[str]:
@@ -409,12 +414,7 @@ class Store(abc.ABC):
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -500,12 +500,7 @@ class Writer(abc.ABC):
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Commit on success; on an error keep the partial for a later resume."""
         try:
             if kind is None:

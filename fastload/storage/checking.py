@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DataError, StoreError, sample_error
 from ._crc import crc32c
-from ._read import where_of
+from ._read import read_each, where_of
 from .base import Store
 
 # Bytes read at a time: enough for the full speed of a disk, little memory.
@@ -72,16 +72,13 @@ def check_records(
     expected = store.checksums(indices)
     damaged: list[Damage] = []
     total = 0
-    try:
-        together = store.read(indices)
-    except DataError:
-        together = None  # read one by one, to find the damaged one
-    for at, index in enumerate(indices.tolist()):
+    for at, (index, data) in enumerate(zip(indices.tolist(), read_each(store, indices))):
         if ended():
             break
         reason = None
         try:
-            data = store.read(indices[at : at + 1])[0] if together is None else together[at]
+            if isinstance(data, DataError):
+                raise data
             total += len(data)
             if expected is not None and (crc := crc32c(data)) != int(expected[at]):
                 reason = f"expected CRC32C {int(expected[at]):08x}, found {crc:08x}"

@@ -251,21 +251,15 @@ class ConcatStore(Store):
             if all(other.get(name) == field for other in others)
         }
 
-    def column(self, name: str) -> np.ndarray:
-        field = self.fields.get(name)
-        if field is None or field.kind != "array":
-            return super().column(name)
-        if name not in self._joined:
-            column = np.concatenate([store.column(name) for store in self.stores])
+    def _column(self, field: Field) -> np.ndarray:
+        if field.name not in self._joined:
+            column = np.concatenate([store.column(field.name) for store in self.stores])
             column.flags.writeable = False
-            self._joined[name] = column
-        return self._joined[name]
+            self._joined[field.name] = column
+        return self._joined[field.name]
 
-    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        field = self.fields.get(name)
-        if field is None or field.kind == "array":
-            return super().values(name, indices)
-        return self._gather_values(indices, lambda store, local: store.values(name, local))
+    def _values(self, field: Field, indices: np.ndarray) -> list[bytes]:
+        return self._gather_values(indices, lambda store, local: store.values(field.name, local))
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
         field = self.fields[name]
@@ -300,9 +294,9 @@ class NumberedConcatStore(ConcatStore):
     def fields(self) -> Mapping[str, Field]:
         return {**super().fields, self._name: Field(self._name, "array", np.dtype("<i8"))}
 
-    def column(self, name: str) -> np.ndarray:
-        if name != self._name:
-            return super().column(name)
+    def _column(self, field: Field) -> np.ndarray:
+        if field.name != self._name:
+            return super()._column(field)
         return self._numbers(np.arange(len(self), dtype=np.int64))
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:

@@ -73,9 +73,6 @@ class FolderStore(Store):
     ImageFolder, which knows fewer suffixes (``IMAGE_SUFFIXES``). Without subfolders the images have
     no labels and are sorted by name.
 
-    Args:
-        root: the folder.
-
     Raises:
         StoreNotFoundError: no such folder, no images in it, or a class folder without images.
         UsageError: the folder is a split dataset, whose parts have their own class folders.

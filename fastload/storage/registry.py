@@ -105,7 +105,7 @@ class Format:
         apart: how several processes write the shards of a store; None: one process does.
 
     Raises:
-        UsageError: a name or a suffix that cannot be found again.
+        UsageError: a suffix that cannot be found again.
     """
 
     name: str
@@ -123,8 +123,6 @@ class Format:
     apart: Apart | None = None
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise UsageError("expected a name for the format, got ''")
         for suffix in self.suffixes:
             if not suffix.startswith(".") or suffix != suffix.lower() or len(suffix) < 2:
                 raise UsageError(

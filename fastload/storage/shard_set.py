@@ -30,9 +30,8 @@ from ._partial import Partial
 from ._shards import ShardStart
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
-from .base import RAW
 from .formats._array_shards import joined
-from .formats._array_writer import different_sizes
+from .formats._array_writer import check_one_size
 from .registry import Apart, Format, find_by_suffix, known_formats
 from .table import Table, TableStore
 
@@ -44,8 +43,6 @@ class FinishedShard:
     """A finished shard.
 
     Attributes:
-        path: of its store.
-        nbytes: of its records.
         begun_ns: when it was begun, in nanoseconds since 1970, by the clock of its file system.
         noted: what the process that made it says about it, JSON-able.
     """
@@ -100,25 +97,25 @@ class ShardPlace:
 
     def found(self) -> FinishedShard | None:
         """The shard, if it is finished."""
-        try:
-            with open(os.path.join(self.finished, REPORT), "rb") as file:
-                about = file.read()
-        except FileNotFoundError:
+        report = self._report()
+        if report is None:
             return None
-        return FinishedShard(path=os.path.join(self.finished, self.name), **self.parsed(about))
-
-    def parsed(self, report: bytes) -> dict[str, Any]:
-        """The attributes of ``FinishedShard`` in a report, without its path."""
         try:
-            about = json.loads(report)
-            FinishedShard(path="", **about)
+            return FinishedShard(path=os.path.join(self.finished, self.name), **json.loads(report))
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"the report of a finished shard is damaged ({error}): delete the folder "
                 f"{os.path.dirname(self.folder)!r} to start again",
                 path=os.path.join(self.finished, REPORT),
             ) from error
-        return dict(about)
+
+    def _report(self) -> bytes | None:
+        """What says that the shard is finished; None: nothing does."""
+        try:
+            with open(os.path.join(self.finished, REPORT), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
 
     def discard(self) -> None:
         shutil.rmtree(self.finished)
@@ -146,7 +143,7 @@ class ShardPlace:
                 path=work,
             ) from error
         try:
-            self.write_into(work, write, classes=classes, metadata=metadata)
+            made = self.write_into(work, write, classes=classes, metadata=metadata)
             sync(work)
             os.makedirs(self.folder, exist_ok=True)
             try:
@@ -157,7 +154,7 @@ class ShardPlace:
             sync(self.folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        return self.surely_found()
+        return made
 
     def write_into(
         self,
@@ -166,7 +163,7 @@ class ShardPlace:
         *,
         classes: Sequence[str],
         metadata: Mapping[str, Any],
-    ) -> None:
+    ) -> FinishedShard:
         """Write the shard, and what is said about it, into an empty folder of this machine."""
         begun_ns = os.stat(folder).st_mtime_ns
         path = os.path.join(folder, self.name)
@@ -175,23 +172,14 @@ class ShardPlace:
         )
         with writer:
             noted = write(writer)
-            about = {
+            about: dict[str, Any] = {
                 "records": len(writer),
                 "nbytes": writer.nbytes,
                 "begun_ns": begun_ns,
                 "noted": noted,
             }
         write_synced(os.path.join(folder, REPORT), json.dumps(about).encode())
-
-    def surely_found(self) -> FinishedShard:
-        """The shard, which was just made."""
-        made = self.found()
-        if made is None:
-            raise StoreError(
-                "the finished shard has disappeared: run the same command again",
-                path=self.finished,
-            )
-        return made
+        return FinishedShard(path=os.path.join(self.finished, self.name), **about)
 
 
 class ShardSet:
@@ -269,17 +257,6 @@ def whole_table(form: Format, path: str, tables: Sequence[Table]) -> Table:
     schemas = [Schema.of(table.labels, table.fields) for table in filled]
     for table, schema in zip(filled[1:], schemas[1:]):
         schemas[0].admit(schema)
-        _check_sizes(form, path, filled[0], table)
+        if form.pixels != "any":
+            check_one_size(path, filled[0], table)
     return joined(tables).checked()
-
-
-def _check_sizes(form: Format, path: str, first: Table, other: Table) -> None:
-    """Raise UsageError for pixels of several sizes in a format that has one size."""
-    tables = (first, other)
-    if form.pixels == "any" or any(
-        table.kinds is None or table.sizes is None or (table.kinds != RAW).any() for table in tables
-    ):
-        return
-    sizes = [table.sizes[0].tolist() for table in tables if table.sizes is not None]
-    if sizes[0] != sizes[1]:
-        raise UsageError(different_sizes(path, *sizes))

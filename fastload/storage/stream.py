@@ -108,9 +108,9 @@ def _pattern(path: str, files: Sequence[str]) -> str:
 class StreamWriter(PartialWriter):
     """Appends framed records to data files. See ``open_writer`` for the arguments.
 
-    A format implements what surrounds its records: ``frames``, and if needed ``header``,
-    ``trailer`` and ``extras``. An unfinished store of another ``version`` is not resumed.
-    ``shard``: write this shard of a larger store, apart from the others.
+    A format implements what surrounds its records: ``frames``, and if needed ``trailer`` and
+    ``extras``. An unfinished store of another ``version`` is not resumed. ``shard``: write this
+    shard of a larger store, apart from the others.
     """
 
     format: ClassVar[str]
@@ -142,10 +142,6 @@ class StreamWriter(PartialWriter):
 
     # --- what a format implements -----------------------------------------------------------------
 
-    def header(self) -> bytes:
-        """The first bytes of every data file; always equally long."""
-        return b""
-
     @abc.abstractmethod
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The bytes before and the bytes after each record; ``first`` is the index of the first."""
@@ -166,10 +162,7 @@ class StreamWriter(PartialWriter):
         """
         return {}
 
-    @staticmethod
-    def shard_name(path: str, number: int, count: int) -> str:
-        """File name of shard ``number`` of ``count`` of the store ``path``."""
-        return shard_name(path, number, count)
+    shard_name = staticmethod(shard_name)
 
     # --- what a format may ask --------------------------------------------------------------------
 
@@ -193,7 +186,7 @@ class StreamWriter(PartialWriter):
         return self._partial.file(f"data-{number:05d}")
 
     def _resume(self) -> None:
-        self._number, self._at = 0, len(self.header())  # where the next record may start
+        self._number, self._at = 0, 0  # where the next record may start
         if not self._partial.chunks:
             return
         columns = join(self._partial.chunks)
@@ -216,9 +209,6 @@ class StreamWriter(PartialWriter):
 
     def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
         """Compare every frame of a data file, whose first record has the index ``first``."""
-        header = self.header()
-        if os.pread(file, len(header), 0) != header:
-            raise self._damaged("a data file starts with other bytes", path, offset=0)
         assert columns.places is not None and columns.frames is not None  # as above
         places = zip(
             columns.places[:, 1:].tolist(), columns.nbytes.tolist(), columns.frames.tolist()
@@ -239,18 +229,14 @@ class StreamWriter(PartialWriter):
                 )  # fmt: skip
 
     def _descriptor(self, number: int) -> int:
-        """The data file ``number``, open, with its header."""
+        """The data file ``number``, open."""
         descriptor = self._open.get(number)
         if descriptor is None:
             descriptor = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._open[number] = descriptor
-            write_all(descriptor, [self.header()], 0)
         return descriptor
 
-    def extend(self, batch: Batch) -> None:
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
+    def _add(self, batch: Batch, columns: Columns) -> None:
         before, after = self.frames(self.next_index, batch)
         heads = np.fromiter(map(len, before), np.int64, len(before))
         lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
@@ -290,19 +276,14 @@ class StreamWriter(PartialWriter):
 
     def _assign(self, first: int, lengths: np.ndarray, begin: np.ndarray) -> np.ndarray:
         """The data file of each record (ascending); fills ``begin`` with the place in it."""
-        count, header = len(lengths), len(self.header())
         starts = np.cumsum(lengths) - lengths  # in the batch
         numbers = self._sharding.numbers(
-            first,
-            lengths,
-            number=self._number,
-            filled=self._at - header,
-            beside=header + len(self.trailer()),
+            first, lengths, number=self._number, filled=self._at, beside=len(self.trailer())
         )
-        edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), count]
+        edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), len(lengths)]
         for start, stop in itertools.pairwise(edges):
             if start < stop:
-                at = self._at if numbers[start] == self._number else header
+                at = self._at if numbers[start] == self._number else 0
                 begin[start:stop] = starts[start:stop] - starts[start] + at
         return numbers
 
@@ -335,7 +316,7 @@ class StreamWriter(PartialWriter):
                 name = self.shard_name(self.path, number, count) if self._set else name
                 mine = columns.places[:, 0]
                 start, stop = np.searchsorted(mine, [number, number + 1]).tolist()
-                end = int(columns.places[stop - 1, 3]) if stop > start else len(self.header())
+                end = int(columns.places[stop - 1, 3]) if stop > start else 0
                 self._finish_data(number, end)
                 names.append(name)
                 paths.append(self._data(number))

@@ -49,16 +49,14 @@ class Table:
     """Files and the columns of the n records in them.
 
     Attributes:
-        format: name of the store's format.
-        files: data files, absolute.
+        files: absolute.
         file: int32 (n,), index into ``files``.
         offset, nbytes: int64 (n,), where the record's bytes lie in its file.
-        keys: the keys in UTF-8.
+        keys: in UTF-8.
         labels: int64, float32 or float64, (n,) or (n, k); None without labels.
         sizes: int32 (n, 2), width and height, (0, 0) if unknown; None: all unknown.
         kinds: uint8 (n,); None: all ENCODED.
         crc32c: uint32 (n,); None without checksums.
-        fields: name -> column.
         classes, metadata, sample_fields: as in ``Store``.
         fingerprints: of ``files``; None: computed when the table is checked.
         watch: of the file that columns are views of, checked before they are used; or None.
@@ -199,14 +197,8 @@ class TableStore(Store):
     have none, or labels are no numbers, they are a field. Samples are then dicts with that field
     (``sample_fields``), as the rows of a table are: images alone would lose them without a word.
 
-    Args:
-        path: of the store; need not name a file, if it stands for several.
-        read: path -> its table; called again when the store is used after ``close``, in another
-            process or after pickling, so it must be picklable.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: damaged, or not of this format.
+    ``read``: path -> its table; called again when the store is used after ``close``, in another
+    process or after pickling, so it must be picklable.
     """
 
     mapped = True
@@ -319,21 +311,21 @@ class TableStore(Store):
     def fields(self) -> Mapping[str, Field]:
         return {name: column.field for name, column in self.table.fields.items()}
 
-    def column(self, name: str) -> np.ndarray:
-        table = self.table
-        field = table.fields.get(name)
-        if field is None or isinstance(field.values, Strings):
-            return super().column(name)
-        table.sums.check(f"/{name}", field.values)
-        return _read_only(field.values)
+    def _column(self, field: Field) -> np.ndarray:
+        values = self._checked_values(field)
+        assert isinstance(values, np.ndarray)
+        return _read_only(values)
 
-    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
+    def _values(self, field: Field, indices: np.ndarray) -> list[bytes]:
+        values = self._checked_values(field)
+        assert isinstance(values, Strings)
+        return values.take(indices, self.path)
+
+    def _checked_values(self, field: Field) -> np.ndarray | Strings:
         table = self.table
-        field = table.fields.get(name)
-        if field is None or not isinstance(field.values, Strings):
-            return super().values(name, indices)
-        table.sums.check(f"/{name}", field.values)
-        return field.values.take(indices, self.path)
+        values = table.fields[field.name].values
+        table.sums.check(f"/{field.name}", values)
+        return values
 
     def close(self) -> None:
         """Release the table; it is read again when the store is used again."""

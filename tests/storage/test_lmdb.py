@@ -156,6 +156,26 @@ def test_journal_ahead_of_the_data_is_cut_back(path: Path) -> None:
     assert data_of(path) == [record.data for record in given]
 
 
+def test_records_whose_transaction_failed_are_added_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full: the same writer goes on once there is room."""
+    given = records(30)
+    writer = open_writer(path, classes=CLASSES)
+    writer.append(given[:10])
+
+    def fails(self: LmdbWriter, action: object) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbWriter, "_write", fails)
+        with pytest.raises(StoreError, match="full"):
+            writer.sync()
+    writer.append(given[10:])
+    writer.commit()
+    assert data_of(path) == [record.data for record in given]
+
+
 def test_killed_while_committing_is_committed_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,5 @@
 """What formats over ``StreamWriter`` and ``TableStore`` get for nothing, shown on one made here: a
-file begins with FILE, a record has its number and length before and > behind it, END is the end."""
+record has its number and length before and > behind it, END is the end of a file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,6 @@ from storage.formats import CLASSES, picture, records
 class ToyWriter(StreamWriter):
     format = "toy"
 
-    def header(self) -> bytes:
-        return b"FILE"
-
     def trailer(self) -> bytes:
         return b"END"
 
@@ -57,7 +54,7 @@ def read_toy(path: str) -> Table:
 def scan_toy(files: Sequence[str]) -> Table:
     found = []
     for number, name in enumerate(files):
-        data, at = Path(name).read_bytes(), 4
+        data, at = Path(name).read_bytes(), 0
         while data[at:] != b"END":
             nbytes = struct.unpack_from("<I", data, at + 4)[0]
             found.append((number, at + 8, nbytes))
@@ -101,8 +98,8 @@ def test_one_file_holds_framed_records_and_has_its_sidecar_beside_it(path: Path)
         path.name + ".idx",
     ]
     frames = [struct.pack("<II", i, len(r.data)) + r.data + b">" for i, r in enumerate(given)]
-    assert path.read_bytes() == b"FILE" + b"".join(frames) + b"END"
-    starts = [4 + sum(map(len, frames[:i])) for i in range(20)]
+    assert path.read_bytes() == b"".join(frames) + b"END"
+    starts = [sum(map(len, frames[:i])) for i in range(20)]
     assert Path(f"{path}.idx").read_text() == " ".join(map(str, starts))
     store = open_toy(path)
     assert data_of(store) == [record.data for record in given]
@@ -122,7 +119,7 @@ def test_shards_are_whole_files_and_the_manifest_makes_the_set(
     total = len(names)
     assert names == [f"ein Name-{i:05d}-of-{total:05d}.toy" for i in range(total)]
     contents = [(path.parent / name).read_bytes() for name in names]
-    assert all(data[:4] == b"FILE" and data[-3:] == b"END" for data in contents)
+    assert all(data[-3:] == b"END" for data in contents)
     if "shards" in options:
         assert total == 4
         held = np.bincount(open_toy(path).spans(np.arange(count)).file, minlength=4)

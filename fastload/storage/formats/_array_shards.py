@@ -22,10 +22,10 @@ from .._shards import Sharding, ShardStart, data_files, shard_name
 from .._sidecar import is_manifest, read_sidecar, sidecar_of, write_sidecar
 from .._sums import Sums
 from .._writer import PartialWriter, WriterOptions
-from ..base import RAW, Batch, Writer
+from ..base import Batch, Writer
 from ..registry import Apart
 from ..table import Table, TableStore
-from ._array_writer import ArrayWriter, different_sizes
+from ._array_writer import ArrayWriter, check_one_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,11 +105,8 @@ class ShardedWriter(PartialWriter):
     def _inner(self, number: int) -> str:
         return f"shard-{number:05d}{self._suffix}"
 
-    def extend(self, batch: Batch) -> None:
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
-        self._one_size(columns)
+    def _add(self, batch: Batch, columns: Columns) -> None:
+        check_one_size(self.path, (self._partial.chunks or self._columns or [columns])[0], columns)
         numbers = self._sharding.numbers(
             len(self), columns.nbytes, number=self._number, filled=self._filled
         )
@@ -125,14 +122,6 @@ class ShardedWriter(PartialWriter):
             added = dataclasses.replace(columns.part(start, stop), places=places)
             self._columns.append(added)
             self._filled += int(added.nbytes.sum())
-
-    def _one_size(self, columns: Columns) -> None:
-        """Raise UsageError unless raw pixels have one size in all shards, as in one file."""
-        first = (self._partial.chunks or self._columns or [columns])[0]
-        other = np.flatnonzero((columns.sizes != first.sizes[0]).any(axis=1))
-        if len(other) and bool((first.kinds == RAW).all() and (columns.kinds == RAW).all()):
-            sizes = first.sizes[0].tolist(), columns.sizes[int(other[0])].tolist()
-            raise UsageError(different_sizes(self.path, *sizes))
 
     def _begin_shard(self, number: int) -> None:
         self._number, self._filled = number, 0
@@ -165,12 +154,7 @@ class ShardedWriter(PartialWriter):
             paths = [self._partial.file(self._inner(number)) for number in range(count)]
             # Opened as a reader would, before the set gets its name.
             table = joined([self._made.read(path).checked() for path in paths]).checked()
-            if len(table) != len(self):
-                raise StoreError(
-                    f"expected {len(self)} records in the shards, found {len(table)}: delete the "
-                    f"folder {self._partial.folder!r} to start again",
-                    path=self._partial.folder,
-                )
+            assert len(table) == len(self)  # ``_resume`` has compared those of an earlier run
             names = [shard_name(self.path, number, count) for number in range(count)]
             write_sidecar(self._partial.file("sidecar"), table, names)
             folder = os.path.dirname(self.path)

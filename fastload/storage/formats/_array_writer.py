@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...errors import StoreError, UsageError
-from .._columns import Columns, join
+from ...errors import UsageError
+from .._columns import Columns, RecordColumns, join
 from .._sums import sums_of
 from .._writer import PartialWriter, WriterOptions
 from ..base import RAW, Batch
@@ -48,10 +48,7 @@ class ArrayWriter(PartialWriter):
     def _resume(self) -> None:
         self._partial.clear()  # what an interrupted run left
 
-    def extend(self, batch: Batch) -> None:
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
+    def _add(self, batch: Batch, columns: Columns) -> None:
         for name in columns.fields:
             _check_name(name)
         raw = bool((batch.kinds == RAW).all())
@@ -107,7 +104,8 @@ class ArrayWriter(PartialWriter):
         self._sums = sums_of(columns, self._classes)
         with self._writing():
             name = self._close(columns)
-            self._check(self._partial.file(name), len(columns))
+            finished = TableStore(self._partial.file(name), self.read)  # opened as a reader would
+            assert len(finished) == len(columns)
             self._partial.publish([(name, self.path)])
         self._closed = True
 
@@ -132,11 +130,16 @@ class ArrayWriter(PartialWriter):
     def _close(self, columns: Columns) -> str:
         """Write ``columns``, sync, and return the name that the store has in the partial."""
 
-    def _check(self, path: str, count: int) -> None:
-        """Open the finished store once, as a reader would."""
-        records = len(TableStore(path, self.read))
-        if records != count:
-            raise StoreError(f"expected {count} records, found {records}", path=path)
+
+def check_one_size(path: str, first: RecordColumns, other: RecordColumns) -> None:
+    """Raise UsageError for raw pixels of several sizes, which the store ``path`` cannot hold."""
+    for part in (first, other):
+        if part.sizes is None or part.kinds is None or (part.kinds != RAW).any():
+            return
+    assert first.sizes is not None and other.sizes is not None  # as looked at above
+    differing = np.flatnonzero((other.sizes != first.sizes[0]).any(axis=1))
+    if len(differing):
+        raise UsageError(different_sizes(path, first.sizes[0], other.sizes[differing[0]]))
 
 
 def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> str:

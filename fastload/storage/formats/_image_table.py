@@ -49,7 +49,6 @@ class Axes:
     """What the axes of an array of images are.
 
     Attributes:
-        count, height, width: of the images.
         channels: 1 or 3.
         first: channels come before height and width.
         flat: there is no axis of channels.

@@ -57,7 +57,6 @@ def _first_ranges(nbytes: int) -> list[tuple[int, int]]:
 class Tree:
     """One B+tree: the main one, or a named sub-database."""
 
-    flags: int
     depth: int
     entries: int
     root: int
@@ -137,12 +136,12 @@ class Pages:
         return page_size, transaction, self._tree(trees + _TREE.size), last
 
     def _tree(self, offset: int) -> Tree:
-        _, flags, depth, _, _, _, entries, root = _TREE.unpack_from(self._map, offset)
+        _, _, depth, _, _, _, entries, root = _TREE.unpack_from(self._map, offset)
         if depth > _MAX_DEPTH:
             raise self._bad(
                 f"expected a tree at most {_MAX_DEPTH} levels deep, found {depth}", offset
             )
-        return Tree(flags, depth, entries, root)
+        return Tree(depth, entries, root)
 
     def subtree(self, name: bytes) -> Tree | None:
         """The named sub-database, or None."""
@@ -168,7 +167,7 @@ class Pages:
         """Position and flags of the leaf node with ``key``."""
         page = tree.root
         for level in range(tree.depth):
-            nodes, _ = self._nodes(np.array([page], np.uint64), leaf=level == tree.depth - 1)
+            nodes = self._nodes(np.array([page], np.uint64), leaf=level == tree.depth - 1)
             if not len(nodes) and level < tree.depth - 1:
                 raise self._bad(f"expected entries on the branch page {page}, found none")
             lo, hi, flags, _ = self._fields(nodes)
@@ -202,7 +201,7 @@ class Pages:
         pages = np.array([tree.root], np.uint64)
         for level in range(tree.depth):
             last = level == tree.depth - 1
-            nodes, _ = self._nodes(pages, leaf=last)
+            nodes = self._nodes(pages, leaf=last)
             fields = self._fields(nodes)
             if last:
                 break
@@ -214,8 +213,8 @@ class Pages:
             raise self._bad(f"expected {tree.entries} entries in the tree, found {len(nodes)}")
         return self._values(nodes, fields)
 
-    def _nodes(self, pages: np.ndarray, *, leaf: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of all nodes on ``pages`` (uint64), and how many each page holds."""
+    def _nodes(self, pages: np.ndarray, *, leaf: bool) -> np.ndarray:
+        """Positions of all nodes on ``pages`` (uint64)."""
         if len(pages) and int(pages.max()) >= self.count:
             raise self._bad(f"page {int(pages.max())} lies outside the file of {self.count} pages")
         start = pages.astype(np.int64) * self.page_size
@@ -242,7 +241,8 @@ class Pages:
             or (pointer & 1).any()
         ):
             raise self._bad("an entry lies outside its page")
-        return base + pointer, count
+        positions: np.ndarray = base + pointer
+        return positions
 
     def _fields(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """lo, hi, flags and key size of each node; the key is inside the page."""

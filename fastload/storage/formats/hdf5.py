@@ -209,8 +209,7 @@ def _place(dataset: h5py.Dataset, path: str) -> tuple[int, str | None]:
     properties = dataset.id.get_create_plist()
     if dataset.is_virtual or dataset.external:
         raise StoreError(
-            f"the data of {name!r} lie in other files: copy them into one (h5repack)",
-            path=path,
+            f"the data of {name!r} lie in other files: copy them into one (h5repack)", path=path
         )
     nbytes = dataset.size * dataset.dtype.itemsize
     if not nbytes:
@@ -479,10 +478,7 @@ class Hdf5Writer(ArrayWriter):
 
 @_as_os_errors()
 def _create(
-    path: str,
-    name: str,
-    shape: tuple[int, ...],
-    arrays: Mapping[str, np.ndarray],
+    path: str, name: str, shape: tuple[int, ...], arrays: Mapping[str, np.ndarray]
 ) -> int | None:
     """Create a file whose first dataset, ``name``, has bytes that are not written; its offset."""
     h5py = _library()

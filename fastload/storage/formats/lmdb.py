@@ -7,6 +7,7 @@ damaged file raises an error instead of ending the process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -60,8 +61,9 @@ _T = TypeVar("_T")
 def read_lmdb(path: str) -> Table:
     """The table of an LMDB file, or a folder with ``data.mdb``, of fastload or another program."""
     pages = _pages(_data_file(path))
-    if pages.subtree(RECORDS) is not None and pages.subtree(COLUMNS) is not None:
-        return read_layout(pages)
+    trees = _own_trees(pages)
+    if trees is not None:
+        return read_layout(pages, *trees)
     from ._lmdb_foreign import read_foreign  # as much again to import as all of our own layout
 
     return read_foreign(pages)
@@ -76,14 +78,12 @@ def _open_ranged(path: str, need: Need) -> TableStore:
 
     def read(path: str) -> Table:
         pages = _pages(file, lambda ranges: need([(file, *place) for place in ranges]))
-        if pages.subtree(RECORDS) is None or pages.subtree(COLUMNS) is None:
-            need([(file, 0, -1)])
-            return read_lmdb(path)
-        try:
-            return read_layout(pages, rebuild=False)
-        except StoreError:  # perhaps only its table of offsets does not fit
-            need([(file, 0, -1)])
-            return read_lmdb(path)
+        trees = _own_trees(pages)
+        if trees is not None:
+            with contextlib.suppress(StoreError):  # perhaps only its table of offsets does not fit
+                return read_layout(pages, *trees, rebuild=False)
+        need([(file, 0, -1)])
+        return read_lmdb(path)
 
     return TableStore(path, read)
 
@@ -101,21 +101,20 @@ def _pages(path: str, need: Fetch | None = None) -> Pages:
         ) from None
 
 
-def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
+def _own_trees(pages: Pages) -> tuple[Tree, Tree] | None:
+    """The records and the columns of a store that fastload wrote; None: it is another program's."""
+    records, columns = pages.subtree(RECORDS), pages.subtree(COLUMNS)
+    return None if records is None or columns is None else (records, columns)
+
+
+def read_layout(pages: Pages, records: Tree, columns: Tree, *, rebuild: bool = True) -> Table:
     """The table of a store that fastload wrote. Reads no column except the small JSON ones.
 
     If the table of offsets does not fit the file, it is computed anew, with a warning; without
     ``rebuild`` it is a StoreError.
     """
-    path, records, tree = pages.path, pages.subtree(RECORDS), pages.subtree(COLUMNS)
-    if records is None or tree is None:
-        raise StoreError(
-            "expected an LMDB store that fastload wrote (sub-databases 'records' and 'columns'), "
-            "found another layout",
-            path=path,
-        )
-    count = records.entries
-    values = _ColumnValues(pages, tree)
+    path, count = pages.path, records.entries
+    values = _ColumnValues(pages, columns)
     reader = ColumnReader(path, count, values.get, prefix="/")
     format_ = values.json("format", dict)
     described = {
@@ -299,11 +298,8 @@ class LmdbWriter(PartialWriter):
                     path=pages.path,
                 )
 
-    def extend(self, batch: Batch) -> None:
-        """Add records; every 64 MB or 20,000 records they are made durable."""
-        if not batch.keys:
-            return
-        columns = self._admit(batch)
+    def _add(self, batch: Batch, columns: _columns.Columns) -> None:
+        """Every 64 MB or 20,000 records they are made durable."""
         largest = max(map(len, batch.data))
         if largest > _MAX_VALUE:
             raise UsageError(f"expected records of at most {_MAX_VALUE} bytes, found {largest}")
@@ -323,6 +319,7 @@ class LmdbWriter(PartialWriter):
             for i, data in enumerate(data for batch in self._pending for data in batch.data)
         ]
         with self._writing():
+            self._partial.keep(first)  # without what a transaction that failed was to add
             self._partial.add(_columns.join(self._columns))
         self._make_room(self._pending_nbytes, len(items))
         self._write(lambda transaction: self._append(transaction, self._records, items))
@@ -373,8 +370,9 @@ class LmdbWriter(PartialWriter):
         data = self._partial.file("data.mdb")
         pages = Pages(data)
         tree = pages.subtree(RECORDS)
-        values = pages.walk(tree) if tree is not None else None
-        if tree is None or values is None or not np.array_equal(values.nbytes, columns.nbytes):
+        assert tree is not None, "``_resume`` has made it"
+        values = pages.walk(tree)
+        if not np.array_equal(values.nbytes, columns.nbytes):
             raise StoreError(
                 f"the records differ from their journal: delete {self._partial.folder!r} and "
                 "start again",
@@ -416,7 +414,10 @@ class LmdbWriter(PartialWriter):
         self._write(write)
         self._env.close()
         with self._writing():
-            read_layout(Pages(data), rebuild=False).checked()  # opened once before it gets its name
+            finished = Pages(data)  # opened once before it gets its name
+            trees = _own_trees(finished)
+            assert trees is not None, "they were just written"
+            read_layout(finished, *trees, rebuild=False).checked()
             self._partial.publish([("data.mdb", self.path)])
             self._closed = True
 

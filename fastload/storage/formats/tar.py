@@ -43,7 +43,7 @@ from .._mapped import Mapped, MappedFiles
 from .._read import part_of, read_places
 from .._signatures import image_format
 from ..base import DCT, ENCODED, RAW, Batch, Spans
-from ..folder import SPLITS
+from ..folder import IMAGE_SUFFIXES, SPLITS
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
@@ -148,19 +148,7 @@ def _pax_line(key: bytes, value: bytes) -> bytes:
 
 NAME = "tar"
 KINDS = {b"rgb": RAW, b"dct": DCT}  # extensions of records that only fastload reads
-_IMAGES = (
-    b"jpg",
-    b"jpeg",
-    b"png",
-    b"webp",
-    b"bmp",
-    b"gif",
-    b"tif",
-    b"tiff",
-    b"ppm",
-    b"pgm",
-    *KINDS,
-)
+_IMAGES = {*(suffix[1:].encode() for suffix in IMAGE_SUFFIXES), b"gif", *KINDS}  # extensions
 _LABEL, _JSON = b"cls", b"json"
 _MAX_DIGITS = 20  # of a label
 

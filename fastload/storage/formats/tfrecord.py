@@ -41,17 +41,15 @@ from ._protobuf import to_varint
 from ._tfrecord_frames import HEAD, TAIL, frames, head, masked
 
 NAME = "tfrecord"
-OWN_FORMATS = {
-    RAW: b"fastload-raw",
-    DCT: b"fastload-dct",
-}  # image/format of records that only fastload reads
+# image/format of records that only fastload reads
+OWN_FORMATS = {RAW: b"fastload-raw", DCT: b"fastload-dct"}
 
 _IMAGES = (b"image/encoded", b"image", b"image_raw", b"jpeg", b"jpg")
 _LABELS = (b"image/class/label", b"label")
 _KEYS = (b"image/filename", b"filename", b"file_name")
 _TEXT, _CODEC = b"image/class/text", b"image/format"
 _HEIGHT, _WIDTH = b"image/height", b"image/width"
-_KNOWN = {_TEXT, _CODEC, _HEIGHT, _WIDTH, b"image/colorspace", b"image/channels"}
+_KNOWN = {_CODEC, _HEIGHT, _WIDTH, b"image/colorspace", b"image/channels"}
 
 _SAMPLED = 100  # examples from which the names of features are taken
 _MAX_FEATURES = 200
@@ -144,7 +142,7 @@ class _Scan:
         counts = [len(file) for file in parts]
         self._file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
         self._first = np.cumsum(counts) - counts  # number of each file's first record
-        self._used = set(_KNOWN)
+        self._used = set(_KNOWN)  # what becomes no field
 
     def table(self) -> Table:
         offset, nbytes = self._images()
@@ -152,8 +150,6 @@ class _Scan:
         kinds = self._kinds()
         keys = self._keys()
         classes = self._classes(labels)
-        if not classes:
-            self._used.discard(_TEXT)
         fields, left_out = self._fields()
         shown = None
         if labels is None:  # see Note [Labels that are none]
@@ -176,16 +172,9 @@ class _Scan:
             metadata={"features left out": left_out} if left_out else {},
         )
 
-    def _column(self, name: bytes) -> int | None:
-        return self._names.index(name) if name in self._names else None
-
-    def _chosen(self, names: Sequence[bytes]) -> int | None:
-        """The column of the first of ``names`` that exists, which is marked as used."""
-        for name in names:
-            if name in self._names:
-                self._used.add(name)
-                return self._names.index(name)
-        return None
+    def _column(self, *names: bytes) -> int | None:
+        """The column of the first of ``names`` that exists."""
+        return next((self._names.index(name) for name in names if name in self._names), None)
 
     def _error(self, row: int, message: str) -> StoreError:
         file = self._parts[int(self._file[row])]
@@ -193,7 +182,7 @@ class _Scan:
         return StoreError(message, path=file.path, record=row, offset=int(file.begin[inside]))
 
     def _images(self) -> tuple[np.ndarray, np.ndarray]:
-        column = self._chosen(_IMAGES)
+        column = self._column(*_IMAGES)
         if column is None:
             if not len(self._file):
                 return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -204,6 +193,7 @@ class _Scan:
             row = int(np.flatnonzero(~single)[0])
             name = self._names[column].decode()
             raise self._error(row, f"expected one value in the feature {name}, found none or more")
+        self._used.add(self._names[column])
         return self._found.offset[:, column].copy(), self._found.nbytes[:, column].copy()
 
     def _single(self, column: int, kind: int) -> np.ndarray:
@@ -253,13 +243,14 @@ class _Scan:
         return [list(map(float if kind == _example.FLOAT else int, row)) for row in rows]
 
     def _labels(self) -> np.ndarray | None:
-        column = self._chosen(_LABELS)
+        column = self._column(*_LABELS)
         numbers = None if column is None else self._numbers(column)
-        if isinstance(numbers, np.ndarray) and bool((self._found.count[:, column] > 0).all()):
-            return label_column(numbers)
-        if column is not None:  # text, of different lengths, or not in every record: a field
-            self._used.discard(self._names[column])
-        return None
+        if column is None or not isinstance(numbers, np.ndarray):
+            return None  # text, or of different lengths: a field
+        if not bool((self._found.count[:, column] > 0).all()):
+            return None  # not in every record
+        self._used.add(self._names[column])
+        return label_column(numbers)
 
     def _is_there(self, name: bytes) -> bool:
         """Whether a record has a value of this feature."""
@@ -286,13 +277,12 @@ class _Scan:
         return sizes
 
     def _keys(self) -> Blobs:
-        column = self._chosen(_KEYS)
+        column = self._column(*_KEYS)
         if column is not None and bool(self._single(column, _example.BYTES).all()):
             keys = self._bytes(column, np.arange(len(self._file)))
             if len(set(keys)) == len(keys):
+                self._used.add(self._names[column])
                 return Blobs.of(keys)
-        if column is not None:
-            self._used.discard(self._names[column])
         return numbered_keys(len(self._file))
 
     def _classes(self, labels: np.ndarray | None) -> list[str]:
@@ -307,6 +297,7 @@ class _Scan:
         classes = [""] * (int(distinct[-1]) + 1)
         for label, text in zip(distinct.tolist(), self._bytes(column, rows)):
             classes[label] = text.decode("utf-8", "replace")
+        self._used.add(_TEXT)
         return classes
 
     def _fields(self) -> tuple[dict[str, FieldColumn], list[str]]:
@@ -323,7 +314,8 @@ class _Scan:
             elif isinstance(numbers, np.ndarray):
                 fields[name] = field_column(name, numbers)
             elif numbers is not None:
-                fields[name] = field_column(name, [_json(row) for row in numbers], "json")
+                rows = [json.dumps(row).encode() for row in numbers]
+                fields[name] = field_column(name, rows, "json")
             elif (single := self._single(column, _example.BYTES)).any() and bool(
                 (single | (self._found.count[:, column] == 0)).all()
             ):
@@ -341,10 +333,6 @@ class _Scan:
 def _field_name(feature: bytes) -> str:
     name = feature.decode("utf-8", "replace").removeprefix("image/").replace("/", ".")
     return f"feature.{name}" if name in RESERVED else name
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value).encode()
 
 
 def read_tfrecord(path: str) -> Table:

@@ -25,13 +25,13 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import struct
 import threading
 from collections.abc import Iterator
 
 from ...errors import StoreError, UsageError
+from .._durable import remove
 
 FIRST_SLOT, LAST_SLOT = 2, 255
 _MUTEX, _ALIVE = 0, 64
@@ -62,16 +62,6 @@ def punch(descriptor: int, offset: int, nbytes: int) -> None:
     if done:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def remove(path: str) -> None:
-    """Delete what is at ``path``: a file, a folder, a link rather than what it leads to."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except (IsADirectoryError, PermissionError):
-        shutil.rmtree(path)
 
 
 def own_folder(path: str) -> None:
@@ -107,13 +97,11 @@ class Area(abc.ABC):
         limit: bytes that the objects may take together.
         soft: what is in use may exceed the limit.
         slot: the number of this process.
-        miscounted: ``used`` was lost, and has to be counted anew.
     """
 
     limit: int
     soft: bool
     slot: int
-    miscounted = False
 
     def __init__(self) -> None:
         self._thread_lock = threading.RLock()
@@ -162,19 +150,28 @@ class Area(abc.ABC):
         """Change ``used``. In the mutex."""
 
     @abc.abstractmethod
-    def create(self, name: str, file: str, nbytes: int) -> int:
-        """A descriptor of the file ``file`` of the object ``name``; made if it is not there.
-
-        A new file is empty; ``nbytes`` is a hint.
-        """
+    def create(self, name: str, file: str) -> int:
+        """A descriptor of the file ``file`` of the object ``name``; an empty one if it is new."""
 
     @abc.abstractmethod
     def path(self, name: str, file: str, descriptor: int) -> str:
         """How other processes of the machine open it."""
 
+    def names(self) -> list[str]:
+        """All objects that other processes may have open, too, and what has the name of one."""
+        return []
+
     def has(self, name: str) -> bool:
         """Whether there is anything of an object."""
         return False
+
+    def alive(self, slot: int) -> bool:
+        """Whether the process with this number lives. In the mutex."""
+        return slot == self.slot
+
+    def living(self, name: str) -> list[int]:
+        """Numbers of other processes that live and have the object open. In the mutex."""
+        return []
 
     def others(self) -> list[str]:
         """Objects that no living process has open, the least recently used first."""
@@ -220,7 +217,6 @@ class DiskArea(Area):
     def _begin(self, limit: int | None) -> None:
         head = os.pread(self._fd, _SIZE, 0)
         if len(head) != _SIZE or head[:8] != _MAGIC:
-            self.miscounted = True
             self._check_foreign()
             os.pwrite(self._fd, _HEAD.pack(_MAGIC, 0).ljust(_SIZE, b"\0"), 0)
             if os.fstat(self._fd).st_size < _SIZE:
@@ -305,7 +301,6 @@ class DiskArea(Area):
         return mine
 
     def alive(self, slot: int) -> bool:
-        """Whether the process with this number lives. In the mutex."""
         if slot == self.slot:
             return True
         if not self._lock(_ALIVE + slot, wait=False):
@@ -328,8 +323,7 @@ class DiskArea(Area):
     def used(self) -> int:
         head = os.pread(self._fd, _HEAD.size, 0)
         if len(head) < _HEAD.size or head[:8] != _MAGIC:
-            self.miscounted = True
-            return 0
+            return 0  # lost: who opens the folder next counts anew
         used: int = _HEAD.unpack(head)[1]
         return min(used, _MOST)
 
@@ -339,7 +333,7 @@ class DiskArea(Area):
     def _place(self, name: str) -> str:
         return os.path.join(self.folder, "objects", name)
 
-    def create(self, name: str, file: str, nbytes: int) -> int:
+    def create(self, name: str, file: str) -> int:
         own_folder(os.path.dirname(self._place(name)))
         own_folder(self._place(name))
         return own_file(os.path.join(self._place(name), file))
@@ -348,7 +342,6 @@ class DiskArea(Area):
         return os.path.join(self._place(name), file)
 
     def names(self) -> list[str]:
-        """All objects, and what has the name of one."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             entries = os.listdir(os.path.join(self.folder, "objects"))
             return sorted(name for name in entries if _OBJECT.fullmatch(name))
@@ -358,7 +351,6 @@ class DiskArea(Area):
         return os.path.lexists(self._place(name))
 
     def living(self, name: str) -> list[int]:
-        """Numbers of other processes that live and have the object open. In the mutex."""
         slots = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is no object at all
             for file in os.listdir(self._place(name)):
@@ -404,7 +396,7 @@ class MemoryArea(Area):
     def add_used(self, nbytes: int) -> None:
         self._used += nbytes
 
-    def create(self, name: str, file: str, nbytes: int) -> int:
+    def create(self, name: str, file: str) -> int:
         return os.memfd_create(f"fastload-{file}", os.MFD_CLOEXEC)
 
     def path(self, name: str, file: str, descriptor: int) -> str:

@@ -47,8 +47,9 @@ import numpy as np
 from ... import _native
 from ...errors import StoreError
 from .._crc import crc32c_of_file
+from .._durable import remove, write_all
 from .._read import open_regular
-from .area import Area, DiskArea, punch, remove
+from .area import Area, DiskArea, punch
 from .service import RemoteObject
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class BlockFile:
                 os.close(self._data)
                 os.close(self._index)
                 area.drop(self.name)
-                area.miscounted = True
+                recount(area)
         if not whole:
             self._files()
             os.ftruncate(self._data, self.nbytes)
@@ -269,7 +270,7 @@ class BlockFile:
         crc = _crc_offset(self.cells)
         self._crc = self._table.array[crc : crc + 4 * self.cells].view("<u4")
         self._pins_file = f"pins-{area.slot}"
-        pins = area.create(self.name, self._pins_file, self.groups)
+        pins = area.create(self.name, self._pins_file)
         try:
             os.ftruncate(pins, 0)
             os.posix_fallocate(pins, 0, self._pins_nbytes)
@@ -280,8 +281,8 @@ class BlockFile:
             os.close(pins)
 
     def _files(self) -> None:
-        self._data = self.area.create(self.name, "data", self.nbytes)
-        self._index = self.area.create(self.name, "index", self._index_nbytes)
+        self._data = self.area.create(self.name, "data")
+        self._index = self.area.create(self.name, "index")
 
     def _whole(self) -> bool:
         if os.fstat(self._index).st_size != self._index_nbytes:
@@ -294,7 +295,7 @@ class BlockFile:
     def _about(self) -> None:
         about = {"url": self.what.url.shown, "nbytes": self.nbytes, "tag": self.what.tag}
         text = json.dumps(about).encode()
-        descriptor = self.area.create(self.name, "about.json", 0)
+        descriptor = self.area.create(self.name, "about.json")
         try:
             if os.pread(descriptor, len(text) + 1, 0) != text:
                 os.ftruncate(descriptor, 0)
@@ -376,10 +377,7 @@ class BlockFile:
 
     def write(self, first: int, data: bytes | memoryview) -> None:
         """Write claimed cells from ``first`` on; outside of the mutex. Raises OSError."""
-        view, at = memoryview(data), first * CELL
-        while len(view):
-            written = os.pwrite(self._data, view, at)
-            view, at = view[written:], at + written
+        write_all(self._data, [data], first * CELL)
 
     def forget(self, cells: np.ndarray) -> None:
         """``cells`` are absent again. What lies there stays, until it is overwritten."""
@@ -416,7 +414,7 @@ class BlockFile:
         """Those of ``cells`` whose process does not live, or does not need them: see ``pin``."""
         state = self.state[cells]
         nobody = np.zeros(len(cells), bool)
-        living = self.area.living(self.name) if isinstance(self.area, DiskArea) else []
+        living = self.area.living(self.name)
         for slot in np.unique(state[state > THERE]).tolist():
             if slot != self.area.slot:
                 its = state == slot
@@ -444,14 +442,13 @@ class BlockFile:
     def _needed(self) -> np.ndarray:
         """bool (groups,): pinned by a living process."""
         needed = self._pinned > 0
-        if isinstance(self.area, DiskArea):
-            for slot in self.area.living(self.name):
-                needed |= self._pinned_by(slot)
+        for slot in self.area.living(self.name):
+            needed |= self._pinned_by(slot)
         return needed
 
     def _pinned_by(self, slot: int) -> np.ndarray:
         """bool (groups,): pinned by another process."""
-        descriptor = self.area.create(self.name, f"pins-{slot}", 0)
+        descriptor = self.area.create(self.name, f"pins-{slot}")
         try:
             flags = os.pread(descriptor, self.groups, 0)
         finally:
@@ -544,10 +541,6 @@ class BlockFile:
     def has(self, cells: np.ndarray) -> bool:
         return bool((self.state[cells] == THERE).all())
 
-    @property
-    def present(self) -> int:
-        return int((self.state == THERE).sum())
-
 
 def _crc_offset(cells: int) -> int:
     return _HEAD_NBYTES + -(-cells // 4096) * 4096
@@ -558,7 +551,7 @@ def index_nbytes(cells: int) -> int:
     return _crc_offset(cells) + 4 * max(1, cells)
 
 
-def recover(area: DiskArea, slots: list[int]) -> None:
+def recover(area: Area, slots: list[int]) -> None:
     """Free what dead processes had claimed, and forget what they had pinned. In the mutex."""
     for name in area.names():
         for slot in slots:
@@ -605,8 +598,8 @@ def _free_claims(index: int, data: int, slots: list[int]) -> None:
     os.pwrite(index, _HEAD.pack(_MAGIC, nbytes, used), 0)
 
 
-def recount(area: DiskArea) -> None:
-    """Compute anew what all objects take. In the mutex."""
+def recount(area: Area) -> None:
+    """Compute anew what all objects of a folder take. In the mutex."""
     total = 0
     for name in area.names():
         with contextlib.suppress(OSError):

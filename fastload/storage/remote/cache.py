@@ -35,17 +35,7 @@ from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
 from .area import Area, DiskArea, MemoryArea
-from .blocks import (
-    ABSENT,
-    CELL,
-    GROUP,
-    THERE,
-    BlockFile,
-    index_nbytes,
-    recount,
-    recover,
-    runs_of,
-)
+from .blocks import ABSENT, CELL, GROUP, THERE, BlockFile, index_nbytes, recount, recover, runs_of
 from .options import RemoteOptions
 from .requests import Origin, Request
 from .service import RemoteObject
@@ -138,7 +128,8 @@ class BlockCache:
             with area.mutex():
                 if area.died:
                     recover(area, area.died)
-                self._recount()
+                else:
+                    recount(area)
 
     # --- objects ----------------------------------------------------------------------------------
 
@@ -152,7 +143,6 @@ class BlockCache:
                     raise self._too_little(what)
                 file = self._open[name] = BlockFile(self.area, what, name)
                 self._fetches[file] = []
-                self._recount()
             file.users += 1
             return file
 
@@ -462,8 +452,8 @@ class BlockCache:
         with self.area.mutex():
             for file, cells in missing:
                 self._check(file)
-                if dead and isinstance(self.area, DiskArea):
-                    self._give_up(self.area, file, cells)
+                if dead:
+                    self._give_up(file, cells)
                 self._take(hold, file, cells, ahead=False)
         self._send(hold)
         hold.rounds += len(hold.fetches) > before
@@ -475,12 +465,12 @@ class BlockCache:
             )
         return False
 
-    def _give_up(self, area: DiskArea, file: BlockFile, cells: np.ndarray) -> None:
+    def _give_up(self, file: BlockFile, cells: np.ndarray) -> None:
         """What processes have claimed that fetch it no more is absent. In the mutex."""
         slots = np.unique(file.state[cells]).tolist()
-        gone = [slot for slot in slots if slot > THERE and not area.alive(slot)]
+        gone = [slot for slot in slots if slot > THERE and not self.area.alive(slot)]
         if gone:
-            recover(area, gone)
+            recover(self.area, gone)
         file.forget(file.claimed_by_nobody(cells))
 
     # --- releasing --------------------------------------------------------------------------------
@@ -544,16 +534,9 @@ class BlockCache:
         if self.area.soft or self.area.used + nbytes <= self.area.limit:
             return True
         if not counted:  # the sum may be wrong
-            self.area.miscounted = True
-            self._recount()
+            recount(self.area)
             return self.make_room(nbytes, ahead=ahead, counted=True)
         return False
-
-    def _recount(self) -> None:
-        """Count anew what all objects take, if something was wrong. In the mutex."""
-        if isinstance(self.area, DiskArea) and self.area.miscounted:
-            recount(self.area)
-            self.area.miscounted = False
 
     def _files(self) -> list[BlockFile]:
         return [file for file in self._open.values() if not file.closed]
@@ -569,8 +552,7 @@ class BlockCache:
                 return
             with contextlib.suppress(OSError):  # who may not delete it has to do with less
                 self.area.drop(name)
-            self.area.miscounted = True
-            self._recount()
+            recount(self.area)
         self._evict_farthest(goal, whole=True)
 
     def _break_up(self, nbytes: int) -> None:

@@ -7,7 +7,8 @@ import dataclasses
 import json
 import os
 
-from .area import DiskArea, remove
+from .._durable import remove
+from .area import DiskArea
 from .blocks import recount
 from .cache import cache_for, let_go
 from .options import RemoteOptions

@@ -16,7 +16,8 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 
-from .area import Area, DiskArea, own_folder, remove
+from .._durable import remove
+from .area import Area, DiskArea, own_folder
 
 
 class Mirror:

@@ -75,7 +75,7 @@ class ObstoreService(Service):
 
     async def look(self, url: RemoteUrl) -> RemoteObject:
         meta = await _asked(obstore.head_async(self._store, self._path(url)))
-        return RemoteObject(url, int(meta["size"]), _tag(meta, url))
+        return RemoteObject(url, int(meta["size"]), _tag(meta))
 
     async def read(self, what: RemoteObject, start: int, stop: int) -> memoryview:
         options: dict[str, Any] = {"range": (start, stop)}
@@ -84,7 +84,7 @@ class ObstoreService(Service):
         answer = await _asked(
             obstore.get_async(self._store, self._path(what.url), options=options)  # type: ignore[arg-type]
         )
-        if _tag(answer.meta, what.url) != what.tag or answer.meta["size"] != what.nbytes:
+        if _tag(answer.meta) != what.tag or answer.meta["size"] != what.nbytes:
             raise Changed
         data = await _asked(answer.bytes_async())
         return memoryview(data)
@@ -102,7 +102,7 @@ class ObstoreService(Service):
                     if path.startswith(prefix):
                         place = quote(path) if url.scheme in WEB else path
                         url_ = RemoteUrl(scheme + place)
-                        objects.append(RemoteObject(url_, int(meta["size"]), _tag(meta, url_)))
+                        objects.append(RemoteObject(url_, int(meta["size"]), _tag(meta)))
 
         await _asked(gather())
         return objects
@@ -119,7 +119,7 @@ def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
     return str(next((endpoint for endpoint in (*given, *from_environment) if endpoint), ""))
 
 
-def _tag(meta: Mapping[str, Any], url: RemoteUrl) -> str:
+def _tag(meta: Mapping[str, Any]) -> str:
     """The ETag, which is in quotation marks; else when the object was modified."""
     tag = meta.get("e_tag")
     if tag:

@@ -37,7 +37,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..._base.timeline import gauge
@@ -197,7 +197,7 @@ class Requests:
         # Reentrant: a store may be deleted, and its requests cancelled, in the middle of anything.
         self._lock = threading.RLock()
         self._waiting: list[tuple[float, int, Request]] = []
-        self._calls: collections.deque[Callable[[], Awaitable[None]]] = collections.deque()
+        self._calls = collections.deque[Callable[[], Coroutine[Any, Any, None]]]()
         self._number = itertools.count()
         self._active: set[asyncio.Task[Any]] = set()
         self._sending = self._sending_nbytes = 0  # ranges that were begun and have no answer yet
@@ -329,11 +329,10 @@ class Requests:
     def _sent(self, nbytes: int, _: object) -> None:
         self._sending, self._sending_nbytes = self._sending - 1, self._sending_nbytes - nbytes
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, work: Awaitable[None]) -> asyncio.Task[None]:
-        async def run() -> None:
-            await work
-
-        task = loop.create_task(run())
+    def _begin(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
+        task = loop.create_task(work)
         self._active.add(task)
 
         def done(task: asyncio.Task[None]) -> None:

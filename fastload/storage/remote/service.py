@@ -31,8 +31,6 @@ class RemoteObject:
     """One object as it was when it was opened.
 
     Attributes:
-        url: of the object.
-        nbytes: its size.
         tag: differs between its versions: the ETag, or when it was last modified.
         version: which one to ask for, where older ones stay there; else "".
     """

@@ -215,18 +215,14 @@ class RemoteStore(WrappedStore):
         return self._read_whole({manifest: self._objects[manifest]}, origin, listed)
 
     def _attach(self, origin: Origin) -> None:
-        def opened(attached: _Attached) -> Store:
-            return attached.open(self._columns)
-
-        inner = self._inner = self._read_whole(self._objects, origin, opened)
+        inner = self._inner = self._read_whole(
+            self._objects, origin, lambda attached: attached.open(self._columns)
+        )
         sizes = inner.table.sizes if isinstance(inner, TableStore) else None
         self._sized = sizes is not None and bool((sizes > 0).all())
 
     def _read_whole(
-        self,
-        objects: Mapping[str, RemoteObject],
-        origin: Origin,
-        read: Callable[[_Attached], _T],
+        self, objects: Mapping[str, RemoteObject], origin: Origin, read: Callable[[_Attached], _T]
     ) -> _T:
         """What ``read`` makes of what it fetches of ``objects``, which are open then.
 
