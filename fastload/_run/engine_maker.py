@@ -39,7 +39,6 @@ import numpy as np
 from .._base.trace import Stamps
 from ..errors import DataError, UsageError
 from .bad_samples.batch_filler import EngineFiller, FilledBatch, PendingBatch
-from .config import PREFETCH
 from .drawing import IndexBatches
 from .maker import Maker, Outcome, below, check_process
 from .order import Batches
@@ -48,13 +47,6 @@ from .readahead import ReadAhead
 if TYPE_CHECKING:
     from .fetch_ahead import FetchAhead
     from .governor import Governor, Pace
-
-# Batches of this size and above are a large part of a loop's memory. Smaller ones gain more speed
-# from a second batch ahead than it takes: 5 % for 64 photos, 38 MB.
-_LARGE_NBYTES = 64 << 20
-
-# At the end of a batch a thread is idle for half a sample on average: 3 % of so many samples.
-_SAMPLES_PER_THREAD = 16
 
 # How long the exit of the interpreter waits for a thread.
 _EXIT_S = 5.0
@@ -75,21 +67,6 @@ _Pending = PendingBatch | BaseException
 
 _Result = tuple[bool, Outcome | BaseException | type[StopIteration] | None]
 """What the producer puts into its queue: (whether it is an outcome, that or how it ended)."""
-
-
-def default_prefetch(
-    sample_nbytes: int | None = None, batch_size: int | None = None, threads: int = 1
-) -> int:
-    """Batches ahead of the consumer where ``prefetch_factor`` is not given, or torch's default.
-
-    2, or 1 where batches are large: then memory holds the batch that the loop works on and the
-    one that is being filled. But not where ``threads`` would be idle too long between two
-    batches.
-    """
-    if sample_nbytes is None or batch_size is None:
-        return PREFETCH
-    large = sample_nbytes * batch_size >= _LARGE_NBYTES
-    return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else PREFETCH
 
 
 class EngineMaker(Maker):

@@ -84,7 +84,6 @@ class Epoch:
         self.maker = maker
         self.progress = progress
         self.yielded = self._before = progress.batches
-        self._settle = maker.settle
         self._stamps, self._bad = measurements.stamps, measurements.bad
         self._images = measurements.images
         self._length = length
@@ -92,10 +91,9 @@ class Epoch:
 
     def next(self) -> Any:
         """The next batch. Raises what took its place, or StopIteration at the end."""
-        if self._settle is not None:
-            self._settle()
-        begin_ns = time.perf_counter_ns()
         maker = self.maker
+        maker.settle()
+        begin_ns = time.perf_counter_ns()
         while True:
             try:
                 outcome = next(maker)
