@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import fastload
 from fastload import FastLoader, PackedDataset
-from fastload._run.config import INSTEAD, LoaderConfig
+from fastload._run.config import INSTEAD
 from fastload.errors import UsageError
 
 OWN = {
