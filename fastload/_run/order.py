@@ -53,7 +53,7 @@ class Batches:
     def __getitem__(self, number: int) -> np.ndarray:
         if not 0 <= number < len(self):
             raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
-        return self.indices[number * self._size : (number + 1) * self._size]
+        return self.indices[self.before(number) : self.before(number + 1)]
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return map(self.__getitem__, range(len(self)))
@@ -96,13 +96,7 @@ class UnequalBatches(Batches):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, number: int) -> np.ndarray:
-        if not 0 <= number < len(self):
-            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
-        return self.indices[self.before(number) : int(self._ends[number])]
-
     def before(self, number: int) -> int:
-        """How many indices come before batch ``number``."""
         return int(self._ends[number - 1]) if number else 0
 
     def after(self, batches: int) -> UnequalBatches:

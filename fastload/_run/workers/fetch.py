@@ -36,7 +36,7 @@ from ..measurements import Report
 from ..progress import Position
 from .choice import Choice
 from .deferral import Deferral
-from .placed_rows import PlacedRows, WarmBatch, worth_placing
+from .placed_rows import PlacedRows, SlabBatch, WarmBatch, worth_placing
 
 if TYPE_CHECKING:
     from .resumable import Resumable
@@ -166,10 +166,15 @@ class Fetcher:
         if deferral is None:
             return self._as_by_torch(wanted)
         count = self._count(wanted.indices)
+        choice = deferral.choice
         if deferral.passes(count):
-            return self._left_alone(deferral.choice, wanted)
-        if not deferral.choice.defers(count):
-            return deferral.run_eagerly(lambda: self._left(deferral.choice, wanted))
+            outcome = self._left(choice, wanted)
+            if choice.measures:
+                report = choice.passed(outcome.samples)
+                outcome.report = report if packer is None else None  # not worth sending
+            return outcome
+        if not choice.defers(count):
+            return deferral.run_eagerly(lambda: self._left(choice, wanted))
         done: Outcome | None = deferral.run(
             wanted.number,
             (self.dataset, self._collate_fn),
@@ -190,14 +195,6 @@ class Fetcher:
             return len(indices) if self.batched else 1
         except TypeError:
             return 1  # a batch sampler of the user's may give an iterator
-
-    def _left_alone(self, choice: Choice, wanted: Wanted) -> Outcome:
-        """The batch made without deferring, of which nothing is measured."""
-        outcome = self._left(choice, wanted)
-        if choice.measures:
-            report = choice.passed(outcome.samples)
-            outcome.report = report if wanted.packer is None else None  # not worth sending
-        return outcome
 
     def _left(self, choice: Choice, wanted: Wanted) -> Outcome:
         """The batch made without deferring: as by DataLoader, unless that was found cheaper."""
@@ -237,7 +234,9 @@ class Fetcher:
 
     def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
         indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
-        place = packer if self._warm is None else WarmBatch(self._warm, self._large)
+        place: SlabBatch | None = (
+            packer if self._warm is None else WarmBatch(self._warm, self._large)
+        )
         waiting = self.waiting
         waiting.begin(begin_ns)
         position: Position | None = None
@@ -268,7 +267,7 @@ class Fetcher:
         count = len(samples) if self.batched else 1
         return Outcome(batch, count, bad=bad, position=position, clock=clock)
 
-    def _collated(self, samples: Sequence[Any], place: Packer | WarmBatch | None) -> Any:
+    def _collated(self, samples: Sequence[Any], place: SlabBatch | None) -> Any:
         """The batch of ``samples``; without batches, the collated single sample."""
         collated: Any = samples if self.batched else samples[0]
         if self._collate_fn is not collate or type(collated) is ReadyBatch:
@@ -280,7 +279,7 @@ class Fetcher:
                 return self._collate_fn(collated)
         return collate(collated) if place is None else place.collate(collated)
 
-    def _rows_of(self, indices: Any, place: Packer | WarmBatch | None) -> PlacedRows | None:
+    def _rows_of(self, indices: Any, place: SlabBatch | None) -> PlacedRows | None:
         """The rows of the batch, if the samples are copied to them one by one."""
         if not self._places_rows or place is None or self.on_error != "raise":
             return None
