@@ -1,8 +1,4 @@
-"""An epoch whose samples the user's Dataset makes, in worker processes or in this one.
-
-What only workers need is imported with them (``worker_epoch.py``): that takes as long as it takes
-to load fifty small images.
-"""
+"""An epoch whose samples the user's Dataset makes, in worker processes or in this one."""
 
 from __future__ import annotations
 
@@ -68,7 +64,7 @@ def maker(
         choice = _expecting(config, resources)
     maker: LocalMaker | WorkerMaker
     if config.num_workers:
-        from .worker_epoch import worker_maker
+        from .worker_maker import worker_maker
 
         maker = worker_maker(config, resources, cursor, plan, kept, choice)
     else:
