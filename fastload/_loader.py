@@ -399,7 +399,7 @@ class FastLoader(DataLoader[Sample]):
         ``begin``: for an epoch that begins.
         """
         order = self._made_with.now(self)
-        prepared = self._adapter is not None and accelerate.prepared(self)
+        prepared = self._adapter is not None and accelerate.adapter_of(self) is not None
         if begin:
             self._exchanged = exchanged()
         others = self._left_out, prepared, self._chosen_workers, self._exchanged
