@@ -23,7 +23,7 @@ from . import policy
 
 if TYPE_CHECKING:
     from ..._transforms.pixels.erasing import ErasedBoxes
-    from .refill import Refill, Refilling
+    from .refill import Refill
 
 Moved = dict[str, torch.Tensor | list[Any]]
 """The fields that moved along with the images: a tensor (n, ...), or a tensor per image.
@@ -111,11 +111,7 @@ class EngineFiller(Remaker[PendingBatch]):
         self._seed = seed
         self._epoch = epoch
         self._on_error = on_error
-        self._refilling: Refilling[PendingBatch] | None = None
-        if refill is not None:
-            from .refill import Refilling
-
-            self._refilling = Refilling(refill, self)
+        self._refill = refill
         self.rest = rest
         self._repeats = repeats
 
@@ -163,7 +159,7 @@ class EngineFiller(Remaker[PendingBatch]):
         the batch was cancelled.
         """
         outcome = self.answer(pending)
-        return outcome if self._refilling is None else self._refilling.settle(outcome)
+        return outcome if self._refill is None else self._refill.settle(outcome, self)
 
     @override
     def ask(self, indices: list[Any], repeats: list[int] | None) -> PendingBatch:
@@ -191,7 +187,7 @@ class EngineFiller(Remaker[PendingBatch]):
             if actions[i] == "raise":
                 raise error
             bad.append(policy.bad_sample(index, error, actions[i]))
-        if self._refilling is not None:
+        if self._refill is not None:
             return Outcome(empty=True, bad=bad, missing=sorted(failed))
         kept = policy.kept([i for i in range(n) if i not in failed], n, actions)
         if not kept:
