@@ -17,6 +17,7 @@ How it ends
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -55,7 +56,7 @@ class ReportedLength(NamedTuple):
     workers: int
 
     def check(self, given: int) -> None:
-        """Warn as torch does if it gave more batches."""
+        """Warn, as torch does, if it gave more batches."""
         if given > self.batches:
             warnings.warn(
                 f"Length of IterableDataset {self.dataset} was reported to be {self.batches} (when "
@@ -225,10 +226,7 @@ class EpochIterator(_BaseDataLoaderIter):
         plan = epoch_plan.plan(config, cursor, way, number=number, states=self._states)
         cursor.progress = plan.progress
         resources.measurements = plan.measurements
-        if plan.resumed:
-            with plan.drawing(config):
-                maker = _maker(context, plan, workers)
-        else:
+        with plan.drawing(config) if plan.resumed else contextlib.nullcontext():
             maker = _maker(context, plan, workers)
         length = None
         if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself

@@ -250,9 +250,9 @@ def _why_threads(config: LoaderConfig, resources: Resources) -> str:
 
 
 def _context(config: LoaderConfig) -> BaseContext:
-    """The start method: the user's for this loader, else the user's default, else fork.
+    """The user's start method for this loader, else the user's default, else fork.
 
-    Other start methods import the user's script again, which some scripts do not expect. Forking is
+    Others import the user's script again, which some scripts do not expect. Forking is
     safe here because the child touches nothing that another thread may have held at that time.
     """
     given = config.multiprocessing_context
