@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .._base.trace import Stamps
-from ..errors import DataError, UsageError
+from ..errors import UsageError
 from .bad_samples.batch_filler import EngineFiller, FilledBatch, PendingBatch
 from .drawing import IndexBatches
 from .maker import Maker, Outcome, below, check_process
@@ -64,9 +64,6 @@ _Task = np.ndarray | BaseException | _Owner | None
 reference to the iterator when that has been deleted."""
 
 _Pending = PendingBatch | BaseException
-
-_Result = tuple[bool, Outcome | BaseException | type[StopIteration] | None]
-"""What the producer puts into its queue: (whether it is an outcome, that or how it ended)."""
 
 
 class EngineMaker(Maker):
@@ -170,8 +167,7 @@ class EngineMaker(Maker):
 
     def ready(self) -> bool:
         """Whether ``next`` need not wait for the producer."""
-        results = self._pipeline.results()
-        return results is None or not results.empty()
+        return self._pipeline.ready()
 
     def close(self) -> None:
         """End this epoch now. Afterwards nothing runs and no batch is written to."""
@@ -282,9 +278,9 @@ class Pipeline:
             raise outcome
         return None if isinstance(outcome, type) else outcome  # the type is StopIteration: the end
 
-    def results(self) -> queue.Queue[_Result] | None:
-        """The queue of batches that are ready; None where each is made when it is wanted."""
-        return None if self._results is None else self._results.queue
+    def ready(self) -> bool:
+        """Whether a batch is ready, or each is made when it is wanted."""
+        return self._results is None or not self._results.queue.empty()
 
     def _make(self) -> Outcome | None:
         """The next batch, made on this thread."""
@@ -331,7 +327,7 @@ class Pipeline:
                     assert isinstance(task, (np.ndarray, BaseException))
                     if isinstance(task, BaseException):
                         self._filling.append(task)
-                    elif fetch is not None and self._filling and not _ready(fetch, task):
+                    elif fetch is not None and self._filling and not fetch.ready(task):
                         waiting = task
                         break
                     else:
@@ -409,14 +405,6 @@ class Pipeline:
         return outcome
 
 
-def _ready(fetch: FetchAhead, indices: np.ndarray) -> bool:
-    """Whether the bytes of the next batch need not be waited for."""
-    try:
-        return fetch.ready(indices)
-    except DataError:
-        return True  # raised again when it is submitted
-
-
 def _cancel(filling: _Pending) -> None:
     if isinstance(filling, PendingBatch) and filling.ticket is not None:
         filling.ticket.cancel()
@@ -425,9 +413,10 @@ def _cancel(filling: _Pending) -> None:
 class _Thread(Protocol):
     """``prefetch_generator.BackgroundGenerator``, as far as it is used here.
 
-    It is a daemon thread, so that an abandoned iterator cannot keep the process alive. But torch
-    aborts the process if a daemon thread drops a tensor while the interpreter shuts down. So the
-    interpreter ends and joins the threads at exit.
+    It puts (whether it is an outcome, that or how it ended) into its queue. It is a daemon thread,
+    so that an abandoned iterator cannot keep the process alive. But torch aborts the process if a
+    daemon thread drops a tensor while the interpreter shuts down. So the interpreter ends and joins
+    the threads at exit.
     """
 
     queue: queue.Queue[Any]
