@@ -43,7 +43,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -52,6 +52,9 @@ from ..._base.devices.accelerator import Accelerator, Mark
 from ..._base.devices.mover import Mover
 from ..._base.trace import Stamps
 from ..maker import Maker, Outcome, Stage, below, check_process
+
+if TYPE_CHECKING:
+    from .delivery import Finisher
 
 _SAMPLED = 16  # without a timeline, only one in so many batches is timed
 
@@ -111,16 +114,6 @@ def _settle_all() -> None:
 
 
 atexit.register(_settle_all)
-
-
-class Finisher(Protocol):
-    """What to do with each batch of the inner maker; a loader implements it."""
-
-    def to_move(self, item: Any) -> Any:
-        """The part of ``item`` to move to the device."""
-
-    def finish(self, item: Any, moved: Any, number: int) -> Any:
-        """The caller's batch, made in the side stream; ``number`` counts the epoch's batches."""
 
 
 @contextlib.contextmanager

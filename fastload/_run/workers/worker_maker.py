@@ -139,7 +139,6 @@ class WorkerMaker(Maker):
             self._explain(error)
             raise
         alive.add(self._torch)
-        self._closed = False
         self.base_seed = self._torch._base_seed
         tasks = outcomes.sampler
         assert isinstance(tasks, Tasks) and tasks.current is not None, (
@@ -166,8 +165,6 @@ class WorkerMaker(Maker):
 
     def __next__(self) -> SentOutcome:
         check_process(self._pid)
-        if self._closed:
-            raise StopIteration
         try:
             outcome = self._complete.popleft() if self._complete else self._completed()
         except Exception as error:
@@ -199,11 +196,10 @@ class WorkerMaker(Maker):
 
     def ready(self) -> bool:
         """As in Maker. It may be True too early: another batch has arrived."""
-        return self._closed or bool(self._complete or self._early) or has_result(self._torch)
+        return bool(self._complete or self._early) or has_result(self._torch)
 
     def close(self) -> None:
         """As in Maker. Worker processes end with torch's iterator, unless they persist."""
-        self._closed = True
         self._torch = cast(TorchWorkersIterator, NoMaker())
 
     def ask(self, indices: list[Any], repeats: list[int] | None) -> int:
