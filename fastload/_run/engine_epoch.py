@@ -76,8 +76,8 @@ def maker(
     pinned = config.pinned and _can_pin()
     engine = _engine(config, resources, source, setup, pinned=pinned)
     filler = EngineFiller(
-        engine,
-        source,
+        engine=engine,
+        source=source,
         seed=seed,
         epoch=number,
         on_error=plan.on_error,

@@ -168,8 +168,8 @@ def fetcher_of(
             fetcher.deferral = deferral
             return fetcher
     fetcher = kind(
-        dataset,
-        config.collate,
+        dataset=dataset,
+        collate_fn=config.collate,
         resumable=resumable,
         batched=config.batched,
         on_error=plan.on_error,

@@ -95,8 +95,8 @@ def _outcome_loader(
     fetcher = fetcher_of(config, resources, plan, choice, TaskFetcher)
     assert isinstance(fetcher, TaskFetcher)
     tasks = Tasks(
-        config.index_sampler,
-        resources.ring,
+        sized=config.index_sampler,
+        ring=resources.ring,
         repeats=plan.repeats,
         workers=count,
         decoder=functools.partial(decoder_of, config, resources) if choice else None,
