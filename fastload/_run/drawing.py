@@ -11,7 +11,7 @@ import collections
 import itertools
 import weakref
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,8 +70,9 @@ def index_batches(batch_sampler: Iterable[Any], *, whole: bool = False) -> Index
         if order.known:
             known = Batches(order.permutation(), size, drop_last)
             return IndexBatches(iter(known), known)
-        if _is_shuffle(sampler):
-            return _Shuffle(sampler, size, drop_last)
+        if type(sampler) is RandomSampler and not sampler.replacement:
+            if sampler.num_samples == len(sampler.data_source):
+                return _Shuffle(sampler, size, drop_last)
         if whole:
             known = Batches(NOTHING, size, drop_last)
             return IndexBatches(_all_batches(sampler, known), known)
@@ -85,8 +86,10 @@ def index_lists(sampler: Iterable[Any]) -> Iterator[Any]:
     """
     if type(sampler) is BatchSampler:
         inner = sampler.sampler
-        if _is_shuffle(inner):
-            return _shuffled_lists(_Shuffle(inner, sampler.batch_size, sampler.drop_last))
+        if type(inner) is RandomSampler:
+            # None: the length of the dataset, which may change
+            if not inner.replacement and inner._num_samples is None:
+                return _shuffled_lists(inner, sampler.batch_size, sampler.drop_last)
         elif order_of(inner).lazy:
             return _sequential_lists(sampler)
     return iter(sampler)
@@ -176,21 +179,27 @@ def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
         yield list(indices[begin : begin + size])
 
 
-def _is_shuffle(sampler: object) -> TypeGuard[RandomSampler]:
-    """Whether it is torch's, and gives each index of its data once, however many there will be."""
-    return (
-        type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
-    )
+def _shuffled_lists(sampler: RandomSampler, size: int, drop_last: bool) -> Iterator[list[int]]:
+    """The batches, drawn when torch draws them: see ``_Shuffle``."""
+    n, generator = len(sampler.data_source), sampler.generator
+    order = _permutation(n, generator)
+    whole = n - n % size
+    for begin in range(0, whole, size):
+        yield order[begin : begin + size].tolist()
+    if generator is not None:
+        torch.randperm(n, generator=generator, device=generator.device)
+    if whole < n and not drop_last:
+        yield order[whole:].tolist()
 
 
-def _shuffled_lists(shuffle: _Shuffle) -> Iterator[list[int]]:
-    """The batches, each drawn when it is asked for, as in torch."""
-    for asked in itertools.count(1):
-        batch = next(shuffle, None)
-        shuffle.asked(asked)
-        if batch is None:
-            return
-        yield batch.tolist()
+def _permutation(n: int, generator: torch.Generator | None) -> np.ndarray:
+    """The order that torch's RandomSampler draws; without a generator it seeds one."""
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    drawn = torch.randperm(n, generator=generator, device=generator.device)
+    order: np.ndarray = drawn.cpu().numpy()
+    return order
 
 
 class _Shuffle(IndexBatches):
@@ -217,13 +226,9 @@ class _Shuffle(IndexBatches):
         self = shuffle()
         assert self is not None, "it asks for them"
         self._n = len(self._sampler.data_source)
-        self._ends = generator = self._sampler.generator
-        if generator is None:  # torch's sampler seeds one
-            generator = torch.Generator()
-            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-        drawn = torch.randperm(self._n, generator=generator, device=generator.device)
+        self._ends = self._sampler.generator
         known = self.known
-        known.indices = drawn.cpu().numpy()
+        known.indices = _permutation(self._n, self._ends)
         del self
         yield from known
 

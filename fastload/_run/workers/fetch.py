@@ -128,15 +128,10 @@ class Fetcher:
     # nobody knows before the first batch
     _places_rows: bool | None = dataclasses.field(default=None, init=False)
 
-    @property
-    def iterable(self) -> bool:
-        """Whether the dataset is an IterableDataset."""
-        return self.resumable is not None and self.resumable.iterable
-
-    @property
-    def seeds(self) -> bool:
-        """Whether generators are seeded for each sample."""
-        return self.seed is not None
+    def __post_init__(self) -> None:
+        # Not properties: asked for each batch.
+        self.iterable = self.resumable is not None and self.resumable.iterable
+        self.seeds = self.seed is not None
 
     @derived
     def _own_seeds(self) -> OwnSeeds:
