@@ -474,7 +474,7 @@ class FastLoader(DataLoader[Sample]):
             config=config,
             resources=resources,
             cursor=self._cursor,
-            length=config.part_length() if config.shard else None,
+            length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
         )
