@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ._base.keywords import names_nearest
 from ._base.machine import cpu
-from ._base.torch_loader import DataLoader, exchanged, has_own_order
+from ._base.torch_loader import DataLoader, exchanged
 from ._base.trace import batch_length
 from ._run import accelerate, route
 from ._run import progress as _progress
@@ -372,8 +372,6 @@ class FastLoader(DataLoader[Sample]):
                 advise(error, instead_of_workers(workers))
             raise
         self._made_with = MadeWith(self.sampler, self.batch_sampler, config.own_order)
-        if config.own_order and not has_own_order(self) and self.dataset is opened:
-            self._config(made=config)
 
     def _resolved_workers(
         self, given: NumWorkers | None, chosen_route: route.Route, config: LoaderConfig
@@ -395,15 +393,13 @@ class FastLoader(DataLoader[Sample]):
         governor = self._resources.governor = _governor.for_loader(chosen_route, config)
         return 1 if governor is None else governor.setting.workers
 
-    def _config(self, *, begin: bool = False, made: LoaderConfig | None = None) -> LoaderConfig:
+    def _config(self, *, begin: bool = False) -> LoaderConfig:
         """The arguments as they are now: attributes may have been set since ``__init__``.
 
-        Args:
-            begin: for an epoch that begins.
-            made: those from which torch's ``__init__`` has just made these.
+        ``begin``: for an epoch that begins.
         """
         order = self._made_with.now(self)
-        prepared = self._adapter is not None and accelerate.prepared(self)
+        prepared = self._adapter is not None and accelerate.adapter_of(self) is not None
         if begin:
             self._exchanged = exchanged()
         others = self._left_out, prepared, self._chosen_workers, self._exchanged
@@ -419,7 +415,7 @@ class FastLoader(DataLoader[Sample]):
                 "exchanged": self._exchanged,
                 "torch_workers": 0 if workers == self._chosen_workers else workers,
             }
-            config = LoaderConfig(**given) if made is None else made.settled(given)
+            config = LoaderConfig(**given)
             # What is in a sampler of the user's may change, and nobody sees it here.
             kept = seen, config
             self._kept_config = kept if config.own_order else None
@@ -478,7 +474,7 @@ class FastLoader(DataLoader[Sample]):
             config=config,
             resources=resources,
             cursor=self._cursor,
-            length=config.part_length() if config.shard else None,
+            length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
         )

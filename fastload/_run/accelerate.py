@@ -264,7 +264,7 @@ def _order_arguments(plain: DataLoader[Any]) -> dict[str, Any]:
 
 def follow(loader: PreparableLoader) -> None:
     """Set the epoch that accelerate is about to iterate over, if it prepared ``loader``."""
-    adapter = _adapter(loader)
+    adapter = adapter_of(loader)
     if adapter is None:
         return
     resume = loader._cursor.resume
@@ -275,18 +275,13 @@ def follow(loader: PreparableLoader) -> None:
 
 def resume(loader: PreparableLoader, epoch: int) -> None:
     """Set accelerate's epoch to the one that ``loader`` resumes, if accelerate prepared it."""
-    adapter = _adapter(loader)
+    adapter = adapter_of(loader)
     if adapter is not None:
         adapter.iteration = epoch
 
 
-def prepared(loader: PreparableLoader) -> bool:
-    """Whether accelerate prepared ``loader``, and so chooses its epochs."""
-    return _adapter(loader) is not None
-
-
-def _adapter(loader: PreparableLoader) -> Adapter | None:
-    """accelerate's adapter around ``loader``, or None."""
+def adapter_of(loader: PreparableLoader) -> Adapter | None:
+    """accelerate's adapter around ``loader``, which chooses its epochs; None: it prepared none."""
     adapter = None if loader._adapter is None else loader._adapter()
     return adapter if adapter is not None and "iteration" in vars(adapter) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -222,17 +222,6 @@ class LoaderConfig:
             if missing is not None:
                 raise missing
 
-    def settled(self, given: Mapping[str, Any]) -> LoaderConfig:
-        """The same with the values ``given`` that torch has made of these: they are valid, too.
-
-        The dataset is the same, and so is what follows from it.
-        """
-        made = object.__new__(LoaderConfig)
-        vars(made).update(vars(self), **given)
-        for name in _OF_ORDER & vars(made).keys():
-            del vars(made)[name]
-        return made
-
     # --- derived from the arguments -------------------------------------------------------------
 
     @property
@@ -425,8 +414,6 @@ ARGUMENTS: Sequence[str] = _FIELDS[: _FIELDS.index("own_order")]
 
 OURS: Sequence[str] = ARGUMENTS[_FIELDS.index("snapshot_every_n_steps") :]
 """The names of fastload's own arguments, which torch's ``__init__`` does not set."""
-
-_OF_ORDER = {"left_to_torch", "epoch_sampler", "order", "epochs"}  # derived from it, or workers
 
 _OURS_BY_DEFAULT = {f.name: f.default for f in dataclasses.fields(LoaderConfig) if f.name in OURS}
 

@@ -63,7 +63,7 @@ class EpochCursor:
         order, epoch = config.epochs, self.upcoming(config)
         if order.keeps_epoch:
             order.begin(epoch)
-        elif not config.own_order:
+        else:
             current = _epoch_of_sampler(config)
             self.sampler_epoch = self.sampler_epoch if current is None else current
         if config.seed is not None:
@@ -81,7 +81,7 @@ class EpochCursor:
         order = config.epochs
         if order.keeps_epoch:
             return order.upcoming(self.next_epoch)
-        current = None if config.own_order else _epoch_of_sampler(config)
+        current = _epoch_of_sampler(config)
         return self.next_epoch if current is None or current == self.sampler_epoch else current
 
     def changed_since(self, config: LoaderConfig, begun: Progress) -> bool:
@@ -99,9 +99,7 @@ class EpochCursor:
             return epoch != begun.epoch
         if order.keeps_epoch:
             return order.upcoming(epoch) != begun.epoch
-        if epoch != begun.epoch or config.own_order:
-            return epoch != begun.epoch
-        return _epoch_of_sampler(config) != begun.sampler_epoch
+        return epoch != begun.epoch or _epoch_of_sampler(config) != begun.sampler_epoch
 
     def confirm(self, config: LoaderConfig, begun: Progress) -> None:
         """``begun`` gives its first batch: a choice of its own epoch does not apply to the next."""
@@ -155,10 +153,7 @@ class EpochCursor:
         shard: Shard | None,
         states: Sequence[torch.Tensor] | None = None,
     ) -> Progress:
-        """The progress of an epoch of which nothing was consumed.
-
-        ``states``: of torch's generators, if they are known already.
-        """
+        """The progress of an epoch of which nothing was consumed."""
         order = config.order
         facts = Facts(
             seed=config.seed,
@@ -175,7 +170,7 @@ class EpochCursor:
             length=facts.total,
             generators=states_of(config) if states is None else list(states),
             sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
-            sampler_epoch=None if config.own_order else _epoch_of_sampler(config),
+            sampler_epoch=_epoch_of_sampler(config),
             base_seed=self.base_seed if config.persistent else None,
             positions=Positions(before=self._surviving_positions(config)),
         )
@@ -229,7 +224,6 @@ def replicas(config: LoaderConfig) -> int:
 
 
 def _epoch_of_sampler(config: LoaderConfig) -> int | None:
-    """The epoch of the user's sampler; None if it keeps none."""
     sampler = _sampler_with_epoch(config)
     return None if sampler is None else sampler.epoch
 

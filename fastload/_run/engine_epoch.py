@@ -68,15 +68,16 @@ def maker(
     left_out = drawing.skip_batches(order, plan.skip) if plan.resumed else None
     known = order.known
     repeats = None
-    if source.plan.random and _may_repeat(config, source, plan):
+    several = config.order.repeats or source.records is not None or plan.measurements.padding > 0
+    if source.plan.random and several:  # a record may come several times in the epoch
         repeats = Repeats(len(source.store), plan.times)
         if left_out is not None:
             repeats.count(source.lookup(left_out))
     pinned = config.pinned and _can_pin()
     engine = _engine(config, resources, source, setup, pinned=pinned)
     filler = EngineFiller(
-        engine,
-        source,
+        engine=engine,
+        source=source,
         seed=seed,
         epoch=number,
         on_error=plan.on_error,
@@ -100,11 +101,7 @@ def maker(
         pipeline,
         sized=cast(Sized, config.index_sampler) if length is None else range(length),
         assemble=functools.partial(
-            _assemble,
-            source,
-            config.collate,
-            pinned,
-            filler.rest is not None,
+            _assemble, source, config.collate, pinned, filler.rest is not None
         ),
         prefetch=setup.ahead,
         ahead_in_torch=config.torch_workers * (config.prefetch_factor or PREFETCH),
@@ -112,11 +109,6 @@ def maker(
         stamps=stamps,
         governor=resources.governor,
     )
-
-
-def _may_repeat(config: LoaderConfig, source: Source, plan: EpochPlan) -> bool:
-    """Whether a record may come several times in the epoch."""
-    return config.order.repeats or source.records is not None or plan.measurements.padding > 0
 
 
 def _times(source: Source, plan: EpochPlan, order: Batches) -> np.ndarray:
@@ -165,25 +157,18 @@ def _engine(
     ahead = setup.ahead if resources.governor is None else resources.governor.most.prefetch
     store = source.store
     if resources.cache is not None and resources.cache.serves(store):
+        checked = source.check_crc != "never"
         store = resources.cache.before(
-            store,
-            source.parts,
-            plan,
-            engine=setup.engine,
-            checked=source.check_crc != "never",
+            store, source.parts, plan, engine=setup.engine, checked=checked
         )
     processes = None
     if setup.pillow is not None and setup.pillow.processes and not setup.engine.on_device:
         processes = pillow_processes(config, store, plan)
+    # batches ahead, the consumer's batch, and those being copied to a device
+    slabs = ahead + 1 + slabs_held(config, resources)
     options = EngineOptions(
         threads=config.num_workers,
-        # batches ahead, the consumer's batch, and those being copied to a device
-        ring=None
-        if pinned
-        else SlabRing(
-            ahead + 1 + slabs_held(config, resources),
-            patient=config.num_workers > 0,
-        ),
+        ring=None if pinned else SlabRing(slabs, patient=config.num_workers > 0),
         channels_last=config.channels_last,
         check_crc=source.check_crc,
         device=setup.device,
@@ -203,9 +188,7 @@ def _on_ray(
     plan: Plan | Views,
     options: EngineOptions,
 ) -> BatchEngine:
-    """The engine ``local`` in tasks on a Ray cluster. Raises UsageError without a connection to
-    one.
-    """
+    """The same in tasks on a Ray cluster. Raises UsageError without a connection to one."""
     from .._engine.on_ray import RayEngine
 
     alone = dataclasses.replace(options, threads=0, ring=SlabRing(1), processes=None)

@@ -37,9 +37,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .._base.trace import Stamps
-from ..errors import DataError, UsageError
+from ..errors import UsageError
 from .bad_samples.batch_filler import EngineFiller, FilledBatch, PendingBatch
-from .config import PREFETCH
 from .drawing import IndexBatches
 from .maker import Maker, Outcome, below, check_process
 from .order import Batches
@@ -48,13 +47,6 @@ from .readahead import ReadAhead
 if TYPE_CHECKING:
     from .fetch_ahead import FetchAhead
     from .governor import Governor, Pace
-
-# Batches of this size and above are a large part of a loop's memory. Smaller ones gain more speed
-# from a second batch ahead than it takes: 5 % for 64 photos, 38 MB.
-_LARGE_NBYTES = 64 << 20
-
-# At the end of a batch a thread is idle for half a sample on average: 3 % of so many samples.
-_SAMPLES_PER_THREAD = 16
 
 # How long the exit of the interpreter waits for a thread.
 _EXIT_S = 5.0
@@ -72,24 +64,6 @@ _Task = np.ndarray | BaseException | _Owner | None
 reference to the iterator when that has been deleted."""
 
 _Pending = PendingBatch | BaseException
-
-_Result = tuple[bool, Outcome | BaseException | type[StopIteration] | None]
-"""What the producer puts into its queue: (whether it is an outcome, that or how it ended)."""
-
-
-def default_prefetch(
-    sample_nbytes: int | None = None, batch_size: int | None = None, threads: int = 1
-) -> int:
-    """Batches ahead of the consumer where ``prefetch_factor`` is not given, or torch's default.
-
-    2, or 1 where batches are large: then memory holds the batch that the loop works on and the
-    one that is being filled. But not where ``threads`` would be idle too long between two
-    batches.
-    """
-    if sample_nbytes is None or batch_size is None:
-        return PREFETCH
-    large = sample_nbytes * batch_size >= _LARGE_NBYTES
-    return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else PREFETCH
 
 
 class EngineMaker(Maker):
@@ -193,8 +167,7 @@ class EngineMaker(Maker):
 
     def ready(self) -> bool:
         """Whether ``next`` need not wait for the producer."""
-        results = self._pipeline.results()
-        return results is None or not results.empty()
+        return self._pipeline.ready()
 
     def close(self) -> None:
         """End this epoch now. Afterwards nothing runs and no batch is written to."""
@@ -305,9 +278,9 @@ class Pipeline:
             raise outcome
         return None if isinstance(outcome, type) else outcome  # the type is StopIteration: the end
 
-    def results(self) -> queue.Queue[_Result] | None:
-        """The queue of batches that are ready; None where each is made when it is wanted."""
-        return None if self._results is None else self._results.queue
+    def ready(self) -> bool:
+        """Whether a batch is ready, or each is made when it is wanted."""
+        return self._results is None or not self._results.queue.empty()
 
     def _make(self) -> Outcome | None:
         """The next batch, made on this thread."""
@@ -354,7 +327,7 @@ class Pipeline:
                     assert isinstance(task, (np.ndarray, BaseException))
                     if isinstance(task, BaseException):
                         self._filling.append(task)
-                    elif fetch is not None and self._filling and not _ready(fetch, task):
+                    elif fetch is not None and self._filling and not fetch.ready(task):
                         waiting = task
                         break
                     else:
@@ -432,14 +405,6 @@ class Pipeline:
         return outcome
 
 
-def _ready(fetch: FetchAhead, indices: np.ndarray) -> bool:
-    """Whether the bytes of the next batch need not be waited for."""
-    try:
-        return fetch.ready(indices)
-    except DataError:
-        return True  # raised again when it is submitted
-
-
 def _cancel(filling: _Pending) -> None:
     if isinstance(filling, PendingBatch) and filling.ticket is not None:
         filling.ticket.cancel()
@@ -448,9 +413,10 @@ def _cancel(filling: _Pending) -> None:
 class _Thread(Protocol):
     """``prefetch_generator.BackgroundGenerator``, as far as it is used here.
 
-    It is a daemon thread, so that an abandoned iterator cannot keep the process alive. But torch
-    aborts the process if a daemon thread drops a tensor while the interpreter shuts down. So the
-    interpreter ends and joins the threads at exit.
+    It puts (whether it is an outcome, that or how it ended) into its queue. It is a daemon thread,
+    so that an abandoned iterator cannot keep the process alive. But torch aborts the process if a
+    daemon thread drops a tensor while the interpreter shuts down. So the interpreter ends and joins
+    the threads at exit.
     """
 
     queue: queue.Queue[Any]

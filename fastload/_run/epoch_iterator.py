@@ -17,6 +17,7 @@ How it ends
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -55,7 +56,7 @@ class ReportedLength(NamedTuple):
     workers: int
 
     def check(self, given: int) -> None:
-        """Warn as torch does if it gave more batches."""
+        """Warn, as torch does, if it gave more batches."""
         if given > self.batches:
             warnings.warn(
                 f"Length of IterableDataset {self.dataset} was reported to be {self.batches} (when "
@@ -84,7 +85,6 @@ class Epoch:
         self.maker = maker
         self.progress = progress
         self.yielded = self._before = progress.batches
-        self._settle = maker.settle
         self._stamps, self._bad = measurements.stamps, measurements.bad
         self._images = measurements.images
         self._length = length
@@ -92,10 +92,9 @@ class Epoch:
 
     def next(self) -> Any:
         """The next batch. Raises what took its place, or StopIteration at the end."""
-        if self._settle is not None:
-            self._settle()
-        begin_ns = time.perf_counter_ns()
         maker = self.maker
+        maker.settle()
+        begin_ns = time.perf_counter_ns()
         while True:
             try:
                 outcome = next(maker)
@@ -227,10 +226,7 @@ class EpochIterator(_BaseDataLoaderIter):
         plan = epoch_plan.plan(config, cursor, way, number=number, states=self._states)
         cursor.progress = plan.progress
         resources.measurements = plan.measurements
-        if plan.resumed:
-            with plan.drawing(config):
-                maker = _maker(context, plan, workers)
-        else:
+        with plan.drawing(config) if plan.resumed else contextlib.nullcontext():
             maker = _maker(context, plan, workers)
         length = None
         if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..errors import DataError
 from ..storage.base import Store
 from ..storage.held import Held
 from .order import Batches
@@ -52,8 +53,11 @@ class FetchAhead:
 
     def ready(self, indices: np.ndarray) -> bool:
         """Whether the next batch to submit, ``indices``, need not wait."""
-        self._ask(indices)
-        return self._now is None or self._now.ready()
+        try:
+            self._ask(indices)
+            return self._now is None or self._now.ready()
+        except DataError:
+            return True  # raised again when it is submitted
 
     def wait(self, indices: np.ndarray, ended: Callable[[], bool]) -> None:
         """Return when the bytes of the next batch, ``indices``, are there, or the epoch has ended.

@@ -222,18 +222,22 @@ def _work_s(figures: Snapshot) -> float:
 
 
 def for_loader(route: Route, config: LoaderConfig) -> Governor | None:
-    """The governor of a loader; None for an IterableDataset, which each worker would read whole."""
-    if isinstance(route, EngineRoute):
-        nbytes = route.source.plan.nbytes
-        return for_engine(
-            cpus=cpu.available(device=config.accelerated),
-            batch_nbytes=None if nbytes is None else nbytes * (config.batch_size or 1),
-            memory_nbytes=memory.available(),
-        )
-    if config.iterable:
-        return None
-    return for_processes(
-        cpus=cpu.available(device=config.accelerated), memory_nbytes=memory.available()
+    """The governor of a loader; None for an IterableDataset, which each worker would read whole.
+
+    An engine starts with a thread for each CPU and, as torch, two batches ahead. There may be four
+    threads for each CPU, in case they wait for a disk. Batches ahead take at most a tenth of the
+    memory that is available.
+    """
+    cpus, free_nbytes = cpu.available(device=config.accelerated), memory.available()
+    if not isinstance(route, EngineRoute):
+        return None if config.iterable else for_processes(cpus=cpus, memory_nbytes=free_nbytes)
+    nbytes, most = route.source.plan.nbytes, PREFETCH
+    if nbytes:
+        most = min(8, free_nbytes // 10 // (nbytes * (config.batch_size or 1)))
+    return Governor(
+        Setting(workers=cpus, prefetch=PREFETCH),
+        most_workers=4 * cpus,
+        most_prefetch=max(PREFETCH, most),
     )
 
 
@@ -243,21 +247,6 @@ def workers(governor: Governor, last: Measurements) -> int:
         return governor.setting.workers
     figures = last.stamps.snapshot()
     return after_epoch(governor, figures, memory_nbytes=memory.available()).workers
-
-
-def for_engine(*, cpus: int, batch_nbytes: int | None, memory_nbytes: int) -> Governor:
-    """The governor of an engine's threads.
-
-    It starts with a thread for each CPU and, as torch, two batches ahead. There may be four
-    threads for each CPU, in case they wait for a disk. Batches ahead take at most a tenth of the
-    memory that is available.
-    """
-    most = PREFETCH if batch_nbytes is None else min(8, memory_nbytes // 10 // max(1, batch_nbytes))
-    return Governor(
-        Setting(workers=cpus, prefetch=PREFETCH),
-        most_workers=4 * cpus,
-        most_prefetch=max(PREFETCH, most),
-    )
 
 
 def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:

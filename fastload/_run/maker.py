@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .._base.trace import batch_length
@@ -63,16 +63,18 @@ class Maker(Iterator[Outcome], Protocol):
 
     Attributes:
         base_seed: what the workers are seeded with, as torch draws it; None: nobody drew one.
-        settle: is called before each ``next``, and is no part of the wait for data; or None.
     """
 
     base_seed: int | None = None
-    settle: Callable[[], None] | None = None
 
     @property
     def torch(self) -> Any:
         """What has the attributes and the length of torch's iterator."""
         return self
+
+    def settle(self) -> None:
+        """Called before each ``next``; what it waits for is not data."""
+        return
 
     def ready(self) -> bool:
         """Whether ``next`` would not wait. True if the batch is made in the call itself."""
@@ -99,7 +101,6 @@ class Stage(Maker):
     def __init__(self, maker: Maker) -> None:
         self._maker = maker
         self.base_seed = maker.base_seed
-        self.settle = maker.settle
 
     @property
     def torch(self) -> Any:

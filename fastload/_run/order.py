@@ -53,7 +53,7 @@ class Batches:
     def __getitem__(self, number: int) -> np.ndarray:
         if not 0 <= number < len(self):
             raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
-        return self.indices[number * self._size : (number + 1) * self._size]
+        return self.indices[self.before(number) : self.before(number + 1)]
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return map(self.__getitem__, range(len(self)))
@@ -96,13 +96,7 @@ class UnequalBatches(Batches):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, number: int) -> np.ndarray:
-        if not 0 <= number < len(self):
-            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
-        return self.indices[self.before(number) : int(self._ends[number])]
-
     def before(self, number: int) -> int:
-        """How many indices come before batch ``number``."""
         return int(self._ends[number - 1]) if number else 0
 
     def after(self, batches: int) -> UnequalBatches:
@@ -159,6 +153,7 @@ class Order:
     known = False
     batched = False
     lazy = False
+    blocks = False
     repeats = True
 
     def __init__(self, sampler: object) -> None:
@@ -169,10 +164,6 @@ class Order:
             or sampler.replacement
             or sampler._num_samples is not None
         )
-
-    @property
-    def blocks(self) -> bool:
-        return False
 
     # --- which epoch it is at; ``cursor.py`` asks samplers of the user's -------------------------
 
@@ -295,13 +286,10 @@ class Ascending(KnownOrder):
     """All indices in order, as torch's SequentialSampler gives them."""
 
     lazy = True
+    blocks = True
 
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
-
-    @property
-    def blocks(self) -> bool:
-        return True
 
     def length(self, epoch: int) -> int | None:
         try:
@@ -452,15 +440,12 @@ class Windows(NamedTuple):
     block: np.ndarray
     size: int
 
-    @property
-    def blocks(self) -> int:
-        """How many there are."""
-        return int(self.block.max(initial=-1)) + 1
-
-    def divided(self, order: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-        """``order``, sorted by window only; ``blocks`` is the order of the blocks."""
-        window = np.empty(len(blocks), np.int64)
-        window[blocks] = np.arange(len(blocks)) // self.size
+    def divided(self, order: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """``order``, sorted by window only; ``generator`` draws the order of the blocks."""
+        count = int(self.block.max(initial=-1)) + 1
+        blocks = torch.randperm(count, generator=generator, device="cpu").numpy()
+        window = np.empty(count, np.int64)
+        window[blocks] = np.arange(count) // self.size
         by_window: np.ndarray = order[np.argsort(window[self.block[order]], kind="stable")]
         return by_window
 
@@ -472,10 +457,7 @@ class SeededSampler(EpochSampler):
         super().__init__(data_source)
         self.seed = seed
         self.windows = windows
-
-    @property
-    def blocks(self) -> bool:
-        return self.windows is not None
+        self.blocks = windows is not None
 
     def describe(self) -> str | None:
         return "shuffled" if self.windows is None else f"shuffle_window={self.windows.size}"
@@ -484,14 +466,11 @@ class SeededSampler(EpochSampler):
         # 48 random bits of Philox seed torch's generator, whose randperm is the same on every
         # machine. With seed + epoch instead, (seed 0, epoch 1) would equal (seed 1, epoch 0).
         draw = philox.uniform(self.seed, self.epoch, np.zeros(1, np.int64), _ORDER, 1)
-        count, seed = len(self.data_source), int(draw[0, 0] * 2**48)
-        if self.windows is None:
-            return random_order(count, seed)
         generator = torch.Generator()
-        generator.manual_seed(seed)
+        generator.manual_seed(int(draw[0, 0] * 2**48))
+        count = len(self.data_source)
         order: np.ndarray = torch.randperm(count, generator=generator, device="cpu").numpy()
-        blocks = torch.randperm(self.windows.blocks, generator=generator, device="cpu").numpy()
-        return self.windows.divided(order, blocks)
+        return order if self.windows is None else self.windows.divided(order, generator)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.permutation().tolist())

@@ -164,10 +164,20 @@ def complete(
 ) -> tuple[LoaderConfig, NumWorkers | None]:
     """``config`` and ``num_workers`` with the settings of its file for arguments not given.
 
-    Raises DataError if ``config.tuned`` is not a tuning file.
+    But for the batch size, which affects training. If the file is for another machine or dataset, a
+    warning says what differs, and nothing is applied. Raises DataError if it is no tuning file.
     """
     assert config.tuned is not None
-    tuned = arguments_for(config.tuned, dataset)
+    content = load(config.tuned)
+    differ = _differences(content, dataset)
+    if differ:
+        warnings.warn(
+            f"{os.fspath(config.tuned)!r} was tuned on another machine or dataset "
+            f"({'; '.join(differ)}): nothing of it is applied; run `fastload autotune` here",
+            stacklevel=callers.stacklevel(),
+        )
+        return config, num_workers
+    tuned = Point(**content["chosen"]).arguments()
     if num_workers is None:
         num_workers = tuned.get("num_workers")
     cache, decode = config.cache or tuned.get("cache"), config.decode
@@ -184,27 +194,6 @@ def complete(
         decode=decode,
     )
     return completed, num_workers
-
-
-def arguments_for(path: str | os.PathLike[str], dataset: object) -> dict[str, Any]:
-    """The arguments of FastLoader in a tuning file, without the batch size.
-
-    The batch size affects training, so it is never applied. If the file is for another machine
-    or dataset, a warning says what differs, and the result is empty. Raises what ``load``
-    raises.
-    """
-    content = load(path)
-    differ = _differences(content, dataset)
-    if differ:
-        warnings.warn(
-            f"{os.fspath(path)!r} was tuned on another machine or dataset ({'; '.join(differ)}): "
-            "nothing of it is applied; run `fastload autotune` here",
-            stacklevel=callers.stacklevel(),
-        )
-        return {}
-    arguments = Point(**content["chosen"]).arguments()
-    del arguments["batch_size"]
-    return arguments
 
 
 def _differences(content: Mapping[str, Any], dataset: object) -> list[str]:

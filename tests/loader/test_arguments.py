@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import fastload
 from fastload import FastLoader, PackedDataset
-from fastload._run.config import INSTEAD, LoaderConfig
+from fastload._run.config import INSTEAD
 from fastload.errors import UsageError
 
 OWN = {
@@ -61,13 +60,3 @@ def test_a_mistyped_argument_is_answered_with_the_nearest_name(
         call("absent.lmdb", **{given: None})
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'zzz'$"):
         call("absent.lmdb", zzz=None)
-
-
-def test_what_follows_from_the_order_is_that_of_the_order_which_torch_makes() -> None:
-    given = LoaderConfig(dataset=range(8), batch_size=2, num_workers=1, in_order=False)
-    assert given.left_to_torch and given.order
-    batches = DataLoader(range(8), 2).batch_sampler
-    made = {"sampler": batches.sampler, "batch_sampler": batches, "num_workers": 0}
-    settled, anew = given.settled(made), dataclasses.replace(given, **made)
-    assert type(settled.order) is type(anew.order) is not type(given.order)
-    assert settled.left_to_torch is anew.left_to_torch is not given.left_to_torch

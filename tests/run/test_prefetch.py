@@ -9,7 +9,7 @@ from torchvision import transforms as tv
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
-from fastload._run.engine_maker import default_prefetch
+from fastload._run.setup import default_ahead
 
 PHOTO_NBYTES = 4 * 3 * 224 * 224
 
@@ -29,7 +29,7 @@ PHOTO_NBYTES = 4 * 3 * 224 * 224
 def test_one_batch_is_prefetched_where_batches_are_large(
     sample_nbytes, batch_size, threads, expected
 ):
-    assert default_prefetch(sample_nbytes, batch_size, threads) == expected
+    assert default_ahead(sample_nbytes, batch_size, threads) == expected
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def loader_of(folder, **options):
 
 @pytest.mark.parametrize(("prefetch", "slabs"), [(None, 2), (2, 2), (3, 4)])
 def test_a_loop_takes_a_slab_more_than_are_prefetched(folder, prefetch, slabs, monkeypatch):
-    monkeypatch.setattr("fastload._run.engine_maker._LARGE_NBYTES", 8 << 20)
+    monkeypatch.setattr("fastload._run.setup._LARGE_NBYTES", 8 << 20)
     monkeypatch.setattr("fastload._base.slabs._PATIENCE_S", 30)  # however busy the machine is
     loader = loader_of(folder, prefetch_factor=prefetch)
     for _ in range(4):

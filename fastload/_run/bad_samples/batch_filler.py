@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from . import policy
 
 if TYPE_CHECKING:
     from ..._transforms.pixels.erasing import ErasedBoxes
-    from .refill import Refill, Refilling
+    from .refill import Refill
 
 Moved = dict[str, torch.Tensor | list[Any]]
 """The fields that moved along with the images: a tensor (n, ...), or a tensor per image.
@@ -85,44 +86,29 @@ class FilledBatch(NamedTuple):
     drawn: ErasedBoxes | None
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class EngineFiller(Remaker[PendingBatch]):
     """Fills the batches of one epoch, and applies ``on_error`` to samples that fail.
 
-    Args:
+    Attributes:
         seed, epoch: of the augmentation.
         repeats: counts how often each record comes; None: nothing is random, or none comes twice.
         rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
-    def __init__(
-        self,
-        engine: BatchEngine,
-        source: Source,
-        *,
-        seed: int,
-        epoch: int,
-        on_error: OnError,
-        refill: Refill | None,
-        repeats: Repeats | None,
-        rest: Plan | None,
-    ) -> None:
-        self.engine = engine
-        self.source = source
-        self._seed = seed
-        self._epoch = epoch
-        self._on_error = on_error
-        self._refilling: Refilling[PendingBatch] | None = None
-        if refill is not None:
-            from .refill import Refilling
-
-            self._refilling = Refilling(refill, self)
-        self.rest = rest
-        self._repeats = repeats
+    engine: BatchEngine
+    source: Source
+    seed: int
+    epoch: int
+    on_error: OnError
+    refill: Refill | None
+    repeats: Repeats | None
+    rest: Plan | None
 
     def begin(self, indices: np.ndarray, *, timed: bool) -> PendingBatch:
         """Start to fill the next batch, of ``indices``; ``timed``: as for ``submit``."""
         records = self.source.lookup(indices)
-        repeats = None if self._repeats is None else self._repeats.count(records)
+        repeats = None if self.repeats is None else self.repeats.count(records)
         return self._begin(indices, records, repeats, timed)
 
     def _begin(
@@ -133,7 +119,7 @@ class EngineFiller(Remaker[PendingBatch]):
         timed: bool,
     ) -> PendingBatch:
         tried, refused = np.arange(len(records)), dict[int, DataError]()
-        if self._on_error != "raise":
+        if self.on_error != "raise":
             sized = self.engine.store.sizes(records).min(axis=1, initial=1) > 0
             for i in np.flatnonzero(~sized).tolist():
                 refused[i] = self.engine.unsized(int(records[i]))
@@ -144,13 +130,13 @@ class EngineFiller(Remaker[PendingBatch]):
             try:
                 ticket = self.engine.submit(
                     records if whole else records[tried],
-                    seed=self._seed,
-                    epoch=self._epoch,
+                    seed=self.seed,
+                    epoch=self.epoch,
                     repeats=repeats if whole or repeats is None else repeats[tried],
                     timed=timed,
                 )
             except Refused as error:
-                if self._on_error == "raise":
+                if self.on_error == "raise":
                     raise
                 refused[int(tried[error.position])] = error
                 tried = np.delete(tried, error.position)
@@ -163,7 +149,7 @@ class EngineFiller(Remaker[PendingBatch]):
         the batch was cancelled.
         """
         outcome = self.answer(pending)
-        return outcome if self._refilling is None else self._refilling.settle(outcome)
+        return outcome if self.refill is None else self.refill.settle(outcome, self)
 
     @override
     def ask(self, indices: list[Any], repeats: list[int] | None) -> PendingBatch:
@@ -174,7 +160,7 @@ class EngineFiller(Remaker[PendingBatch]):
     @override
     def answer(self, pending: PendingBatch, /) -> Outcome:
         records, repeats = pending.records, pending.repeats
-        if self._on_error == "raise":
+        if self.on_error == "raise":
             assert pending.ticket is not None
             images, moving = pending.ticket.result(), pending.ticket.moving
             moved = {} if moving is None else moving.result()
@@ -187,11 +173,11 @@ class EngineFiller(Remaker[PendingBatch]):
         bad = []
         for i, error in sorted(failed.items()):
             index = int(pending.indices[i])
-            actions[i] = policy.action_for(self._on_error, index, error)
+            actions[i] = policy.action_for(self.on_error, index, error)
             if actions[i] == "raise":
                 raise error
             bad.append(policy.bad_sample(index, error, actions[i]))
-        if self._refilling is not None:
+        if self.refill is not None:
             return Outcome(empty=True, bad=bad, missing=sorted(failed))
         kept = policy.kept([i for i in range(n) if i not in failed], n, actions)
         if not kept:
@@ -212,7 +198,7 @@ class EngineFiller(Remaker[PendingBatch]):
         drawn, rest = None, self.rest
         if rest is not None and rest.erasing and not isinstance(images, list):
             height, width = images.shape[2:]
-            numbers = Numbers(self._seed, self._epoch, records, repeats)
+            numbers = Numbers(self.seed, self.epoch, records, repeats)
             drawn = sample_params.rectangles(rest, numbers, width, height)
         return Outcome(FilledBatch(records, images, moved, drawn), len(records))
 

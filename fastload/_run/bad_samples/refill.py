@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,11 +22,27 @@ from ..maker import Maker, Outcome, Remaker, Stage
 from . import policy
 from .policy import BadSample
 
-_Ticket = TypeVar("_Ticket")
+
+@dataclasses.dataclass
+class _Incomplete:
+    """A batch that is being made again, after its first outcome.
+
+    Attributes:
+        positions: of its samples in the order.
+        bad: samples that could not be made.
+        ticket: of the batch that is asked for; None: none is.
+    """
+
+    first: Outcome
+    positions: list[int]
+    bad: list[BadSample]
+    ticket: Any = None
 
 
 class Refill:
-    """What is left of an epoch's order, from its end.
+    """What is left of an epoch's order, from its end, to fill batches up.
+
+    A ``remaker`` makes these again, always the same one.
 
     Args:
         size: of a batch.
@@ -50,118 +66,49 @@ class Refill:
         self.spent = spent
         self.number = number
         self._size = size
-        self._drop_last = drop_last
+        self._least = size if drop_last else 1
         self._limit = limit
         self._counted: Sequence[int] | np.ndarray | None = None
-
-    def own(self) -> list[int]:
-        """Positions in the order that are left to the next batch."""
-        return list(self._range(len(self.order()) - self.spent))
-
-    def whole(self, positions: list[int]) -> bool:
-        """Whether these are all that the next batch had in the order."""
-        return len(positions) == len(self._range(len(self.order())))
-
-    def _range(self, end: int) -> range:
-        begin = self.number * self._size
-        return range(begin, min(begin + self._size, end))
-
-    def instead(self, positions: list[int], lost: Sequence[int]) -> list[int]:
-        """New positions for the next batch, after ``positions[i]`` failed for i in ``lost``.
-
-        The batch is smaller where the order has too few left.
-        """
-        end = len(self.order()) - self.spent
-        count = max(0, min(len(lost), end - (self.number + 1) * self._size))
-        self.spent += count
-        new: list[int | None] = list(positions)
-        for i, position in itertools.zip_longest(lost, range(end - 1, end - 1 - count, -1)):
-            new[i] = position
-        return [position for position in new if position is not None]
-
-    def complete(self, positions: list[int]) -> bool:
-        """Whether these make a batch: there are some, and with ``drop_last`` enough."""
-        return len(positions) >= (self._size if self._drop_last else 1)
-
-    def hopeless(self, errors: int) -> bool:
-        """Whether one batch has more errors than ``max_errors`` allows for the epoch."""
-        return errors > policy.allowed(self._limit, len(self.order()))
-
-    def indices(self, positions: list[int]) -> list[Any]:
-        """The indices at these positions of the order."""
-        order = self.order()
-        return (
-            order[positions].tolist()
-            if isinstance(order, np.ndarray)
-            else [order[position] for position in positions]
-        )
-
-    def repeats(self, positions: list[int]) -> list[int] | None:
-        """How often the index at each position came before; None: nothing depends on it."""
-        if self.times is None:
-            return None
-        if self._counted is None:
-            self._counted = self.times()
-        return [int(self._counted[position]) for position in positions]
-
-
-@dataclasses.dataclass
-class _Incomplete(Generic[_Ticket]):
-    """A batch that is being made again, after its first outcome.
-
-    Attributes:
-        positions: of its samples in the order.
-        bad: samples that could not be made.
-        ticket: of the batch that is asked for; None: none is.
-    """
-
-    first: Outcome
-    positions: list[int]
-    bad: list[BadSample]
-    ticket: _Ticket | None = None
-
-
-class Refilling(Generic[_Ticket]):
-    """Has ``remaker`` make batches again, of samples that ``refill`` gives, until none is bad."""
-
-    def __init__(self, refill: Refill, remaker: Remaker[_Ticket]) -> None:
-        self._refill = refill
-        self._remaker = remaker
-        self._incomplete: _Incomplete[_Ticket] | None = None
+        self._incomplete: _Incomplete | None = None
 
     @property
     def pending(self) -> bool:
         """Whether the last batch was not completed."""
         return self._incomplete is not None
 
-    def settle(self, outcome: Outcome) -> Outcome:
+    def settle(self, outcome: Outcome, remaker: Remaker[Any]) -> Outcome:
         """``outcome``, the next one, filled up."""
-        refill = self._refill
         if not outcome.taken:
             return outcome
-        refill.number += outcome.taken - 1
-        positions = refill.own()
+        self.number += outcome.taken - 1
+        end = len(self.order())
+        whole = self._positions(end)
+        positions = self._positions(end - self.spent)
         # Samples that filled up earlier batches no longer belong to this one.
         lost = [i for i in outcome.missing if i < len(positions)]
-        if outcome.error is None and (lost or not refill.whole(positions)):
-            self._incomplete = _Incomplete(outcome, positions, [])
+        if outcome.error is None and (lost or len(positions) < len(whole)):
+            self._incomplete = _Incomplete(outcome, list(positions), [])
             self._replace(self._incomplete, outcome, lost)
-            return self.complete()
+            return self.complete(remaker)
         return self._settled(outcome)
 
-    def complete(self) -> Outcome:
+    def _positions(self, end: int) -> range:
+        """Those of the next batch, in an order that ends there."""
+        begin = self.number * self._size
+        return range(begin, min(begin + self._size, end))
+
+    def complete(self, remaker: Remaker[Any]) -> Outcome:
         """The last batch, which was not completed."""
-        batch, refill = self._incomplete, self._refill
+        batch = self._incomplete
         assert batch is not None, "there is one that is pending"
+        allowed = policy.allowed(self._limit, len(self.order()))
         while True:
             if batch.ticket is None:
-                if refill.hopeless(len(batch.bad)) or not refill.complete(batch.positions):
+                if len(batch.bad) > allowed or len(batch.positions) < self._least:
                     outcome = Outcome(empty=True, worker=batch.first.worker)
                     break
-                batch.ticket = self._remaker.ask(
-                    refill.indices(batch.positions), refill.repeats(batch.positions)
-                )
-            outcome = self._remaker.answer(batch.ticket)
+                batch.ticket = remaker.ask(*self._samples(batch.positions))
+            outcome = remaker.answer(batch.ticket)
             batch.ticket = None
             if not outcome.missing:
                 break
@@ -169,30 +116,53 @@ class Refilling(Generic[_Ticket]):
         outcome.bad, outcome.taken = batch.bad, batch.first.taken
         return self._settled(outcome)
 
-    def _replace(self, batch: _Incomplete[_Ticket], outcome: Outcome, lost: Sequence[int]) -> None:
+    def _replace(self, batch: _Incomplete, outcome: Outcome, lost: Sequence[int]) -> None:
+        """Give ``batch`` new positions after ``positions[i]`` failed for i in ``lost``.
+
+        It is smaller where the order has too few left.
+        """
         places = set(lost)
         batch.bad += [one for one, i in zip(outcome.bad, outcome.missing) if i in places]
-        batch.positions = self._refill.instead(batch.positions, lost)
+        end = len(self.order()) - self.spent
+        count = max(0, min(len(lost), end - (self.number + 1) * self._size))
+        self.spent += count
+        new: list[int | None] = list(batch.positions)
+        for i, position in itertools.zip_longest(lost, range(end - 1, end - 1 - count, -1)):
+            new[i] = position
+        batch.positions = [position for position in new if position is not None]
+
+    def _samples(self, positions: list[int]) -> tuple[list[Any], list[int] | None]:
+        """The indices there, and how often each came before; None: nothing depends on it."""
+        order = self.order()
+        if self.times is not None and self._counted is None:
+            self._counted = self.times()
+        counted = self._counted
+        if isinstance(order, np.ndarray):
+            indices = order[positions].tolist()
+        else:
+            indices = [order[position] for position in positions]
+        return indices, None if counted is None else [int(counted[i]) for i in positions]
 
     def _settled(self, outcome: Outcome) -> Outcome:
         self._incomplete = None
-        self._refill.number += 1
-        outcome.refilled = self._refill.spent
+        self.number += 1
+        outcome.refilled = self.spent
         return outcome
 
 
-class _Again(Maker, Remaker[_Ticket], Protocol[_Ticket]):
+class _Again(Maker, Remaker[Any], Protocol):
     """A maker that makes a batch again."""
 
 
 class Refilled(Stage):
     """The outcomes of a maker, with every batch filled up to its full size."""
 
-    def __init__(self, maker: _Again[Any], refill: Refill) -> None:
+    def __init__(self, maker: _Again, refill: Refill) -> None:
         super().__init__(maker)
-        self._refilling = Refilling(refill, maker)
+        self._remaker = maker
+        self._refill = refill
 
     def __next__(self) -> Outcome:
-        if self._refilling.pending:
-            return self._refilling.complete()
-        return self._refilling.settle(next(self._maker))
+        if self._refill.pending:
+            return self._refill.complete(self._remaker)
+        return self._refill.settle(next(self._maker), self._remaker)

@@ -21,6 +21,7 @@ from ..maker import Maker
 from ..resources import AHEAD_ON_DEVICE, Resources, mover_of
 from ..route import EngineRoute, Route
 from ..setup import Setup
+from .transfer import Delivery
 
 if TYPE_CHECKING:  # batches in host memory do not need these
     from ..._base.devices.accelerator import Accelerator
@@ -50,8 +51,6 @@ def deliver(
     """
     mover = mover_of(config, resources)
     other_device = config.device if config.accelerated and mover is None else None
-    from .transfer import Delivery
-
     stage = None
     if mover is not None and setup is not None and setup.finished is not None:
         stage = _stage(config, resources, setup.finished, mover)
@@ -62,10 +61,10 @@ def deliver(
         mover.rings = tuple(ring for ring in rings if isinstance(ring, (SlabRing, SharedRing)))
     # The seed that was drawn for the workers or the augmentation, as torch does each epoch.
     drawn = cursor.base_seed if maker.base_seed is None else maker.base_seed
-    finisher = _EpochFinisher(
-        other_device,
-        stage,
-        _in_place(config, plan.route) or config.batch_transform,
+    finisher = Finisher(
+        other_device=other_device,
+        stage=stage,
+        transform=_in_place(config, plan.route) or config.batch_transform,
         seed=int((drawn if config.seed is None else config.seed) or 0),
         epoch=plan.progress.epoch,
         accelerator=None if mover is None else mover.accelerator,
@@ -102,45 +101,38 @@ def _stage(config: LoaderConfig, resources: Resources, plan: Plan, mover: Mover)
     return kept[2]
 
 
-class _EpochFinisher:
-    """Finishes each batch of one epoch; see ``Finisher``."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finisher:
+    """What is done to each batch of one epoch, beside moving it."""
 
-    def __init__(
-        self,
-        other_device: str | int | torch.device | None,
-        stage: DeviceStage | None,
-        transform: Callable[[Any], Any] | None,
-        *,
-        seed: int,
-        epoch: int,
-        accelerator: Accelerator | None,
-    ) -> None:
-        self._other_device = other_device
-        self._stage = stage
-        self._transform = transform
-        self._seed = seed
-        self._epoch = epoch
-        self._accelerator = accelerator
+    other_device: str | int | torch.device | None
+    stage: DeviceStage | None
+    transform: Callable[[Any], Any] | None
+    seed: int
+    epoch: int
+    accelerator: Accelerator | None
 
     def to_move(self, item: Any) -> Any:
+        """The part of ``item`` to move to the device."""
         if not isinstance(item, UnfinishedBatch):
             return item
         columns = None if item.drawn is None else item.drawn.columns()
         return item.batch, columns
 
     def finish(self, item: Any, moved: Any, number: int) -> Any:
-        batch, device = moved, self._other_device
+        """The caller's batch, made in the side stream; ``number`` counts the epoch's batches."""
+        batch, device = moved, self.other_device
         if device is not None:  # Apple's or Intel's: what torch's own ``to`` does
             batch = nested.rebuilt(batch, lambda t: t.to(device), lambda each: each.to(device))
         if isinstance(item, UnfinishedBatch):
-            assert self._stage is not None
+            assert self.stage is not None
             batch, columns = moved
-            batch = with_images(batch, self._stage(images_of(batch), item.drawn, columns))
-        if self._transform is None:
+            batch = with_images(batch, self.stage(images_of(batch), item.drawn, columns))
+        if self.transform is None:
             return batch
-        seed = randomness.transform_seed(self._seed, self._epoch, number)
-        with randomness.seeded(seed, self._accelerator):
-            return self._transform(batch)
+        seed = randomness.transform_seed(self.seed, self.epoch, number)
+        with randomness.seeded(seed, self.accelerator):
+            return self.transform(batch)
 
 
 def split(setup: Setup, plan: Plan) -> str:

@@ -43,7 +43,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -52,6 +52,9 @@ from ..._base.devices.accelerator import Accelerator, Mark
 from ..._base.devices.mover import Mover
 from ..._base.trace import Stamps
 from ..maker import Maker, Outcome, Stage, below, check_process
+
+if TYPE_CHECKING:
+    from .delivery import Finisher
 
 _SAMPLED = 16  # without a timeline, only one in so many batches is timed
 
@@ -113,16 +116,6 @@ def _settle_all() -> None:
 atexit.register(_settle_all)
 
 
-class Finisher(Protocol):
-    """What to do with each batch of the inner maker; a loader implements it."""
-
-    def to_move(self, item: Any) -> Any:
-        """The part of ``item`` to move to the device."""
-
-    def finish(self, item: Any, moved: Any, number: int) -> Any:
-        """The caller's batch, made in the side stream; ``number`` counts the epoch's batches."""
-
-
 @contextlib.contextmanager
 def _no_inference_mode() -> Iterator[None]:
     """Within it, new tensors support autograd.
@@ -157,8 +150,17 @@ class Delivery(Stage):
         self._in_flight = _InFlight(None if mover is None else mover.accelerator)
         self._ended = False
         self._moved = self._timed = 0  # batches moved; the value of that when one was last timed
-        if mover is not None:
-            self.settle = _Settle(mover, self._in_flight, self._ahead + 1)
+        self._pid = os.getpid()
+
+    def settle(self) -> None:
+        """Wait until at most ``ahead + 1`` transfers are left: the device is at earlier steps."""
+        if self._mover is None:
+            return
+        check_process(self._pid)
+        self._mover.accelerator.follow()  # first, because it raises while a graph is captured
+        while _orphaned:
+            _orphaned.pop().settle()
+        self._in_flight.free(self._ahead + 1)
 
     def ready(self) -> bool:
         return bool(self._ready) or self._ended or self._maker.ready()
@@ -251,26 +253,6 @@ class Delivery(Stage):
                 )
             self._in_flight.add(mark, held, record)
         return mark, batch
-
-
-class _Settle:
-    """Waits until at most ``most`` transfers are left.
-
-    That is no waiting for data: the device is at the loop's earlier steps.
-    """
-
-    def __init__(self, mover: Mover, in_flight: _InFlight, most: int) -> None:
-        self._accelerator = mover.accelerator
-        self._in_flight = in_flight
-        self._most = most
-        self._pid = os.getpid()
-
-    def __call__(self) -> None:
-        check_process(self._pid)
-        self._accelerator.follow()  # first, because it raises while a graph is captured
-        while _orphaned:
-            _orphaned.pop().settle()
-        self._in_flight.free(self._most)
 
 
 def _record_times(accelerator: Accelerator, stamps: Stamps, weight: int, marks: list[Mark]) -> None:

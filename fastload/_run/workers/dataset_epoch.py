@@ -1,8 +1,4 @@
-"""An epoch whose samples the user's Dataset makes, in worker processes or in this one.
-
-What only workers need is imported with them (``worker_epoch.py``): that takes as long as it takes
-to load fifty small images.
-"""
+"""An epoch whose samples the user's Dataset makes, in worker processes or in this one."""
 
 from __future__ import annotations
 
@@ -68,7 +64,7 @@ def maker(
         choice = _expecting(config, resources)
     maker: LocalMaker | WorkerMaker
     if config.num_workers:
-        from .worker_epoch import worker_maker
+        from .worker_maker import worker_maker
 
         maker = worker_maker(config, resources, cursor, plan, kept, choice)
     else:
@@ -96,7 +92,7 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
     begun = not choice.waits or resources.decoder is not None
     if config.num_workers and (begun or config.accelerated):
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
-        _note(decoder_of(config, resources), config, resources)
+        decoder_of(config, resources)
         rest(choice)  # only the workers run the dataset
     few = choice.waits and 0 < length < MANY
     if config.num_workers and not few:
@@ -127,13 +123,6 @@ def _length(config: LoaderConfig) -> int:
         return len(config.dataset)
     except Exception:  # noqa: BLE001 - the sampler's to raise, with the first batch
         return 0
-
-
-def _note(decoder: BatchDecoder, config: LoaderConfig, resources: Resources) -> None:
-    """Have ``decoder`` count and stamp what it makes in the epoch that begins."""
-    decoder.counts = resources.measurements.images.made
-    decoder.stamps = resources.measurements.stamps
-    decoder.cache = _cache(config, resources)
 
 
 def fetcher_of(
@@ -179,8 +168,8 @@ def fetcher_of(
             fetcher.deferral = deferral
             return fetcher
     fetcher = kind(
-        dataset,
-        config.collate,
+        dataset=dataset,
+        collate_fn=config.collate,
         resumable=resumable,
         batched=config.batched,
         on_error=plan.on_error,
@@ -208,7 +197,6 @@ def _deferral(
             held = holder()
             assert held is not None, "the iterator's fetcher runs"
             decoder = decoder_of(config, held)
-            _note(decoder, config, held)
             return Local(decoder, _ahead(held, decoder))
 
         deferral = resources.deferral
@@ -252,7 +240,7 @@ def _cache(config: LoaderConfig, resources: Resources) -> OpenedCache | None:
 
 
 def decoder_of(config: LoaderConfig, resources: Resources) -> BatchDecoder:
-    """What fills batches of recorded images in this process."""
+    """What fills batches of recorded images in this process; it counts for the running epoch."""
     count, known = config.num_workers, resources.decoder
     # Asking for the CPUs reads files: it takes longer than an epoch of a few small batches.
     if known is None or (count and known.threads != count):
@@ -262,5 +250,8 @@ def decoder_of(config: LoaderConfig, resources: Resources) -> BatchDecoder:
         threads = count or cpu.available()
         ring = SlabRing(ahead + _WARM_SLABS + slabs_held(config, resources))
         known = resources.decoder = BatchDecoder(threads, ring, check_crc(config.dataset))
-        _note(known, config, resources)
+    measured = resources.measurements
+    if known.counts is not measured.images.made:
+        known.counts, known.stamps = measured.images.made, measured.stamps
+        known.cache = _cache(config, resources)
     return known

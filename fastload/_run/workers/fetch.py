@@ -8,6 +8,7 @@ datasets.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import time
@@ -36,7 +37,7 @@ from ..measurements import Report
 from ..progress import Position
 from .choice import Choice
 from .deferral import Deferral
-from .placed_rows import PlacedRows, WarmBatch, worth_placing
+from .placed_rows import PlacedRows, SlabBatch, WarmBatch, worth_placing
 
 if TYPE_CHECKING:
     from .resumable import Resumable
@@ -92,10 +93,11 @@ def _is_plain(part: Any, depth: int = 2) -> bool:
 _ATOMS = frozenset((type(None), bool, int, float, str, bytes))
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Fetcher:
     """Makes batches in the process that has it.
 
-    Args:
+    Attributes:
         dataset: the user's.
         collate_fn: applied to a list of samples, or to each sample if there are no batches.
         resumable: where the dataset is; None: it is map-style, without a state.
@@ -109,41 +111,27 @@ class Fetcher:
         waiting: measures how long the dataset's code waits.
         deferral: runs the dataset over deferred images; None: it never does.
         eager: whether no part of the dataset may defer images, either.
-
-    Attributes:
-        iterable: whether the dataset is an IterableDataset.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate_fn: Collate,
-        *,
-        resumable: Resumable | None,
-        batched: bool,
-        on_error: OnError,
-        seed: int | None,
-        warm: SlabRing | None,
-        large: int,
-        waiting: cpu.Waiting,
-        deferral: Deferral | None,
-        eager: bool,
-    ) -> None:
-        self.dataset = dataset
-        self.resumable = resumable
-        self.iterable = resumable is not None and resumable.iterable
-        self._collate_fn = collate_fn
-        self.batched = batched
-        self.seeds = seed is not None
-        self.on_error = on_error
-        self._refill = on_error == "refill"
-        self._seed = seed
-        self._warm = warm
-        self._large = large
-        self._places_rows: bool | None = None  # nobody knows before the first batch
-        self.waiting = waiting
-        self.deferral = deferral
-        self._eager = eager
+    dataset: Any
+    collate_fn: Collate
+    resumable: Resumable | None
+    batched: bool
+    on_error: OnError
+    seed: int | None
+    warm: SlabRing | None
+    large: int
+    waiting: cpu.Waiting
+    deferral: Deferral | None
+    eager: bool
+
+    # nobody knows before the first batch
+    _places_rows: bool | None = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        # Not properties: asked for each batch.
+        self.iterable = self.resumable is not None and self.resumable.iterable
+        self.seeds = self.seed is not None
 
     @derived
     def _own_seeds(self) -> OwnSeeds:
@@ -160,19 +148,24 @@ class Fetcher:
     def make(self, wanted: Wanted) -> Outcome:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
         deferral, packer = self.deferral, wanted.packer
-        if self._eager:
+        if self.eager:
             with thread_state.eagerly():
                 return self._as_by_torch(wanted)
         if deferral is None:
             return self._as_by_torch(wanted)
         count = self._count(wanted.indices)
+        choice = deferral.choice
         if deferral.passes(count):
-            return self._left_alone(deferral.choice, wanted)
-        if not deferral.choice.defers(count):
-            return deferral.run_eagerly(lambda: self._left(deferral.choice, wanted))
+            outcome = self._left(choice, wanted)
+            if choice.measures:
+                report = choice.passed(outcome.samples)
+                outcome.report = report if packer is None else None  # not worth sending
+            return outcome
+        if not choice.defers(count):
+            return deferral.run_eagerly(lambda: self._left(choice, wanted))
         done: Outcome | None = deferral.run(
             wanted.number,
-            (self.dataset, self._collate_fn),
+            (self.dataset, self.collate_fn),
             lambda: self._make(wanted, pack=False),
             functools.partial(self._completed, deferral, packer),
         )
@@ -190,14 +183,6 @@ class Fetcher:
             return len(indices) if self.batched else 1
         except TypeError:
             return 1  # a batch sampler of the user's may give an iterator
-
-    def _left_alone(self, choice: Choice, wanted: Wanted) -> Outcome:
-        """The batch made without deferring, of which nothing is measured."""
-        outcome = self._left(choice, wanted)
-        if choice.measures:
-            report = choice.passed(outcome.samples)
-            outcome.report = report if wanted.packer is None else None  # not worth sending
-        return outcome
 
     def _left(self, choice: Choice, wanted: Wanted) -> Outcome:
         """The batch made without deferring: as by DataLoader, unless that was found cheaper."""
@@ -237,7 +222,7 @@ class Fetcher:
 
     def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
         indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
-        place = packer if self._warm is None else WarmBatch(self._warm, self._large)
+        place: SlabBatch | None = packer if self.warm is None else WarmBatch(self.warm, self.large)
         waiting = self.waiting
         waiting.begin(begin_ns)
         position: Position | None = None
@@ -261,26 +246,26 @@ class Fetcher:
             os.getpid(), begin_ns, fetched_ns, fetched_ns, waiting.end(begin_ns, fetched_ns)
         )
         if self._places_rows is None and self.batched:
-            self._places_rows = self._collate_fn is collate and worth_placing(samples, self._large)
+            self._places_rows = self.collate_fn is collate and worth_placing(samples, self.large)
         batch = self._collated(samples, place)
         if packer is not None and pack:
             batch = packer.pack(batch)
         count = len(samples) if self.batched else 1
         return Outcome(batch, count, bad=bad, position=position, clock=clock)
 
-    def _collated(self, samples: Sequence[Any], place: Packer | WarmBatch | None) -> Any:
+    def _collated(self, samples: Sequence[Any], place: SlabBatch | None) -> Any:
         """The batch of ``samples``; without batches, the collated single sample."""
         collated: Any = samples if self.batched else samples[0]
-        if self._collate_fn is not collate or type(collated) is ReadyBatch:
+        if self.collate_fn is not collate or type(collated) is ReadyBatch:
             if not (thread_state.THREAD.deferring and has_tensors()):
-                return self._collate_fn(collated)
+                return self.collate_fn(collated)
             from ..._sources.deferred.tensor import filling_rows
 
             with filling_rows(collated):
-                return self._collate_fn(collated)
+                return self.collate_fn(collated)
         return collate(collated) if place is None else place.collate(collated)
 
-    def _rows_of(self, indices: Any, place: Packer | WarmBatch | None) -> PlacedRows | None:
+    def _rows_of(self, indices: Any, place: SlabBatch | None) -> PlacedRows | None:
         """The rows of the batch, if the samples are copied to them one by one."""
         if not self._places_rows or place is None or self.on_error != "raise":
             return None
@@ -298,8 +283,8 @@ class Fetcher:
         """
         indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
-        if self._seed is not None:
-            seeds = randomness.sample_seeds(self._seed, epoch, indices, repeats)
+        if self.seed is not None:
+            seeds = randomness.sample_seeds(self.seed, epoch, indices, repeats)
         # Checked as in torch: a dataset may have __getitems__ = None.
         many = getattr(self.dataset, "__getitems__", None) if self.batched else None
         joined = None
@@ -348,7 +333,7 @@ class Fetcher:
                 if actions[i] == "raise":
                     raise
                 bad.append(policy.bad_sample(index, error, actions[i]))
-        missing = list(actions) if self._refill else []
+        missing = list(actions) if self.on_error == "refill" else []
         if not bad or missing:
             return list(good.values()), bad, missing
         return [good[i] for i in policy.kept(list(good), len(indices), actions)], bad, []

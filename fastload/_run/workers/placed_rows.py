@@ -25,7 +25,7 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -146,22 +146,19 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-class WarmBatch:
-    """Collates one batch in this process: as a ``Packer`` does, but in slabs of ``ring``.
+class SlabBatch(Protocol):
+    """Collates one batch with large tensors in slabs.
 
-    Tensors of fewer bytes than ``least`` are torch's to make.
+    ``rows`` are those of a batch of so many samples, which ``collate`` knows again; None: there is
+    no slab.
     """
 
-    def __init__(self, ring: SlabRing, least: int) -> None:
-        self._ring = ring
-        self._least = least
-        self._begun = False
-        self._placed_rows: PlacedRows | None = None
+    _placed_rows: PlacedRows | None = None
 
-    def rows(self, count: int) -> PlacedRows:
-        """The rows of a batch of ``count`` samples. ``collate`` knows them again."""
-        self._placed_rows = PlacedRows(count, self._reserve, self._least)
-        return self._placed_rows
+    def rows(self, count: int) -> PlacedRows | None: ...
+
+    def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The stack of ``samples`` in a slab; None: torch has to stack them."""
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """torch's default_collate, with large tensors stacked in slabs."""
@@ -170,18 +167,37 @@ class WarmBatch:
         finally:
             self._placed_rows = None  # which refers to this
 
+    def _stack(
+        self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
+    ) -> torch.Tensor:
+        stacked = None if self._placed_rows is None else self._placed_rows.batch_of(samples)
+        if stacked is None:
+            stacked = self._stacked(samples)
+        return torch_stack(samples, collate_fn_map=collate_fn_map) if stacked is None else stacked
+
+
+class WarmBatch(SlabBatch):
+    """Collates one batch in this process, in slabs of ``ring``.
+
+    Tensors of fewer bytes than ``least`` are torch's to make.
+    """
+
+    def __init__(self, ring: SlabRing, least: int) -> None:
+        self._ring = ring
+        self._least = least
+        self._begun = False
+
+    def rows(self, count: int) -> PlacedRows:
+        self._placed_rows = PlacedRows(count, self._reserve, self._least)
+        return self._placed_rows
+
     def _reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if not self._begun:
             self._begun = True
             self._ring.begin_batch()
         return self._ring.lease(shape, dtype, contiguous(shape))[0]
 
-    def _stack(
-        self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
-    ) -> torch.Tensor:
-        placed = None if self._placed_rows is None else self._placed_rows.batch_of(samples)
-        if placed is not None:
-            return placed
+    def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor | None:
         first = samples[0]
         if (
             type(first) is torch.Tensor
@@ -194,4 +210,4 @@ class WarmBatch:
             # A sample may require gradients or differ in shape: then it is as with torch.
             with contextlib.suppress(RuntimeError):
                 return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
-        return torch_stack(samples, collate_fn_map=collate_fn_map)
+        return None

@@ -100,38 +100,27 @@ class SentOutcome(Outcome):
 _values = operator.attrgetter(*(field.name for field in dataclasses.fields(SentOutcome)))
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Tasks:
     """The sampler that torch's machinery is given: the tasks of one epoch after the other.
 
-    Args:
+    Attributes:
         sized: has the length.
         ring: slabs for the batches.
         repeats: whether to count how often each index occurs in an epoch.
         workers: that torch gives tasks to, in turn.
         decoder: gives what fills tensors that workers recorded; None: they record nothing.
         choice: learns what workers report.
+        current: the newest iteration.
     """
 
-    def __init__(
-        self,
-        sized: object,
-        ring: SharedRing,
-        *,
-        repeats: bool,
-        workers: int,
-        decoder: Callable[[], BatchDecoder] | None,
-        choice: Choice,
-    ) -> None:
-        self._sized = sized
-        self.ring = ring
-        self.repeats = repeats
-        self.workers = workers
-        self.decoder = decoder
-        self.choice = choice
-        self._order: Callable[[], Iterable[Any]] = tuple
-        self.epoch = self.skip = self.idle = 0
-        self.times: np.ndarray | None = None
-        self.current: TaskIterator | None = None
+    sized: object
+    ring: SharedRing
+    repeats: bool
+    workers: int
+    decoder: Callable[[], BatchDecoder] | None
+    choice: Choice
+    current: TaskIterator | None = None
 
     def begin(
         self,
@@ -159,7 +148,7 @@ class Tasks:
         return self.current
 
     def __len__(self) -> int:
-        sized: Sized = self._sized  # type: ignore[assignment] # TypeError without a length, as in torch
+        sized: Sized = self.sized  # type: ignore[assignment] # TypeError without a length, as in torch
         return len(sized)
 
 

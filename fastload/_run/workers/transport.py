@@ -30,8 +30,7 @@ import torch
 
 from ..._base.nested import plain
 from ..._sources.deferred.needed import has_tensors
-from .columns import CollateTable, in_columns, torch_stack
-from .placed_rows import PlacedRows, contiguous
+from .placed_rows import PlacedRows, SlabBatch, contiguous
 
 if TYPE_CHECKING:
     from ..._sources.deferred.completion import Row, Shape
@@ -112,7 +111,7 @@ class Message(NamedTuple):
     recorded: int = 0
 
 
-class Packer:
+class Packer(SlabBatch):
     """Packs one batch into ``memory`` (uint8, 1-D), or into its message if that is None."""
 
     def __init__(self, memory: np.ndarray | None) -> None:
@@ -126,7 +125,6 @@ class Packer:
         self._recorded: dict[int, _Recorded] = {}
         self._opened: dict[int, tuple[int, Opened]] = {}
         self._leased = False
-        self._placed_rows: PlacedRows | None = None
 
     def has_room(self, nbytes: Sequence[int]) -> bool:
         """Whether ``lease`` has room in the slab for tensors of these sizes, one after the other.
@@ -160,22 +158,11 @@ class Packer:
         return Packer(self._given)
 
     def rows(self, count: int) -> PlacedRows | None:
-        """The rows of a batch of ``count`` samples in the slab; None: there is no slab.
-
-        ``collate`` knows them again.
-        """
         if self._slab:
             self._placed_rows = PlacedRows(
                 count, lambda shape, dtype: self._reserve(shape, contiguous(shape), dtype)
             )
         return self._placed_rows
-
-    def collate(self, samples: Sequence[Any]) -> Any:
-        """torch's default_collate, with the tensors stacked in the slab."""
-        try:
-            return in_columns(samples, self._stack)
-        finally:
-            self._placed_rows = None  # which refers to this packer
 
     def pack(self, batch: Any) -> Message:
         """The message that carries ``batch``."""
@@ -248,12 +235,7 @@ class Packer:
             known = self._opened[id(one)] = len(self._opened), one
         return known[0]
 
-    def _stack(
-        self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
-    ) -> torch.Tensor:
-        placed = None if self._placed_rows is None else self._placed_rows.batch_of(samples)
-        if placed is not None:
-            return placed
+    def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor | None:
         first = samples[0]
         # torch stacks samples that do not fit together, so that its own error is raised.
         if plain(first) and all(
@@ -266,7 +248,7 @@ class Packer:
             out = self._reserve(shape, contiguous(shape), first.dtype)
             if out is not None:
                 return torch.stack(list(samples), 0, out=out)
-        return torch_stack(samples, collate_fn_map=collate_fn_map)
+        return None
 
     def _place(self, tensor: torch.Tensor) -> _Place | None:
         """The place of ``tensor``, copied to the slab if needed; None: it is sent as by torch."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -29,15 +30,93 @@ from typing import Any, cast
 
 from torch._utils import ExceptionWrapper
 
-from ..._base.torch_loader import DataLoader
+from ..._base.shared_slabs import SharedRing
+from ..._base.torch_loader import PlainLoader
 from ...errors import InternalError, type_next
-from ..maker import Maker, NoMaker, check_process
+from ..config import LoaderConfig
+from ..cursor import EpochCursor
+from ..epoch_plan import EpochPlan
+from ..maker import Maker, NoMaker, PersistentWorkers, check_process
 from ..progress import Position
-from .queues import ArrivalQueue
-from .tasks import SentOutcome, Tasks
-from .torch_iterator import TorchWorkersIterator, alive, has_result
+from ..resources import Resources, slabs_held
+from .choice import Choice
+from .dataset_epoch import decoder_of, fetcher_of
+from .queues import ArrivalQueue, with_arrivals
+from .task_fetcher import TaskFetcher, WorkerInit
+from .tasks import SentOutcome, Tasks, identity
+from .torch_iterator import TorchWorkersIterator, alive, has_result, processes
 
 MAIN = 'if __name__ == "__main__":'
+
+
+def worker_maker(
+    config: LoaderConfig,
+    resources: Resources,
+    cursor: EpochCursor,
+    plan: EpochPlan,
+    kept: PersistentWorkers,
+    choice: Choice | None,
+) -> WorkerMaker:
+    """As ``dataset_epoch.maker``, which imports this with workers only: it takes as long as it
+    takes to load fifty small images. ``choice``: as for ``fetcher_of``.
+    """
+    outcomes = kept.holder
+    if not isinstance(outcomes, PlainLoader) or not _usable(config, outcomes):
+        outcomes = _outcome_loader(config, resources, plan, choice)
+    progress = plan.progress
+    idle = progress.positions.turn if plan.resumed else 0
+    tasks, fetcher = outcomes.sampler, outcomes.dataset
+    assert isinstance(tasks, Tasks) and isinstance(fetcher, TaskFetcher)
+    tasks.begin(progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times)
+    workers = progress.positions.workers
+    if fetcher.resumable is not None and not workers:
+        workers += [Position() for _ in range(config.num_workers)]
+    maker = WorkerMaker(outcomes, iterable=config.iterable, positions=workers)
+    if config.persistent:
+        kept.holder = outcomes
+        if cursor.base_seed is None:
+            cursor.base_seed = maker.base_seed
+    return maker
+
+
+def _usable(config: LoaderConfig, outcomes: PlainLoader[SentOutcome]) -> bool:
+    """Whether there are as many workers, all alive; torch would wait for a dead one."""
+    same = config.persistent and outcomes.num_workers == config.num_workers
+    return same and all(process.is_alive() for process in processes(outcomes._iterator))
+
+
+def _outcome_loader(
+    config: LoaderConfig, resources: Resources, plan: EpochPlan, choice: Choice | None
+) -> PlainLoader[SentOutcome]:
+    count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
+    if resources.ring is None:
+        # batches ahead, the consumer's batch, and the one that it has just freed
+        resources.ring = SharedRing(ahead + 2 + slabs_held(config, resources))
+    fetcher = fetcher_of(config, resources, plan, choice, TaskFetcher)
+    assert isinstance(fetcher, TaskFetcher)
+    tasks = Tasks(
+        sized=config.index_sampler,
+        ring=resources.ring,
+        repeats=plan.repeats,
+        workers=count,
+        decoder=functools.partial(decoder_of, config, resources) if choice else None,
+        choice=choice or Choice(),
+    )
+    return PlainLoader(
+        fetcher,
+        batch_size=None,
+        sampler=tasks,
+        num_workers=count,
+        collate_fn=identity,  # type: ignore[arg-type]
+        pin_memory=config.pinned,
+        pin_memory_device=config.pin_memory_device,
+        timeout=config.timeout,
+        generator=plan.seeding(config),
+        prefetch_factor=config.prefetch_factor,
+        persistent_workers=config.persistent_workers,
+        multiprocessing_context=with_arrivals(config.multiprocessing_context),
+        worker_init_fn=WorkerInit(config.worker_init_fn),
+    )
 
 
 class WorkerMaker(Maker):
@@ -50,7 +129,7 @@ class WorkerMaker(Maker):
     """
 
     def __init__(
-        self, outcomes: DataLoader[SentOutcome], *, iterable: bool, positions: Sequence[Position]
+        self, outcomes: PlainLoader[SentOutcome], *, iterable: bool, positions: Sequence[Position]
     ) -> None:
         self._method: str = outcomes.multiprocessing_context.get_start_method()
         self._dataset_type = type(getattr(outcomes.dataset, "dataset", None))
@@ -60,7 +139,6 @@ class WorkerMaker(Maker):
             self._explain(error)
             raise
         alive.add(self._torch)
-        self._closed = False
         self.base_seed = self._torch._base_seed
         tasks = outcomes.sampler
         assert isinstance(tasks, Tasks) and tasks.current is not None, (
@@ -87,8 +165,6 @@ class WorkerMaker(Maker):
 
     def __next__(self) -> SentOutcome:
         check_process(self._pid)
-        if self._closed:
-            raise StopIteration
         try:
             outcome = self._complete.popleft() if self._complete else self._completed()
         except Exception as error:
@@ -120,11 +196,10 @@ class WorkerMaker(Maker):
 
     def ready(self) -> bool:
         """As in Maker. It may be True too early: another batch has arrived."""
-        return self._closed or bool(self._complete or self._early) or has_result(self._torch)
+        return bool(self._complete or self._early) or has_result(self._torch)
 
     def close(self) -> None:
         """As in Maker. Worker processes end with torch's iterator, unless they persist."""
-        self._closed = True
         self._torch = cast(TorchWorkersIterator, NoMaker())
 
     def ask(self, indices: list[Any], repeats: list[int] | None) -> int:
