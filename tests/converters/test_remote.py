@@ -521,6 +521,8 @@ def test_a_part_of_a_split_at_a_url_is_not_replaced(
 def test_urls_that_lead_nowhere_say_so(memory: Any, tmp_path: Path, images: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="found nothing"):
         pack("memory://b/none.lmdb", tmp_path / "a.lmdb")
+    with pytest.raises(StoreNotFoundError, match=r"'memory://b/none': .*found nothing"):
+        pack("memory://b/none", tmp_path / "a.lmdb")
     with pytest.raises((UsageError, MissingDependencyError), match="nosuch"):
         pack("nosuch://b/none.lmdb", tmp_path / "a.lmdb")
 
