@@ -54,9 +54,7 @@ storage_options = click.option(
     help="For a URL: an option of obstore or fsspec, such as region=eu-central-1; may be "
     "repeated. Others see it in the list of processes: leave credentials to the environment.",
 )  # fmt: skip
-shards = click.option(
-    "--shards", type=COUNT, help="Write this many files of equal counts."
-)
+shards = click.option("--shards", type=COUNT, help="Write this many files of equal counts.")
 shard_size = click.option(
     "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
