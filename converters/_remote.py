@@ -64,13 +64,13 @@ def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
         yield
     except FastloadError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - libraries raise anything
         asked = RemoteUrl(url)
         said = redacted(str(error), asked, options.secrets())
         raise StoreError(
             f"{what}: {type(error).__name__}: {said}; {what_to_check(asked)}",
             path=url,
-        ) from error
+        ) from None  # a traceback would show the secrets in it
 
 
 def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
