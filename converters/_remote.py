@@ -33,6 +33,7 @@ from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import is_manifest
 from ..storage.folder import is_image
 from ..storage.remote.options import RemoteOptions
+from ..storage.remote.service import what_to_check
 from ..storage.remote.store import RemoteStore
 from ..storage.remote.urls import RemoteUrl, redacted
 from . import _split
@@ -63,13 +64,13 @@ def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
         yield
     except FastloadError:
         raise
-    except Exception as error:
-        said = redacted(str(error), RemoteUrl(url), options.secrets())
+    except Exception as error:  # noqa: BLE001 - libraries raise anything
+        asked = RemoteUrl(url)
+        said = redacted(str(error), asked, options.secrets())
         raise StoreError(
-            f"{what}: {type(error).__name__}: {said}; check the URL, and the credentials that its "
-            "file system needs",
+            f"{what}: {type(error).__name__}: {said}; {what_to_check(asked)}",
             path=url,
-        ) from error
+        ) from None  # a traceback would show the secrets in it
 
 
 def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -103,7 +104,7 @@ def fetched(url: str, chosen: Chosen, options: RemoteOptions) -> Iterator[PackSo
     system, path = file_system(url, options)
     with scratch(url) as folder, _named(folder, os.path.dirname(url)):
         with asking(url, "it cannot be fetched", options):
-            local, files = _files(system, path, folder, chosen)
+            local, files = _files(url, system, path, folder, chosen)
             source = _source(url, system, local, files, chosen, options)
         source.path = url
         yield source
@@ -145,7 +146,7 @@ class _File:
 
 
 def _files(
-    system: fsspec.AbstractFileSystem, path: str, folder: str, chosen: Chosen
+    url: str, system: fsspec.AbstractFileSystem, path: str, folder: str, chosen: Chosen
 ) -> tuple[str, list[_File]]:
     """Where ``path`` would be in ``folder``, and its files. A list is fetched, to know them."""
     parent, name = os.path.split(path)
@@ -158,7 +159,7 @@ def _files(
             raise StoreError(
                 "expected a packed store, a folder of images or a list (.csv ...), found another "
                 "file: fetch it; `fastload pack FILE imgs.lmdb` then says how to read it",
-                path=path,
+                path=url,
             )
         infos = {path: system.info(path)}
         if path.endswith(LISTS):
@@ -166,7 +167,7 @@ def _files(
             names = dict.fromkeys(listed_files(local, chosen))
             infos |= {f"{parent}/{file}": system.info(f"{parent}/{file}") for file in names}
     if not infos:
-        raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=path)
+        raise StoreNotFoundError("expected a store, a folder or a list, found nothing", path=url)
     files = []
     for file, info in infos.items():
         inside = os.path.normpath(os.path.relpath(file, parent))

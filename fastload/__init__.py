@@ -21,6 +21,7 @@ from .errors import (
     StoreError,
     StoreNotFoundError,
     TooManyErrors,
+    UnreadableError,
     UsageError,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "StoreError",
     "StoreNotFoundError",
     "TooManyErrors",
+    "UnreadableError",
     "UsageError",
     "__version__",
     "append",

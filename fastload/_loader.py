@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ._base.keywords import names_nearest
 from ._base.machine import cpu
-from ._base.torch_loader import DataLoader, exchanged
+from ._base.torch_loader import DataLoader, exchanged, no_warning
 from ._base.trace import batch_length
 from ._run import accelerate, route
 from ._run import progress as _progress
@@ -422,10 +422,13 @@ class FastLoader(DataLoader[Sample]):
         config = kept[1]
         return self._resources.resolved(config, begin=begin) if config.accelerated else config
 
-    def check_worker_number_rationality(self) -> None:
-        """Let torch warn about too many worker processes; native threads need no warning."""
-        if not self._threads:
-            super().check_worker_number_rationality()
+    @property
+    def check_worker_number_rationality(self) -> Callable[[], None]:
+        """torch's warning about too many worker processes; native threads need no warning.
+
+        torch calls it without a frame of ours between, so that its warning has torch's module.
+        """
+        return no_warning if self._threads else super().check_worker_number_rationality
 
     # --- iterating --------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@
     │   ├── ChecksumError                          a record whose CRC32C does not match
     │   ├── TooManyErrors                          more bad samples than max_errors allows
     │   └── StoreError                             a store that is corrupt or incomplete
-    │       └── StoreNotFoundError (also FileNotFoundError)
+    │       ├── StoreNotFoundError (also FileNotFoundError)
+    │       └── UnreadableError (also OSError)     a file that the system does not read
     ├── ScriptError                                a script run by doctor fails or does not train
     └── InternalError                              a bug in fastload: please report it
 
@@ -161,6 +162,13 @@ class StoreError(DataError):
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
     """No store under this path."""
+
+
+class UnreadableError(StoreError, OSError):
+    """A record whose file the system does not read: no permission, a folder, a broken disk.
+
+    Also an OSError, as where torchvision opens the file.
+    """
 
 
 class InternalError(FastloadError):

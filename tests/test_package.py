@@ -36,6 +36,7 @@ PUBLIC = {
     "StoreError",
     "StoreNotFoundError",
     "TooManyErrors",
+    "UnreadableError",
     "UsageError",
     "__version__",
     "append",

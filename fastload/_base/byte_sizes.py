@@ -10,7 +10,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?))?B?", re.IGNORECASE)
 
 
 def parse(text: str) -> int | None:
-    """The bytes of ``text``, at least 1; None if it is not a size.
+    """The bytes of ``text``, at least 1; None if it is not a size, or more than any file has.
 
     Units are KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024), in any case,
     with or without the B.
@@ -24,7 +24,8 @@ def parse(text: str) -> int | None:
         return None
     number, unit, binary = match.groups()
     power = " KMGT".index(unit.upper()) if unit else 0
-    return int(float(number) * (1024 if binary else 1000) ** power) or None
+    nbytes = float(number) * (1024 if binary else 1000) ** power
+    return int(nbytes) or None if nbytes < 1 << 63 else None
 
 
 def argument(name: str, value: object) -> int:

@@ -23,7 +23,7 @@ else:
         kind for kind in _module.DataLoader.__mro__ if kind.__module__ == _module.__name__
     )
 
-__all__ = ["DataLoader", "PlainLoader", "exchanged", "has_own_order", "is_torchs"]
+__all__ = ["DataLoader", "PlainLoader", "exchanged", "has_own_order", "is_torchs", "no_warning"]
 
 _Item = TypeVar("_Item", covariant=True)
 
@@ -43,6 +43,10 @@ def _torchs(function: Any) -> Any:
     return function
 
 
+def no_warning() -> None:
+    """Takes the place of ``check_worker_number_rationality``."""
+
+
 class PlainLoader(DataLoader[_Item]):
     """A DataLoader that is torch's, even while ``fastload.install`` makes others FastLoaders.
 
@@ -55,8 +59,12 @@ class PlainLoader(DataLoader[_Item]):
         __iter__ = _torchs(DataLoader.__iter__)
         _get_iterator = _torchs(DataLoader._get_iterator)
 
-    def check_worker_number_rationality(self) -> None:
-        """Does nothing: torch has warned of too many workers for the loader that this serves."""
+    warns = False
+    """Whether torch warns of too many workers: not where this is made for another loader."""
+
+    @property
+    def check_worker_number_rationality(self) -> Callable[[], None]:
+        return super().check_worker_number_rationality if self.warns else no_warning
 
 
 # What torch's iteration calls. fastload's calls none of it, or with tasks in the place of indices.

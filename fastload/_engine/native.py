@@ -27,6 +27,7 @@ from ..errors import (
     InternalError,
     StoreError,
     StoreNotFoundError,
+    UnreadableError,
 )
 from ..storage._read import NOT_REGULAR, REPLACED, part_of
 from ..storage.base import DCT, ENCODED, RAW, Spans, Store
@@ -484,7 +485,7 @@ class NativeTicket(Ticket):
         status, detail = int(self._status[i]), int(self._detail[i])
         kind: type[DataError] = DecodeError
         if status == _native.IO:
-            kind = StoreNotFoundError if detail == errno.ENOENT else StoreError
+            kind = StoreNotFoundError if detail == errno.ENOENT else UnreadableError
             reason = NOT_REGULAR if detail == errno.EINVAL else os.strerror(detail)
             message = f"cannot read the record: {reason}"
         elif status == _native.TRUNCATED:

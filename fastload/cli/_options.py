@@ -46,16 +46,15 @@ def _storage_options(
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
-workers = click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
+COUNT = click.IntRange(1, 1_000_000)  # of threads or files
+workers = click.option("--workers", type=COUNT, help="Threads. [default: one per CPU]")
 storage_options = click.option(
     "--storage-option", "storage_options", metavar="NAME=VALUE", multiple=True,
     callback=_storage_options,
     help="For a URL: an option of obstore or fsspec, such as region=eu-central-1; may be "
     "repeated. Others see it in the list of processes: leave credentials to the environment.",
 )  # fmt: skip
-shards = click.option(
-    "--shards", type=click.IntRange(1), help="Write this many files of equal counts."
-)
+shards = click.option("--shards", type=COUNT, help="Write this many files of equal counts.")
 shard_size = click.option(
     "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",

@@ -54,7 +54,7 @@ Examples:
 @_options.of_images
 @click.option(
     "--workers",
-    type=click.IntRange(1),
+    type=_options.COUNT,
     help="Threads; with --ray, of each task. [default: one per CPU; with --ray 1]",
 )
 @click.option(

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from ..errors import DataError, StoreError, StoreNotFoundError
+from ..errors import DataError, StoreError, StoreNotFoundError, UnreadableError
 from .base import Spans, Store
 
 _FETCHED = 256  # records of a remote store that are fetched at a time
@@ -87,7 +87,7 @@ def read_range(descriptor: int, nbytes: int, offset: int, *, path: str, record: 
     try:
         data = pread_all(descriptor, nbytes, offset)
     except OSError as error:
-        raise StoreError(
+        raise UnreadableError(
             f"the record cannot be read: {error.strerror}", path=path, record=record
         ) from error
     if len(data) != nbytes:
@@ -181,7 +181,7 @@ def read_places(
                     nbytes = os.fstat(descriptor).st_size - offset
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError)
-                raise (StoreNotFoundError if missing else StoreError)(
+                raise (StoreNotFoundError if missing else UnreadableError)(
                     f"the record cannot be read: {error.strerror}", path=shown(file), record=index
                 ) from error
             wanted = nbytes if limit is None else min(nbytes, limit)

@@ -49,9 +49,14 @@ class ConcatStore(Store):
 
     @classmethod
     def checked(cls, stores: Sequence[Store], labels: np.ndarray | None = None) -> ConcatStore:
-        """``stores`` as one, if their labels mean the same, or ``labels`` replace them."""
+        """``stores`` as one, if their labels mean the same, or ``labels`` replace them.
+
+        Empty ones are left out.
+        """
         if not stores:
             raise UsageError("expected at least one store, got an empty list")
+        # Labels and fields that an empty store lacks are missing in no batch.
+        stores = [store for store in stores if len(store)] or stores[:1]
         check_labels(stores, classes=labels is None)
         _check_same(stores, "fields", lambda store: types_of_fields(store.fields.values()))
         _check_same(stores, "names of image and label", lambda store: store.names)

@@ -236,6 +236,14 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
         (["frobnicate"], 2, "no command 'frobnicate': one of pack, append"),
         (["autotune", "IMAGES", "-o", "none/t.json"], 1, "there is no folder 'none'"),
         (["autotune", "IMAGES", "--memory", "much"], 2, "'--memory': expected a size"),
+        (["autotune", "IMAGES", "--memory", "9" * 400], 2, "'--memory': expected a size"),
+        (["autotune", "IMAGES", "--budget", "nan"], 2, "--budget: expected seconds above 0"),
+        (["pack", "IMAGES", "x.tar", "--shards", "9" * 30], 2, "'--shards': 9"),
+        (["pack", "IMAGES", "x.lmdb", "--workers", "9" * 30], 2, "'--workers': 9"),
+        *(
+            (["doctor", "--timeout", value, __file__], 2, "--timeout: expected seconds above 0")
+            for value in ("nan", "inf", "-1", "0", "1e400")
+        ),
     ],
 )
 def test_errors_are_one_message_and_a_status(

@@ -18,6 +18,7 @@ from fastload import (
     PackedDataset,
     StoreError,
     UsageError,
+    concat,
     open_store,
     open_writer,
     pack,
@@ -242,3 +243,17 @@ def test_stores_that_do_not_fit_together_are_refused(path: Path, tmp_path: Path)
         PackedDataset([plain, tmp_path / "d.lmdb"])
     with pytest.raises(UsageError, match="at least one store"):
         PackedDataset([])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_empty_store_fits_every_other(path: Path, tmp_path: Path, first: int) -> None:
+    open_writer(tmp_path / "empty.lmdb").commit()
+    both: list[Path] = [path]
+    both.insert(first, tmp_path / "empty.lmdb")
+    alone, joined = PackedDataset(path), PackedDataset(both)
+    assert (len(joined), joined.classes) == (len(alone), alone.classes)
+    for one, other in zip(FastLoader(joined, 1), FastLoader(alone, 1), strict=True):
+        assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    concat(both, tmp_path / "both.lmdb")
+    assert PackedDataset(tmp_path / "both.lmdb").store.fields == alone.store.fields
+    assert len(PackedDataset([tmp_path / "empty.lmdb"] * 2)) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
@@ -41,3 +42,29 @@ def test_a_warning_of_the_loop_is_not_given_again(monkeypatch, tmp_path, workers
         return [str(warning.message) for warning in caught]
 
     assert given(FastLoader) == given(DataLoader)
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return i
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_too_many_workers_are_warned_of_as_often_and_from_the_same_lines(monkeypatch, persistent):
+    if not hasattr(torch._utils, "cpu_count"):
+        pytest.skip("an older torch asks the system itself")
+    monkeypatch.setattr(torch._utils, "cpu_count", lambda: 0)
+
+    def given(kind):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loader = kind(Numbers(), num_workers=1, persistent_workers=persistent)
+            for _ in range(2):
+                list(loader)
+        return [(str(one.message), one.filename, one.lineno) for one in caught]
+
+    theirs = given(DataLoader)
+    assert given(FastLoader) == theirs and len(theirs) == (2 if persistent else 3)

@@ -12,7 +12,7 @@ from torchvision import transforms as tv
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
-from fastload.errors import StoreError, StoreNotFoundError
+from fastload.errors import StoreError, StoreNotFoundError, UnreadableError
 from fastload.storage import open_store
 from fastload.storage._probe import known_sizes
 from fastload.storage.folder import IMAGE_SUFFIXES, FolderStore
@@ -252,6 +252,26 @@ def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(tmp_path: Path
     os.mkfifo(folder / "0.jpg")
     with pytest.raises(StoreError, match="cannot read the record: it is not a regular file"):
         list(FastLoader(dataset, sampler=[0], **options))
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["size unknown", "size known"])
+def test_a_file_that_the_system_does_not_read_is_an_oserror_as_for_torch(
+    tmp_path: Path, known: bool
+) -> None:
+    path = tmp_path / "a" / "1.jpg"
+    path.parent.mkdir()
+    path.write_bytes(picture(1, 16, 16))
+    dataset = ImageFolder(tmp_path, tv.ToTensor())
+    loader = FastLoader(dataset)
+    if known:  # then the core opens the file first, else Python does
+        list(loader)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UnreadableError, match="Is a directory") as caught:
+        list(loader)
+    assert isinstance(caught.value, OSError) and isinstance(caught.value, StoreError)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.path) == (str(caught.value), str(path))
 
 
 def test_sizes_are_read_once_each_and_without_what_takes_long_to_import(

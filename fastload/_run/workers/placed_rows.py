@@ -102,7 +102,7 @@ class PlacedRows:
             rows = self._rows[place] = list(batch.unbind(0))
             self._batches[id(rows[0])] = batch, rows
         row = rows[self._added]
-        if tensor.shape != row.shape or tensor.dtype != row.dtype or not plain(tensor):
+        if not plain(tensor) or tensor.shape != row.shape or tensor.dtype != row.dtype:
             return tensor  # torch has to say what comes of that
         if tensor.is_contiguous() and tensor.dtype in _NUMPYS:
             np.copyto(row.numpy(), tensor.numpy())  # a sixth faster than torch's copy

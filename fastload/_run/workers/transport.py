@@ -238,12 +238,7 @@ class Packer(SlabBatch):
     def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor | None:
         first = samples[0]
         # torch stacks samples that do not fit together, so that its own error is raised.
-        if plain(first) and all(
-            isinstance(sample, torch.Tensor)
-            and sample.shape == first.shape
-            and not sample.requires_grad
-            for sample in samples
-        ):
+        if all(plain(sample) and sample.shape == first.shape for sample in samples):
             shape = (len(samples), *first.shape)
             out = self._reserve(shape, contiguous(shape), first.dtype)
             if out is not None:

@@ -102,7 +102,7 @@ def _outcome_loader(
         decoder=functools.partial(decoder_of, config, resources) if choice else None,
         choice=choice or Choice(),
     )
-    return PlainLoader(
+    loader = PlainLoader(
         fetcher,
         batch_size=None,
         sampler=tasks,
@@ -117,6 +117,8 @@ def _outcome_loader(
         multiprocessing_context=with_arrivals(config.multiprocessing_context),
         worker_init_fn=WorkerInit(config.worker_init_fn),
     )
+    loader.warns = True  # in each epoch, as torch
+    return loader
 
 
 class WorkerMaker(Maker):

@@ -11,7 +11,6 @@ BATCH_SIZE = 64
 """The batch size in use, if none is given: the middle of those tried."""
 
 _MAX_PREFETCH = 8
-_CACHES = (None, "dct", "decoded")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,14 +18,14 @@ class Grid:
     """The settings that may be tried: those of a coarse grid for a machine, and their neighbours.
 
     ``batch_size`` is the one in use; ``fixed``: no other is tried. ``samples``: of the dataset.
-    ``scaling``: whether decode="scaled" is tried.
+    ``caches``: the caches to try. ``scaling``: whether decode="scaled" is tried.
     """
 
     cpus: int
     batch_size: int
     fixed: bool
     samples: int
-    caches: bool
+    caches: tuple[str, ...]
     pinning: bool
     scaling: bool
 
@@ -64,9 +63,9 @@ class Grid:
         for prefetch in {point.prefetch_factor // 2, point.prefetch_factor * 2}:
             if point.num_workers and 1 <= prefetch <= _MAX_PREFETCH:
                 yield dataclasses.replace(point, prefetch_factor=prefetch)
-        for cache in _CACHES if self.caches else ():
+        for cache in ("", *self.caches) if self.caches else ():
             if cache != "decoded" or point.decode == "exact":
-                yield dataclasses.replace(point, cache=cache or "")
+                yield dataclasses.replace(point, cache=cache)
         if self.pinning:
             yield dataclasses.replace(point, pin_memory=not point.pin_memory)
         if self.scaling and point.cache != "decoded":

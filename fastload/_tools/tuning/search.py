@@ -24,6 +24,7 @@ from ..._base.machine.cpu import available as cpus
 from ..._base.machine.load import BUSY, Others
 from ..._run.tuned_file import Point, fingerprint, machine
 from ...errors import UsageError
+from ...storage.base import ENCODED, RAW
 from .grid import BATCH_SIZE, Grid
 from .meter import Meter, Trial
 from .result import TIED, Tried, Tuning
@@ -113,6 +114,7 @@ class _Search:
         self._plain_s = self._busy = 0.0
         self._others = Others()
         self._batch_size = 0
+        self._kinds = meter.target.kinds()
         self._random = random.Random(0)
 
     def run(self, batch_size: int, *, fixed: bool, approximate: bool) -> Tuning:
@@ -123,9 +125,9 @@ class _Search:
             batch_size=batch_size,
             fixed=fixed,
             samples=len(target),
-            caches=False,
+            caches=(),
             pinning=torch.cuda.is_available(),
-            scaling=approximate and self._meter.native,
+            scaling=approximate and self._meter.native and bool(self._kinds - {RAW}),
         )
         points = [point for point in grid.coarse() if self._meter.fits(point)]
         if not self._own(points):
@@ -137,7 +139,7 @@ class _Search:
             self._begin_again()
             self._round(points, self._end(_GRID))
         left = self._fastest(max(_FINALISTS, len(points) // 3))
-        grid = dataclasses.replace(grid, caches=self._worth_caching(left))
+        grid = dataclasses.replace(grid, caches=self._caches(left))
         begin = {left[0], *self._own(left)[:2]}
         near = {point for start in begin for point in grid.near(start) if self._meter.fits(point)}
         for number in (0.5, 1.0):
@@ -209,10 +211,13 @@ class _Search:
     def _own(self, points: list[Point]) -> list[Point]:
         return [point for point in points if point.batch_size == self._batch_size]
 
-    def _worth_caching(self, left: list[Point]) -> bool:
-        """Whether an engine reads the dataset and fills a cache within its share of the budget."""
+    def _caches(self, left: list[Point]) -> tuple[str, ...]:
+        """Those that an engine fills within their share of the budget, and that change anything."""
         rate = self._meter.trials[self._own(left)[0]].rate
-        return self._meter.native and len(self._meter.target) / rate < _FILLING * self._budget_s
+        filled = len(self._meter.target) / rate < _FILLING * self._budget_s
+        if not (self._meter.native and filled and self._kinds):
+            return ()
+        return ("dct", "decoded") if ENCODED in self._kinds else ("decoded",)
 
     def _spent(self) -> float:
         return time.perf_counter() - self._begun

@@ -15,7 +15,11 @@ from ..._loader import FastLoader
 from ..._run.order import SeededSampler
 from ..._run.tuned_file import ENDLESS, Point
 from ..._sources.packed import PackedDataset
+from ..._sources.source import resolve
+from ..._sources.unreadable import Unreadable
 from ...errors import UsageError
+from ...storage.base import ENCODED
+from ...storage.tensors import gathers
 
 _SMALL = 64  # images of one size up to this are not resized, like CIFAR's
 _CHECKED = 1000  # records whose size is checked for that
@@ -85,6 +89,15 @@ class Target:
             .explain()
             .startswith(("engine: native", "engine: python", "engine: gather"))
         )
+
+    def kinds(self) -> set[int]:
+        """What its first records hold: ENCODED, RAW or DCT; nothing where rows are gathered."""
+        try:
+            store = resolve(self.dataset).store
+        except Unreadable:
+            return {ENCODED}  # whatever it opens
+        few = np.arange(min(len(store), _CHECKED))
+        return set() if gathers(store) else set(store.kinds(few).tolist())
 
 
 class _Decoded(Dataset[Any]):

@@ -26,6 +26,7 @@ class Finder:
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
+        self._unlisted = ""  # why
 
     def find(self, url: RemoteUrl) -> dict[str, RemoteObject]:
         """Path below the store's folder -> object, the sidecar included.
@@ -104,7 +105,8 @@ class Finder:
             return ()
         try:
             return self._below(url)
-        except StoreError:
+        except StoreError as error:
+            self._unlisted = f", nor in its folder ({error.message})"
             return ()
 
     def _numbered(self, url: RemoteUrl) -> dict[str, RemoteObject]:
@@ -117,7 +119,8 @@ class Finder:
         }
         if not shards:
             raise StoreNotFoundError(
-                "expected a store, found nothing: check the URL", path=url.shown
+                f"expected a store, found nothing{self._unlisted}: check the URL",
+                path=url.shown,
             )
         count = int(next(iter(shards.values()))[1][2])
         if sorted(int(match[1]) for _, match in shards.values()) != list(range(count)):

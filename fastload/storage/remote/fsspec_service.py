@@ -17,7 +17,7 @@ from fsspec.registry import known_implementations
 
 from ...errors import MissingDependencyError, StoreError, UsageError, type_next
 from .options import secrets_of
-from .service import OBSTORE, Permanent, RemoteObject, Service
+from .service import OBSTORE, Permanent, RemoteObject, Service, what_to_check
 from .urls import RemoteUrl, redacted
 
 _TAGS = (
@@ -49,9 +49,7 @@ def file_system(
     except Exception as error:  # noqa: BLE001 - some connect here, and raise anything
         said = redacted(f"{type(error).__name__}: {error}", url, secrets)
         raise StoreError(
-            f"it cannot be reached: {said}; check the URL, and the credentials in the environment "
-            "or in storage_options",
-            path=url.shown,
+            f"it cannot be reached: {said}; {what_to_check(url)}", path=url.shown
         ) from None
     return system, str(path)
 

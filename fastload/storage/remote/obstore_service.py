@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
@@ -22,7 +23,7 @@ from obstore.store import from_url
 
 from ...errors import UsageError
 from .options import secrets_of
-from .service import Changed, Permanent, RemoteObject, Service
+from .service import Changed, Permanent, RemoteObject, Service, what_to_check
 from .urls import WEB, RemoteUrl, redacted
 
 _NEVER_LATER = (
@@ -32,6 +33,10 @@ _NEVER_LATER = (
     UnauthenticatedError,
     UnknownConfigurationKeyError,
 )
+
+# Of listings and of requests for a role, whose errors have no type: no such bucket, no permission.
+_REFUSED = re.compile(r"status code: 40[0134]\b")
+_ROLE = "169.254.169.254"  # where machines in a cloud ask for theirs
 
 # obstore's names, by scheme; those of the environment are the same in capitals.
 _S3 = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
@@ -58,15 +63,22 @@ class ObstoreService(Service):
             raise UsageError(f"{url.shown!r}: expected SCHEME://BUCKET/PATH or SCHEME://HOST/PATH")
         options = {"retry_config": _NO_RETRIES, **options}
         client = {**_CLIENT, **options.pop("client_options", {})}
-        if url.scheme == "http" or _endpoint(url, options).startswith("http://"):
+        endpoint = _endpoint(url, options)
+        if endpoint and "://" not in endpoint:  # obstore would print a panic of Rust
+            raise UsageError(
+                f"{url.shown!r}: expected http://HOST:PORT or https://HOST as the endpoint in the "
+                f"environment or in storage_options, got {endpoint.rpartition('@')[2]!r}"
+            )
+        if url.scheme == "http" or endpoint.startswith("http://"):
             client.setdefault("allow_http", True)
         try:
             # The types of obstore name each option of each store; these come from the user.
             self._store: Any = from_url(self._root, client_options=client, **options)  # type: ignore[call-overload]
         except (BaseError, ValueError, TypeError) as error:
+            said = redacted(str(error), url, secrets_of(options))
+            todo = f"; {what_to_check(url)}" if "must be specified" in said else ""  # the account
             raise UsageError(
-                f"{url.shown!r}: obstore refuses these storage_options or this URL: "
-                f"{redacted(str(error), url, secrets_of(options))}"
+                f"{url.shown!r}: obstore refuses these storage_options or this URL: {said}{todo}"
             ) from None
 
     def _path(self, url: RemoteUrl) -> str:
@@ -144,3 +156,8 @@ async def _asked(request: Any) -> Any:
         raise Changed from error
     except (*_NEVER_LATER, ValueError) as error:
         raise Permanent(f"{type(error).__name__}: {error}") from error
+    except BaseError as error:
+        said = str(error)
+        if _ROLE in said:
+            said = f"no credentials were found, nor has this machine a role: {said}"
+        raise (Permanent if _REFUSED.search(said) else type(error))(said) from error

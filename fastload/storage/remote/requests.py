@@ -43,7 +43,7 @@ from typing import Any, TypeVar
 from ..._base.timeline import gauge
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .counters import RemoteCounters
-from .service import Changed, Permanent, RemoteObject, Service
+from .service import Changed, Permanent, RemoteObject, Service, what_to_check
 from .urls import RemoteUrl, redacted
 
 _ATTEMPTS = 8
@@ -386,14 +386,12 @@ class Requests:
                 if isinstance(error, Permanent):
                     said = redacted(str(error), url, origin.secrets)
                     raise StoreError(
-                        f"it cannot be read: {said}; check the URL, and the credentials in the "
-                        "environment or in storage_options",
-                        path=url.shown,
+                        f"it cannot be read: {said}; {what_to_check(url)}", path=url.shown
                     ) from None
                 if attempt == _ATTEMPTS:
                     raise StoreError(
-                        f"it cannot be read, {attempt} times in a row: {said}; check the URL and "
-                        "the network",
+                        f"it cannot be read, {attempt} times in a row: {said}; "
+                        f"{what_to_check(url)}",
                         path=url.shown,
                     ) from None
                 self.pace.refused()

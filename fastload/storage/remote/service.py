@@ -18,6 +18,24 @@ OBSTORE = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "ht
 """Schemes that obstore reads."""
 
 
+_S3 = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+_GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS"
+_KEYS = {"s3": _S3, "s3a": _S3, "gs": _GOOGLE, "http": "", "https": "", "hf": "HF_TOKEN"}
+
+
+def what_to_check(url: RemoteUrl) -> str:
+    """The end of the message about a request that failed: what to do."""
+    cloud = url.scheme in OBSTORE
+    keys = _KEYS.get(url.scheme, _AZURE if cloud else "")
+    named = f" ({keys})" if keys else ""
+    public = "; a public bucket needs skip_signature=True (in fsspec, anon=True)"
+    return (
+        f"check the URL, the network, and the credentials in the environment{named} or in "
+        f"storage_options{public if cloud and keys else ''}"
+    )
+
+
 class Permanent(Exception):
     """A request that would fail again: no permission, an option that is not known."""
 

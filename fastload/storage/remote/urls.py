@@ -73,7 +73,10 @@ def redacted(text: str, url: RemoteUrl, secrets: tuple[str, ...] = ()) -> str:
     text = " ".join(text.split()).split(" Debug source:")[0]  # obstore's
     before, _, behind = url.text.partition("://")
     user, _, password = user_of(before, behind).removesuffix("@").partition(":")
-    for secret in (f"{user}:{password}" if password else "", password, url.query, *secrets):
+    # A library that ends the host at the slash of a password shows the part before it.
+    parts = [f"{user}:{password}", password, f"{user}:{password.partition('/')[0]}"]
+    parts += password.split("/")
+    for secret in (*(parts if password else ()), url.query, *secrets):
         if len(secret) >= 4:  # shorter values are "true", "1" or a region's part
             text = text.replace(secret, "***")
     return without_credentials(text)

@@ -19,6 +19,7 @@ from fastload._base import shared_slabs
 from fastload._base.shared_slabs import Mapped, SharedRing
 from fastload._base.slabs import SlabRing
 from fastload._run.resources import Resources
+from fastload._run.workers.placed_rows import PlacedRows
 from fastload._run.workers.transport import Packer, unpack
 from sides import assert_same
 
@@ -301,3 +302,18 @@ def test_what_is_no_tensor_beside_one_is_left_to_torchs_own_error(other):
     with pytest.raises((TypeError, AttributeError)) as ours:
         Packer(np.empty(1 << 12, np.uint8)).collate(samples)
     assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("nested_is", [0, 1])
+def test_a_nested_tensor_beside_a_plain_one_is_left_to_torchs_own_error(nested_is):
+    samples = [torch.ones(2, 3)]
+    samples.insert(nested_is, torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    with pytest.raises(RuntimeError) as theirs:
+        default_collate(samples)
+    with pytest.raises(RuntimeError) as ours:
+        Packer(np.empty(1 << 12, np.uint8)).collate(samples)
+    assert str(ours.value) == str(theirs.value)
+    rows = PlacedRows(2, lambda shape, dtype: torch.empty(shape, dtype=dtype), 0)
+    large = torch.ones(3, 200, 200)
+    assert rows.add(large) is not large and rows.add(samples[nested_is]) is samples[nested_is]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fastload.storage.remote.requests as requests_module
-from fastload import MissingDependencyError, StoreError
+from fastload import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import Store, open_store
+from fastload.storage.remote.options import RemoteOptions
 from fastload.storage.remote.requests import Latencies, RequestPace
+from fastload.storage.remote.service import Permanent
 from object_server import Faults, ObjectServer
 
 Opener = Callable[..., Store]
@@ -62,6 +66,48 @@ def test_a_server_that_is_gone_is_an_error_that_names_the_object(
     assert found.value.path == f"{server.url}/photos.lmdb"
     server.faults = Faults()
     assert len(store.read(np.arange(3))) == 3, "it may be asked again"
+
+
+@pytest.mark.parametrize("name", ["a.lmdb", "folder/"])
+def test_a_bucket_that_is_not_there_is_asked_for_once_and_said_to_be_missing(
+    server: ObjectServer, cache: Path, name: str
+) -> None:
+    keys = {"endpoint": server.url, "access_key_id": "a", "secret_access_key": "b"}
+    options = RemoteOptions(storage_options=keys, cache_dir=cache)
+    with (
+        server.asked() as asked,
+        pytest.raises(StoreNotFoundError, match=r"folder .*: 404") as said,
+    ):
+        open_store(f"s3://absent/{name}", remote=options)
+    assert len(asked) <= 4 and said.value.path == f"s3://absent/{name}"
+    assert "AWS_ACCESS_KEY_ID" in str(said.value) and server.url in str(said.value)
+
+
+def test_missing_credentials_are_said_to_be_missing() -> None:
+    from obstore.exceptions import GenericError
+
+    from fastload.storage.remote.obstore_service import _asked
+
+    async def unanswered(status: str) -> None:
+        raise GenericError(f"PUT http://169.254.169.254/latest/api/token - {status}")
+
+    for status, kind in (("status code: 403 Forbidden", Permanent), ("no route", GenericError)):
+        with pytest.raises(kind, match="no credentials were found"):
+            asyncio.run(_asked(unanswered(status)))
+
+
+def test_an_endpoint_that_is_no_url_is_refused(cache: Path) -> None:
+    options = RemoteOptions(storage_options={"endpoint": "me:hunter2@host:9"}, cache_dir=cache)
+    with pytest.raises(UsageError, match=r"s3://bucket/a\.lmdb.*the endpoint .* got 'host:9'"):
+        open_store("s3://bucket/a.lmdb", remote=options)
+
+
+def test_an_account_that_is_not_named_is_said_where_to_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(UsageError, match=r"az://box/a\.lmdb.*AZURE_STORAGE_ACCOUNT_NAME"):
+        open_store("az://box/a.lmdb", remote=RemoteOptions(cache_dir=cache))
 
 
 def test_the_extra_is_named_where_obstore_is_missing(

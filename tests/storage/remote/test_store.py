@@ -301,6 +301,9 @@ def test_no_error_of_another_library_shows_the_credentials_of_a_url() -> None:
     url = RemoteUrl("s3://me:hunter2@bucket/a.tar")
     said = redacted("Invalid bucket name 'me:hunter2@bucket', key 'hunter2'", url)
     assert said == "Invalid bucket name '***@bucket', key '***'"
+    url = RemoteUrl("s3://me:hunt/er2er2@bucket/a.tar")
+    said = redacted("Invalid bucket name 'me:hunt', port 'hunt', key 'er2er2'", url)
+    assert said == "Invalid bucket name '***', port '***', key '***'"
 
 
 @pytest.mark.parametrize("url", ["abfss://data@account/a.tar", "sftp://data@host/a.tar"])

@@ -188,6 +188,37 @@ def test_the_batch_size_in_use_comes_first_and_stays_in_the_file(
         fastload.autotune(loader, batch_size=32, fix_batch_size=32)
 
 
+@pytest.mark.parametrize(
+    ("encode", "caches", "decodes"),
+    [
+        ("keep", {"", "dct", "decoded"}, {"exact", "scaled"}),
+        ("dct", {"", "decoded"}, {"exact", "scaled"}),
+        ("raw", {"", "decoded"}, {"exact"}),
+        (None, {""}, {"exact"}),
+    ],
+)
+def test_what_changes_nothing_is_not_tried(
+    clock: FakeTime,
+    monkeypatch: pytest.MonkeyPatch,
+    store: Path,
+    tmp_path: Path,
+    encode: Any,
+    caches: set[str],
+    decodes: set[str],
+) -> None:
+    fast = Fast(clock, monkeypatch)
+    source: Any = TensorDataset(torch.zeros(40, 3, 8, 8))
+    if encode is not None:
+        source = tmp_path / "a.lmdb"
+        fastload.pack(store, source, encode=encode)
+    fastload.autotune(
+        source, transform=CHAIN if encode else None, batch_size=8, budget_s=60, approximate=True
+    )
+    tried = [point for kind, point in fast.measured if kind == "FastLoader"]
+    assert {point.cache for point in tried} == caches
+    assert {point.decode for point in tried} == decodes
+
+
 def test_torch_is_measured_in_turn_with_what_keeps_no_more_than_torch(
     clock: FakeTime, monkeypatch: pytest.MonkeyPatch, store: Path
 ) -> None:
@@ -606,7 +637,7 @@ def test_the_grid_has_neighbours_on_every_side() -> None:
         batch_size=100,
         fixed=False,
         samples=1000,
-        caches=True,
+        caches=("dct", "decoded"),
         pinning=True,
         scaling=True,
     )
@@ -628,7 +659,7 @@ def test_the_grid_has_neighbours_on_every_side() -> None:
         batch_size=10,
         fixed=True,
         samples=1000,
-        caches=False,
+        caches=(),
         pinning=False,
         scaling=False,
     )
