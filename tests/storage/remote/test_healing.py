@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import fastload._run.fetch_ahead as fetch_ahead_module
+from combinations import combinations
 from fastload import FastLoader, FastloadError, PackedDataset, StoreError, UsageError
 from fastload.errors import ChecksumError
 from fastload.storage import Store, open_store
@@ -146,8 +147,7 @@ def _crop() -> Any:
     return T.Compose([T.CenterCrop(32), T.ToTensor()])
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.parametrize("pattern", FILES)
+@pytest.mark.parametrize(("pattern", "how"), combinations(FILES, DAMAGES, rounds=2))
 def test_a_cache_damaged_at_rest_heals(
     server: ObjectServer,
     cache: Path,
@@ -170,8 +170,7 @@ def test_a_cache_damaged_at_rest_heals(
     assert not contents(str(cache))
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.parametrize("pattern", FILES)
+@pytest.mark.parametrize(("pattern", "how"), combinations(FILES, DAMAGES, rounds=2))
 @pytest.mark.parametrize(
     "name", ["photos.lmdb", pytest.param("photos.tfrecord", marks=pytest.mark.long)]
 )
