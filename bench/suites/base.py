@@ -55,13 +55,11 @@ class Variant:
 
     Attributes:
         pixels, dtype, memory_format: as in ``Workload``.
-        square: raw images are cut to squares, so that all are of one size.
     """
 
     pixels: str = "jpeg"
     dtype: str = "float32"
     memory_format: str = "contiguous"
-    square: bool = False
 
 
 class Suite(abc.ABC):
@@ -102,9 +100,7 @@ class Suite(abc.ABC):
             )
         if spec.pixels == "raw":  # photos are resized to the side from which crops are cut
             shorter = kind.resize if images == "photos" else None
-            folder = data.raw(
-                options.cache, folder, shorter=shorter, say=options.say, square=spec.square
-            )
+            folder = data.raw(options.cache, folder, shorter=shorter, say=options.say)
         elif spec.pixels != "jpeg":
             folder = data.converted(options.cache, folder, suffix=spec.pixels, say=options.say)
         return Workload(

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import data, reference
-from bench.loaders import FORMATS, SCALED, WHERE
+from bench.loaders import SCALED, WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
+from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
 
@@ -205,41 +205,3 @@ class Augment(Suite):
             if name not in SCALED or variant == "large"
         ]
         return race(work, names, options)
-
-
-class Formats(Suite):
-    name = "formats"
-    summary = "the same images from every format through FastLoader: no format is slower to read"
-    variants = {
-        "encoded": Variant(),
-        "raw": Variant(pixels="raw", square=True),
-        "small": Variant(),
-        "small-raw": Variant(pixels="raw", square=True),
-    }
-
-    def known(self) -> tuple[str, ...]:
-        return ("fastload-lmdb", "fastload-lmdb-raw", *FORMATS)
-
-    def run(self, variant: str, options: Options) -> list[Row]:
-        images = "small" if variant.startswith("small") else "photos"
-        work = self.work(variant, options, images=images)
-        raw = self.variants[variant].pixels == "raw"
-        names = [name for name in options.loaders if name.endswith("-raw") == raw]
-        rows = race(work, names, options)
-        return rows + _shares(rows)
-
-
-def _shares(rows: Sequence[Row]) -> list[Row]:
-    """Each format's rate as a share of the fastest format's, round by round."""
-    measured = [each for each in rows if each["median"]]
-    if not measured:
-        return []
-    best = max(measured, key=lambda each: float(each["median"]))
-    of_rounds = ("median", "min", "max", "rounds")
-    shares = []
-    for each in measured:
-        kept = {name: value for name, value in each.items() if name not in of_rounds}
-        pairs = zip(each["values"], best["values"], strict=False)
-        values = [value / other for value, other in pairs]
-        shares.append(row(**{**kept, "metric": "of the fastest", "unit": "x", "values": values}))
-    return shares

@@ -143,7 +143,6 @@ def test_every_suite_has_a_toy_test() -> None:
         "any-dataset",
         "never-slower",
         "scripts",
-        "formats",
         "buckets",
     }
     assert set(SUITES) - elsewhere == tested | {
@@ -185,29 +184,12 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import FORMATS, REMOTE, SCALED, WHERE
+    from bench.loaders import REMOTE, SCALED, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE, *FORMATS, *SCALED, *REMOTE):
+    for name in (*SUITES, *WHERE, *SCALED, *REMOTE):
         assert name in done.output
-
-
-@pytest.mark.parametrize(
-    ("variant", "names"),
-    [
-        ("encoded", ["fastload-h5", "fastload-tar"]),
-        ("small-raw", ["fastload-pth-raw", "fastload-zarr-raw"]),
-    ],
-)
-def test_every_format_is_compared_with_the_fastest(
-    cache: Path, variant: str, names: list[str]
-) -> None:
-    rows = rows_of(cache, "formats", "--variant", variant, "--loaders", ",".join(names))
-    shares = {row["loader"]: row["median"] for row in rows if row["metric"] == "of the fastest"}
-    assert sorted(shares) == sorted(names)
-    assert max(shares.values()) == 1
-    assert [row["loader"] for row in rows if row["metric"] == "throughput"] == names
 
 
 @pytest.mark.parametrize(
