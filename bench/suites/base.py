@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -182,6 +182,14 @@ class Figures:
         """Add a figure, of one value for each round."""
         what = {"metric": metric, "unit": unit, **self._facts, **facts}
         self._measured.append(row(loader=loader, values=values, setting=setting, **what))
+
+    def add_all(
+        self, metrics: Iterable[tuple[str, str, str]], measured: Mapping[str, Sequence[Any]]
+    ) -> None:
+        """Figures of (metric, unit, key), where ``measured`` has, by loader, dicts of rounds."""
+        for metric, unit, key in metrics:
+            for loader, rounds in measured.items():
+                self.add(loader, metric, unit, [each[key] for each in rounds])
 
     @contextlib.contextmanager
     def process(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,11 +38,9 @@ def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
     figures = Figures(work, options)
     truth = reference.make(work)
     runners: list[_Runner] = []
-    processes: list[Process] = []
-    try:
+    with contextlib.ExitStack() as processes:
         for name in names:
-            process = Process(name)
-            processes.append(process)
+            process = processes.enter_context(Process(name))
             try:
                 runners.append(_started(process, work, options, truth))
             except (Refused, Failed) as error:
@@ -51,20 +50,24 @@ def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
             turn = number % max(1, len(runners))
             for runner in runners[turn:] + runners[:turn]:
                 try:
-                    _measure(runner, options)
+                    measured = runner.process.call("run", seconds=options.seconds)
+                    runner.rates.append(measured["images_per_s"])
+                    runner.process.hold()
                 except Failed as error:
                     figures.none(runner.process, error)
                     runner.process.stop()
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
-        firsts = _first_epochs(work, runners, min(_FRESH, options.rounds))
+        for runner in runners * min(_FRESH, options.rounds):
+            with Process(runner.process.name) as process:
+                process.call("make", work=work.to_json())
+                epoch = process.call("first_epoch", setting=runner.tuned)
+            runner.facts["first_epochs"].append(float(f"{epoch['images_per_s']:.5g}"))
         for runner in runners:
             name = runner.process.name
-            more = {**runner.facts, **firsts.get(name, {})}
-            figures.add(name, "throughput", "images/s", runner.rates, runner.setting, **more)
-    finally:
-        for process in processes:
-            process.stop()
+            figures.add(
+                name, "throughput", "images/s", runner.rates, runner.setting, **runner.facts
+            )
     return figures.rows
 
 
@@ -84,31 +87,8 @@ def _started(process: Process, work: Workload, options: Options, truth: Path) ->
     if made["memory_format"] != work.memory_format or work.memory_format != "contiguous":
         setting["memory_format"] = made["memory_format"]
     facts = {"versions": made["versions"], "check": started["check"], "tried": started["tried"]}
+    facts["first_epochs"] = []
     return _Runner(process=process, facts=facts, setting=setting, tuned=started["setting"])
-
-
-def _first_epochs(
-    work: Workload, runners: list[_Runner], fresh: int
-) -> dict[str, dict[str, list[float]]]:
-    """By loader, images a second of the first epoch in so many new processes."""
-    rates: dict[str, list[float]] = {}
-    for _ in range(fresh):
-        for runner in runners:
-            name = runner.process.name
-            with Process(name) as process:
-                process.call("make", work=work.to_json())
-                epoch = process.call("first_epoch", setting=runner.tuned)
-            rates.setdefault(name, []).append(epoch["images_per_s"])
-    return {
-        name: {"first_epochs": [float(f"{rate:.5g}") for rate in measured]}
-        for name, measured in rates.items()
-    }
-
-
-def _measure(runner: _Runner, options: Options) -> None:
-    measured = runner.process.call("run", seconds=options.seconds)
-    runner.rates.append(measured["images_per_s"])
-    runner.process.hold()
 
 
 # --- the suites -----------------------------------------------------------------------------------
