@@ -18,7 +18,7 @@ pytest.importorskip("torchvision")
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(name, marks=[pytest.mark.long] * (name not in ("samplers", "batches")))
+        pytest.param(name, marks=[pytest.mark.long] * (name != "batches"))
         for name in CONFIGURATIONS
     ],
 )

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("forked")
     [
         ("imagenet-train", "float32", "torch-pil,fastload-lmdb"),
         ("imagenet-eval", "channels_last", "fastload-lmdb"),
-        ("small-images", "jpeg", "fastload-lmdb"),
         pytest.param("small-images", "png", "torch-v2,fastload-folder", marks=pytest.mark.long),
         pytest.param("imagenet-train", "webp", "fastload-lmdb", marks=pytest.mark.long),
         ("raw-train", "uint8", "fastload-lmdb-raw"),
@@ -195,12 +194,12 @@ def test_list_names_every_suite_and_loader() -> None:
 @pytest.mark.parametrize(
     ("variant", "engine"),
     [
-        ("pil", "torch"),
+        pytest.param("pil", "torch", marks=pytest.mark.long),
         ("stream", "torch"),
-        ("two-views", "torch"),
+        pytest.param("two-views", "torch", marks=pytest.mark.long),
         pytest.param("ten-crops", "torch", marks=pytest.mark.long),
         ("image-and-mask", "torch"),
-        ("numpy", "torch"),
+        pytest.param("numpy", "torch", marks=pytest.mark.long),
         ("huggingface", "native"),
         ("nested", "torch"),
         ("cifar", "native"),
