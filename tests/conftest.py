@@ -15,6 +15,7 @@ Hypothesis is set up here too: the same examples on every run, more and new ones
 
 from __future__ import annotations
 
+import atexit
 import collections
 import gc
 import logging
@@ -133,16 +134,14 @@ def pytest_collection_finish() -> None:
     """
     _freeze()
     huge_pages.collapse()
+    # The interpreter ends as ever: some libraries report what they find alive then. Not before: at
+    # its own end pytest collects five times.
+    atexit.register(gc.unfreeze)
 
 
 def _freeze() -> None:
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter end as ever: some libraries report what they find alive then."""
-    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)
