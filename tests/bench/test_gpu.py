@@ -289,9 +289,7 @@ def test_a_run_is_good_where_nothing_but_a_second_device_was_wanting(skipped: st
 
 
 @pytest.mark.parametrize("part", ["smoke", "fed_compiled", "threads"])
-def test_a_part_runs_at_toy_size_without_a_device(
-    tmp_path: Path, cache: Path, part: str
-) -> None:
+def test_a_part_runs_at_toy_size_without_a_device(tmp_path: Path, cache: Path, part: str) -> None:
     """Its images and stores are made once for all parts."""
     env = {**os.environ, "LAB_TOY": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(cache)}
     command = ["-m", "bench.gpu_lab", tmp_path, part]
