@@ -53,7 +53,10 @@ out_of_order = pytest.mark.skipif(
     ("dataset", "arguments", "persistent"),
     [
         *combinations([*DATASETS], [{}], [False, True]),
-        *combinations(["map-style"], [{"shuffle": True}], [False, True]),
+        *(
+            pytest.param("map-style", {"shuffle": True}, persistent, marks=pytest.mark.long)
+            for persistent in (False, True)
+        ),
         pytest.param("map-style", {"in_order": False}, False, marks=out_of_order),
         ("images", {"shuffle": True}, True),
     ],
