@@ -39,7 +39,7 @@ def list_() -> None:
     table = Table(title="loaders", title_justify="left")
     for heading in ("loader", "what", "here"):
         table.add_column(heading)
-    for name in (*loaders.WHERE, *loaders.FORMATS, *loaders.SCALED, *loaders.REMOTE):
+    for name in (*loaders.WHERE, *loaders.SCALED, *loaders.REMOTE):
         loader = loaders.make(name)
         table.add_row(name, loader.summary, loader.absent() or "installed")
     out.print(suites, table)

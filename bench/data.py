@@ -82,11 +82,8 @@ def large(cache: Path, *, toy: bool, say: Say) -> Path:
     return jpegs(cache, data=str(pictures), count=wanted, small=False, say=say)
 
 
-def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: bool = False) -> Path:
-    """The same images as uncompressed BMP, resized to ``shorter`` pixels on the shorter side.
-
-    ``square`` cuts out their middle, so that all are of one size.
-    """
+def raw(cache: Path, images: Path, *, shorter: int | None, say: Say) -> Path:
+    """The same images as uncompressed BMP, resized to ``shorter`` pixels on the shorter side."""
 
     def changed(picture: Image.Image) -> Image.Image:
         picture = picture.convert("RGB")
@@ -94,14 +91,9 @@ def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: boo
             scale = shorter / min(picture.size)
             size = [max(shorter, int(side * scale)) for side in picture.size]
             picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
-        if square:
-            side = min(picture.size)
-            left, top = ((whole - side) // 2 for whole in picture.size)
-            picture = picture.crop((left, top, left + side, top + side))
         return picture
 
-    name = f"raw{shorter or ''}{'-square' if square else ''}"
-    return _each(cache, images, name, ".bmp", changed, say)
+    return _each(cache, images, f"raw{shorter or ''}", ".bmp", changed, say)
 
 
 def converted(cache: Path, images: Path, *, suffix: str, say: Say) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -10,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
-from types import TracebackType
 from typing import Any
 
 
@@ -108,19 +108,16 @@ class Process:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        try:
+        with contextlib.suppress(TimeoutExpired):
             self._process.wait(timeout=10)
-        except TimeoutExpired:
-            pass  # some loaders' threads never end; the next line ends them
+        # some loaders' threads never end
         self._signal(signal.SIGKILL)
         self._process.wait()
         self._log.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # the whole group has ended by itself
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass  # the whole group has ended by itself
 
     def _last_words(self) -> str:
         code = self._process.wait()
@@ -130,10 +127,5 @@ class Process:
     def __enter__(self) -> Process:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

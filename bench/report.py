@@ -9,7 +9,7 @@ from typing import Any
 Row = dict[str, Any]
 BASELINE = "torch-pil"
 SEQUENTIAL = "sequential-read"  # the cold suite's plain reader, which decodes nothing
-RACES = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment", "formats"}
+RACES = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
 """Suites that also measure each loader's first epoch in a process; its later ones have figures."""
 LOWER_IS_BETTER = {
     "s",

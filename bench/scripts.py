@@ -285,8 +285,7 @@ def _two_crops(place: Place, loader: Any) -> Given:
 @script("pytorch/examples", "77f55b9121", "imagenet/main.py", imports=())
 def imagenet(place: Place) -> Given:
     """ImageFolder; random crop, flip"""
-    dataset = _folder(place, _usual())
-    return Given(dataset, shuffle=True, pin_memory=True)
+    return Given(_folder(place, _usual()), shuffle=True, pin_memory=True)
 
 
 @script(
@@ -462,8 +461,7 @@ def beit(place: Place) -> Given:
         max_mask_patches_per_block=None,
         min_mask_patches_per_block=16,
     )
-    dataset = module.build_beit_pretraining_dataset(options)
-    return _distributed(dataset, drop_last=True)
+    return _distributed(module.build_beit_pretraining_dataset(options), drop_last=True)
 
 
 @script("facebookresearch/dino", "7c446df5b9", "main_dino.py", heavy=True)
@@ -496,8 +494,7 @@ def simclr(place: Place) -> Given:
     views = importlib.import_module("data_aug.view_generator").ContrastiveLearningViewGenerator
     module = importlib.import_module("data_aug.contrastive_learning_dataset")
     transform = module.ContrastiveLearningDataset.get_simclr_pipeline_transform(96)
-    dataset = _folder(place, views(transform, 2))
-    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
+    return Given(_folder(place, views(transform, 2)), shuffle=True, pin_memory=True, drop_last=True)
 
 
 @script("HobbitLong/SupContrast", "66a8fe5388", "main_supcon.py")
@@ -571,8 +568,7 @@ def byol(place: Place) -> Given:
     """its own Dataset; resize, centre crop to 256, a Lambda"""
     script = place.checkout / "examples/lightning/train.py"
     module = definitions(script, IMAGE_EXTS=[".jpg", ".png", ".jpeg"])
-    dataset = module.ImagesDataset(place.train, 256)
-    return Given(dataset, shuffle=True)
+    return Given(module.ImagesDataset(place.train, 256), shuffle=True)
 
 
 @script(

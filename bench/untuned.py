@@ -357,8 +357,7 @@ def yolov7(place: Place) -> Given:
     dataset = module.LoadImagesAndLabels(
         str(folder), 640, 16, augment=True, hyp=yaml.safe_load(settings), stride=32
     )
-    collate = module.LoadImagesAndLabels.collate_fn
-    return Given(dataset, pin_memory=True, collate_fn=collate)
+    return Given(dataset, pin_memory=True, collate_fn=module.LoadImagesAndLabels.collate_fn)
 
 
 @script("jfzhang95/pytorch-deeplab-xception", "9135e104a7", "train.py", batch=4, heavy=True)
@@ -487,8 +486,7 @@ def tsm(place: Place) -> Given:
 @script("LeeJunHyun/Image_Segmentation", "bc69043e28", "main.py", batch=1, heavy=True)
 def image_segmentation(place: Place) -> Given:
     """medical: photo and mask, resized twice, turned, cropped, jittered; batches of one"""
-    module = importlib.import_module("data_loader")
-    dataset = module.ImageFolder(root=place.at("isic/train") + "/")
+    dataset = importlib.import_module("data_loader").ImageFolder(root=place.at("isic/train") + "/")
     return Given(dataset, shuffle=True)
 
 
@@ -595,8 +593,7 @@ def facenet(place: Place) -> Given:
     module = definitions(place.checkout / "models/mtcnn.py")
     transform = T.Compose([np.float32, T.ToTensor(), module.fixed_image_standardization])
     dataset = datasets.ImageFolder(place.at("faces"), transform=transform)
-    sampler = SubsetRandomSampler(range(len(dataset)))
-    return Given(dataset, sampler=sampler)
+    return Given(dataset, sampler=SubsetRandomSampler(range(len(dataset))))
 
 
 @script(
@@ -642,8 +639,7 @@ def hrnet(place: Place) -> Given:
             USE_GT_BBOX=True,
         ),
     )
-    transform = chain()
-    dataset = module.COCODataset(config, place.at("people"), "train2017", True, transform)
+    dataset = module.COCODataset(config, place.at("people"), "train2017", True, chain())
     return Given(dataset, shuffle=True, pin_memory=True)
 
 

@@ -23,7 +23,8 @@ def main() -> None:
     """Serve commands until stdin ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    _die_with_parent()
+    pr_set_pdeathsig = 1  # Linux kills this process when the benchmark ends, even by SIGKILL
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     session = _Session(sys.argv[1])
     for line in sys.stdin:
         _answer(answers, session, json.loads(line))
@@ -132,16 +133,10 @@ class _Session:
         Images per second from the open loader; seconds to the first batch, opening included.
         """
         start = time.perf_counter()
-        if setting is None:
-            setting = self._loader.settings(self._work)[0]
-        self._loader.open(self._work, setting)
-        opened = time.perf_counter()
-        images, first = 0, 0.0
-        for batch, _ in self._loader.epoch():
-            first = first or time.perf_counter() - start
-            images += len(batch)
-        rate = images / (time.perf_counter() - opened)
-        return {"images_per_s": rate, "first_batch_s": first}
+        self._loader.open(self._work, setting or self._loader.settings(self._work)[0])
+        opening_s = time.perf_counter() - start
+        found = self._epoch()
+        return {**found, "first_batch_s": found["first_batch_s"] + opening_s}
 
     def cold_epoch(self, tuned: dict[str, Any] | None = None) -> dict[str, Any]:
         """One epoch with warm code and cold data: all is run once before the data is dropped."""
@@ -161,14 +156,8 @@ class _Session:
         coldness.drop(files)
         facts = {"resident": coldness.resident(files), "setting": setting}
         before = coldness.nbytes_read(os.getpgrp())
-        images, first, begin = 0, 0.0, time.perf_counter()
-        for batch, _ in self._loader.epoch():
-            first = first or time.perf_counter() - begin
-            images += len(batch)
-        passed = time.perf_counter() - begin
         return facts | {
-            "images_per_s": images / passed,
-            "first_batch_s": first,
+            **self._epoch(),
             "nbytes": sum(file.stat().st_size for file in files),
             "nbytes_read": coldness.nbytes_read(os.getpgrp()) - before,
         }
@@ -187,6 +176,16 @@ class _Session:
         """Settings to try: the one found earlier, if it is still among them."""
         settings: list[dict[str, Any]] = self._loader.settings(self._work)
         return [tuned] if tuned in settings else settings
+
+    def _epoch(self) -> dict[str, float]:
+        images, first, begin = 0, 0.0, time.perf_counter()
+        for batch, _ in self._loader.epoch():
+            first = first or time.perf_counter() - begin
+            images += len(batch)
+        return {
+            "images_per_s": images / (time.perf_counter() - begin),
+            "first_batch_s": first,
+        }
 
     def _run(self, seconds: float) -> float:
         """Images per second over whole epochs of at least ``seconds`` together."""
@@ -216,7 +215,7 @@ def _versions(modules: tuple[str, ...]) -> dict[str, str]:
 
 def _sync(folder: Path) -> None:
     """Wait until the files of ``folder`` are on the disk; a writer may have done that itself."""
-    for path in sorted(folder.rglob("*")) + [folder]:
+    for path in [*folder.rglob("*"), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -224,19 +223,9 @@ def _sync(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _nbytes(folder: os.PathLike[str]) -> int:
+def _nbytes(folder: Path) -> int:
     """Bytes on disk; LMDB files are sparse."""
-    return sum(
-        os.stat(os.path.join(root, name)).st_blocks * 512
-        for root, _, names in os.walk(folder)
-        for name in names
-    )
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when the benchmark ends, even by SIGKILL."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
 if __name__ == "__main__":

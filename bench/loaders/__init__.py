@@ -29,12 +29,6 @@ WHERE = {
     "hf-datasets": "hf_datasets:HfDatasets",
 }
 
-# FastLoader on its other formats: the formats suite's, beside those above.
-FORMATS = {
-    f"fastload-{form}": "fastload:Store"
-    for form in ("h5", "tfrecord", "rec", "tar", "h5-raw", "pth-raw", "n5-raw", "zarr-raw")
-}
-
 # DCT-scaled decoding, whose pixels differ a little: measured on large photos alone.
 SCALED = {
     "fastload-folder-scaled": "fastload:FolderScaled",
@@ -55,6 +49,6 @@ REMOTE = {
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | FORMATS | SCALED | REMOTE)[name].split(":")
+    module, cls = (WHERE | SCALED | REMOTE)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

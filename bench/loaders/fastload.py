@@ -13,17 +13,6 @@ from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
 from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
 
-_LIBRARIES = {".lmdb": "lmdb", ".h5": "h5py"}  # libraries that write formats
-_STORES = {
-    "lmdb": "an LMDB store",
-    "h5": "an HDF5 store",
-    "tfrecord": "a TFRecord file",
-    "rec": "an MXNet RecordIO file",
-    "tar": "a WebDataset tar",
-    "pth": "a .pth file",
-    "n5": "an N5 store",
-    "zarr": "a Zarr store",
-}
 _RECORDS = {"keep": "unchanged image files", "dct": "DCT coefficients", "raw": "raw pixels"}
 
 
@@ -39,8 +28,11 @@ class _Fastload(Loader):
 
     def load_writer(self) -> None:
         import fastload
+        from fastload.storage import find_by_suffix
 
         fastload.pack  # noqa: B018 - so are peers' writers, with their packages
+        importlib.import_module("lmdb")
+        find_by_suffix("images.lmdb")  # imports its module
 
     def settings(self, work: Workload) -> list[Setting]:
         return [{"num_workers": work.threads}]
@@ -91,18 +83,16 @@ class FolderScaled(Folder):
 
 
 class Store(_Fastload):
-    """Reads a packed store. Its name says which: ``fastload-FORMAT``, ``-raw`` or ``-dct``,
-    ``-scaled``.
-    """
+    """Reads a packed store. Its name says which: ``-raw`` or ``-dct``, ``-scaled``."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        _, form, *more = name.split("-")
+        more = name.split("-")
         self.encode = next((one for one in more if one in _RECORDS), "keep")
         self.decode = "scaled" if "scaled" in more else "exact"
-        self.suffix, self.store = f".{form}", f"fastload-{self.encode}-{form}"
+        self.store = f"fastload-{self.encode}-lmdb"
         scaled = ", with DCT-scaled decoding" if self.decode == "scaled" else ""
-        self.summary = f"FastLoader on {_STORES[form]} of {_RECORDS[self.encode]}{scaled}"
+        self.summary = f"FastLoader on an LMDB store of {_RECORDS[self.encode]}{scaled}"
 
     def refusal(self, work: Workload) -> str | None:
         if self.encode == "dct" and work.pixels != "jpeg":
@@ -111,25 +101,17 @@ class Store(_Fastload):
             return "raw pixels are the raw suites' bytes"
         return None
 
-    def load_writer(self) -> None:
-        super().load_writer()
-        from fastload.storage import find_by_suffix
-
-        find_by_suffix(f"images{self.suffix}")  # imports its module
-        if self.suffix in _LIBRARIES:
-            importlib.import_module(_LIBRARIES[self.suffix])
-
     def pack(self, work: Workload, folder: Path) -> None:
         from fastload import UsageError, pack
 
         source = _Masked(work) if work.masks else work.images
         try:
-            pack(source, folder / f"images{self.suffix}", encode=self.encode)
+            pack(source, folder / "images.lmdb", encode=self.encode)
         except UsageError as error:
             raise NotAvailable(f"not available: {error}") from error
 
     def source(self, work: Workload) -> dict[str, Any]:
-        path = str(self.store_folder(work) / f"images{self.suffix}")
+        path = str(self.store_folder(work) / "images.lmdb")
         if work.masks:
             from fastload import PackedDataset
 

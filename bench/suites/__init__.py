@@ -8,14 +8,7 @@ from bench.suites.cold import Cold
 from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
 from bench.suites.memory import Memory
 from bench.suites.pack import Pack
-from bench.suites.race import (
-    Augment,
-    Formats,
-    ImagenetEval,
-    ImagenetTrain,
-    RawTrain,
-    SmallImages,
-)
+from bench.suites.race import Augment, ImagenetEval, ImagenetTrain, RawTrain, SmallImages
 from bench.suites.remote import Remote
 from bench.suites.scripts import Scripts
 from bench.suites.startup import Startup
@@ -36,7 +29,6 @@ SUITES: dict[str, Suite] = {
         EntryPoints(),
         BucketsSuite(),
         Remote(),
-        Formats(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -55,13 +55,11 @@ class Variant:
 
     Attributes:
         pixels, dtype, memory_format: as in ``Workload``.
-        square: raw images are cut to squares, so that all are of one size.
     """
 
     pixels: str = "jpeg"
     dtype: str = "float32"
     memory_format: str = "contiguous"
-    square: bool = False
 
 
 class Suite(abc.ABC):
@@ -102,9 +100,7 @@ class Suite(abc.ABC):
             )
         if spec.pixels == "raw":  # photos are resized to the side from which crops are cut
             shorter = kind.resize if images == "photos" else None
-            folder = data.raw(
-                options.cache, folder, shorter=shorter, say=options.say, square=spec.square
-            )
+            folder = data.raw(options.cache, folder, shorter=shorter, say=options.say)
         elif spec.pixels != "jpeg":
             folder = data.converted(options.cache, folder, suffix=spec.pixels, say=options.say)
         return Workload(
@@ -186,6 +182,14 @@ class Figures:
         """Add a figure, of one value for each round."""
         what = {"metric": metric, "unit": unit, **self._facts, **facts}
         self._measured.append(row(loader=loader, values=values, setting=setting, **what))
+
+    def add_all(
+        self, metrics: Iterable[tuple[str, str, str]], measured: Mapping[str, Sequence[Any]]
+    ) -> None:
+        """Figures of (metric, unit, key), where ``measured`` has, by loader, dicts of rounds."""
+        for metric, unit, key in metrics:
+            for loader, rounds in measured.items():
+                self.add(loader, metric, unit, [each[key] for each in rounds])
 
     @contextlib.contextmanager
     def process(

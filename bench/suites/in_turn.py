@@ -1,16 +1,14 @@
-"""cache, entry-points and buckets: loaders of one process, which take turns within a round.
-
-A machine that gets slower or faster treats all alike; ratios are of neighbours in time.
-"""
+"""cache, entry-points and buckets: loaders of one process, which take turns within a round."""
 
 from __future__ import annotations
 
 import dataclasses
-import random
+import itertools
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -20,7 +18,7 @@ from torch.utils.data import DataLoader
 from bench.loaders._torchvision import transforms_v1
 from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
-from bench.suites.pairs import rate_of
+from bench.suites.pairs import in_turn, quotients, rate_of
 from bench.workload import Workload
 from fastload import Buckets, FastLoader, _native
 from fastload._engine import native
@@ -44,32 +42,31 @@ class Cache(Suite):
         dataset = _folder(work)
         # Sizes are read, files are in the page cache.
         warmup_s = len(dataset) / rate_of(_loader(dataset, work))
-        rates: dict[str, dict[str | None, list[float]]] = {
-            epoch: {kind: [] for kind in _CACHES} for epoch in ("first", "later")
-        }
-        nbytes: dict[str | None, int] = {}
+
+        def measured(kind: str | None) -> tuple[float, float, int]:
+            """Rates of the first and of a later epoch, and bytes an image."""
+            loader = _loader(dataset, work, cache=kind)
+            rates = rate_of(loader), rate_of(loader)
+            return *rates, loader.stats()["cache_nbytes"] // len(dataset)
+
         begin = time.perf_counter()
-        for number in range(options.rounds):
-            for kind in _CACHES:
-                loader = _loader(dataset, work, cache=kind)
-                for of_kind in rates.values():
-                    of_kind[kind].append(rate_of(loader))
-                nbytes[kind] = loader.stats()["cache_nbytes"] // len(dataset)
-                del loader  # and its memory
-            options.say(f"round {number + 1} of {options.rounds} done")
+        plain, *cached = in_turn(
+            [partial(measured, kind) for kind in _CACHES], options.rounds, options.say
+        )
         round_s = (time.perf_counter() - begin) / (options.rounds * 2 * len(_CACHES))
         figures = Figures(work, options, warmup_s=warmup_s, round_s=round_s)
-        for epoch, of_kind in rates.items():
-            for kind in _CACHES[1:]:
+        for at, epoch in enumerate(("first", "later")):
+            for kind, rounds in zip(_CACHES[1:], cached, strict=True):
+                rates = [each[at] for each in rounds]
                 figures.add(
                     "fastload-folder",
                     f"{epoch} epoch, cache={kind}",
                     "of no cache",
-                    _quotients(of_kind[kind], of_kind[None]),
+                    quotients(rates, [each[at] for each in plain]),
                     {
                         "cache": kind,
-                        "images_per_s": [round(rate) for rate in of_kind[kind]],
-                        "bytes_an_image": nbytes[kind],
+                        "images_per_s": [round(rate) for rate in rates],
+                        "bytes_an_image": rounds[-1][2],
                     },
                 )
         return figures.rows
@@ -107,24 +104,28 @@ class EntryPoints(Suite):
         for name in later:
             _cpu_us(later[name], 0, name)
         warmup_s = time.perf_counter() - begin
-        first: dict[str, list[float]] = {name: [] for name in later}
-        spent: dict[str, list[float]] = {name: [] for name in later}
-        for number in range(options.rounds):
-            for name in random.sample((_WITH, _WITHOUT), 2):
-                first[name].append(_cpu_us(loader(), 0, name))
-                spent[name].append(_cpu_us(later[name], number + 1, name))
-            options.say(f"round {number + 1} of {options.rounds} done")
+        epochs = {name: itertools.count(1) for name in later}
+
+        def measured(name: str) -> tuple[float, float]:
+            """Of a first and of a later epoch."""
+            return (
+                _cpu_us(loader(), 0, name),
+                _cpu_us(later[name], next(epochs[name]), name),
+            )
+
+        both = in_turn([partial(measured, name) for name in later], options.rounds, options.say)
+        first, spent = ([[each[at] for each in rounds] for rounds in both] for at in (0, 1))
         count = len(work.samples()[0])
         setting = {
-            "first_epoch": round(statistics.median(_quotients(first[_WITH], first[_WITHOUT])), 3),
+            "first_epoch": round(statistics.median(quotients(*first)), 3),
             "bytes_an_image": later[_WITH].stats()["entry_points_nbytes"] // count,
         }
-        round_s = sum(map(sum, spent.values())) * count / 1e6 / options.rounds / 2
+        round_s = sum(map(sum, spent)) * count / 1e6 / options.rounds / 2
         figures = Figures(work, options, threads=1, warmup_s=warmup_s, round_s=round_s)
-        for name, values in spent.items():
+        for name, values in zip(later, spent, strict=True):
             metric = f"CPU time, {name} entry points"
             figures.add("fastload-folder", metric, "us an image", values, setting)
-        gain = _quotients(spent[_WITHOUT], spent[_WITH])
+        gain = quotients(*reversed(spent))
         figures.add("fastload-folder", "gain of entry points", "x", gain, setting)
         return figures.rows
 
@@ -160,15 +161,12 @@ class BucketsSuite(Suite):
             "torch-padded": DataLoader(dataset, **padded),
         }
         shares = {name: _share(loader) for name, loader in loaders.items()}  # and the warm-up
-        rates: dict[str, list[float]] = {name: [] for name in loaders}
-        for number in range(options.rounds):
-            for name, loader in loaders.items():
-                rates[name].append(rate_of(loader, options.seconds))
-            options.say(f"round {number + 1} of {options.rounds} done")
+        measures = [partial(rate_of, loader, options.seconds) for loader in loaders.values()]
+        rates = in_turn(measures, options.rounds, options.say)
         setting = {"buckets": len(_BUCKETS.sizes), "num_workers": work.threads}
         figures = Figures(work, options)
-        for name in loaders:
-            figures.add(name, "throughput", "images/s", rates[name], setting)
+        for name, values in zip(loaders, rates, strict=True):
+            figures.add(name, "throughput", "images/s", values, setting)
             figures.add(name, "padding", "% of pixels", [100 * shares[name]], setting)
         return figures.rows
 
@@ -206,11 +204,6 @@ def _folder(work: Workload) -> Any:
 def _loader(dataset: Any, work: Workload, **options: Any) -> FastLoader[Any]:
     given = {"num_workers": work.threads, **options}
     return FastLoader(dataset, batch_size=work.batch, shuffle=work.shuffled, seed=0, **given)
-
-
-def _quotients(values: list[float], others: list[float]) -> list[float]:
-    """Round by round."""
-    return [value / other for value, other in zip(values, others, strict=True)]
 
 
 def _cpu_us(loader: FastLoader[Any], epoch: int, name: str) -> float:

@@ -10,9 +10,9 @@ from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
 
 _METRICS = (
-    ("anonymous and shared memory", "anon_shmem"),
-    ("the same, beyond what the imports took", "beyond"),
-    ("all memory, mapped files included", "pss"),
+    ("anonymous and shared memory", "MB", "anon_shmem"),
+    ("the same, beyond what the imports took", "MB", "beyond"),
+    ("all memory, mapped files included", "MB", "pss"),
 )
 
 
@@ -24,10 +24,10 @@ class Memory(Suite):
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
         figures = Figures(work, options)
-        measured: dict[str, list[dict[str, int]]] = {}
+        measured: dict[str, list[dict[str, float]]] = {}
         for name in options.loaders:
             options.say(f"{name}: reading")
-            peaks: list[dict[str, int]] = []
+            peaks: list[dict[str, float]] = []
             for number in range(options.rounds + 1):  # round 0 packs
                 with figures.process(name, _METRICS[0][0], "MB") as process:
                     process.call("make", work=work.to_json())
@@ -39,13 +39,12 @@ class Memory(Suite):
                 break  # it refused or failed
             else:
                 measured[name] = peaks
-        for metric, key in _METRICS:
-            for name, peaks in measured.items():
-                figures.add(name, metric, "MB", [peak[key] / 1e6 for peak in peaks])
+        figures.add_all(_METRICS, measured)
         return figures.rows
 
 
-def _peak(process: Process, options: Options) -> dict[str, int]:
+def _peak(process: Process, options: Options) -> dict[str, float]:
+    """In megabytes."""
     process.call("train")  # the same for all loaders: some import what others do not
     imported = memory.tree(process.pid)["anon_shmem"]
     process.call("open", setting=0)
@@ -56,4 +55,5 @@ def _peak(process: Process, options: Options) -> dict[str, int]:
         peak = {key: max(peak[key], now[key]) for key in peak}
         time.sleep(0.1)
     process.receive()
-    return {**peak, "beyond": peak["anon_shmem"] - imported}
+    found = {**peak, "beyond": peak["anon_shmem"] - imported}
+    return {key: nbytes / 1e6 for key, nbytes in found.items()}

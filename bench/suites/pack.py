@@ -34,12 +34,9 @@ class Pack(Suite):
         count = len(samples)
         source = sum(Path(path).stat().st_size for path, _ in samples)
         for name, packed in _rounds(names, work, options, figures).items():
-            seconds, durable, nbytes = (
-                [each[key] for each in packed] for key in ("seconds", "durable_seconds", "nbytes")
-            )
-            figures.add(name, "pack", "images/s", [count / value for value in seconds])
-            figures.add(name, "pack, on the disk", "images/s", [count / value for value in durable])
-            figures.add(name, "size", "of the JPEGs", [value / source for value in nbytes])
+            for metric, key in (("pack", "seconds"), ("pack, on the disk", "durable_seconds")):
+                figures.add(name, metric, "images/s", [count / each[key] for each in packed])
+            figures.add(name, "size", "of the JPEGs", [each["nbytes"] / source for each in packed])
         return figures.rows
 
     def _one_per_store(self, names: Sequence[str]) -> list[str]:

@@ -8,13 +8,17 @@ import random
 import statistics
 import time
 import warnings
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader
 
 from bench.report import Row, row
 from bench.suites.base import Options
 from fastload import FastLoader
+
+T = TypeVar("T")
 
 # Pairs of measurements, and Student's t for the 95 % interval of so many.
 _PAIRS, _T = 12, 2.2
@@ -45,7 +49,7 @@ def compare(
         torchs: Any = DataLoader(theirs, **arguments)
         fastloads: Any = FastLoader(dataset, **arguments, **ours)
         rates = _rates(torchs, fastloads, options)
-    ratios = [mine / other for mine, other in zip(*rates, strict=True)]
+    ratios = quotients(*rates)
     mean, low, high = interval(ratios)
     compared = row(
         metric="times DataLoader",
@@ -77,12 +81,33 @@ def _rates(theirs: Any, ours: Any, options: Options) -> tuple[list[float], list[
         rate_of(loader)
     pairs = 2 if options.toy else max(_PAIRS, options.rounds)
     for _ in range(1 if options.toy else _AGAIN):
-        for _ in range(pairs):
-            for which in random.sample((0, 1), 2):
-                rates[which].append(rate_of(loaders[which], options.seconds / 4))
-        if interval([mine / other for mine, other in zip(*rates, strict=True)])[1] >= 1:
+        measures = [partial(rate_of, loader, options.seconds / 4) for loader in loaders]
+        for all_rates, more in zip(rates, in_turn(measures, pairs), strict=True):
+            all_rates += more
+        if interval(quotients(*rates))[1] >= 1:
             break
     return rates
+
+
+def in_turn(
+    measures: Sequence[Callable[[], T]], rounds: int, say: Callable[[str], None] | None = None
+) -> list[list[T]]:
+    """What each of them gives, by round; each round has an order of its own.
+
+    A machine that gets slower or faster treats all alike; ratios are of neighbours in time.
+    """
+    found: list[list[T]] = [[] for _ in measures]
+    for number in range(rounds):
+        for which in random.sample(range(len(measures)), len(measures)):
+            found[which].append(measures[which]())
+        if say is not None:
+            say(f"round {number + 1} of {rounds} done")
+    return found
+
+
+def quotients(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Round by round."""
+    return [value / other for value, other in zip(values, others, strict=True)]
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:

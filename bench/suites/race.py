@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import data, reference
-from bench.loaders import FORMATS, SCALED, WHERE
+from bench.loaders import SCALED, WHERE
 from bench.process import Failed, Process, Refused
-from bench.report import Row, row
+from bench.report import Row
 from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
 
@@ -37,11 +38,9 @@ def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
     figures = Figures(work, options)
     truth = reference.make(work)
     runners: list[_Runner] = []
-    processes: list[Process] = []
-    try:
+    with contextlib.ExitStack() as processes:
         for name in names:
-            process = Process(name)
-            processes.append(process)
+            process = processes.enter_context(Process(name))
             try:
                 runners.append(_started(process, work, options, truth))
             except (Refused, Failed) as error:
@@ -51,20 +50,24 @@ def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
             turn = number % max(1, len(runners))
             for runner in runners[turn:] + runners[:turn]:
                 try:
-                    _measure(runner, options)
+                    measured = runner.process.call("run", seconds=options.seconds)
+                    runner.rates.append(measured["images_per_s"])
+                    runner.process.hold()
                 except Failed as error:
                     figures.none(runner.process, error)
                     runner.process.stop()
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
-        firsts = _first_epochs(work, runners, min(_FRESH, options.rounds))
+        for runner in runners * min(_FRESH, options.rounds):
+            with Process(runner.process.name) as process:
+                process.call("make", work=work.to_json())
+                epoch = process.call("first_epoch", setting=runner.tuned)
+            runner.facts["first_epochs"].append(float(f"{epoch['images_per_s']:.5g}"))
         for runner in runners:
             name = runner.process.name
-            more = {**runner.facts, **firsts.get(name, {})}
-            figures.add(name, "throughput", "images/s", runner.rates, runner.setting, **more)
-    finally:
-        for process in processes:
-            process.stop()
+            figures.add(
+                name, "throughput", "images/s", runner.rates, runner.setting, **runner.facts
+            )
     return figures.rows
 
 
@@ -84,31 +87,8 @@ def _started(process: Process, work: Workload, options: Options, truth: Path) ->
     if made["memory_format"] != work.memory_format or work.memory_format != "contiguous":
         setting["memory_format"] = made["memory_format"]
     facts = {"versions": made["versions"], "check": started["check"], "tried": started["tried"]}
+    facts["first_epochs"] = []
     return _Runner(process=process, facts=facts, setting=setting, tuned=started["setting"])
-
-
-def _first_epochs(
-    work: Workload, runners: list[_Runner], fresh: int
-) -> dict[str, dict[str, list[float]]]:
-    """By loader, images a second of the first epoch in so many new processes."""
-    rates: dict[str, list[float]] = {}
-    for _ in range(fresh):
-        for runner in runners:
-            name = runner.process.name
-            with Process(name) as process:
-                process.call("make", work=work.to_json())
-                epoch = process.call("first_epoch", setting=runner.tuned)
-            rates.setdefault(name, []).append(epoch["images_per_s"])
-    return {
-        name: {"first_epochs": [float(f"{rate:.5g}") for rate in measured]}
-        for name, measured in rates.items()
-    }
-
-
-def _measure(runner: _Runner, options: Options) -> None:
-    measured = runner.process.call("run", seconds=options.seconds)
-    runner.rates.append(measured["images_per_s"])
-    runner.process.hold()
 
 
 # --- the suites -----------------------------------------------------------------------------------
@@ -205,41 +185,3 @@ class Augment(Suite):
             if name not in SCALED or variant == "large"
         ]
         return race(work, names, options)
-
-
-class Formats(Suite):
-    name = "formats"
-    summary = "the same images from every format through FastLoader: no format is slower to read"
-    variants = {
-        "encoded": Variant(),
-        "raw": Variant(pixels="raw", square=True),
-        "small": Variant(),
-        "small-raw": Variant(pixels="raw", square=True),
-    }
-
-    def known(self) -> tuple[str, ...]:
-        return ("fastload-lmdb", "fastload-lmdb-raw", *FORMATS)
-
-    def run(self, variant: str, options: Options) -> list[Row]:
-        images = "small" if variant.startswith("small") else "photos"
-        work = self.work(variant, options, images=images)
-        raw = self.variants[variant].pixels == "raw"
-        names = [name for name in options.loaders if name.endswith("-raw") == raw]
-        rows = race(work, names, options)
-        return rows + _shares(rows)
-
-
-def _shares(rows: Sequence[Row]) -> list[Row]:
-    """Each format's rate as a share of the fastest format's, round by round."""
-    measured = [each for each in rows if each["median"]]
-    if not measured:
-        return []
-    best = max(measured, key=lambda each: float(each["median"]))
-    of_rounds = ("median", "min", "max", "rounds")
-    shares = []
-    for each in measured:
-        kept = {name: value for name, value in each.items() if name not in of_rounds}
-        pairs = zip(each["values"], best["values"], strict=False)
-        values = [value / other for value, other in pairs]
-        shares.append(row(**{**kept, "metric": "of the fastest", "unit": "x", "values": values}))
-    return shares

@@ -15,6 +15,7 @@ import subprocess
 import time
 import traceback
 import warnings
+from functools import partial
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -28,6 +29,7 @@ from bench import data
 from bench.report import Row, row
 from bench.scripts import SCRIPTS, Place, Script, imported, lay_out
 from bench.suites.base import Options, Suite, Variant
+from bench.suites.pairs import in_turn, quotients
 from bench.untuned import UNTUNED, lay_out_more
 from fastload import FastLoader
 
@@ -126,27 +128,19 @@ def _measured(script: Script, options: Options, facts: dict[str, Any], workers: 
             "fastload": FastLoader(made.dataset, **arguments),
         }
         checked = _checked(loaders["torch"], loaders["fastload"])
-        rates: dict[str, list[float]] = {name: [] for name in loaders}
-        spent: dict[str, list[float]] = {name: [] for name in loaders}
-        for _ in range(options.rounds):
-            for name in random.sample(list(loaders), 2):
-                rate, cpu_s = _rate(loaders[name], batch, options.seconds)
-                rates[name].append(rate)
-                spent[name].append(cpu_s)
-    cpu = statistics.median(spent["torch"]) / max(1e-9, statistics.median(spent["fastload"]))
+        measures = [partial(_rate, loader, batch, options.seconds) for loader in loaders.values()]
+        found = in_turn(measures, options.rounds)
+    theirs, ours = ([rate for rate, _ in rounds] for rounds in found)
+    spent = [statistics.median(cpu_s for _, cpu_s in rounds) for rounds in found]
     stats = loaders["fastload"].stats()
     result = row(
-        values=[
-            ours / theirs for ours, theirs in zip(rates["fastload"], rates["torch"], strict=True)
-        ],
+        values=quotients(ours, theirs),
         setting={
             "engine": stats["engine"],
             "processes": workers,
-            "cpu": round(cpu, 2),
+            "cpu": round(spent[0] / max(1e-9, spent[1]), 2),
             "checked": checked,
-            "samples_per_s": [
-                round(statistics.median(rates[name]), 1) for name in ("fastload", "torch")
-            ],
+            "samples_per_s": [round(statistics.median(rates), 1) for rates in (ours, theirs)],
             "materialised": [
                 f"{part['function']} ({part['count']})"
                 for part in stats.get("materialised", [])[:3]

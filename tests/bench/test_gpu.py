@@ -289,8 +289,9 @@ def test_a_run_is_good_where_nothing_but_a_second_device_was_wanting(skipped: st
 
 
 @pytest.mark.parametrize("part", ["smoke", "fed_compiled", "threads"])
-def test_a_part_runs_at_toy_size_without_a_device(tmp_path: Path, part: str) -> None:
-    env = {**os.environ, "LAB_TOY": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+def test_a_part_runs_at_toy_size_without_a_device(tmp_path: Path, cache: Path, part: str) -> None:
+    """Its images and stores are made once for all parts."""
+    env = {**os.environ, "LAB_TOY": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(cache)}
     command = ["-m", "bench.gpu_lab", tmp_path, part]
     warm.run(command, cwd=ROOT, env=env, check=True, timeout=200, finalize=False)
     lines = (tmp_path / f"{part}.jsonl").read_text().splitlines()

@@ -17,10 +17,7 @@ pytest.importorskip("torchvision")
 
 @pytest.mark.parametrize(
     "variant",
-    [
-        pytest.param(name, marks=[pytest.mark.long] * (name not in ("samplers", "batches")))
-        for name in CONFIGURATIONS
-    ],
+    [pytest.param(name, marks=[pytest.mark.long] * (name != "batches")) for name in CONFIGURATIONS],
 )
 @pytest.mark.usefixtures("no_leaks")
 def test_every_configuration_has_a_ratio_and_its_interval(cache: Path, variant: str) -> None:

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("forked")
     [
         ("imagenet-train", "float32", "torch-pil,fastload-lmdb"),
         ("imagenet-eval", "channels_last", "fastload-lmdb"),
-        ("small-images", "jpeg", "fastload-lmdb"),
         pytest.param("small-images", "png", "torch-v2,fastload-folder", marks=pytest.mark.long),
         pytest.param("imagenet-train", "webp", "fastload-lmdb", marks=pytest.mark.long),
         ("raw-train", "uint8", "fastload-lmdb-raw"),
@@ -143,7 +142,6 @@ def test_every_suite_has_a_toy_test() -> None:
         "any-dataset",
         "never-slower",
         "scripts",
-        "formats",
         "buckets",
     }
     assert set(SUITES) - elsewhere == tested | {
@@ -185,40 +183,23 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import FORMATS, REMOTE, SCALED, WHERE
+    from bench.loaders import REMOTE, SCALED, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE, *FORMATS, *SCALED, *REMOTE):
+    for name in (*SUITES, *WHERE, *SCALED, *REMOTE):
         assert name in done.output
-
-
-@pytest.mark.parametrize(
-    ("variant", "names"),
-    [
-        ("encoded", ["fastload-h5", "fastload-tar"]),
-        ("small-raw", ["fastload-pth-raw", "fastload-zarr-raw"]),
-    ],
-)
-def test_every_format_is_compared_with_the_fastest(
-    cache: Path, variant: str, names: list[str]
-) -> None:
-    rows = rows_of(cache, "formats", "--variant", variant, "--loaders", ",".join(names))
-    shares = {row["loader"]: row["median"] for row in rows if row["metric"] == "of the fastest"}
-    assert sorted(shares) == sorted(names)
-    assert max(shares.values()) == 1
-    assert [row["loader"] for row in rows if row["metric"] == "throughput"] == names
 
 
 @pytest.mark.parametrize(
     ("variant", "engine"),
     [
-        ("pil", "torch"),
+        pytest.param("pil", "torch", marks=pytest.mark.long),
         ("stream", "torch"),
-        ("two-views", "torch"),
+        pytest.param("two-views", "torch", marks=pytest.mark.long),
         pytest.param("ten-crops", "torch", marks=pytest.mark.long),
         ("image-and-mask", "torch"),
-        ("numpy", "torch"),
+        pytest.param("numpy", "torch", marks=pytest.mark.long),
         ("huggingface", "native"),
         ("nested", "torch"),
         ("cifar", "native"),

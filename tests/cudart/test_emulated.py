@@ -56,7 +56,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if headers is None:
         pytest.skip("no headers of CUDA 13 (nvidia-cuda-runtime)")
     folder = tmp_path_factory.mktemp("emulated")
-    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread"]
+    flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-pthread"]
     include = ["-I", str(HERE), "-isystem", str(headers)]
     for library, sources in LIBRARIES.items():
         output = [f"-Wl,-soname,{library}", "-o", str(folder / library)]

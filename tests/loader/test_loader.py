@@ -33,6 +33,7 @@ from torchvision.transforms import v2
 import fastload
 import leaks
 from batches import EVAL, MEAN, STD, TRAIN
+from combinations import combinations
 from fastload import FastLoader, PackedDataset, UsageError, _loader, pack
 from fastload._run.config import ARGUMENTS
 from fastload._sources.collate import collate
@@ -57,11 +58,15 @@ def test_a_folder_gives_dataloaders_batches_bit_for_bit(photos, engine, drop_las
         assert_same(list(ours), list(theirs))
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(
-    "workers", [{"num_workers": 0}, {"num_workers": 1, "persistent_workers": True}]
+    ("workers", "stop", "drop_last"),
+    combinations(
+        [{"num_workers": 0}, {"num_workers": 1, "persistent_workers": True}],
+        [0, 2, 4],
+        [False, True],
+        rounds=2,
+    ),
 )
-@pytest.mark.parametrize("stop", [0, 2, 4])
 def test_loops_that_are_left_early_go_on_with_dataloaders_order(photos, drop_last, workers, stop):
     folder = ImageFolder(photos, EVAL)
     batches = []

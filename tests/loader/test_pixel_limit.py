@@ -18,6 +18,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import torchvision_oracle as oracle
+from combinations import combinations
 from fastload import DataError, DecodeError, FastLoader, PackedDataset
 from fastload._base.slabs import SlabRing
 from fastload.converters import pack
@@ -125,9 +126,10 @@ def test_a_limit_holds_for_records(
     assert all(torch.equal(one, made[0]) for one in made)
 
 
-@pytest.mark.parametrize("cache", [None, "ram", "decoded"])
 @pytest.mark.native
-@pytest.mark.parametrize("how", ["this thread", "processes"])
+@pytest.mark.parametrize(
+    ("cache", "how"), combinations([None, "decoded", "ram"], ["this thread", "processes"])
+)
 def test_a_limit_may_be_changed_between_epochs(folder: Path, how: str, cache: Any) -> None:
     dataset = ImageFolder(folder, TO_TENSOR)
     persistent = {"persistent_workers": True} if how == "processes" else {}
@@ -233,8 +235,8 @@ def long_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return root
 
 
-@pytest.mark.parametrize("how", EVERY)
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.native
+@pytest.mark.parametrize(("name", "how"), combinations([*CHAINS], [*HOW]))
 def test_an_image_with_a_long_side_is_what_torchvision_makes(
     long_side: Path, name: str, how: str
 ) -> None:

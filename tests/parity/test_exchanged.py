@@ -12,6 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import warm
 from batches import EVAL
+from combinations import combinations
 from fastload import FastLoader, PackedDataset, patched
 from fastload.errors import UsageError
 from sides import assert_same
@@ -32,8 +33,8 @@ class Stream(IterableDataset):
 
 DATASETS = {
     "own": lambda store: Numbers(),
-    "stream": lambda store: Stream(),
     "packed": lambda store: PackedDataset(store, EVAL),
+    "stream": lambda store: Stream(),
 }
 
 
@@ -76,11 +77,14 @@ CALLED = [
 ]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("kind", "name"), CALLED, ids=lambda value: getattr(value, "__name__", value)
+    ("dataset", "called", "workers"),
+    combinations([*DATASETS], CALLED, [0, 1], rounds=2),
+    indirect=["dataset"],
+    ids=lambda value: f"{value[0].__name__}.{value[1]}" if isinstance(value, tuple) else value,
 )
-def test_code_in_the_place_of_torchs_is_called(monkeypatch, dataset, kind, name, workers):
+def test_code_in_the_place_of_torchs_is_called(monkeypatch, dataset, called, workers):
+    kind, name = called
     with_mark(monkeypatch, kind, name)
 
     def outcome(loader_class):
@@ -208,18 +212,22 @@ def later_batches(parent):
     return Later
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+GIVEN = {
+    "": {},
+    "batch_sampler": {"batch_sampler": BatchSampler(SequentialSampler(range(10)), 4, False)},
+    "collate_fn": {"batch_size": 3, "collate_fn": np.shape},
+}
+
+
 @pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"batch_sampler": BatchSampler(SequentialSampler(range(10)), 4, False)},
-        {"batch_size": 3, "collate_fn": np.shape},
-    ],
-    ids=["", "batch_sampler", "collate_fn"],
+    ("derive", "name", "workers"),
+    combinations(
+        [lists_as_indices, not_collated, other_batches, later_batches], [*GIVEN], [0, 1], rounds=3
+    ),
 )
-@pytest.mark.parametrize("derive", [lists_as_indices, not_collated, other_batches, later_batches])
-def test_a_subclass_may_say_what_indices_are_drawn_from(derive, given, workers):
+def test_a_subclass_may_say_what_indices_are_drawn_from(derive, name, workers):
+    given = GIVEN[name]
+
     def outcome(parent):
         torch.manual_seed(1)
         loader = derive(parent)(Numbers(), num_workers=workers, **given)

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torchvision.datasets import ImageFolder
 
 from batches import EVAL
+from combinations import combinations
 from fastload import FastLoader
 from sides import assert_same
 
@@ -49,16 +50,18 @@ out_of_order = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("dataset", "arguments"),
+    ("dataset", "arguments", "persistent"),
     [
-        *((dataset, {}) for dataset in DATASETS),
-        pytest.param("map-style", {"shuffle": True}, marks=pytest.mark.long),
-        pytest.param("map-style", {"in_order": False}, marks=out_of_order),
-        ("images", {"shuffle": True}),
+        *combinations([*DATASETS], [{}], [False, True]),
+        *(
+            pytest.param("map-style", {"shuffle": True}, persistent, marks=pytest.mark.long)
+            for persistent in (False, True)
+        ),
+        pytest.param("map-style", {"in_order": False}, False, marks=out_of_order),
+        ("images", {"shuffle": True}, True),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("persistent", [False, True])
 def test_two_iterators_in_turns_give_what_torchs_give(photos, dataset, persistent, arguments):
     def outcome(kind):
         torch.manual_seed(1)
@@ -244,20 +247,23 @@ class InLists:
 
 @pytest.mark.usefixtures("skips_are_added")
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"batch_size": 2},
-        {"batch_size": 2, "shuffle": True},
-        {"batch_size": 2, "shuffle": True, "drop_last": True, "generator": 3},
-        {"batch_size": None},
-        {"batch_sampler": InLists()},
-        {"batch_size": 2, "num_workers": 1},
-        {"batch_size": 2, "num_workers": 1, "persistent_workers": True, "shuffle": True},
-    ],
-    ids=lambda arguments: "-".join(arguments),
+    ("arguments", "dataset", "behind"),
+    combinations(
+        [
+            {"batch_size": 2},
+            {"batch_size": 2, "shuffle": True},
+            {"batch_size": 2, "shuffle": True, "drop_last": True, "generator": 3},
+            {"batch_size": None},
+            {"batch_sampler": InLists()},
+            {"batch_size": 2, "num_workers": 1},
+            {"batch_size": 2, "num_workers": 1, "persistent_workers": True, "shuffle": True},
+        ],
+        ["map-style", "rows", "images"],
+        [2, 40],
+        rounds=2,
+    ),
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
-@pytest.mark.parametrize("dataset", ["map-style", "rows", "images"])
-@pytest.mark.parametrize("behind", [2, 40])
 def test_batches_that_others_have_an_iterator_skip_are_skipped(photos, dataset, arguments, behind):
     def outcome(kind):
         torch.manual_seed(1)

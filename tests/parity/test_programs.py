@@ -169,7 +169,7 @@ def run(kind, dataset, sampler, program, **arguments):
 
 @pytest.mark.parametrize("kind", ["own", "folder", "packed", "rows"])
 @given(sampler=st.sampled_from(sorted(SAMPLERS)), program=programs)
-@settings(max_examples=settings.default.max_examples * 5)
+@settings(max_examples=settings.default.max_examples * 3)
 def test_without_workers(datasets, theirs, kind, sampler, program):
     ours = run(FastLoader, datasets[kind], sampler, program, num_workers=0)
     assert ours == theirs(sampler, program)
@@ -183,6 +183,7 @@ def test_without_workers(datasets, theirs, kind, sampler, program):
     prefetch=st.sampled_from([None, 1, 3]),
     persistent=st.booleans(),
 )
+@settings(max_examples=settings.default.max_examples // 2)  # each forks processes
 def test_with_workers(datasets, theirs, kind, sampler, program, workers, prefetch, persistent):
     arguments = {
         "num_workers": workers,
@@ -195,7 +196,7 @@ def test_with_workers(datasets, theirs, kind, sampler, program, workers, prefetc
 
 @pytest.mark.parametrize("kind", ["folder", "packed"])
 @given(sampler=st.sampled_from(sorted({*SAMPLERS} - GRADUAL)), program=programs)
-@settings(max_examples=settings.default.max_examples * 5)
+@settings(max_examples=settings.default.max_examples * 3)
 def test_with_as_many_threads_as_there_are_cpus(datasets, theirs, kind, sampler, program):
     """DataLoader's default is no worker, and the order is that one's."""
     ours = run(FastLoader, datasets[kind], sampler, program)

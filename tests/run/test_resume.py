@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from batches import EVAL, TRAIN
+from combinations import combinations
 from fastload import FastLoader, UsageError
 from sides import assert_same
 
@@ -492,18 +493,21 @@ def test_a_distributed_sampler_is_told_the_epoch_that_it_had(store):
     assert_same(list(other), list(iterator))
 
 
-@pytest.mark.parametrize("make", ["user", "native"])
 @pytest.mark.parametrize(
-    ("saved", "used"),
-    [
-        ((2, True), (2, True)),
-        ((2, True), (0, False)),
-        ((2, False), (2, True)),
-        ((0, False), (2, True)),
-    ],
+    ("make", "how"),
+    combinations(
+        ["user", "native"],
+        [
+            ((2, True), (2, True)),
+            ((2, True), (0, False)),
+            ((2, False), (2, True)),
+            ((0, False), (2, True)),
+        ],
+    ),
 )
-def test_workers_that_persist_do_not_move_the_generator(store, make, saved, used):
+def test_workers_that_persist_do_not_move_the_generator(store, make, how):
     """Torch draws their seed once, every other worker's in each epoch: before the order."""
+    saved, used = how
 
     def loader(how):
         workers, persistent = how

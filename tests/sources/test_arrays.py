@@ -16,6 +16,7 @@ from torchvision.transforms import v2
 import torchvision_oracle
 from array_datasets import COLOUR, COUNT, GRAY, cifar, mnist, qmnist, stl10, svhn
 from batches import MEAN, STD
+from combinations import combinations
 from fastload import FastLoader, UsageError
 from sides import assert_same
 
@@ -275,9 +276,9 @@ TAILS = {
 }
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("name", COLOUR)
-@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize(
+    ("name", "tail", "num_workers"), combinations([*COLOUR], [*TAILS], [0, 2], rounds=2)
+)
 def test_a_function_behind_them_gets_what_it_gets_in_torch(
     name: str, tail: str, num_workers: int
 ) -> None:

@@ -18,6 +18,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import torchvision_oracle
+from combinations import combinations
 from fastload import FastLoader, PackedDataset, UsageError
 from fastload._base.randomness import sample_seeds, seed_all
 from fastload.errors import ChecksumError, DecodeError
@@ -88,8 +89,10 @@ def test_a_folder_gives_what_torchs_loader_gives(photos: Path, name: str) -> Non
     side_by_side(dataset, batch_size=5, shuffle=True)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", ["a PIL image", "two views", "many views", "arrays"])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    combinations(["a PIL image", "two views", "many views", "arrays"], [0, 2]),
+)
 def test_a_store_gives_what_torchs_loader_gives_of_its_folder(
     store: Path, photos: Path, name: str, workers: int
 ) -> None:
@@ -134,8 +137,9 @@ def plain(dataset: PackedDataset, index: int) -> Image.Image:
     return Image.fromarray(whole[0].permute(1, 2, 0).numpy())
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", ["a tensor", "colours", "two views"])
+@pytest.mark.parametrize(
+    ("name", "workers"), combinations(["a tensor", "colours", "two views"], [0, 2])
+)
 def test_with_a_seed_a_sample_depends_on_seed_epoch_and_index_only(
     photos: Path, store: Path, name: str, workers: int
 ) -> None:

@@ -84,10 +84,20 @@ def collated(samples):
     return {"i": torch.tensor([index for index, _ in samples])}
 
 
-@pytest.fixture(
-    params=["folder", "store", "tensors", "user", "workers", "stream", "views", "own"]
-    + ["mix", "buckets"]
+KINDS = ["folder", "store", "tensors", "user", "workers", "stream", "views", "own"]
+KINDS += ["mix", "buckets"]
+# The first test below has all kinds, and so has the one of accelerate's checkpoints.
+of_some = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(kind, marks=() if kind in ("user", "stream", "mix") else pytest.mark.long)
+        for kind in KINDS
+    ],
+    indirect=True,
 )
+
+
+@pytest.fixture(params=KINDS)
 def make(request, photos, store):
     """What makes a loader, and always the same."""
     images = ImageFolder(photos, TRAIN)
@@ -157,6 +167,7 @@ def test_a_prepared_loader_resumes_from_accelerates_checkpoint(make, tmp_path):
     assert loader.iteration == 2
 
 
+@of_some
 def test_a_state_from_an_epochs_end_resumes_with_the_next_epoch(make):
     loader = accelerator().prepare(make())
     whole = [[plainly(batch) for batch in loader] for _ in range(2)]
@@ -168,6 +179,7 @@ def test_a_state_from_an_epochs_end_resumes_with_the_next_epoch(make):
     assert epochs(loader, 1) == whole[1:]
 
 
+@of_some
 def test_a_state_that_was_loaded_before_prepare_is_resumed(make):
     first = make()
     epochs(first, 1)
@@ -180,6 +192,7 @@ def test_a_state_that_was_loaded_before_prepare_is_resumed(make):
     assert epochs(accelerator().prepare(loader), 1) == [expected]
 
 
+@of_some
 def test_skip_first_batches_leaves_out_the_first_and_keeps_the_rest(make):
     if make().on_error == "refill":
         pytest.skip("the beginning of the order decides what the end is filled up from")

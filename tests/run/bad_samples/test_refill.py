@@ -15,6 +15,7 @@ from torchvision.datasets import ImageFolder
 
 from batches import TRAIN
 from broken_datasets import Broken, BrokenMany, BrokenStream, damaged_photos
+from combinations import combinations
 from fastload import FastLoader, TooManyErrors, UsageError
 from sides import assert_same
 
@@ -199,9 +200,12 @@ def damaged(photos, tmp_path_factory):
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("size", [3, 5, 24])
-@pytest.mark.parametrize("arguments", [{}, {"shuffle": True, "seed": 3}, {"drop_last": True}])
+@pytest.mark.parametrize(
+    ("arguments", "size", "threads"),
+    combinations(
+        [{}, {"shuffle": True, "seed": 3}, {"drop_last": True}], [3, 5, 24], [0, 2], rounds=3
+    ),
+)
 def test_an_engine_of_ours_gives_the_same_as_the_datasets_own_code(
     damaged, threads, size, arguments
 ):

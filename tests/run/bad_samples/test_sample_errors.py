@@ -17,6 +17,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import torchvision_oracle as oracle
+from combinations import combinations
 from fastload import DataError, DecodeError, FastLoader, InternalError, UsageError, open_store
 from fastload import verify as verify_store
 from fastload.converters import pack
@@ -135,8 +136,10 @@ def truncated(tmp_path: Path) -> ImageFolder:
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("cache", [None, "ram", "dct", "decoded"])
-@pytest.mark.parametrize("crop", ["whole", "top", "random"])
+@pytest.mark.parametrize(
+    ("cache", "crop"),
+    combinations([None, "ram", "dct", "decoded"], ["whole", "top", "random"], rounds=2),
+)
 def test_a_truncated_jpeg_is_bad_whatever_is_cut_out_of_it(
     truncated: ImageFolder, crop: str, cache: Any
 ) -> None:

@@ -347,6 +347,7 @@ def test_workers_of_the_next_loader_know_it_too(photos: list[Path]) -> None:
 
 
 def test_what_is_known_of_a_dataset_goes_with_it(photos: list[Path]) -> None:
+    gc.collect()  # what earlier tests left
     before = len(choice._LAST_OF)
     dataset = Measured(photos, 64)
     loader = FastLoader(dataset, 16)
@@ -406,7 +407,7 @@ def test_batches_with_samples_of_both_kinds_are_the_same(
     monkeypatch.setattr(choice, "clock", Mixed())
     monkeypatch.setattr(choice, "_SOON", 0)
     monkeypatch.setattr(choice, "_WARM", 0)
-    for size in (1, 5):
+    for size in (5,) if workers else (1, 5):
         side_by_side(
             kind(photos * 2),
             batch_size=size,

@@ -107,7 +107,7 @@ CHAINS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_that_erases_gives_data_loaders_batches(photos: list[Path], name: str) -> None:
     dataset = shapes.Photos(photos, v1.Compose(CHAINS[name]))
-    for workers in (0, 1):
+    for workers in (0, 1) if name in ("erased before", "by channel") else (0,):
         side_by_side(dataset, batch_size=4, shuffle=True, num_workers=workers, epochs=3)
     loader = FastLoader(dataset, 4)
     for _ in loader:

@@ -15,6 +15,7 @@ import pytest
 
 import fastload
 import warm
+from combinations import combinations
 from fastload._sources.deferred import switch
 from fastload._sources.deferred.late_import import LateImport
 
@@ -119,8 +120,7 @@ def test_a_program_without_v2_stays_without(photo: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("module", _LATE)
+@pytest.mark.parametrize(("module", "workers"), combinations([*_LATE], [0, 2]))
 def test_what_a_dataset_has_kept_meets_a_library_that_it_imports_later(
     photo: Path, workers: int, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

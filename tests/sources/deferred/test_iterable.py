@@ -17,6 +17,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import deferred_datasets as shapes
+from combinations import combinations
 from fastload import FastLoader
 from fastload._native import load
 from sides import assert_same, outcome, side_by_side
@@ -144,12 +145,10 @@ class Counting(Dataset[Any]):
 STREAMS = [Stream, OfBytes, Skipping, Buffered, Passing, Samples]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+# With workers: where an image is damaged, below.
 @pytest.mark.parametrize("kind", STREAMS)
-def test_batches_are_those_of_torchs_loader(
-    photos: list[Path], kind: type[Stream], num_workers: int
-) -> None:
-    side_by_side(kind(photos), batch_size=4, num_workers=num_workers)
+def test_batches_are_those_of_torchs_loader(photos: list[Path], kind: type[Stream]) -> None:
+    side_by_side(kind(photos), batch_size=4)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -162,8 +161,7 @@ def test_a_damaged_image_is_what_it_is_in_torchs_loader(
     assert_same(ours, outcome(DataLoader, kind(damaged), 2, **options))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("kind", [*STREAMS, Counting])
+@pytest.mark.parametrize(("kind", "num_workers"), combinations([*STREAMS, Counting], [0, 2]))
 def test_its_images_are_deferred(
     photos: list[Path], kind: Callable[[list[Path]], Any], num_workers: int
 ) -> None:

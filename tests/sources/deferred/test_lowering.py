@@ -12,6 +12,7 @@ import torch
 from PIL import Image, ImageFilter
 
 import releases
+from combinations import combinations
 from fastload._base.slabs import SlabRing
 from fastload._sources.deferred import lowering
 from fastload._sources.deferred.batch import BatchDecoder
@@ -494,8 +495,7 @@ def test_a_perspective_of_no_number_is_pillows(filter: int) -> None:
 WARPED = [(1, 1), (2, 1), (3, 40), (63, 5), (64, 3), (65, 4), (130, 20), (200, 150)]
 
 
-@pytest.mark.parametrize("filter", [2, 3])
-@pytest.mark.parametrize("to", WARPED)
+@pytest.mark.parametrize(("to", "filter"), combinations(WARPED, [2, 3]))
 def test_maps_of_every_size_are_pillows(simd: None, to: tuple[int, int], filter: int) -> None:
     rng = np.random.default_rng(to[0] + filter)
     for w, h in WARPED:

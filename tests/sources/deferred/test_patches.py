@@ -169,7 +169,7 @@ def test_a_function_that_gives_other_pixels_is_left_out(
     asks_the_original = patch.needed and function.__name__ != "wrap"
     asks_the_original |= function.__name__ == "gaussian_blur"
     dataset = Calls(photos, _call(patch))
-    side_by_side(dataset, batch_size=2, num_workers=0, epochs=2)
+    side_by_side(dataset, batch_size=2, num_workers=0, epochs=1)
     loader = FastLoader(dataset, 2)
     list(loader)
     if asks_the_original:
@@ -185,7 +185,7 @@ def test_a_function_that_gives_other_pixels_is_left_out(
 @pytest.mark.native
 @pytest.mark.parametrize("patch", ALL, ids=_name)
 def test_the_function_of_this_release_proves_itself(patch: Patch, photos: list[Path]) -> None:
-    side_by_side(Calls(photos, _call(patch)), batch_size=2, num_workers=0, epochs=2)
+    side_by_side(Calls(photos, _call(patch)), batch_size=2, num_workers=0, epochs=1)
     if patch.names[0] in releases.LEFT_ALONE:
         pytest.skip("this release's is left alone")
     assert not [line for line in trial.left_out() if line.startswith(f"{patch.names[0]} ")]
@@ -242,7 +242,7 @@ def test_without_a_function_that_is_needed_nothing_is_deferred(
 ) -> None:
     monkeypatch.delattr(torchvision.transforms.v2._utils, "_get_fill")
     dataset = Calls(photos, lambda given: given.tensor)
-    side_by_side(dataset, batch_size=2, num_workers=0, epochs=2)
+    side_by_side(dataset, batch_size=2, num_workers=0, epochs=1)
     loader = FastLoader(dataset, 2)
     list(loader)
     assert "_get_fill is left as it is: without it nothing is deferred" in loader.explain()

@@ -21,6 +21,7 @@ from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
 import releases
+from combinations import combinations
 from fastload._sources.deferred import (
     switch,
     thread_state,
@@ -147,8 +148,7 @@ def same(one: tuple[object, torch.Tensor], other: tuple[object, torch.Tensor]) -
     return one[0] == other[0] and torch.equal(one[1], other[1])
 
 
-@pytest.mark.parametrize("name", V1)
-@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize(("name", "mode"), combinations([*V1], ["RGB", "L"]))
 def test_v1_transforms_draw_and_record_what_torchvision_does(name: str, mode: str) -> None:
     kind, options = V1[name]
     own = kind(**options)
