@@ -25,8 +25,8 @@ With ``prefetch=0`` there is no thread: every batch is made inside ``next``.
 from __future__ import annotations
 
 import collections
-import concurrent.futures.process  # noqa: F401 - they wait for pools at exit
-import concurrent.futures.thread  # noqa: F401
+import concurrent.futures.process
+import concurrent.futures.thread  # noqa: F401 - both wait for pools at exit
 import os
 import queue
 import threading
