@@ -28,6 +28,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from multiprocessing.context import BaseContext
@@ -158,6 +159,8 @@ class Processes:
         if self._pool is None:
             self._count, self._pid = count, os.getpid()
             self._pool = ProcessPoolExecutor(count, self._context, _begin, (self._engines,))
+            # Also at exit: Python has an error to show of a pool that nobody has shut down by then.
+            self._end = weakref.finalize(self, _shut_down, self._pool, self._pid)
         # Python 3.12 and later: other threads may hold locks, which stay locked in the child. It
         # takes none of them.
         with silence(".*multi-threaded", DeprecationWarning):
@@ -165,13 +168,16 @@ class Processes:
                 self._pool.submit(os.getpid)
 
     def _stop(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        if self._pid == os.getpid():
-            pool.shutdown(cancel_futures=True)
-        else:
-            _of_parent.append(pool)
+        if self._pool is not None:
+            self._pool = None
+            self._end()
+
+
+def _shut_down(pool: ProcessPoolExecutor, pid: int) -> None:
+    if pid == os.getpid():
+        pool.shutdown(cancel_futures=True)
+    else:
+        _of_parent.append(pool)
 
 
 def _kept(slab: np.ndarray, part: concurrent.futures.Future[_Filled]) -> None:

@@ -293,6 +293,20 @@ def test_processes_end_with_a_parent_that_is_killed(folder: Path, tmp_path: Path
     wait_for(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.usefixtures("no_leaks")
+def test_processes_that_live_at_exit_are_ended_before_python_takes_its_modules_apart(
+    folder: Path,
+) -> None:
+    """Else it shows an error: a pool of concurrent.futures that is dropped then needs some."""
+    here = loader(folder, 1, persistent_workers=True)
+    list(here)
+    ending = here.inspect().engine.processes._end
+    assert ending.alive and ending.atexit
+    pids = processes(here)
+    ending()  # as at exit
+    assert len(pids) == 1 and not any(map(alive, pids))
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
