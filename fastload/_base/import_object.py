@@ -29,10 +29,7 @@ def import_object(name: str) -> Any:
     except ModuleNotFoundError as error:
         hint = f": without .py, {module[:-3]}:{path}" if module.endswith(".py") else ""
         raise UsageError(f"cannot find {name!r}: {error}{hint}") from error
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # importing runs the user's code, which may raise anything
+    except (Exception, SystemExit) as error:  # of the user's code, which the import runs
         raise UsageError(f"cannot import {module!r}: {one_line(error)}") from error
     try:
         for part in path.split("."):

@@ -35,10 +35,7 @@ def set_most_pixels(most: int) -> None:
 
 def is_within(width: int, height: int) -> bool:
     """Whether Pillow opens an image of this size without a warning."""
-    import PIL.Image
-
-    limit = PIL.Image.MAX_IMAGE_PIXELS
-    return limit is None or width * height <= limit
+    return width * height <= most_pixels()
 
 
 def check(width: int, height: int) -> None:

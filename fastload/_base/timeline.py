@@ -38,12 +38,11 @@ Span = tuple[str, int, int, int, Mapping[str, object] | None]
 class Timeline:
     """Events of this process's threads, kept in memory until they are written. Thread-safe.
 
-    ``path`` is the file that ``write`` writes, ``limit`` the maximum number of events.
+    ``path`` is the file that ``write`` writes.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, limit: int = _LIMIT) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._limit = limit
         self._pid = os.getpid()
         self._lock = ForkLock()
         self._names: dict[int, str] = {}
@@ -105,7 +104,7 @@ class Timeline:
     def _room(self, events: int) -> bool:
         if os.getpid() != self._pid:  # a forked child's events would show up as the parent's
             return False
-        if self._count + events > self._limit:
+        if self._count + events > _LIMIT:
             self.dropped += events
             return False
         self._count += events

@@ -11,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,18 +34,8 @@ from .base import BatchEngine, Ticket
 from .cache.prefix import Placed, merged
 from .cache.store import CachedStore, CacheFill
 
-
-class PillowProcesses(Protocol):
-    """Worker processes that decode with Pillow; ``processes.py`` implements it."""
-
-    def acquire(self, user: object, count: int) -> None:
-        """``user`` iterates, until ``release``; ``count`` processes start unless some run."""
-
-    def release(self, user: object) -> None:
-        """End one ``acquire``. Another call does nothing."""
-
-    def submit(self, engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket | None:
-        """Start to fill samples ``which`` of ``batch``; None: the processes cannot."""
+if TYPE_CHECKING:
+    from .processes import Processes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +57,7 @@ class EngineOptions:
     channels_last: bool = False
     check_crc: CheckCrc = "first"
     device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
-    processes: PillowProcesses | None = None
+    processes: Processes | None = None
     view: int = 0
 
     def of_view(self, view: int) -> EngineOptions:

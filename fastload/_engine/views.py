@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,10 @@ from .._transforms.plan import Plan, Views, seed_of
 from ..errors import DataError
 from ..storage.base import Spans
 from .base import BatchEngine, Ticket, one_tensor, summed
-from .image_engine import BatchRequest, ImageEngine, PillowProcesses, counted
+from .image_engine import BatchRequest, ImageEngine, counted
+
+if TYPE_CHECKING:
+    from .processes import Processes
 
 
 class ViewsEngine(BatchEngine):
@@ -30,7 +34,7 @@ class ViewsEngine(BatchEngine):
         self.each = list(each)
 
     @property
-    def processes(self) -> PillowProcesses | None:
+    def processes(self) -> Processes | None:
         """As in ``EngineOptions``; the same for all views."""
         return self.each[0].processes
 

@@ -339,12 +339,8 @@ class ChainReader:
 def _erase_of(rectangle: Rectangle, values: torch.Tensor) -> Erase:
     from .pixels.erasing import Erase
 
-    return Erase(*rectangle, as_numpy(_three(values.as_subclass(torch.Tensor).detach())))
-
-
-def _three(values: torch.Tensor) -> torch.Tensor:
-    """Values (channels, 1, k) as (3, k)."""
-    return values.reshape(len(values), -1).expand(3, -1)
+    plain = values.as_subclass(torch.Tensor).detach()
+    return Erase(*rectangle, as_numpy(plain.reshape(len(plain), -1).expand(3, -1)))
 
 
 def _printed(transform: Transform) -> str:

@@ -69,11 +69,6 @@ def command(
                 _say(f"with {_IMPORT}: {found.applied.words()}")
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
-    return _status(found)
-
-
-def _status(found: Diagnosis) -> int:
-    """The exit status; what only a GPU could show counts only where there is one."""
     return 3 if _shown(found.findings) else 0
 
 

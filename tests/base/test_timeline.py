@@ -214,8 +214,11 @@ def test_a_picture_of_a_long_run_has_few_blocks(tmp_path: Path) -> None:
     assert max(float(one.get("width", 0)) for one in blocks) > 150
 
 
-def test_events_beyond_the_limit_are_counted(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path / "run.json", limit=2)
+def test_events_beyond_the_limit_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastload._base.timeline._LIMIT", 2)
+    timeline = Timeline(tmp_path / "run.json")
     for _ in range(5):
         timeline.span("work", 1, 2)
     timeline.write()

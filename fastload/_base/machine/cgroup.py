@@ -20,8 +20,6 @@ def least(
     of_version_2: Callable[[Path], _Limit | None],
     of_version_1: Callable[[Path], _Limit | None],
     controller: str,
-    root: Path,
-    membership: Path,
 ) -> _Limit | None:
     """The least limit that a group's folder has; None: none has one.
 
@@ -31,27 +29,27 @@ def least(
     """
     limits = []
     for read, name in (of_version_2, ""), (of_version_1, controller):
-        for folder in _groups(root, membership, name):
+        for folder in _groups(name):
             limit = read(folder)
             if limit is not None:
                 limits.append(limit)
     return min(limits, default=None)
 
 
-def _groups(root: Path, membership: Path, controller: str) -> list[Path]:
+def _groups(controller: str) -> list[Path]:
     """Folders of this process's group and its parents, for ``controller`` of version 1, "" for 2.
 
     Some may not exist: a container does not see the groups outside it.
     """
-    inner = Path(_path(membership, controller).strip("/"))
-    base = root / controller if controller else root
+    inner = Path(_path(controller).strip("/"))
+    base = ROOT / controller if controller else ROOT
     return [base / inner, *(base / above for above in inner.parents)]
 
 
-def _path(membership: Path, controller: str) -> str:
+def _path(controller: str) -> str:
     """This process's group for ``controller`` ("": version 2); "/" if it is unknown."""
     try:
-        lines = membership.read_text().splitlines()
+        lines = MEMBERSHIP.read_text().splitlines()
     except OSError:
         return "/"
     for line in lines:

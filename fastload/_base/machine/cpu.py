@@ -28,13 +28,13 @@ _OPENMP = re.compile(r"/.*/lib(?:gomp|iomp5|omp)[-.][^/]*")
 _COUNTS = ("OPENCV_FOR_THREADS_NUM", "OMP_NUM_THREADS")
 
 
-def quota(root: Path = cgroup.ROOT, membership: Path = cgroup.MEMBERSHIP) -> float | None:
+def quota() -> float | None:
     """CPUs allowed by the control groups (version 1 or 2), or None without a limit.
 
     Source: the kernel's cgroup-v2 document (``cpu.max``) and its CFS bandwidth document
     (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
     """
-    return cgroup.least(_limit_2, _limit_1, "cpu", root, membership)
+    return cgroup.least(_limit_2, _limit_1, "cpu")
 
 
 def _limit_2(folder: Path) -> float | None:

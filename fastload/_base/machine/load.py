@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from . import cpu
@@ -21,19 +20,9 @@ def own_s() -> float:
 
 
 class Others:
-    """Measures the CPU time of other programs from now on.
+    """Measures the CPU time of other programs from now on."""
 
-    ``stat`` is the file with the system's counters; ``own`` and ``clock`` give the CPU seconds of
-    this program and the time.
-    """
-
-    def __init__(
-        self,
-        stat: Path = STAT,
-        own: Callable[[], float] = own_s,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._stat, self._own, self._clock = stat, own, clock
+    def __init__(self) -> None:
         self._begun = self._look()
 
     def share(self) -> float:
@@ -53,13 +42,14 @@ class Others:
         others, cpus = max(0.0, busy - own) / elapsed, cpu.available()
         return min(1.0, max(0.0, others - max(0, now[3] - cpus)) / cpus)
 
-    def _look(self) -> tuple[float, float, float, int] | None:
+    @staticmethod
+    def _look() -> tuple[float, float, float, int] | None:
         """CPU seconds of all programs, of this one, the time, and the number of CPUs."""
         try:
-            lines = self._stat.read_text(encoding="ascii").splitlines()
+            lines = STAT.read_text(encoding="ascii").splitlines()
             fields = [int(field) for field in lines[0].split()[1:9]]
             busy = sum(fields) - fields[3] - fields[4]
         except (OSError, ValueError, IndexError):
             return None  # not Linux
         cpus = sum(line.startswith("cpu") for line in lines) - 1
-        return busy / os.sysconf("SC_CLK_TCK"), self._own(), self._clock(), max(1, cpus)
+        return busy / os.sysconf("SC_CLK_TCK"), own_s(), time.monotonic(), max(1, cpus)

@@ -18,11 +18,7 @@ _NO_LIMIT_1 = 1 << 62
 _LARGEST = (32 << 20) - (8 << 10)
 
 
-def available(
-    meminfo: Path = _MEMINFO,
-    root: Path = cgroup.ROOT,
-    membership: Path = cgroup.MEMBERSHIP,
-) -> int:
+def available() -> int:
     """Bytes that can be allocated without swapping, on the machine and within the control groups.
 
     Page cache counts as free, because the system reclaims it under pressure; files in memory do
@@ -31,7 +27,7 @@ def available(
     Source: proc(5) (``MemAvailable``), the kernel's cgroup-v2 document (``memory.max``,
     ``memory.current``, ``memory.stat``) and its cgroup-v1 memory document.
     """
-    free, limit = _machine(meminfo), cgroup.least(_group_2, _group_1, "memory", root, membership)
+    free, limit = _machine(), cgroup.least(_group_2, _group_1, "memory")
     if free is None or limit is None:
         return max(0, free or limit or 0)
     return max(0, min(free, limit))
@@ -53,9 +49,9 @@ def keep_freed() -> None:
     np.empty(_LARGEST, np.uint8)
 
 
-def _machine(meminfo: Path) -> int | None:
+def _machine() -> int | None:
     try:
-        lines = meminfo.read_text().splitlines()
+        lines = _MEMINFO.read_text().splitlines()
     except OSError:
         return None
     for line in lines:

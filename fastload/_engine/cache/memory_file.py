@@ -41,12 +41,13 @@ import fcntl
 import hashlib
 import mmap
 import os
+import re
 import socket
 import struct
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ... import _native
@@ -109,11 +110,11 @@ def fits(fd: int, records: int, keys_nbytes: int = 0) -> bool:
 
     ``keys_nbytes``: as for ``create``.
     """
-    state = os.fstat(fd)
-    if state.st_uid != os.geteuid() or state.st_size < _HEADER:
-        return False
-    magic, count, begin, size = struct.unpack("<8s3Q", os.pread(fd, 32, 0))
     try:
+        state = os.fstat(fd)
+        if state.st_uid != os.geteuid() or state.st_size < _HEADER:
+            return False
+        magic, count, begin, size = struct.unpack("<8s3Q", os.pread(fd, 32, 0))
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
         return False  # not a memory file
@@ -254,31 +255,17 @@ def _find(prefix: str, records: int, keys_nbytes: int) -> int | None:
             fd = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             continue  # it has ended, or its numbers belong to another namespace
-        try:
-            fitting = fits(fd, records, keys_nbytes)
-        except OSError:
-            fitting = False
-        if fitting:
+        if fits(fd, records, keys_nbytes):
             return fd
         os.close(fd)
     return None
 
 
-def _announcements(prefix: str) -> Iterator[tuple[int, int]]:
+def _announcements(prefix: str) -> list[tuple[str, str]]:
     """(process, descriptor) of every announcement."""
     try:
         with open("/proc/net/unix", errors="replace") as table:
-            lines = table.read().splitlines()
+            names = table.read()
     except OSError:
-        return
-    for line in lines:
-        _, named, rest = line.partition(f" @{prefix}/")
-        process, _, number = rest.partition("/")
-        if (
-            named
-            and process.isascii()
-            and process.isdigit()
-            and number.isascii()
-            and number.isdigit()
-        ):
-            yield int(process), int(number)
+        return []
+    return re.findall(rf" @{re.escape(prefix)}/([0-9]+)/([0-9]+)$", names, re.MULTILINE)

@@ -43,8 +43,7 @@ class OpenedCache:
 
     Attributes:
         form: what of an image is kept: BYTES, DCT_RECORDS or PIXELS.
-        file: the memory file.
-        limit, arena: of that file.
+        file: the memory file; ``arena`` is its.
 
     Args:
         kind: as ``FastLoader(cache=...)``.
@@ -68,7 +67,7 @@ class OpenedCache:
             lambda: hashlib.blake2b(name, digest_size=16).hexdigest(),
             keys_nbytes,
         )
-        self.limit, self.arena = self.file.limit, self.file.arena
+        self.arena = self.file.arena
         begin = keys_begin(places)
         self._whole = mmap.mmap(self.file.fd, begin + keys_nbytes)
         self._keys = memoryview(self._whole)[begin:]

@@ -56,8 +56,7 @@ class CachedStore(WrappedStore):
     Attributes:
         form: BYTES, DCT_RECORDS or PIXELS.
         prefix: with PIXELS, the operations that were applied to them.
-        file: the memory file.
-        limit, arena: of that file.
+        file: the memory file; ``arena`` is its.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class CachedStore(WrappedStore):
         self.format = "cache"
         self.form, self.prefix = form, prefix
         self.file = CacheFile(kind, len(inner), limit, lambda: fingerprint(parts, asked))
-        self.limit, self.arena = self.file.limit, self.file.arena
+        self.arena = self.file.arena
         self._number = len(inner.files)
 
     @property

@@ -166,9 +166,8 @@ class DaliEngine(ImageEngine):
         if self.stream is None:
             return batch.images.copy_(self._made(pixels, batch))
         with on_stream(self.stream):
-            made = self._made(
-                pixels.clone(), batch
-            )  # DALI writes the next batch where this one was
+            # A copy: DALI writes the next batch where this one was.
+            made = self._made(pixels.clone(), batch)
             # blocking: a host that spins takes a core from the threads that decode
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record(self.stream)

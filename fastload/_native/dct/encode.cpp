@@ -349,8 +349,4 @@ bool dct_encode(const uint8_t* jpeg, size_t nbytes, const DctOptions& options, s
   return outcome == Outcome::kDone;
 }
 
-bool dct_encode(const uint8_t* jpeg, size_t nbytes, std::vector<uint8_t>* record, std::string* why) {
-  return dct_encode(jpeg, nbytes, DctOptions(), record, why);
-}
-
 }  // namespace fastload

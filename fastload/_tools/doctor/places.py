@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -27,15 +28,10 @@ class Places:
 
     def __init__(self, script: str) -> None:
         self._folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
-        self._known: dict[str, bool] = {}
-
-    def mine(self, filename: str) -> bool:
-        """Whether a file of code is the user's own."""
-        if filename not in self._known:
-            self._known[filename] = self._is_mine(filename)
-        return self._known[filename]
+        self.mine = functools.cache(self._is_mine)
 
     def _is_mine(self, filename: str) -> bool:
+        """Whether a file of code is the user's own."""
         if filename.startswith("<"):
             return False
         if filename.startswith(self._folder):

@@ -5,27 +5,35 @@ from __future__ import annotations
 import os
 import time
 
-from fastload._base.machine import cpu
+import pytest
+
+from fastload._base.machine import cgroup, cpu
+
+
+@pytest.fixture(autouse=True)
+def groups_of_the_test(monkeypatch, tmp_path):
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "MEMBERSHIP", tmp_path / "membership")
 
 
 def test_quota_of_cgroup_version_2(tmp_path):
     (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert cpu.quota(tmp_path) == 1.5
+    assert cpu.quota() == 1.5
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert cpu.quota(tmp_path) is None
+    assert cpu.quota() is None
 
 
 def test_quota_of_cgroup_version_1(tmp_path):
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("400000\n")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert cpu.quota(tmp_path) == 4
+    assert cpu.quota() == 4
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    assert cpu.quota(tmp_path) is None
+    assert cpu.quota() is None
 
 
 def test_no_control_group_means_no_limit(tmp_path):
-    assert cpu.quota(tmp_path) is None
+    assert cpu.quota() is None
 
 
 def test_a_quota_below_the_affinity_wins_and_is_rounded_up(monkeypatch):
@@ -52,15 +60,15 @@ def test_the_limit_of_a_group_further_down_counts_and_the_least_wins(tmp_path):
     (job / "cpu.max").write_text("300000 100000\n")
     membership = tmp_path / "membership"
     membership.write_text("0::/slurm/job_7\n")
-    assert cpu.quota(tmp_path, membership) == 3
+    assert cpu.quota() == 3
     (tmp_path / "slurm" / "cpu.max").write_text("200000 100000\n")
-    assert cpu.quota(tmp_path, membership) == 2
+    assert cpu.quota() == 2
     (job.parent / "job:8").mkdir()
     (job.parent / "job:8" / "cpu.max").write_text("100000 100000\n")
     membership.write_text("0::/slurm/job:8\n")
-    assert cpu.quota(tmp_path, membership) == 1
+    assert cpu.quota() == 1
     membership.write_text("0::/of/another/namespace\n")
-    assert cpu.quota(tmp_path, membership) is None
+    assert cpu.quota() is None
 
 
 def test_a_group_further_down_of_version_1(tmp_path):
@@ -70,7 +78,7 @@ def test_a_group_further_down_of_version_1(tmp_path):
     (unit / "cpu.cfs_period_us").write_text("100000\n")
     membership = tmp_path / "membership"
     membership.write_text("5:cpu,cpuacct:/unit\n0::/\n")
-    assert cpu.quota(tmp_path, membership) == 1.5
+    assert cpu.quota() == 1.5
 
 
 def test_time_in_the_queue_for_a_cpu_is_wanted_time(monkeypatch, tmp_path):

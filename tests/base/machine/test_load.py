@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import types
 from pathlib import Path
 
 import pytest
 
-from fastload._base.machine.load import Others
+from fastload._base.machine import load
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -40,13 +41,19 @@ def test_others_are_what_is_busy_beside_us_on_our_cpus(
     monkeypatch.setattr("fastload._base.machine.cpu.available", lambda: 2)
     stat, own, now = tmp_path / "stat", [7.0], [100.0]
     write(stat, busy_s=50, idle_s=50, cpus=cpus)
-    others = Others(stat, lambda: own[0], lambda: now[0])
+    monkeypatch.setattr(load, "STAT", stat)
+    monkeypatch.setattr(load, "own_s", lambda: own[0])
+    monkeypatch.setattr(load, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    others = load.Others()
     write(stat, busy_s=50 + busy_s, idle_s=90, cpus=cpus)
     own[0], now[0] = 7.0 + own_s, 110.0
     assert others.share() == pytest.approx(share)
 
 
-def test_a_system_that_does_not_tell_is_quiet(tmp_path: Path) -> None:
-    assert Others(tmp_path / "absent").share() == 0.0
+def test_a_system_that_does_not_tell_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "STAT", tmp_path / "stat")
+    assert load.Others().share() == 0.0
     (tmp_path / "stat").write_text("nothing of the kind")
-    assert Others(tmp_path / "stat").share() == 0.0
+    assert load.Others().share() == 0.0

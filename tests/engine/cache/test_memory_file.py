@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fastload import _native
-from fastload._base.machine import memory
+from fastload._base.machine import cgroup, memory
 from fastload._engine.cache.memory_file import create, fits
 
 RECORDS = 50
@@ -200,25 +200,32 @@ def group(folder: Path, **files: str) -> None:
         (folder / name.replace("__", ".")).write_text(text)
 
 
-def test_available_memory_is_the_machines_or_the_control_groups(tmp_path: Path) -> None:
+def test_available_memory_is_the_machines_or_the_control_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
     root, membership = tmp_path / "cgroup", tmp_path / "membership"
     membership.write_text("0::/job/step\n4:cpu,memory:/other\n")
-    assert memory.available(meminfo, root, membership) == 8000 * 1024
+    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    monkeypatch.setattr(cgroup, "ROOT", root)
+    monkeypatch.setattr(cgroup, "MEMBERSHIP", membership)
+    assert memory.available() == 8000 * 1024
     group(
         root / "job", memory__max="5000", memory__current="3000",
         memory__stat="anon 100\ninactive_file 400\nactive_file 100\n",
     )  # fmt: skip
     group(root / "job" / "step", memory__max="max", memory__current="1")
-    assert memory.available(meminfo, root, membership) == 2500
+    assert memory.available() == 2500
     group(
         root / "memory" / "other", memory__limit_in_bytes="2000", memory__usage_in_bytes="1500",
         memory__stat="total_inactive_file 10\ntotal_active_file 20\n",
     )  # fmt: skip
-    assert memory.available(meminfo, root, membership) == 530
+    assert memory.available() == 530
     group(root / "memory" / "other", memory__limit_in_bytes=str(2**63 - 4096))
-    assert memory.available(meminfo, root, membership) == 2500
+    assert memory.available() == 2500
     group(root / "job", memory__current="9000")
-    assert memory.available(meminfo, root, membership) == 0
-    assert memory.available(tmp_path / "none", tmp_path / "none", tmp_path / "none") == 0
+    assert memory.available() == 0
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path / "none")
+    assert memory.available() == 0
