@@ -26,7 +26,6 @@ import functools
 import os
 import signal
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ import numpy as np
 import torch
 
 from .._base import pixel_limit
-from .._base.machine import cpu
+from .._base.machine import cpu, parent
 from .._base.shared_slabs import Mapped, SharedRing, Slot
 from .._base.silence import silence
 from ..errors import DataError
@@ -47,9 +46,6 @@ from .image_engine import BatchRequest, ImageEngine, PixelEngine
 
 # Slabs to keep: those of the batches that are being filled.
 _SLABS = 3
-
-# How often a process checks that its parent is still there.
-_LOOK_S = 5.0
 
 # What a forked child has of its parent's. To drop one there would need locks that another thread
 # of the parent may have held.
@@ -271,13 +267,7 @@ def _begin(engines: Sequence[PixelEngine]) -> None:
     torch.set_num_threads(1)
     cpu.one_thread()
     _engines = engines
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os._exit(1)
+    parent.end_with_it()
 
 
 def _fill(part: _Part) -> _Filled:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, get_worker_info
 
-from ..._base.machine import cpu, memory
+from ..._base.machine import cpu, memory, parent
 from ..._base.shared_slabs import Mapped
 from .fetch import Fetcher, Wanted
 from .tasks import SentOutcome, Task
@@ -94,5 +94,7 @@ class WorkerInit:
         object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
         cpu.one_thread()
         memory.keep_freed()
+        if parent.is_fork_servers():  # otherwise torch's worker looks every 5 s
+            parent.end_with_it()
         if self._user_init is not None:
             self._user_init(worker_id)
