@@ -177,7 +177,7 @@ class EpochContext(NamedTuple):
 class Loader(Protocol):
     """A FastLoader, as far as it is used here."""
 
-    def _iteration(self) -> EpochContext: ...
+    def _begin_iteration(self) -> EpochContext: ...
 
     def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter: ...
 
@@ -231,7 +231,7 @@ class EpochIterator(_BaseDataLoaderIter):
     def _reset(self, loader: Loader, first_iter: bool = False) -> None:
         """Start the next epoch. torch calls this on iterators with persistent workers."""
         self.close()
-        self._start(loader._iteration())
+        self._start(loader._begin_iteration())
 
     def _start(self, context: EpochContext) -> None:
         self._context = context
