@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.context import BaseContext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -64,7 +65,7 @@ _Batch = TypeVar("_Batch")
 # Arguments of this torch's DataLoader: in_order was added in 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
-_arguments, _ours = operator.attrgetter(*ARGUMENTS), operator.attrgetter(*OURS)
+_torchs, _ours = operator.attrgetter(*ARGUMENTS[: -len(OURS)]), operator.attrgetter(*OURS)
 
 
 class FastLoader(DataLoader[Sample]):
@@ -214,12 +215,14 @@ class FastLoader(DataLoader[Sample]):
     batch_transform: Callable[[Any], Any] | None
     shuffle_window: int | None
     batch_by: BatchBy | None
+    shard: ShardBy
 
     # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
     # does instead of calling it.
-    shard: ShardBy = False
-    _cursor: EpochCursor
+    _given: Mapping[str, Any] | None = MappingProxyType({"shard": False})
+    _of_torch = False  # whether its class was derived from torch's, which FastLoader replaced
+    _epoch_cursor: EpochCursor
     _threads = False
     _chosen_workers: int | None = None
     _made_with = MadeWith(None, None, own=False)
@@ -324,23 +327,30 @@ class FastLoader(DataLoader[Sample]):
             collate_fn = collate_fn or collate_rows
         if opened is not dataset or collate_fn is not config.collate_fn:
             config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
-        self._resources = Resources()
+        self._loader_resources = Resources()
         if config.cache is not None or cache_limit is not None:
             from ._engine.cache.cache import Cache
 
-            self._resources.cache = Cache.of(config.cache, cache_limit, engine)
+            self._loader_resources.cache = Cache.of(config.cache, cache_limit, engine)
         chosen_route = route.find(config)
-        self._resources.native = isinstance(chosen_route, EngineRoute)
+        self._loader_resources.native = isinstance(chosen_route, EngineRoute)
         self._threads = isinstance(chosen_route, EngineRoute) and chosen_route.decodes
         workers = self._resolved_workers(num_workers, chosen_route, config)
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         # Not one by one: for each, torch's __setattr__ compares names.
+        given = dict(zip(OURS, _ours(config), strict=True))
+        shown = given | {
+            "transform": transform,
+            "target_transform": target_transform,
+            "cache_limit": cache_limit,
+        }
+        others = self._of_torch or "_torchs_init" in vars(self)
+        if others:  # what a derived class has set before, and calls so
+            shown |= {name: value for name, value in vars(self).items() if name in shown}
         vars(self).update(
-            zip(OURS, _ours(config), strict=True),
-            transform=transform,
-            target_transform=target_transform,
-            cache_limit=cache_limit,
-            _cursor=EpochCursor(),
+            shown,
+            _given=given if others else None,
+            _epoch_cursor=EpochCursor(),
             _exchanged=config.exchanged,
             _chosen_workers=None if isinstance(num_workers, int) else workers,
         )
@@ -390,10 +400,20 @@ class FastLoader(DataLoader[Sample]):
             )
         from ._run import governor as _governor
 
-        governor = self._resources.governor = _governor.for_loader(chosen_route, config)
+        governor = self._loader_resources.governor = _governor.for_loader(chosen_route, config)
         return 1 if governor is None else governor.setting.workers
 
-    def _config(self, *, begin: bool = False) -> LoaderConfig:
+    @property
+    def _own(self) -> Mapping[str, Any]:
+        """The arguments that only fastload has.
+
+        Of a loader that was made as a FastLoader, they are the attributes. Those that code written
+        for torch sets on its loaders and classes (a ``device``, ``seed`` or ``cache``) are its own.
+        """
+        given = self._given
+        return dict(zip(OURS, _ours(self), strict=True)) if given is None else given
+
+    def _loader_config(self, *, begin: bool = False) -> LoaderConfig:
         """The arguments as they are now: attributes may have been set since ``__init__``.
 
         ``begin``: for an epoch that begins.
@@ -403,7 +423,7 @@ class FastLoader(DataLoader[Sample]):
         if begin:
             self._exchanged = exchanged()
         others = self._left_out, prepared, self._chosen_workers, self._exchanged
-        seen = (*_arguments(self), *order.values(), *others)
+        seen = (*_torchs(self), *self._own.values(), *order.values(), *others)
         kept = self._kept_config
         if kept is None or not all(map(operator.is_, seen, kept[0])):
             given = dict(zip(ARGUMENTS, seen, strict=False)) | order
@@ -420,7 +440,9 @@ class FastLoader(DataLoader[Sample]):
             kept = seen, config
             self._kept_config = kept if config.own_order else None
         config = kept[1]
-        return self._resources.resolved(config, begin=begin) if config.accelerated else config
+        return (
+            self._loader_resources.resolved(config, begin=begin) if config.accelerated else config
+        )
 
     @property
     def check_worker_number_rationality(self) -> Callable[[], None]:
@@ -442,11 +464,11 @@ class FastLoader(DataLoader[Sample]):
         Raises:
             UsageError: ``epoch`` is not an integer below 2**62.
         """
-        self._cursor.set_epoch(self._config(), epoch_number(epoch))
+        self._epoch_cursor.set_epoch(self._loader_config(), epoch_number(epoch))
 
     def __len__(self) -> int:
         """Batches per epoch; with ``shard=True``, those of this rank."""
-        length = self._config().part_length() if self.shard else None
+        length = self._loader_config().part_length() if self._own["shard"] else None
         return super().__len__() if length is None else length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -458,25 +480,27 @@ class FastLoader(DataLoader[Sample]):
         """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
         if not self._begun:
             return super()._get_iterator()
-        if self._cursor.resume is None:
-            self._cursor.base_seed = None  # it belongs to one iterator, as persistent workers do
-        return EpochIterator(self._iteration())
+        if self._epoch_cursor.resume is None:
+            self._epoch_cursor.base_seed = (
+                None  # it belongs to one iterator, as persistent workers do
+            )
+        return EpochIterator(self._begin_iteration())
 
-    def _iteration(self) -> EpochContext:
+    def _begin_iteration(self) -> EpochContext:
         """What an iterator needs from this loader to start an epoch."""
-        resources = self._resources
+        resources = self._loader_resources
         if resources.governor is not None:
             from ._run import governor as _governor
 
             self.num_workers = _governor.workers(resources.governor, resources.measurements)
             self._chosen_workers = self.num_workers
-        config = self._config(begin=True)
+        config = self._loader_config(begin=True)
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
         return EpochContext(
             config=config,
             resources=resources,
-            cursor=self._cursor,
+            cursor=self._epoch_cursor,
             length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
@@ -485,12 +509,19 @@ class FastLoader(DataLoader[Sample]):
     @property
     def _begun(self) -> bool:
         """Whether our ``__init__`` was called. A subclass may call torch's, or none."""
-        return "_resources" in vars(self)
+        return "_loader_resources" in vars(self)
 
     @property
-    def _unordered(self) -> bool:
-        """Whether torch's own iterator runs, whose batches may arrive in any order."""
-        return isinstance(route.find(self._config()), TorchRoute)
+    def _stateless(self) -> bool:
+        """Whether ``state_dict`` raises: torch's own iterator runs, whose batches may arrive in any
+        order, or the state of the dataset or sampler cannot be taken.
+        """
+        config = self._loader_config()
+        if isinstance(route.find(config), TorchRoute):
+            return True
+        parts = config.dataset, config.batch_sampler, config.sampler
+        stateful = filter(_progress.is_stateful, parts)
+        return any(isinstance(_progress.state_of(p), _progress.Unsaved) for p in stateful)
 
     def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter:
         """torch's own iterator: ``kept``, whose worker processes persist, or a new one."""
@@ -512,7 +543,9 @@ class FastLoader(DataLoader[Sample]):
             UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, a
                 DataPipe, or code that another package has put in torch's iteration.
         """
-        progress = self._cursor.running() or self._cursor.snapshot(self._config())
+        progress = self._epoch_cursor.running() or self._epoch_cursor.snapshot(
+            self._loader_config()
+        )
         if progress.unordered:
             raise UsageError(
                 "state_dict: expected batches in the order of their samples, got in_order=False "
@@ -550,10 +583,10 @@ class FastLoader(DataLoader[Sample]):
         Raises:
             UsageError: this loader cannot resume ``state``; raised here or by the next ``iter``.
         """
-        resume, config = _progress.read(state), self._config()
+        resume, config = _progress.read(state), self._loader_config()
         if isinstance(self.dataset, MixDataset):
             self.dataset.mix.load_state_dict(_progress.mix_of(state))
-        self._cursor.load(config, resume)
+        self._epoch_cursor.load(config, resume)
         accelerate.resume(self, resume.epoch)
         self._iterator = None  # its persistent workers are at another place in the data
 
@@ -569,7 +602,7 @@ class FastLoader(DataLoader[Sample]):
         """
         made = type(self).__new__(type(self))
         state = self.__getstate__() | self._made_with.of_copy(self)
-        for name in {"_cursor", "_resources"} & state.keys():
+        for name in {"_epoch_cursor", "_loader_resources"} & state.keys():
             state[name] = copy.copy(state[name])
         vars(made).update(state)
         return made
@@ -584,7 +617,7 @@ class FastLoader(DataLoader[Sample]):
         from ._run import explain
         from ._run.notebook import Explanation
 
-        return Explanation(explain.explain(self._config(), self._resources))
+        return Explanation(explain.explain(self._loader_config(), self._loader_resources))
 
     def stats(self) -> Stats:
         """Measurements of the running epoch, or of the last one.
@@ -597,7 +630,7 @@ class FastLoader(DataLoader[Sample]):
         from ._run import explain
         from ._run.notebook import as_figures
 
-        return as_figures(explain.figures(self._resources))
+        return as_figures(explain.figures(self._loader_resources))
 
     def __repr__(self) -> str:
         """What a terminal shows: explain(), and stats() once the loader has run."""
@@ -614,7 +647,7 @@ class FastLoader(DataLoader[Sample]):
 
         It is there for tests and for looking into a running program; any release may change it.
         """
-        return Inspection(self._resources)
+        return Inspection(self._loader_resources)
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""
@@ -653,4 +686,4 @@ class FastLoader(DataLoader[Sample]):
         for _ in range(steps - 1):
             yield batch
         elapsed = time.perf_counter() - begin
-        self._resources.replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
+        self._loader_resources.replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)

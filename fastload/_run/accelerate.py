@@ -25,7 +25,7 @@ import itertools
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,14 +64,17 @@ class PreparableLoader(Protocol):
     """A FastLoader, as far as it is used here."""
 
     _adapter: weakref.ref[Adapter] | None
-    _cursor: EpochCursor
-    _resources: Resources
+    _epoch_cursor: EpochCursor
+    _loader_resources: Resources
     _left_out: int
     collate_fn: Any
-    batch_transform: Callable[[Any], Any] | None
+    _given: Mapping[str, Any] | None
 
     @property
-    def _unordered(self) -> bool: ...
+    def _own(self) -> Mapping[str, Any]: ...
+
+    @property
+    def _stateless(self) -> bool: ...
 
     def set_epoch(self, epoch: int) -> None: ...
 
@@ -146,7 +149,7 @@ def _attach_carrier(loader: PreparableLoader) -> None:
             "and fastload's engines for other datasets are lost. accelerate 1.0 or newer keeps all",
             stacklevel=callers.stacklevel(),
         )
-    transform = None if patched else loader.batch_transform
+    transform = None if patched else loader._own["batch_transform"]
     loader.collate_fn = LoaderCarrier(collate_of(loader.collate_fn), transform, loader)
 
 
@@ -174,7 +177,7 @@ def _patch(module: ModuleType) -> bool:
         rebuilt = _rebuild(loader, self.base_dataloader)
         rebuilt._adapter = weakref.ref(self)
         self.base_dataloader = rebuilt
-        if rebuilt._unordered:
+        if rebuilt._stateless:
             self.state_dict, self._update_state_dict = rebuilt.state_dict, _no_state
             return
         self.dl_state_dict = rebuilt.state_dict()
@@ -187,7 +190,7 @@ def _patch(module: ModuleType) -> bool:
 
 
 def _no_state() -> None:
-    """Replaces accelerate's update of the state, for a loader whose batches have no order."""
+    """Replaces accelerate's update of the state, for a loader that has none."""
 
 
 class DispatcherState:
@@ -205,7 +208,7 @@ class DispatcherState:
     def __call__(self) -> None:
         adapter = self._adapter()
         assert adapter is not None, "called by the adapter"
-        progress = adapter.base_dataloader._cursor.progress
+        progress = adapter.base_dataloader._epoch_cursor.progress
         each = 1 if adapter.split_batches else adapter.state.num_processes
         if progress is None or progress.ended or progress.since_start % each == 0:
             self._state = adapter.dl_state_dict
@@ -225,14 +228,18 @@ def _rebuild(loader: PreparableLoader, plain: DataLoader[Any]) -> Any:
     kind: Any = next(kind for kind in type(loader).__mro__ if _PREPARED in vars(kind))
     ours = inspect.signature(kind.__init__).parameters.keys()
     torchs = inspect.signature(DataLoader.__init__).parameters.keys()
-    arguments = {name: getattr(loader, name) for name in ours - torchs - _APPLIED}
+    own = loader._own
+    arguments = {
+        name: own[name] if name in own else getattr(loader, name)
+        for name in ours - torchs - _APPLIED
+    }
     order = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
     arguments |= {
         name: getattr(plain, name) for name in torchs & ours - {"self", "dataset", *order}
     }
     arguments["collate_fn"] = collate_of(plain.collate_fn)
     arguments |= _order_arguments(plain)
-    if loader._resources.governor is not None:
+    if loader._loader_resources.governor is not None:
         arguments["num_workers"] = "auto"
     if arguments["on_error"] == "refill" and "batch_sampler" in arguments:
         arguments["on_error"] = "replace"  # ranks need equal numbers of batches
@@ -240,9 +247,13 @@ def _rebuild(loader: PreparableLoader, plain: DataLoader[Any]) -> Any:
     kind.__init__(made, plain.dataset, **arguments)
     for name in _APPLIED:
         setattr(made, name, getattr(loader, name))
-    for name, value in loader.__getstate__().items():  # attributes of a user's subclass
+    state = loader.__getstate__()
+    if loader._given is not None:  # the attributes have another meaning
+        made._given = {**made._own, "tuned": own["tuned"]}
+        vars(made).update({name: state[name] for name in own})
+    for name, value in state.items():  # attributes of a user's subclass
         vars(made).setdefault(name, value)
-    made._cursor = copy.copy(loader._cursor)
+    made._epoch_cursor = copy.copy(loader._epoch_cursor)
     made._left_out = getattr(plain.batch_sampler, "skip_batches", 0)
     made.collate_fn = LoaderCarrier(made.collate_fn, None, made)
     return made
@@ -267,7 +278,7 @@ def follow(loader: PreparableLoader) -> None:
     adapter = adapter_of(loader)
     if adapter is None:
         return
-    resume = loader._cursor.resume
+    resume = loader._epoch_cursor.resume
     if resume is not None and adapter.iteration == 0:  # the state was loaded before ``prepare``
         adapter.iteration = resume.epoch
     loader.set_epoch(adapter.iteration)

@@ -7,7 +7,6 @@ last call decides. Without any, every iteration is the next epoch.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeGuard
@@ -19,7 +18,7 @@ from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from .config import LoaderConfig
 from .order import order_of, set_epoch_of
-from .progress import Facts, Position, Positions, Progress, Stateful, is_stateful
+from .progress import Facts, Position, Positions, Progress, Stateful, is_stateful, state_of
 from .shard import Shard
 
 
@@ -169,7 +168,7 @@ class EpochCursor:
             facts=facts,
             length=facts.total,
             generators=states_of(config) if states is None else list(states),
-            sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
+            sampler=None if stateful is None else state_of(stateful),
             sampler_epoch=_epoch_of_sampler(config),
             base_seed=self.base_seed if config.persistent else None,
             positions=Positions(before=self._surviving_positions(config)),

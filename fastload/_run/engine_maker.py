@@ -79,8 +79,26 @@ class EngineMaker(Maker):
             without workers, so nothing starts before.
     """
 
-    _workers: tuple[()] = ()
-    """Worker processes, under the name of torch's iterator: there are none."""
+    # What programs ask torch's iterators about their workers, under the same names.
+    _workers: tuple[()] = ()  # processes
+
+    @property
+    def _send_idx(self) -> int:
+        """Batches that were drawn from the sampler."""
+        return self._sent
+
+    @property
+    def _rcvd_idx(self) -> int:
+        """Those of them that the consumer has."""
+        return self._given
+
+    @property
+    def _tasks_outstanding(self) -> int:
+        return self._sent - self._given
+
+    @property
+    def _shutdown(self) -> bool:
+        return self._pipeline.closed
 
     def __init__(
         self,
@@ -103,7 +121,7 @@ class EngineMaker(Maker):
         self._prefetch = prefetch
         self._ahead_in_torch = ahead_in_torch
         self._drawn = collections.deque[np.ndarray | BaseException | None]()
-        self._ordered = 0
+        self._ordered = self._sent = 0
         self._given = 0  # of the batches that the pipeline gave: those in outcomes
         self._pace: Pace | None = None
         if governor is not None and prefetch:
@@ -191,7 +209,9 @@ class EngineMaker(Maker):
         """One more index batch; None after the last one."""
         begin = time.perf_counter_ns()
         try:
-            return next(self._order, None)
+            drawn = next(self._order, None)
+            self._sent += drawn is not None
+            return drawn
         except Exception as error:  # noqa: BLE001 - raised at its batch, after those before it
             # without this frame: it holds the iterator, which could not be deleted
             return below(error)
@@ -240,6 +260,10 @@ class Pipeline:
         self.taken = 0
         """Batches that the consumer has taken, errors included."""
 
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
     def start(self, owner: Iterator[object]) -> None:
         """Start the producer. It ends when ``owner`` is deleted."""
         self.engine.acquire(self)
@@ -258,7 +282,7 @@ class Pipeline:
 
     def next(self) -> Outcome | None:
         """What came of the next batch, or None after the last one."""
-        if self._closing.is_set():
+        if self.closed:
             return None
         check_process(self._pid)
         if self._results is None:

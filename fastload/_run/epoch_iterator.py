@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from typing_extensions import override
 
 from .._base import callers
@@ -46,6 +46,26 @@ _EACH_WHOLE = (
     "For multiprocessing data-loading, this happens if each worker process gives the whole dataset "
     "instead of its own part (torch.utils.data.get_worker_info)."
 )
+
+
+# What torch's iterators copy from their loader, as its config calls it. Programs read these: they
+# tell from the sampler and the workers how far ahead of the loop the sampler is, and change the
+# dataset for the next epoch.
+_COPIED = {
+    "_dataset": "dataset",
+    "_auto_collation": "batched",
+    "_index_sampler": "index_sampler",
+    "_drop_last": "drop_last",
+    "_num_workers": "num_workers",
+    "_timeout": "timeout",
+    "_collate_fn": "collate_fn",
+    "_persistent_workers": "persistent_workers",
+}
+_COPIED_FOR_WORKERS = {
+    "_prefetch_factor": "prefetch_factor",
+    "_worker_init_fn": "worker_init_fn",
+    "_in_order": "in_order",
+}
 
 
 class ReportedLength(NamedTuple):
@@ -156,7 +176,7 @@ class EpochContext(NamedTuple):
 class Loader(Protocol):
     """A FastLoader, as far as it is used here."""
 
-    def _iteration(self) -> EpochContext: ...
+    def _begin_iteration(self) -> EpochContext: ...
 
     def _torch_iterator(self, kept: object | None) -> _BaseDataLoaderIter: ...
 
@@ -164,8 +184,8 @@ class Loader(Protocol):
 class EpochIterator(_BaseDataLoaderIter):
     """The batches of one epoch, or of another one that is chosen before the first batch.
 
-    It is one of torch's iterators for ``isinstance``. It has the attributes of what makes the
-    batches, so that those of torch's iterators are available wherever one of those runs.
+    It is one of torch's iterators for ``isinstance``. What these copy from their loader it has from
+    the config, and otherwise the attributes of what makes the batches.
     """
 
     _epoch: Epoch | None = None
@@ -185,11 +205,23 @@ class EpochIterator(_BaseDataLoaderIter):
         return len(self._torchs())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._torchs(), name)
+        torchs = self._torchs()
+        config = self._context.config
+        copied = _COPIED.get(name)
+        if copied is None and config.num_workers:
+            copied = _COPIED_FOR_WORKERS.get(name)
+        assert self._epoch is not None, "it has torch's"
+        if copied is None or self._epoch.progress.unordered:  # torch's own, or another package's
+            return getattr(torchs, name)
+        return getattr(config, copied)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         reduced: str | tuple[Any, ...] = self._torchs().__reduce__()  # torch's raises
         return reduced
+
+    @property
+    def _dataset_kind(self) -> int:  # type: ignore[override]
+        return _DatasetKind.Iterable if self._context.config.iterable else _DatasetKind.Map
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]
@@ -198,7 +230,7 @@ class EpochIterator(_BaseDataLoaderIter):
     def _reset(self, loader: Loader, first_iter: bool = False) -> None:
         """Start the next epoch. torch calls this on iterators with persistent workers."""
         self.close()
-        self._start(loader._iteration())
+        self._start(loader._begin_iteration())
 
     def _start(self, context: EpochContext) -> None:
         self._context = context

@@ -24,7 +24,7 @@ from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .drawing import IndexCounter
 from .measurements import Measurements
 from .order import Batches
-from .progress import Progress
+from .progress import Progress, Unsaved
 from .route import EngineRoute, Route, TorchRoute
 from .shard import Shard
 
@@ -230,7 +230,7 @@ def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None
     progress.positions = resume.positions.copied()
     progress.sampler = resume.sampler
     sampler = stateful_sampler(config)
-    if resume.sampler is not None and sampler is not None:
+    if sampler is not None and not isinstance(resume.sampler, (Unsaved, type(None))):
         sampler.load_state_dict(resume.sampler)
 
 

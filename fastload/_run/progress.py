@@ -14,10 +14,12 @@ import copy
 import dataclasses
 import inspect
 import operator
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, TypeGuard
 
 import torch
+from torch.utils.data import get_worker_info
 
 from .._sources.augmentation_checks import epoch_number
 from ..errors import UsageError
@@ -38,14 +40,42 @@ class Stateful(Protocol):
         """Resume from ``state``."""
 
 
+class Unsaved(NamedTuple):
+    """Is in the place of a state whose ``state_dict`` raised ``error``, a text.
+
+    torch's loader never calls it, so it is no reason to end a loop: who saves a checkpoint is told.
+    """
+
+    error: str
+
+
 def is_stateful(value: object) -> TypeGuard[Stateful]:
     """Whether ``value`` has both methods, and they can be called as in ``Stateful``.
 
     LitData's and MosaicML's datasets have methods of these names that their own loaders call, with
-    arguments that no other loader knows.
+    arguments that no other loader knows. Those of a dataset that is a module are about its weights.
     """
+    if getattr(type(value), "state_dict", None) is torch.nn.Module.state_dict:
+        return False
     save, load = getattr(value, "state_dict", None), getattr(value, "load_state_dict", None)
     return callable(save) and callable(load) and _takes(save, 0) and _takes(load, 1)
+
+
+def state_of(value: Stateful) -> Any:
+    """A copy of its state, which may refer to objects that ``value`` changes; or ``Unsaved``."""
+    try:
+        state = value.state_dict()
+        if get_worker_info() is None:
+            return copy.deepcopy(state)
+        # What cannot be sent would be waited for.
+        return pickle.loads(pickle.dumps(state))  # noqa: S301 - made here
+    except Exception as error:  # noqa: BLE001 - raised again where the state is asked for
+        return Unsaved(f"{type(value).__name__}.state_dict: {type(error).__name__}: {error}")
+
+
+def _check_saved(state: object) -> None:
+    if isinstance(state, Unsaved):
+        raise UsageError(f"state_dict: there is no state to save: {state.error}")
 
 
 def _takes(method: Any, count: int) -> bool:
@@ -123,7 +153,10 @@ class Positions:
                 )
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps. Raises UsageError if a state could not be taken."""
+        for worker in (*self.workers, *self.before):
+            for part in (worker.state or {}).values():
+                _check_saved(part)
         state: dict[str, Any] = {"turn": self.turn if self.workers else 0}
         state["now"] = [tuple(worker) for worker in self.workers]
         # Those of the previous epoch matter only to workers without a state in this one.
@@ -244,6 +277,7 @@ class Progress:
         """The checkpoint. Everything but the states of user objects can be written as JSON."""
         # Called between batches, when CPU caches are cold, so it touches as little as possible.
         if self._fixed is None:
+            _check_saved(self.sampler)
             order = copy.deepcopy(self.facts._asdict())
             if self.facts.seed is not None:
                 order["seed"] = int(self.facts.seed)  # of numpy: no JSON

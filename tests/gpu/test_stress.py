@@ -85,7 +85,7 @@ def loader_of(
     bad = arguments.pop("bad", ())
     loader = FastLoader(Trees(count, bad), SIZE, **{"device": "cuda", **arguments})
     if ahead is not None:
-        loader._resources.mover_to(torch.device("cuda", torch.cuda.current_device()), ahead)
+        loader._loader_resources.mover_to(torch.device("cuda", torch.cuda.current_device()), ahead)
     return loader
 
 

@@ -192,6 +192,64 @@ def test_it_is_one_of_torchs_that_counts_what_it_gave(photos, dataset, workers):
     assert_same(outcome(FastLoader), outcome(DataLoader))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_it_has_what_torchs_copy_from_their_loader(photos, dataset, workers):
+    made = DATASETS[dataset](photos)
+
+    def outcome(kind):
+        loader = kind(made, 2, num_workers=workers, drop_last=True)
+        iterator = iter(loader)
+        copied = "dataset collate_fn num_workers drop_last timeout persistent_workers".split()
+        if workers:
+            copied += ["prefetch_factor", "worker_init_fn"]
+        for name in copied:
+            assert getattr(iterator, f"_{name}") is getattr(loader, name), name
+        assert iterator._index_sampler is loader.batch_sampler
+        return iterator._auto_collation, iterator._dataset_kind
+
+    assert_same(outcome(FastLoader), outcome(DataLoader))
+
+
+class Saved(torch.utils.data.Sampler):
+    """Knows which index the loop comes to next, from the private attributes of its iterator."""
+
+    def __init__(self):
+        self.given = 0
+
+    def __iter__(self):
+        for i in range(11):
+            self.given += 1
+            yield i
+
+    def place(self, iterator):
+        ahead = 0
+        if iterator._num_workers > 0:
+            batches = iterator._send_idx - iterator._rcvd_idx
+            ahead = batches * iterator._index_sampler.batch_size
+        return self.given - ahead
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("dataset", ["map-style", "rows", "images"])
+def test_a_sampler_can_tell_how_far_it_is_ahead_of_the_loop(photos, dataset, workers):
+    sampler = Saved()
+    iterator = iter(FastLoader(DATASETS[dataset](photos), 2, sampler=sampler, num_workers=workers))
+    assert sampler.place(iterator) == 0
+    for batches in 1, 2, 3:
+        next(iterator)
+        assert sampler.place(iterator) == 2 * batches
+
+
+@pytest.mark.parametrize("dataset", ["map-style", "rows", "images"])
+def test_programs_see_that_they_have_ended_its_workers(photos, dataset):
+    iterator = iter(FastLoader(DATASETS[dataset](photos), 2, num_workers=1))
+    assert not iterator._shutdown
+    assert iterator._tasks_outstanding > 0
+    iterator._shutdown_workers()
+    assert iterator._shutdown
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{}, pytest.param({"in_order": False}, marks=out_of_order), {"num_workers": "auto"}],

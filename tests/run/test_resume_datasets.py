@@ -266,6 +266,100 @@ def test_a_batch_that_raised_leaves_the_state_from_before_it():
         assert [b[1].tolist() for b in other] == [b[1].tolist() for b in iterator]
 
 
+class Unsavable:
+    """Has methods of these names that cannot be called, and which torch never calls."""
+
+    def state_dict(self):
+        raise NotImplementedError("only in our trainer")
+
+    def load_state_dict(self, state):
+        raise NotImplementedError("only in our trainer")
+
+
+class UnsavableStream(Unsavable, IterableDataset):
+    def __iter__(self):
+        return iter(range(9))
+
+
+class UnsavableNumbers(Unsavable, Dataset):
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        return index
+
+
+class UnsavableIterator(Unsavable):
+    def __init__(self):
+        self.numbers = iter(range(9))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.numbers)
+
+
+class UnsavableOrder(Unsavable, torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter(range(9))
+
+
+UNSAVABLE = {
+    "stream": lambda: (UnsavableStream(), None),
+    "map-style": lambda: (UnsavableNumbers(), None),
+    "iterator": lambda: (Iterated(UnsavableIterator), None),
+    "sampler": lambda: (range(9), UnsavableOrder()),
+}
+
+
+class Iterated(IterableDataset):
+    def __init__(self, make):
+        self.make = make
+
+    def __iter__(self):
+        return self.make()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("which", UNSAVABLE)
+def test_a_state_that_cannot_be_taken_ends_no_loop(which, workers):
+    dataset, sampler = UNSAVABLE[which]()
+    loader = FastLoader(dataset, 4, sampler=sampler, num_workers=workers)
+    for _ in range(2):
+        seen = []
+        for batch in loader:
+            seen += batch.tolist()
+            with pytest.raises(UsageError, match=r"no state to save.*only in our trainer"):
+                loader.state_dict()
+        assert seen == list(range(9))
+
+
+def test_a_worker_whose_state_cannot_be_sent_sends_its_batches():
+    class Unsendable(UnsavableNumbers):
+        def state_dict(self):
+            return {"function": lambda: None}
+
+    loader = FastLoader(Unsendable(), 9, num_workers=1, timeout=60)
+    (batch,) = loader
+    assert batch.tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_weights_of_a_dataset_that_is_a_module_are_no_state_of_its_own(workers):
+    class Module(torch.nn.Linear, Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return index
+
+    module = Module(2, 2)
+    loader = FastLoader(module, 2, num_workers=workers)
+    next(iter(loader))
+    assert loader.state_dict()["workers"]["now"] == []
+
+
 class OfOneLoader(IterableDataset):
     """As LitData's: its own loader calls ``state_dict`` with arguments that no other has."""
 

@@ -312,6 +312,37 @@ def test_classes_that_are_derived_meanwhile_are_fastloaders(number):
     assert loader.state_dict()["epoch"] == 1
 
 
+OTHERS = {"device": "cuda:7", "seed": 5, "cache": {}, "shard": True, "engine": "theirs", "tuned": 1}
+OTHERS |= {"batch_transform": print, "transform": print, "on_error": 3, "dtype": "bf16"}
+OTHERS |= {"_config": {}, "_cursor": 0, "_resources": [], "_iteration": 0}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_a_class_derived_meanwhile_calls_as_fastload_calls_an_argument_is_its_own(before):
+    with fastload.patched():
+
+        class Theirs(DataLoader):
+            def __init__(self, dataset, **named):
+                if before:
+                    vars(self).update(OTHERS)
+                super().__init__(dataset, **named)
+                if not before:
+                    vars(self).update(OTHERS)
+
+        loader = Theirs(range(4), batch_size=2)
+    for one in loader, copy.copy(loader):
+        assert len(one) == 2
+        assert [batch.tolist() for batch in one] == [[0, 1], [2, 3]]
+        assert {name: getattr(one, name) for name in OTHERS} == OTHERS
+
+
+def test_what_a_program_sets_on_a_loader_made_meanwhile_is_its_own():
+    with fastload.patched():
+        loader = DataLoader(range(4), 2)
+    vars(loader).update(OTHERS)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
 def test_a_class_derived_meanwhile_from_an_earlier_one_is_torchs():
     with fastload.patched():
 

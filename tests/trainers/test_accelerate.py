@@ -323,6 +323,24 @@ def test_batches_out_of_order_have_no_state_and_are_transformed_once():
         prepared.state_dict()
 
 
+def test_who_asks_for_a_state_that_cannot_be_taken_is_told_and_nobody_else():
+    class Unsavable(Drawn):
+        def state_dict(self):
+            raise NotImplementedError
+
+        def load_state_dict(self, state):
+            raise NotImplementedError
+
+        def __getitem__(self, index):
+            return index
+
+    prepared = accelerator().prepare(FastLoader(Unsavable(), 11))
+    assert [batch.tolist() for batch in prepared] == [list(range(11))]
+    with pytest.raises(fastload.UsageError, match="no state to save"):
+        for _ in prepared:
+            prepared.state_dict()
+
+
 def test_a_plain_dataloader_is_prepared_as_ever():
     accelerator().prepare(FastLoader(range(4)))
     loader = accelerator().prepare(DataLoader(range(4), 2))

@@ -7,7 +7,6 @@ was sent, and draws again what came after it.
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -20,7 +19,7 @@ from ..._sources import huggingface
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
-from ..progress import Position, Positions, is_stateful
+from ..progress import Position, Positions, is_stateful, state_of
 
 # If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
 # samples: the stream may be endless, with every sample bad.
@@ -311,10 +310,5 @@ class Resumable:
             parts["iterator"] = self._iterator
             if self._iterator is self._dataset:
                 del parts["dataset"]
-        # Copied, because it is sent later and may refer to objects that the dataset changes.
-        states = {
-            name: copy.deepcopy(part.state_dict())
-            for name, part in parts.items()
-            if is_stateful(part)
-        }
+        states = {name: state_of(part) for name, part in parts.items() if is_stateful(part)}
         return states or None

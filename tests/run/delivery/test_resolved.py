@@ -36,7 +36,7 @@ def test_a_device_is_resolved_when_the_first_epoch_begins(
     assert "device: cuda:1," in loader.explain()
     two_devices[0] = 0  # as torch.cuda.set_device does
     assert len(list(loader)) == 3
-    assert loader._config().cuda == torch.device("cuda", 1)
+    assert loader._loader_config().cuda == torch.device("cuda", 1)
     assert loader.device == "cuda"  # a trainer that rebuilds it on another rank gets its own
 
 

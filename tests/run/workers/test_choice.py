@@ -150,7 +150,7 @@ def test_what_is_kept_is_kept_where_a_worker_makes_one_batch(
 ) -> None:
     monkeypatch.setattr(choice, "_LATE", 64)
     loader = FastLoader(Whole(photos, 32, eager_ns=500), 16, num_workers=2)
-    known = loader._resources.choice = Choice()
+    known = loader._loader_resources.choice = Choice()
     known.eager = known._whole = True
     known.deferred.add(64, 64 * 1000)
     known.eagerly.add(64, 64 * 500)
@@ -176,8 +176,8 @@ def test_a_worker_that_begins_slowly_has_nothing_measured_anew(photos: list[Path
     known = []
     for _ in range(4):
         deferred(loader)
-        assert loader._resources.choice is not None
-        known.append(loader._resources.choice.eagerly.samples)
+        assert loader._loader_resources.choice is not None
+        known.append(loader._loader_resources.choice.eagerly.samples)
     assert known == sorted(known)
     assert known[-1] > 400  # of 640
 
@@ -352,7 +352,7 @@ def test_what_is_known_of_a_dataset_goes_with_it(photos: list[Path]) -> None:
     dataset = Measured(photos, 64)
     loader = FastLoader(dataset, 16)
     deferred(loader)
-    gone, first = weakref.ref(dataset), weakref.ref(loader._resources.choice)
+    gone, first = weakref.ref(dataset), weakref.ref(loader._loader_resources.choice)
     del loader
     gc.collect()
     assert first() is None  # or it would hold what is exchanged in other libraries

@@ -151,7 +151,7 @@ def test_in_this_process_malloc_has_memory_for_batches_that_are_not_large(
     monkeypatch.setattr(placed_rows, "WARM_NBYTES", 16 << 20)
     loader = FastLoader(Made("tensor"), 6, num_workers=0)
     assert len(list(loader)) == 4
-    warm = loader._resources.warm
+    warm = loader._loader_resources.warm
     assert warm is not None
     assert warm.allocations == 0
 

@@ -185,7 +185,7 @@ def test_an_epoch_that_was_left_early_says_nothing_of_the_next_ones_length(
     monkeypatch.delenv("FASTLOAD_DEFER", raising=False)
     monkeypatch.setattr(dataset_epoch, "_begins_anew", lambda config: True)
     loader: FastLoader[Any] = FastLoader(range(100_000), 2, num_workers=2)  # type: ignore[arg-type]
-    loader._resources.choice = begun = Choice()
+    loader._loader_resources.choice = begun = Choice()
     begun.eagerly.add(10, 50_000_000)
     begun._seen, begun.begun, begun._made = True, True, 64
-    assert not dataset_epoch._expecting(loader._config(), loader._resources).waits
+    assert not dataset_epoch._expecting(loader._loader_config(), loader._loader_resources).waits

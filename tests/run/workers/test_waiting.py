@@ -79,7 +79,7 @@ def _original(function: Any) -> bool:
 
 def _choose(loader: FastLoader[Any], *, eager: bool) -> Choice:
     """Have a loader keep one way, without looking at the other one."""
-    known = loader._resources.choice = loader._resources.choice or Choice()
+    known = loader._loader_resources.choice = loader._loader_resources.choice or Choice()
     known._begin()
     known.eager, known._left = eager, float("inf")
     return known
@@ -151,7 +151,7 @@ def test_little_work_is_left_as_it_is(photos: list[Path], workers: int) -> None:
     loader = FastLoader(Kinds(photos), 4, num_workers=workers)
     for _ in range(3):
         assert not any(torch.cat(list(loader)))
-    assert loader._resources.choice.waits
+    assert loader._loader_resources.choice.waits
     assert redirect.redirected() == []
     assert loader.stats()["samples_eager"] == len(loader.dataset)
     assert "images: opened as ever, until making samples takes so long" in loader.explain()
@@ -187,7 +187,7 @@ def test_without_a_length_an_epoch_is_expected_to_be_as_long_as_the_one_before(
     dataset = Kinds(photos)
     loader = FastLoader(dataset, 4, sampler=range(len(dataset)))
     list(loader)
-    known = loader._resources.choice
+    known = loader._loader_resources.choice
     assert known is not None
     monkeypatch.setattr(choice, "_STAKE_NS", 1.5 * known.eagerly.ns * len(dataset))
     monkeypatch.setattr(choice, "_EQUAL", math.inf)  # neither way is ahead
@@ -204,7 +204,7 @@ def test_epochs_that_are_over_count(photos: list[Path], monkeypatch: pytest.Monk
     monkeypatch.setattr(choice, "_STAKE_NS", choice._TOTAL.ns)
     other = FastLoader(Kinds(photos), 4)
     list(other)
-    assert not other._resources.choice.waits
+    assert not other._loader_resources.choice.waits
 
 
 def test_a_dataset_without_images_exchanges_nothing(
@@ -214,7 +214,7 @@ def test_a_dataset_without_images_exchanges_nothing(
     loader = FastLoader(Kinds(photos, opens=False), 1)
     for _ in range(4):
         list(loader)
-    assert loader._resources.choice.waits
+    assert loader._loader_resources.choice.waits
     assert redirect.redirected() == []
 
 
