@@ -110,6 +110,10 @@ class _Memory:
         self._real: torch.Tensor | None = None
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        return shape_and_strides(self.size, self.mode, self.layout.contiguous)[0]
+
+    @property
     def strides(self) -> Strides:
         """In elements."""
         return self.gaps or shape_and_strides(self.size, self.mode, self.layout.contiguous)[1]
@@ -328,15 +332,11 @@ class DeferredTensor(_Deferred):
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
-        layout = memory.layout
-        shape, strides = shape_and_strides(memory.size, memory.mode, layout.contiguous)
-        strides = memory.gaps or strides
+        shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
         if strides[0] > 1 and memory.gaps is None:  # the usual ones: torch is faster without them
-            made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=layout.dtype)
+            made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
         else:
-            made = torch.Tensor._make_wrapper_subclass(
-                cls, shape, strides=strides, dtype=layout.dtype
-            )
+            made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
         _without_data(made)
         made._memory = memory
         return made
@@ -383,8 +383,7 @@ class DeferredTensor(_Deferred):
         return self._memory.real
 
     def _shape(self) -> tuple[int, ...]:
-        memory = self._memory
-        return shape_and_strides(memory.size, memory.mode, True)[0]
+        return self._memory.shape
 
     def _dtype(self) -> torch.dtype:
         return self._memory.layout.dtype
@@ -433,13 +432,9 @@ class DeferredUnsqueezed(DeferredTensor):
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredUnsqueezed:
-        shape, _ = shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)
-        strides = memory.strides
+        shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
         made = torch.Tensor._make_wrapper_subclass(
-            cls,
-            (1, *shape),
-            strides=(shape[0] * strides[0], *strides),
-            dtype=memory.layout.dtype,
+            cls, (1, *shape), strides=(shape[0] * strides[0], *strides), dtype=dtype
         )
         _without_data(made)
         made._memory = memory
@@ -464,9 +459,6 @@ class DeferredUnsqueezed(DeferredTensor):
 class DeferredBatch(_Deferred):
     """Deferred tensors of one shape and dtype, or such batches, stacked along a new dimension.
 
-    Args:
-        rows: the tensors; at least one of them is deferred.
-
     Attributes:
         rows: what was recorded, or a copy of a tensor that is made already. What is done in place
             to a row later does not show here. Of stacked batches, those of all of them.
@@ -476,12 +468,6 @@ class DeferredBatch(_Deferred):
     _real: torch.Tensor | None
     _geometry: tuple[tuple[int, ...], torch.dtype]
     _blank_row: torch.Tensor | None = None  # those of ``blank`` that nothing was copied to
-
-    @staticmethod
-    def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
-        shape, dtype = tuple(rows[0].shape), rows[0].dtype
-        strides = _joined_strides(torch.stack, tuple((shape, _strides(row)) for row in rows), dtype)
-        return cls._of(tuple(map(_row, rows)), (len(rows), *shape), dtype, strides)
 
     @classmethod
     def _of(
@@ -735,10 +721,9 @@ def plain(value: torch.Tensor) -> torch.Tensor:
 
 def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
     """What a batch keeps of a tensor."""
-    if isinstance(tensor, DeferredTensor):
-        memory = tensor._memory
-        return memory.recording() if memory.real is None else memory.real.clone()
-    return tensor.clone()
+    if pending(tensor):
+        return cast(DeferredTensor, tensor)._memory.recording()
+    return plain(tensor).clone()
 
 
 def _strides(row: torch.Tensor) -> tuple[int, ...]:
@@ -755,14 +740,13 @@ def _joined_strides(
     join: Callable[[list[torch.Tensor]], torch.Tensor],
     parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
     dtype: torch.dtype,
-    times: int = 1,
 ) -> tuple[int, ...]:
-    """Strides of what ``join`` (torch's stack or cat) makes, ``times`` over, of (shape, strides).
+    """Strides of what ``join`` (torch's stack or cat) makes of (shape, strides).
 
     torch decides: rows of pixels may stay rows of pixels, and cat does not always as stack does.
     """
     rows = [torch.empty_strided(*part, dtype=dtype, device="meta") for part in parts]
-    return tuple(join(rows * times).stride())
+    return tuple(join(rows).stride())
 
 
 def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -1038,49 +1022,30 @@ def _rectangles(where: np.ndarray) -> list[Box] | None:
 def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)):
         return NotImplemented
-    alike = _alike(tensors)
-    if alike is not None:
-        return alike
     if any(map(_whole_batch, tensors)):
         return _stacked(tensors)
-    if not any(pending(tensor) for tensor in tensors):
+    if not any(map(pending, tensors)):
         return NotImplemented
-    first = tensors[0]
-    if not isinstance(first, torch.Tensor):
+    looks = [look for look in map(_look, tensors) if look is not None]
+    shape, _, dtype = looks[0]
+    alike = all(look[0] == shape and look[2] == dtype for look in looks)
+    if not alike or len(looks) < len(tensors):
         return NotImplemented
-    shape, dtype = first.shape, first.dtype
-    for tensor in tensors:
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or isinstance(tensor, DeferredBatch)
-            or tensor.shape != shape
-            or tensor.dtype != dtype
-            or tensor.device != _CPU
-            or tensor.requires_grad
-        ):
-            return NotImplemented
-    return DeferredBatch(tensors)
+    rows = tuple(map(_row, tensors))
+    strides = _joined_strides(torch.stack, tuple(look[:2] for look in looks), dtype)
+    return DeferredBatch._of(rows, (len(rows), *shape), dtype, strides)
 
 
-def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
-    """The stack of deferred tensors that look the same, which most are; None: these are others."""
-    looks, recordings = set(), []
-    for tensor in tensors:
-        kind = type(tensor)
-        if kind is not DeferredTensor and kind is not DeferredTVImage:
-            return None
+def _look(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype] | None:
+    """Shape, strides and dtype of what may be a row of a new batch; None: it may not."""
+    if pending(tensor):
         memory = tensor._memory
-        if memory.real is not None:
-            return None
-        looks.add((memory.size, memory.mode, memory.layout, memory.gaps))
-        recordings.append(memory.recording())
-    if len(looks) != 1:
+        return memory.shape, memory.strides, memory.layout.dtype
+    if not isinstance(tensor, torch.Tensor) or isinstance(tensor, DeferredBatch):
         return None
-    ((size, mode, layout, gaps),) = looks
-    shape, strides = shape_and_strides(size, mode, layout.contiguous)
-    count, dtype = len(recordings), layout.dtype
-    stacked = _joined_strides(torch.stack, ((shape, gaps or strides),), dtype, times=count)
-    return DeferredBatch._of(tuple(recordings), (count, *shape), dtype, stacked)
+    if tensor.device != _CPU or tensor.requires_grad:
+        return None
+    return tuple(tensor.shape), _strides(tensor), tensor.dtype
 
 
 def _whole_batch(value: Any) -> bool:
