@@ -34,8 +34,7 @@ OTHER: Final = "it decodes JPEGs in another way than fastload's core"
 def fault(theirs: Callable[[bytes], np.ndarray]) -> str:
     """What is wrong with JPEGs of every usual subsampling, if ``theirs`` decodes them; "": nothing.
 
-    Args:
-        theirs: decodes a JPEG to uint8 (h, w, 3), red first, or (h, w) for a gray one.
+    It decodes to uint8 (h, w, 3), red first, or (h, w) for a gray one.
     """
     alike = all(np.array_equal(ours, theirs(data)) for data, ours in _examples())
     return "" if alike else OTHER

@@ -27,18 +27,12 @@ if TYPE_CHECKING:
 
 
 class _Exchange(NamedTuple):
-    """What was exchanged in a function.
-
-    Attributes:
-        original, stub: its code before, and since.
-        trial: of what the stub calls.
-        stays: whether it has the stub at rest, too.
-    """
+    """What was exchanged in a function."""
 
     original: types.CodeType
-    stub: types.CodeType
-    trial: Trial
-    stays: bool
+    stub: types.CodeType  # its code since
+    trial: Trial  # of what the stub calls
+    stays: bool  # whether it has the stub at rest, too
 
 
 _EXCHANGES: Final[dict[types.FunctionType, _Exchange]] = {}
