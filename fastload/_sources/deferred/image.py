@@ -45,6 +45,7 @@ Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 # What is recorded, by mode. The others materialise.
 CONVERTED_FROM = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 CONVERTED_TO = frozenset({"L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
+_EFFECTS = {name: (one.effect, one.keeps_info) for name, one in IMAGE_OPERATIONS.items()}
 _CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVERTED_TO}
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
@@ -254,10 +255,10 @@ class DeferredImage(Image, metaclass=StandIn):
             operations = COPY  # what comes of an image is no file any more
         size, mode, keeps_info = self._size, self._mode, True
         for operation in operations:
-            known = IMAGE_OPERATIONS[operation[0]]
-            if known.effect is not None:
-                size, mode = known.effect(size, mode, *operation[1:])
-            keeps_info = keeps_info and known.keeps_info
+            effect, keeps = _EFFECTS[operation[0]]
+            if effect is not None:
+                size, mode = effect(size, mode, *operation[1:])
+            keeps_info = keeps_info and keeps
         new = self
         if not mine:
             new = object.__new__(DeferredImage)

@@ -19,7 +19,7 @@ from ..._base.pixel_limit import is_within
 from . import headers, stamps
 from .headers import SETTLED, Header, header_table
 from .image import DeferredImage, opened_as
-from .recording import Opened, Recording
+from .recording import Opened
 from .stamps import Stamp
 from .thread_state import THREAD
 
@@ -113,8 +113,11 @@ def _deferred(
 ) -> DeferredImage:
     batch = THREAD.batch
     batch.opened += 1
-    image = opened_as(kind)(Recording(opened, (), opened.size, opened.mode))
+    image = object.__new__(opened_as(kind))
     image._batch = batch
+    image._opened = opened
+    image._size = opened.size
+    image._mode = opened.mode
     image.filename = filename
     if stream is not None:
         image._file = stream
