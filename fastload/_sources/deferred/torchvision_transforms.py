@@ -64,12 +64,17 @@ def unchanged_in(where: ModuleType | type, *names: str) -> Callable[[], bool]:
 
 
 class _Scratch(threading.local):
-    """Tensors to draw into: to allocate one takes longer than to draw."""
+    """Tensors to draw into: to allocate one takes longer than to draw.
+
+    Attributes:
+        real: float32 (1,).
+        whole: int64 (2,).
+    """
 
     def __init__(self) -> None:
         with torch.inference_mode(False):  # otherwise they could only be used in this mode
             self.real = torch.empty(1, dtype=torch.float32, device="cpu")
-            self.whole = torch.empty(1, dtype=torch.int64, device="cpu")
+            self.whole = torch.empty(2, dtype=torch.int64, device="cpu")
 
 
 _SCRATCH: Final = _Scratch()
@@ -102,23 +107,35 @@ def _as_float32(p: float) -> float:
     return value
 
 
-def _below(end: int) -> int:
-    """``torch.randint(0, end, size=(1,)).item()``."""
-    whole = _SCRATCH.whole.random_(0, end) if _draws_into_scratch() else torch.randint(0, end, (1,))
-    return int(whole.item())
+# Ranges of ``torch.randint`` for which all versions of torch take a number from 32 random bits.
+_OF_32_BITS: Final = 1 << 28
 
 
-_ENDS: Final = (1, 2, 9, 33, 1000, 65_535, 1 << 28)
+def _two_below(first: int, second: int) -> tuple[int, int]:
+    """``torch.randint(0, first, size=(1,)).item()``, then the same with ``second``."""
+    both = first * second
+    if both >= _OF_32_BITS or not _draws_into_scratch():
+        one, other = (torch.randint(0, end, size=(1,)).item() for end in (first, second))
+        return int(one), int(other)
+    # A number below ``end`` is the remainder of the random bits, and ``end`` divides ``both``: so
+    # one call draws for the two.
+    one, other = _SCRATCH.whole.random_(0, both).tolist()
+    return one % first, other % second
+
+
+_ENDS: Final = ((1, 1), (1, 2), (9, 9), (33, 1000), (65_535, 4096), (3, _OF_32_BITS // 4))
 
 
 @functools.cache
 def _fills_alike() -> bool:
     """Whether this version of torch fills a tensor with what ``rand`` and ``randint`` draw."""
     ours, theirs = (torch.Generator("cpu").manual_seed(1) for _ in range(2))
-    for end in _ENDS * 3:
-        whole = torch.empty(1, dtype=torch.int64, device="cpu").random_(0, end, generator=ours)
-        if whole != torch.randint(0, end, (1,), generator=theirs, device="cpu"):
-            return False
+    for first, second in _ENDS * 3:
+        drawn = torch.empty(2, dtype=torch.int64, device="cpu")
+        one, other = drawn.random_(0, first * second, generator=ours).tolist()
+        for end, value in ((first, one), (second, other)):
+            if torch.randint(0, end, (1,), generator=theirs, device="cpu").item() != value % end:
+                return False
         real = torch.empty(1, dtype=torch.float32, device="cpu").uniform_(generator=ours)
         if real.item() != torch.rand(1, generator=theirs, dtype=real.dtype, device="cpu").item():
             return False
@@ -146,7 +163,7 @@ def _random_box(
         w = round(math.sqrt(target_area * aspect_ratio))
         h = round(math.sqrt(target_area / aspect_ratio))
         if 0 < w <= width and 0 < h <= height:
-            top, left = _below(height - h + 1), _below(width - w + 1)
+            top, left = _two_below(height - h + 1, width - w + 1)
             return left, top, w, h
     w, h = width, height
     if width / height < min(ratio):
@@ -188,18 +205,19 @@ def _all_int(values: Any) -> bool:
     return {int}.issuperset(map(type, values))
 
 
-def _int_or_several(value: Any) -> int | tuple[int, ...] | None:
-    if type(value) is int:
-        return value
-    return tuple(value) if type(value) in (tuple, list) and _all_int(value) else None
-
-
 def _border(padding: Any, fill: Any, padding_mode: Any, mode: str) -> _Border | None:
     """The operation "expand" that ``functional.pad`` is for an image of ``mode``."""
-    sides, color = _int_or_several(padding), _int_or_several(fill)
-    if padding_mode != "constant" or mode not in PLAIN or sides is None or color is None:
+    if padding_mode != "constant" or mode not in PLAIN:
         return None
-    return _expansion(sides, color, mode)
+    if type(padding) is not int:
+        if type(padding) not in (tuple, list) or not _all_int(padding):
+            return None
+        padding = tuple(padding)
+    if type(fill) is not int:
+        if type(fill) not in (tuple, list) or not _all_int(fill):
+            return None
+        fill = tuple(fill)
+    return _expansion(padding, fill, mode)
 
 
 @functools.lru_cache(256)
@@ -431,7 +449,7 @@ def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     if size is None or size[0] > h or size[1] > w:
         return None
     if size != (h, w):
-        y, x = _below(h - size[0] + 1), _below(w - size[1] + 1)
+        y, x = _two_below(h - size[0] + 1, w - size[1] + 1)
         operations += (("crop", x, y, size[1], size[0]),)
     return image._then(*operations, mine=mine)
 
