@@ -143,16 +143,14 @@ def collate(samples: Any) -> Any:
     if type(samples) is not ReadyBatch or not samples.untouched():
         return default_collate(samples)
     images, annotations = samples.images, samples.annotations
-    if annotations.fields is not None:
-        name = annotations.names[1]
-        label = default_collate([sample[name] for sample in samples]) if (
-            annotations.labels is not None
-        ) else None  # fmt: skip
-        return _as_dict(images, label, annotations)
+    labels: list[Any] | tuple[Any, ...]  # strings are returned as they are given
     if annotations.labels is None:
-        return images
-    labels = tuple(label for _, label in samples)
-    return [images, default_collate(labels)]  # type: ignore[arg-type]
+        return _joined(images, None, annotations)
+    if annotations.fields is None:
+        labels = tuple(label for _, label in samples)
+    else:
+        labels = [sample[annotations.names[1]] for sample in samples]
+    return _joined(images, default_collate(labels), annotations)  # type: ignore[arg-type]
 
 
 def batch_of(images: torch.Tensor | list[torch.Tensor], annotations: Annotations) -> Any:
@@ -165,9 +163,7 @@ def batch_of(images: torch.Tensor | list[torch.Tensor], annotations: Annotations
     if not len(images[0] if isinstance(images, list) else images):
         return default_collate([])  # raises the same error as in torch
     labels = None if annotations.labels is None else annotations.batch()
-    if annotations.fields is not None:
-        return _as_dict(images, labels, annotations)
-    return images if labels is None else [images, labels]
+    return _joined(images, labels, annotations)
 
 
 def images_of(batch: Any) -> torch.Tensor:
@@ -200,9 +196,10 @@ def samples_of(images: Iterable[Any], annotations: Annotations) -> list[Any]:
     return [dict(zip(columns, values)) for values in zip(*columns.values(), strict=True)]
 
 
-def _as_dict(
+def _joined(
     images: torch.Tensor | list[torch.Tensor], labels: Any, annotations: Annotations
-) -> dict[str, Any]:
+) -> Any:
+    if annotations.fields is None:
+        return images if labels is None else [images, labels]
     image, label = annotations.names
-    fields = annotations.fields or {}
-    return {image: images, **({} if labels is None else {label: labels}), **fields}
+    return {image: images, **({} if labels is None else {label: labels}), **annotations.fields}

@@ -429,7 +429,7 @@ def _opened(
     columns: ColumnOptions,
 ) -> Store:
     """The store at ``path``. Raises UsageError if options of URLs are given for another path."""
-    given = {
+    given: dict[str, Any] = {
         "storage_options": storage_options,
         "cache_dir": cache_dir,
         "disk_limit": disk_limit,
@@ -441,10 +441,7 @@ def _opened(
         return open_store(path, columns=columns)
     from ..storage.remote.options import RemoteOptions
 
-    options = RemoteOptions(
-        storage_options=storage_options, cache_dir=cache_dir, disk_limit=disk_limit
-    )
-    return open_store(path, remote=options, columns=columns)
+    return open_store(path, remote=RemoteOptions(**given), columns=columns)
 
 
 def has_url(path: object) -> bool:

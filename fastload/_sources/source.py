@@ -71,10 +71,10 @@ class Source:
     """
 
     store: Store
-    records: np.ndarray | None
+    records: np.ndarray | None = None
     plan: Plan | Views
-    labels: np.ndarray | None
-    target_transform: Callable[[Any], Any] | None
+    labels: np.ndarray | None = None
+    target_transform: Callable[[Any], Any] | None = None
     parts: tuple[Store, ...]
     draw: tuple[int, int] | None = None
     fields: tuple[str, ...] | None = None
@@ -237,7 +237,6 @@ def check_crc(dataset: object) -> CheckCrc:
 def _packed(dataset: PackedDataset) -> Source:
     return Source(
         store=dataset.store,
-        records=None,
         plan=_plan(dataset.transform, dataset.joint),
         labels=dataset.store.labels,
         target_transform=dataset.target_transform,
@@ -353,7 +352,6 @@ def _image_folder(dataset: _ImageFolder) -> Source:
     store = folder_store(dataset)
     return Source(
         store=store,
-        records=None,
         plan=plan,
         labels=store.labels,
         target_transform=dataset.target_transform,
@@ -369,7 +367,6 @@ def _array_dataset(dataset: arrays.ArrayDataset) -> Source:
     found = arrays.arrays_of(dataset)
     return Source(
         store=found.store,
-        records=None,
         plan=_plan(dataset.transform, mode=found.mode),
         labels=found.store.labels,
         target_transform=dataset.target_transform,
@@ -395,10 +392,7 @@ def _tensor_dataset(dataset: TensorDataset) -> Source:
         store = _tensor_stores[dataset] = TensorStore(tensors)
     return Source(
         store=store,
-        records=None,
         plan=_rows_as_they_are(store.tensors[0].dtype),
-        labels=None,
-        target_transform=None,
         parts=(store,),
         tensors=True,
     )

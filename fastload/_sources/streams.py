@@ -6,6 +6,7 @@ one, over deferred images as any other IterableDataset (``_run/workers/deferral.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -64,7 +65,8 @@ class ImageStream(IterableDataset[Any]):
         self.transform, self.target_transform = transform, target_transform
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return _Rows(iter(self._rows), self._sample)
+        # Not a generator, which a damaged image would end.
+        return map(self._sample, self._rows, itertools.count())
 
     def _sample(self, row: dict[str, Any], at: int) -> dict[str, Any]:
         """The sample of a row; ``at``: how many came before it.
@@ -97,22 +99,6 @@ class ImageStream(IterableDataset[Any]):
     def load_state_dict(self, state: Any) -> None:
         """Continue there; None: begin again."""
         self._rows.load_state_dict(state)
-
-
-class _Rows(Iterator[dict[str, Any]]):
-    """Samples of rows. Not a generator, which a damaged image would end."""
-
-    def __init__(
-        self,
-        rows: Iterator[dict[str, Any]],
-        sample: Callable[[dict[str, Any], int], dict[str, Any]],
-    ) -> None:
-        self._rows = enumerate(rows)
-        self._sample = sample
-
-    def __next__(self) -> dict[str, Any]:
-        at, row = next(self._rows)
-        return self._sample(row, at)
 
 
 def collate_rows(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

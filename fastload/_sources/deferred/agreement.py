@@ -14,11 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 import PIL.Image
-import torch
 
-from . import single
-from .operations import Layout
-from .recording import Opened, Recording
+from ... import _native
 from .thread_state import eagerly
 
 _SIZE: Final = (45, 37)  # not a whole number of blocks
@@ -37,8 +34,7 @@ OTHER: Final = "it decodes JPEGs in another way than fastload's core"
 def fault(theirs: Callable[[bytes], np.ndarray]) -> str:
     """What is wrong with JPEGs of every usual subsampling, if ``theirs`` decodes them; "": nothing.
 
-    Args:
-        theirs: decodes a JPEG to uint8 (h, w, 3), red first, or (h, w) for a gray one.
+    It decodes to uint8 (h, w, 3), red first, or (h, w) for a gray one.
     """
     alike = all(np.array_equal(ours, theirs(data)) for data, ours in _examples())
     return "" if alike else OTHER
@@ -47,6 +43,8 @@ def fault(theirs: Callable[[bytes], np.ndarray]) -> str:
 @functools.cache
 def _examples() -> list[tuple[bytes, np.ndarray]]:
     """Files, and what the core makes of them."""
+    core = _native.load()
+    assert core is not None, "nothing is exchanged without it"
     made: list[tuple[bytes, np.ndarray]] = []
     coarse = np.random.default_rng(0).integers(0, 256, (10, 12, 3), np.uint8)
     with eagerly():
@@ -54,11 +52,8 @@ def _examples() -> list[tuple[bytes, np.ndarray]]:
         for mode, options in _KINDS:
             stream = io.BytesIO()
             picture.convert(mode).save(stream, "JPEG", **options)
-            data = stream.getvalue()
-            opened = Opened(None, data, None, _SIZE, mode, "JPEG")
-            ended = Recording(opened, (("to_image",),), _SIZE, mode)
-            ours = single.tensor(ended, Layout(torch.uint8, contiguous=False), least_pixels=0)
-            assert ours is not None, "the core decodes every kind"
-            levels = ours.permute(1, 2, 0).numpy()
-            made.append((data, levels[:, :, 0] if mode == "L" else levels))
+            data, ours = stream.getvalue(), np.empty_like(np.asarray(picture.convert(mode)))
+            decoded = core.decode(data, ours)
+            assert decoded, "the core decodes every kind"
+            made.append((data, ours))
     return made

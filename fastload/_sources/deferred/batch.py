@@ -64,11 +64,7 @@ _MANY: Final = 3
 
 
 class Damaged(Exception):
-    """An image that was opened cannot be made. Handled where batches are made.
-
-    Attributes:
-        place: its row in the batch.
-    """
+    """An image that was opened cannot be made. Handled where batches are made."""
 
     def __init__(self, message: str, place: int) -> None:
         super().__init__(message)
@@ -124,9 +120,7 @@ class BatchDecoder:
     Attributes:
         threads: of the core that fill a batch, 0: the caller's, in ``Filling.result``.
         memory: where batches are allocated.
-        counts: how images were made.
         stamps: of the epoch, for the time that ``Filling.result`` takes; None: it is not measured.
-        cache: of the images, or None.
     """
 
     def __init__(self, threads: int, memory: Memory, check_crc: CheckCrc = "first") -> None:
@@ -177,12 +171,10 @@ class BatchDecoder:
 
 
 class Filling:
-    """A batch that is being filled.
+    """A batch (n, channels, h, w) that is being filled.
 
     Args:
-        decoder: fills it.
-        images: the batch (n, channels, h, w).
-        memory: of it; None: it is complete.
+        memory: of the images; None: they are complete.
 
     Attributes:
         tensor: the batch, or the only image of it. Complete after ``result``.
@@ -353,12 +345,7 @@ def _several(recordings: Sequence[Recording]) -> list[tuple[int, ...]]:
 
 
 class Submission:
-    """One call of the core. ``opened``: None for an image that is not read from where it was.
-
-    Attributes:
-        batch: what is asked for.
-        status: int32 (n,), written by the core.
-    """
+    """One call of the core. ``opened``: None for an image that is not read from where it was."""
 
     @_of_ours
     def __init__(
@@ -375,7 +362,7 @@ class Submission:
         geometry, params, self._filters = call.parameters()
         self._points = points = entry_points()
         self._places = places = points.places(opened)
-        self.status = np.zeros(len(opened), np.int32)
+        self.status = np.zeros(len(opened), np.int32)  # written by the core
         self.batch = BatchRequest(
             records=places.numbers,
             spans=reading.spans,
@@ -426,8 +413,6 @@ class _CallJob:
 
     Attributes:
         recordings, rows: the samples, and their rows in the batch.
-        reading: where their images are read from.
-        cpu_ns: of the core's threads, once it is finished; 0 where another job has it.
         images: identifies the images, in order.
     """
 
@@ -484,6 +469,7 @@ class _CallJob:
     @property
     @_of_ours
     def cpu_ns(self) -> int:
+        """Of the core's threads, once it is finished; 0 where another job has it."""
         return self._job.cpu_ns if self._leads else 0
 
     @_of_ours

@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 import types
-from collections.abc import Callable, Iterable, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -22,12 +22,12 @@ from .batch import BatchDecoder, Filling
 from .image import DeferredImage
 from .lowering import may_lower
 from .needed import has_tensors
-from .recording import Opened, Recording
+from .recording import Recording
 from .switch import deferring
 from .thread_state import THREAD
 
 if TYPE_CHECKING:
-    from .tensor import DeferredBatch, DeferredRow, DeferredTensor
+    from .tensor import Deferred
 
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -51,7 +51,7 @@ class Found:
 
             self._tensors = KINDS
         self.images: dict[int, DeferredImage] = {}
-        self.tensors: dict[int, DeferredTensor | DeferredBatch | DeferredRow] = {}
+        self.tensors: dict[int, Deferred] = {}
 
     def __bool__(self) -> bool:
         return bool(self.images or self.tensors)
@@ -76,7 +76,7 @@ class Found:
             return
         found = {id(image._opened) for image in self.images.values()}
         for tensor in self.tensors.values():
-            found.update(map(id, _opened_in(tensor)))
+            found.update(map(id, tensor.opened()))
         for key in asked.keys() - found:
             single.checked(asked[key])
 
@@ -85,10 +85,8 @@ class Found:
 
     def sizes(self) -> list[int] | None:
         """Bytes of each of the tensors; None where one is of a type of its own."""
-        from .tensor import DeferredTVImage
-
         tensors = self.tensors.values()
-        if any(isinstance(tensor, DeferredTVImage) for tensor in tensors):
+        if any(tensor.stands_for is not torch.Tensor for tensor in tensors):
             return None
         return [math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in tensors]
 
@@ -102,7 +100,9 @@ class Found:
             return batch
         self.materialise_shared()
         decoder.memory.begin_batch()
-        self._materialise_viewed(decoder)
+        for tensor in self.tensors.values():
+            if tensor.row_of is not None:  # it is to be a view of the batch that is made here
+                tensor.row_of.materialise(lambda batch: fill(decoder, batch).result())
         with decoder.together():
             filled = {key: fill(decoder, tensor) for key, tensor in self.tensors.items()}
         results: dict[int, object] = {key: one.result() for key, one in filled.items()}
@@ -114,10 +114,10 @@ class Found:
 
         One image after the other, so that each is decoded once.
         """
-        opened = [id(one) for tensor in self.tensors.values() for one in _opened_in(tensor)]
+        opened = [id(one) for tensor in self.tensors.values() for one in tensor.opened()]
         if len(set(opened)) == len(opened):
             return
-        wanted: dict[int, list[tuple[DeferredTensor | DeferredBatch | DeferredRow, int]]] = {}
+        wanted: dict[int, list[tuple[Deferred, int]]] = {}
         for tensor in self.tensors.values():
             rows: Sequence[object] = getattr(tensor, "rows", None) or (
                 getattr(tensor, "recording", None),
@@ -131,17 +131,8 @@ class Found:
                     for tensor, place in alike:
                         tensor.materialise_row(place)
 
-    def _materialise_viewed(self, decoder: BatchDecoder) -> None:
-        """Make the batches of which rows are wanted, so that these are views of them."""
-        if not self.tensors:
-            return
-        for tensor in self.tensors.values():
-            batch = _viewed(tensor)
-            if batch is not None:
-                batch.materialise(lambda batch: fill(decoder, batch).result())
 
-
-def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Filling:
+def fill(decoder: BatchDecoder, tensor: Deferred) -> Filling:
     kind, shape, strides, dtype, rows = parts_of(tensor)
     if rows is None:
         return Filling(decoder, tensor.materialise())
@@ -149,30 +140,23 @@ def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch | Deferre
 
 
 def parts_of(
-    tensor: DeferredTensor | DeferredBatch | DeferredRow,
+    tensor: Deferred,
 ) -> tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Row] | None]:
     """Type, shape, strides and dtype of what a deferred tensor stands for, and its rows.
 
     The rows are None where it is materialised already, and where it has to be by itself.
     """
-    from .tensor import DeferredBatch, DeferredRow, DeferredTVImage
+    from .tensor import DeferredBatch, DeferredTensor
 
     with torch._C.DisableTorchFunctionSubclass():  # these are the wrapper's own
         strides = tuple(tensor.stride())
-    shape, dtype = tuple(tensor.shape), tensor.dtype
+    rows: list[Row] | None = None
     if isinstance(tensor, DeferredBatch):
-        return torch.Tensor, shape, strides, dtype, list(tensor.rows) or None
-    kind: type[torch.Tensor] = torch.Tensor
-    if isinstance(tensor, DeferredRow):
-        return kind, shape, strides, dtype, None
-    if isinstance(tensor, DeferredTVImage):
-        from torchvision import tv_tensors
-
-        kind = tv_tensors.Image
-    recording = tensor.recording
-    if recording is None or tensor.has_gaps or tensor.row_of is not None:
-        return kind, shape, strides, dtype, None
-    return kind, shape, strides, dtype, [recording]
+        rows = list(tensor.rows) or None
+    elif isinstance(tensor, DeferredTensor) and tensor.row_of is None and not tensor.has_gaps:
+        recording = tensor.recording
+        rows = None if recording is None else [recording]
+    return tensor.stands_for, tuple(tensor.shape), strides, tensor.dtype, rows
 
 
 def start(
@@ -206,32 +190,6 @@ def start(
                 filling.put(at, row)
         place += len(together)
     return filling
-
-
-def _viewed(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> DeferredBatch | None:
-    """The batch of which a deferred tensor is a view; None: it is none."""
-    from .tensor import DeferredRow, DeferredTensor
-
-    if isinstance(tensor, DeferredRow):
-        return tensor.batch
-    return tensor.row_of if isinstance(tensor, DeferredTensor) else None
-
-
-def _opened_in(tensor: DeferredTensor | DeferredBatch | DeferredRow) -> Iterable[Opened]:
-    """The images of a deferred tensor or batch that are not made yet."""
-    from .tensor import DeferredBatch, DeferredRow
-
-    if isinstance(tensor, DeferredRow):
-        tensor = tensor.batch
-    if isinstance(tensor, DeferredBatch):
-        rows: Iterable[Row] = tensor.rows
-        if not {Recording}.issuperset(map(type, rows)):
-            rows = (row for row in rows if isinstance(row, Recording))
-        return map(_OPENED, rows)
-    return [tensor._memory.opened]
-
-
-_OPENED: Callable[[Row], Opened] = operator.attrgetter("opened")
 
 
 def rows_of(tensor: Any) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -94,7 +94,6 @@ class Composed:
         after: those behind a resize of values, which the last frame is; None: there is none.
         boxes: x, y, w, h of the erased rectangles; of no width where there is none.
         values: what they are filled with.
-        bands: of the last rectangle that are filled, one after the other, where more follow; or 0.
     """
 
     def __init__(self, places: list[int], w: Lengths, h: Lengths, mode: str) -> None:
@@ -108,7 +107,6 @@ class Composed:
         self.after: list[Operation] | None = None
         self.boxes: list[tuple[Lengths, Lengths, Lengths, Lengths]] = []
         self.values: list[Erased] = []
-        self.bands = 0
 
     @property
     def frame(self) -> Frame:
@@ -142,14 +140,15 @@ class Composed:
     # Geometry.
 
     def crop(self, x: Lengths, y: Lengths, w: Lengths, h: Lengths) -> None:
-        """Keep a box that lies inside the image."""
+        """Keep a box, which is black where it is outside of the image, as in ``Image.crop``."""
         frame = self.frame
         if every((x == 0) & (y == 0) & (w == frame.w) & (h == frame.h)):
             return
-        beyond = (x + w > frame.w) | (y + h > frame.h)
-        if some((x < 0) | (y < 0) | (w < 1) | (h < 1) | beyond):
+        if some((w < 1) | (h < 1)):
             raise Unsupported
-        if not (self.slots and frame.untouched and self._crop_earlier(x, y, w, h)):
+        if some((x < 0) | (y < 0) | (x + w > frame.w) | (y + h > frame.h)):
+            self._reach(x, y, w, h, (0, 0, 0))
+        elif not (self.slots and frame.untouched and self._crop_earlier(x, y, w, h)):
             frame.crop(x, y, w, h, inside=True)
 
     def _crop_earlier(self, x: Lengths, y: Lengths, w: Lengths, h: Lengths) -> bool:
@@ -228,16 +227,6 @@ class Composed:
             raise Unsupported
         self._reach(-left, -top, left + self.frame.w + right, top + self.frame.h + bottom, fill)
 
-    def window(self, left: Lengths, top: Lengths, right: Lengths, bottom: Lengths) -> None:
-        """Keep a box that may reach outside, where it is black, as in ``Image.crop``."""
-        w, h, frame = right - left, bottom - top, self.frame
-        if some((left < 0) | (top < 0) | (right > frame.w) | (bottom > frame.h)):
-            if some((w < 1) | (h < 1)):
-                raise Unsupported
-            self._reach(left, top, w, h, (0, 0, 0))
-        else:
-            self.crop(left, top, w, h)
-
     def _reach(self, x: Lengths, y: Lengths, w: Lengths, h: Lengths, fill: Fill) -> None:
         self._fit(lambda frame: frame.crop(x, y, w, h, inside=False))
         self.fills[-1] = fill
@@ -275,24 +264,6 @@ class Composed:
     def erase(self, y: Lengths, x: Lengths, h: Lengths, w: Lengths, value: Argument) -> None:
         self.boxes.append((x, y, w, h))
         self.values.append(Erased(value, self._made()))
-
-    def zero(self, y: Lengths, x: Lengths, h: Lengths, w: Lengths) -> None:
-        self.erase(y, x, h, w, None)
-
-    def fill(
-        self, y: Lengths, x: Lengths, h: Lengths, w: Lengths, channel: int, value: float
-    ) -> None:
-        """One channel of three, or the only one. The core fills all in one go."""
-        values: tuple[Argument, ...] = (value,)
-        box = x, y, w, h
-        if channel != self.bands:
-            raise Unsupported
-        if channel:
-            if not all(every(a == b) for a, b in zip(self.boxes.pop(), box, strict=True)):
-                raise Unsupported
-            values = (*cast("tuple[Argument, ...]", self.values.pop().value), value)
-        self.erase(y, x, h, w, values)
-        self.bands = (channel + 1) % (1 if self.mode == "L" else 3)
 
     def frame_in(
         self, left: Lengths, top: Lengths, right: Lengths, bottom: Lengths, value: float

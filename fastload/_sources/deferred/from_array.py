@@ -67,7 +67,4 @@ def deferred_pixels(data: bytes, size: tuple[int, int]) -> DeferredImage:
     """A deferred image of ``size`` (w, h) of its pixels: RGB, row by row."""
     stored = Stored(RAW, 0, len(data), mapped=False, checksum=None)
     opened = Opened(None, data, None, size, "RGB", "", stored=stored)
-    image = DeferredImage(Recording(opened, COPY, size, "RGB"))
-    image.info = {}
-    image._loaded = True  # there is nothing that could be damaged
-    return image
+    return DeferredImage.of_pixels(Recording(opened, COPY, size, "RGB"))

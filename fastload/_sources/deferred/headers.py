@@ -38,26 +38,18 @@ _EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 
 
 
 class Header(NamedTuple):
-    """What a header says.
+    """What a header says."""
 
-    Attributes:
-        size: width and height.
-        mode: Pillow's.
-        plain: nothing in it that ``getexif`` would find.
-        end: where Pillow stops reading: after the header of the first scan.
-    """
-
-    size: tuple[int, int]
-    mode: str
-    plain: bool
-    end: int
+    size: tuple[int, int]  # width and height
+    mode: str  # Pillow's
+    plain: bool  # nothing in it that ``getexif`` would find
+    end: int  # where Pillow stops reading: after the header of the first scan
 
 
 def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
     """The header of a plain JPEG; None: let Pillow read it.
 
-    Args:
-        read: ``read(count, offset)`` gives the bytes that are there, fewer at the end of the file.
+    ``read(count, offset)`` gives the bytes that are there, fewer at the end of the file.
     """
     head, base, at = read(HEAD, 0), 0, 2
     if head[:3] != b"\xff\xd8\xff":

@@ -18,6 +18,7 @@ import io
 import operator
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
@@ -84,13 +85,8 @@ COPY: tuple[Operation, ...] = (("copy",),)
 class DeferredImage(Image, metaclass=StandIn):
     """An image that is not decoded yet.
 
-    Args:
-        recording: what it is.
-
-    Attributes:
-        recording: what it is, or None once it is materialised.
-        stands_for: the class of the image that Pillow would have given. ``opened_as`` makes the
-            classes of images that were opened, and did not come of one that was.
+    ``stands_for`` is the class of the image that Pillow would have given. ``opened_as`` makes the
+    classes of images that were opened, and did not come of one that was.
     """
 
     stands_for: type[Image] = Image
@@ -134,6 +130,7 @@ class DeferredImage(Image, metaclass=StandIn):
 
     @property
     def recording(self) -> Recording | None:
+        """None: it is materialised."""
         if self._real is not None:
             return None
         return Recording(self._opened, self._operations, self._size, self._mode)
@@ -328,12 +325,10 @@ class DeferredImage(Image, metaclass=StandIn):
             if info is not None:
                 return info if self._keeps_info() else {}
         if self._opened.format not in SETTLED:
-            if not self._operations and not self._loaded:
-                with cause("Image.info"):
-                    return self.materialise().info
             with cause("Image.info"):
                 real = self.materialise()
-                real.load()
+                if self._operations or self._loaded:
+                    real.load()
                 return real.info
         if not self._operations:
             return self._header().info
@@ -436,13 +431,11 @@ class DeferredImage(Image, metaclass=StandIn):
             numbers = _integers(box)
             if numbers is not None:
                 left, top, right, bottom = numbers
-                w, h = self._size
-                if 0 <= left < right <= w and 0 <= top < bottom <= h:
-                    if numbers == (0, 0, w, h):
-                        return self._then()
-                    return self._then(("crop", left, top, right - left, bottom - top))
-                if left < right and top < bottom and is_within(right - left, bottom - top):
-                    return self._then(("window", left, top, right, bottom))
+                w, h = right - left, bottom - top
+                if (left, top, w, h) == (0, 0, *self._size):
+                    return self._then()
+                if w > 0 and h > 0 and is_within(w, h):
+                    return self._then(("crop", left, top, w, h))
         return self._made("crop").crop(box)
 
     def resize(
@@ -705,11 +698,10 @@ class DeferredImage(Image, metaclass=StandIn):
     ) -> None:
         self._end_drawing()
         if self._real is None and self._operations:  # else it may be decoded in another size
-            asked = _Asked(self._size, self._mode)
-            Image.thumbnail(cast(Any, asked), size, resample, reducing_gap)
-            if asked.resize_with is None:
+            given = _resize_in_thumbnail(self, size, resample, reducing_gap)
+            if given is None:
                 return
-            resized = self.resize(*asked.resize_with)
+            resized = self.resize(*given)
             if waiting(resized):
                 self._operations, self._size = resized._operations, resized._size
                 self._array = None
@@ -740,39 +732,21 @@ _OWN = frozenset(
 )  # fmt: skip
 
 
-class _Asked:
-    """Stands in for an image, to see how Pillow's ``thumbnail`` resizes it.
+def _resize_in_thumbnail(image: DeferredImage, *arguments: Any) -> tuple[Any, ...] | None:
+    """What Pillow's ``thumbnail`` gives ``resize``; None: it does not resize."""
+    w, h = image._size
+    asked = SimpleNamespace(size=(w, h), width=w, height=h, im=SimpleNamespace(mode=image._mode))
+    asked.draft = lambda mode, size: None  # as of an image that is no file
+    asked.load = lambda: None  # in older versions of Pillow
+    given: list[tuple[Any, ...]] = []
 
-    Attributes:
-        resize_with: the arguments of ``resize``; None: it does not.
-    """
+    def resize(size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
+        given.append((size, resample, box, reducing_gap))
+        return asked
 
-    def __init__(self, size: tuple[int, int], mode: str) -> None:
-        self.size = self._size = size
-        self.width, self.height = size
-        self.mode = self._mode = mode
-        self.readonly = 1
-        self.resize_with: tuple[Any, ...] | None = None
-
-    @property
-    def im(self) -> _Asked:
-        return self
-
-    @im.setter
-    def im(self, im: object) -> None:
-        pass  # of the resized image, which is this one, too
-
-    def draft(self, mode: Any, size: Any) -> None:
-        """As of an image that is no file."""
-
-    def load(self) -> None:
-        """Older versions of Pillow load it."""
-
-    def resize(
-        self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
-    ) -> _Asked:
-        self.resize_with = size, resample, box, reducing_gap
-        return self
+    asked.resize = resize
+    Image.thumbnail(cast(Any, asked), *arguments)
+    return given[0] if given else None
 
 
 class _Pixels:

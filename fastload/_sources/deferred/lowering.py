@@ -47,7 +47,9 @@ _CONVERTED: Final = {"PNG": frozenset(("P", "LA", "RGBA")), "WEBP": frozenset(("
 _ODD: Final = frozenset.union(*_CONVERTED.values())
 _TO_RGB: Final = ("convert", "RGB")
 
-TABLED: Final = frozenset(name for name, row in TENSOR_OPERATIONS.items() if row.compose is None)
+TABLED: Final = frozenset(
+    name for name, row in TENSOR_OPERATIONS.items() if row.compose is None and not row.erases
+)
 """Operations that give or change a tensor level by level, so that a table says what they do."""
 
 _ROWS: Final[dict[str, ImageOperation | TensorOperation]] = {
@@ -202,8 +204,6 @@ def _composed(
     last = max((k for k, name in enumerate(shape) if name in _FOLLOWING), default=0)
     erased = False
     for k, (name, column) in enumerate(zip(shape, columns, strict=True)):
-        if images.bands and name != "fill":
-            raise Unsupported
         if name in TABLED:
             (images.table if images.after is None else images.after).append(column[0])
             continue
@@ -222,7 +222,7 @@ def _composed(
         if images.after is not None and not erases and not _ends(column[0]):
             raise Unsupported  # the core only cuts and mirrors values
         compose(images, *_arguments(column, numbers))
-    if not images.table or images.bands or (images.after is not None and images.mode != "RGB"):
+    if not images.table or (images.after is not None and images.mode != "RGB"):
         raise Unsupported
     images.end()
     w, h = size

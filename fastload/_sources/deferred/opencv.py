@@ -101,7 +101,7 @@ def _of_file(path: str, flags: int) -> np.ndarray | None:
     finally:
         os.close(descriptor)
     opened = Opened(os.path.abspath(path), None, stamps.of(found), header.size, header.mode, "JPEG")
-    return _counted(_array(opened, _is_gray(header, flags)))
+    return _array(opened, _is_gray(header, flags))
 
 
 def _decoded(data: bytes, flags: int, header: headers.Header | None = None) -> np.ndarray | None:
@@ -109,13 +109,13 @@ def _decoded(data: bytes, flags: int, header: headers.Header | None = None) -> n
     if header is None:
         header = headers.jpeg(lambda count, offset: data[offset : offset + count])
         if header is None:
-            return _counted(_of_png(data, flags))
+            return _of_png(data, flags)
         if not _takes(header, flags):
             return None
     gray = _is_gray(header, flags)
     if _at_once():
-        return _counted(_made(data, header.size, gray))
-    return _counted(_array(Opened(None, data, None, header.size, header.mode, "JPEG"), gray))
+        return _made(data, header.size, gray)
+    return _array(Opened(None, data, None, header.size, header.mode, "JPEG"), gray)
 
 
 def _takes(header: headers.Header, flags: int) -> bool:
@@ -147,12 +147,6 @@ def _is_gray(header: headers.Header, flags: int) -> bool:
 def _at_once() -> bool:
     """Whether the image is neither in a cache, nor decoded ahead."""
     return THREAD.batch.cache is None and THREAD.ahead is None
-
-
-def _counted(made: np.ndarray | None) -> np.ndarray | None:
-    if made is not None:
-        THREAD.batch.read += 1
-    return made
 
 
 def _of_png(data: bytes, flags: int) -> np.ndarray | None:

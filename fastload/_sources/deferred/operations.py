@@ -162,13 +162,6 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         slot=slots.convert,
         by_pixel=True,
     ),
-    "grayscale": ImageOperation(  # three equal channels
-        lambda image: pil_functional.to_grayscale(image, 3),
-        lambda size, mode: (size, "RGB"),
-        slot=slots.grayscale,
-        by_pixel=True,
-        keeps_info=False,
-    ),
     "order": ImageOperation(  # which channel each one comes from
         lambda image, *order: PIL.Image.merge("RGB", [image.getchannel(one) for one in order]),
         slot=slots.of(pixels.ORDER),
@@ -179,16 +172,10 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         lambda image, band: image.getchannel(band), lambda size, mode, band: (size, "L")
     ),
     "copy": ImageOperation(lambda image: image.copy(), slot=slots.copy, by_pixel=True),
-    "crop": ImageOperation(  # a box inside the image: x, y, w, h
+    "crop": ImageOperation(  # a box, which may reach beyond the image: x, y, w, h
         lambda image, x, y, w, h: image.crop((x, y, x + w, y + h)),
         lambda size, mode, x, y, w, h: ((w, h), mode),
         Composed.crop,
-        numbers=4,
-    ),
-    "window": ImageOperation(  # a box that may reach beyond: left, top, right, bottom
-        lambda image, *box: image.crop(box),
-        lambda size, mode, left, top, right, bottom: ((right - left, bottom - top), mode),
-        Composed.window,
         numbers=4,
     ),
     "resize": ImageOperation(  # w, h, filter
@@ -326,27 +313,22 @@ def _quotient(before: Layout, by: float) -> Layout:
 
 
 def _erase(
-    tensor: torch.Tensor, y: int, x: int, h: int, w: int, values: tuple[float, ...]
+    tensor: torch.Tensor, y: int, x: int, h: int, w: int, values: tuple[float, ...] | None
 ) -> torch.Tensor:
-    return cast(
-        torch.Tensor,
-        functional.erase(
-            tensor, y, x, h, w, torch.tensor(values, dtype=torch.float64)[:, None, None]
-        ),
-    )
-
-
-def _zero(tensor: torch.Tensor, y: int, x: int, h: int, w: int) -> torch.Tensor:
     made = tensor.clone()
-    made[:, y : y + h, x : x + w].mul_(0)
+    box = made[:, y : y + h, x : x + w]
+    if values is None:
+        box.mul_(0)
+    else:
+        box[:] = torch.tensor(values, dtype=torch.float64)[:, None, None]
     return made
 
 
 def _fill(
-    tensor: torch.Tensor, y: int, x: int, h: int, w: int, channel: int, value: float
+    tensor: torch.Tensor, y: int, x: int, h: int, w: int, values: tuple[float, ...]
 ) -> torch.Tensor:
     made = tensor.clone()
-    made[channel, y : y + h, x : x + w] = value
+    made[: len(values)] = _erase(tensor[: len(values)], y, x, h, w, values)
     return made
 
 
@@ -392,15 +374,10 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "look_up": TensorOperation(  # float32 (channels, 256): the value of each level
         _look_up, lambda before, values: Layout(torch.float32, before.contiguous)
     ),
-    "erase": TensorOperation(  # y, x, h, w, values: one, or one for each channel
-        _erase, compose=Composed.erase, numbers=4, erases=True
-    ),
-    "zero": TensorOperation(  # y, x, h, w: multiplied by zero, which keeps the sign
-        _zero, compose=Composed.zero, numbers=4, erases=True
-    ),
-    "fill": TensorOperation(  # y, x, h, w, channel, value
-        _fill, compose=Composed.fill, numbers=4, erases=True
-    ),
+    # y, x, h, w, values: one, or one for each channel; None: multiplied by 0, which keeps the sign
+    "erase": TensorOperation(_erase, compose=Composed.erase, numbers=4, erases=True),
+    # The same, of the first channels: an "erase" once the last one has its value, too.
+    "fill": TensorOperation(_fill, erases=True),
     "border": TensorOperation(  # left, top, right, bottom, value: what is stored there
         _border,
         lambda before, *border: Layout(before.dtype, contiguous=True),

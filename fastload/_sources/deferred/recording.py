@@ -16,9 +16,9 @@ Operation: TypeAlias = "tuple[str, *tuple[Argument, ...]]"
 """The name of an operation and its arguments; ``operations.py`` lists them all.
 
 Operations on an image, with what Pillow calls them:
-    ("convert", mode), ("crop", x, y, w, h) (a box inside the image), ("resize", w, h, filter)
-    (filter: the number of a PIL.Image.Resampling), ("flip", vertical), ("rot90", quarter turns
-    counterclockwise), and further ones.
+    ("convert", mode), ("crop", x, y, w, h), ("resize", w, h, filter) (filter: the number of a
+    PIL.Image.Resampling), ("flip", vertical), ("rot90", quarter turns counterclockwise), and
+    further ones.
 Operations that end in a tensor, and those on it:
     ("to_tensor",) float32 in [0, 1], ("to_image",) uint8, ("to_dtype", dtype, scale),
     ("normalize", mean, std), ("look_up", values), ("erase", y, x, h, w, values), ("border", left,

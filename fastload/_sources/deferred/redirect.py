@@ -18,62 +18,43 @@ from __future__ import annotations
 import inspect
 import itertools
 import types
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .trial import Function, Trial, forget_all, leave_out
 
+if TYPE_CHECKING:
+    from .patches.patch import Patch
+
 
 class _Exchange(NamedTuple):
-    """What was exchanged in a function.
-
-    Attributes:
-        original, stub: its code before, and since.
-        trial: of what the stub calls.
-        stays: whether it has the stub at rest, too.
-    """
+    """What was exchanged in a function."""
 
     original: types.CodeType
-    stub: types.CodeType
-    trial: Trial
-    stays: bool
+    stub: types.CodeType  # its code since
+    trial: Trial  # of what the stub calls
+    stays: bool  # whether it has the stub at rest, too
 
 
 _EXCHANGES: Final[dict[types.FunctionType, _Exchange]] = {}
 _NUMBERS: Final = itertools.count()
 
 
-def redirect(
-    function: object,
-    make: Callable[[Function], Function],
-    proof: Callable[[Function, Function], str],
-    name: str,
-    in_usual_state: bool = False,
-    stays: bool = False,
-) -> Trial | None:
-    """Have calls of ``function`` go to ``make(original)``, if the proof holds; None: they cannot.
+def redirect(function: object, patch: Patch) -> Trial | None:
+    """Have calls of ``function`` go to what ``patch`` makes of it; None: they cannot.
 
-    ``original`` is what it did before. What is made gets all parameters by position, those with
-    defaults and those that are keyword-only too; where there are both ``*args`` and ``**kwargs``,
-    it gets a tuple and a dict at the end. A function for which that cannot be stays as it
-    is, and so does one that fails the proof, at its first call (``trial.py``).
-
-    Args:
-        function: a plain Python function, without a closure. Any other object is left out.
-        make: makes what is called.
-        proof: gets the original and what was made, and says what is wrong with that; "": nothing.
-        name: of the function, for the user.
-        in_usual_state: the proof means something only there; see Note [The program's state].
-        stays: whether it is redirected at rest, too.
+    What is made gets all parameters by position, those with defaults and those that are
+    keyword-only too; where there are both ``*args`` and ``**kwargs``, it gets a tuple and a dict at
+    the end. A function for which that cannot be stays as it is, and so does what is no plain Python
+    function without a closure, and one that fails the proof, at its first call (``trial.py``).
     """
     if not isinstance(function, types.FunctionType) or function.__code__.co_freevars:
-        leave_out(name, "it is not a plain Python function")
+        leave_out(patch.names[0], "it is not a plain Python function")
         return None
     exchange = _EXCHANGES.get(function)
     if exchange is None or _of_others(function, exchange):
-        made = _exchange(function, make, proof, name, in_usual_state, stays)
+        made = _exchange(function, patch)
         if isinstance(made, str):
-            leave_out(name, made)
+            leave_out(patch.names[0], made)
             return None
         exchange = _EXCHANGES[function] = made
     function.__code__ = exchange.stub
@@ -124,14 +105,7 @@ def _of_others(function: types.FunctionType, exchange: _Exchange) -> bool:
     return function.__code__ is not exchange.original and function.__code__ is not exchange.stub
 
 
-def _exchange(
-    function: types.FunctionType,
-    make: Callable[[Function], Function],
-    proof: Callable[[Function, Function], str],
-    name: str,
-    in_usual_state: bool,
-    stays: bool,
-) -> _Exchange | str:
+def _exchange(function: types.FunctionType, patch: Patch) -> _Exchange | str:
     """What to exchange; or why the function stays as it is."""
     code = function.__code__
     original = types.FunctionType(
@@ -144,7 +118,7 @@ def _exchange(
     original.__dict__.update(function.__dict__)
     called = f"fastload {next(_NUMBERS)}: {function.__qualname__}"
     try:
-        ours = make(original)
+        ours = patch.ours(original)
     except AttributeError as error:  # of what it needs besides
         return f"this release lacks what fastload needs for it ({error})"
     theirs, stub = inspect.signature(original), _stub(code, called)
@@ -159,11 +133,16 @@ def _exchange(
                 function.__code__ = code
 
     trial = Trial(
-        name, ours, _by_position(original), lambda: proof(original, ours), settle, in_usual_state,
-        needed=stays,
-    )  # fmt: skip
+        patch.names[0],
+        ours,
+        _by_position(original),
+        lambda: patch.proof(original, ours),
+        settle,
+        patch.in_usual_state,
+        patch.needed,
+    )
     function.__globals__[called] = trial
-    return _Exchange(code, stub, trial, stays)
+    return _Exchange(code, stub, trial, patch.needed)
 
 
 def _by_position(function: types.FunctionType) -> Function:

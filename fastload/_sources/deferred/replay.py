@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import os
 from typing import Any
@@ -26,23 +25,19 @@ _NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
 
 
 class FileChanged(OSError):
-    """A file is no longer what it was when the user's code opened it."""
-
-
-class RecordChanged(OSError):
-    """A record is no longer what it was when the store was opened."""
+    """A file, or a record of a store, is no longer what it was when it was opened."""
 
 
 def record_bytes(opened: Opened, stored: Stored) -> bytes:
     """The bytes of a record.
 
     Raises:
-        RecordChanged: its file is shorter than it was, or is gone, or its checksum does not match.
+        FileChanged: its file is shorter than it was, or is gone, or its checksum does not match.
     """
     data = opened.data if opened.path is None else _read(opened.path, stored)
     assert data is not None, "what has no path has its bytes"
     if stored.checksum is not None and crc32c(data) != stored.checksum:
-        raise RecordChanged(f"{opened.path}: the CRC32C of a record does not match")
+        raise FileChanged(f"{opened.path}: the CRC32C of a record does not match")
     return data
 
 
@@ -53,9 +48,9 @@ def _read(path: str, stored: Stored) -> bytes:
             nbytes = size - stored.offset if stored.nbytes < 0 else stored.nbytes
             data = pread_all(file.fileno(), nbytes, stored.offset)
     except (OSError, ValueError) as error:
-        raise RecordChanged(f"{path} can no longer be read: {error}") from error
+        raise FileChanged(f"{path} can no longer be read: {error}") from error
     if len(data) != nbytes:
-        raise RecordChanged(f"{path} is shorter than it was: was it truncated?")
+        raise FileChanged(f"{path} is shorter than it was: was it truncated?")
     return data
 
 
@@ -64,7 +59,6 @@ def encoded(opened: Opened) -> bytes:
 
     Raises:
         FileChanged: its file changed since, or is gone.
-        RecordChanged: so did a record.
     """
     if opened.stored is not None:
         return record_bytes(opened, opened.stored)
@@ -72,7 +66,7 @@ def encoded(opened: Opened) -> bytes:
         return opened.data
     assert opened.path is not None
     try:
-        with builtins.open(opened.path, "rb", buffering=0) as file:
+        with open(opened.path, "rb", buffering=0) as file:
             before = stamps.of_path(file.fileno())
             data = file.read()
     except OSError as error:
@@ -126,7 +120,7 @@ def _decoded_record(opened: Opened, stored: Stored) -> PIL.Image.Image:
 
     Raises:
         DecodeError: it is damaged, or not of its size.
-        RecordChanged: it cannot be read any more.
+        FileChanged: it cannot be read any more.
     """
     from ..._engine.pillow import decoded
 

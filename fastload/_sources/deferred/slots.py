@@ -44,11 +44,6 @@ def convert(size: Size, mode: str, to: str) -> Slot | None:
     return pixels.GRAYSCALE, ()
 
 
-def grayscale(size: Size, mode: str) -> Slot | None:
-    """Three equal channels."""
-    return convert(size, mode, "L")
-
-
 def hue(size: Size, mode: str, factor: float) -> Slot | None:
     """torchvision leaves other images as they are."""
     return (pixels.HUE, (int(factor * 255) & 255,)) if mode == "RGB" else None

@@ -25,7 +25,6 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from types import TracebackType
 
 from ..._base.fork_lock import ForkLock
 from . import redirect
@@ -71,12 +70,7 @@ class deferring:
         self._before = THREAD.deferring
         THREAD.deferring = not patch.MISSING
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         THREAD.deferring = self._before
         with _LOCK:
             _USE.threads = max(0, _USE.threads - 1)  # a child may leave what its parent has entered

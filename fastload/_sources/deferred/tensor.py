@@ -109,6 +109,16 @@ class _Memory:
         self.has_part = False
         self._real: torch.Tensor | None = None
 
+    @classmethod
+    def of(cls, recording: Recording) -> _Memory:
+        ended = layout(recording)
+        assert ended is not None, "the recording ends in a tensor"
+        return cls(*recording, ended)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return shape_and_strides(self.size, self.mode, self.layout.contiguous)[0]
+
     @property
     def strides(self) -> Strides:
         """In elements."""
@@ -173,12 +183,7 @@ class _Memory:
 
 
 class _View(NamedTuple):
-    """A part of a tensor, or a row of a batch: what indexing gives.
-
-    Attributes:
-        whole: the memory of the tensor, or the batch.
-        at: an index, as torch takes it.
-    """
+    """A part of a tensor, or a row of a batch: what indexing gives."""
 
     whole: _Memory | DeferredBatch
     at: int | tuple[slice, ...]
@@ -198,7 +203,7 @@ class _Kind(StandIn, torch._C._TensorMeta):
     """The class of such classes, and of torch's."""
 
 
-class _Deferred(torch.Tensor, metaclass=_Kind):
+class Deferred(torch.Tensor, metaclass=_Kind):
     """What the two kinds of tensor without values have in common."""
 
     stands_for: type[torch.Tensor] = torch.Tensor
@@ -207,16 +212,15 @@ class _Deferred(torch.Tensor, metaclass=_Kind):
         pass  # __new__ did it
 
     def materialise(self) -> torch.Tensor:
-        """The real tensor. It is made once."""
+        """The real tensor. It is made once.
+
+        Raises:
+            FileChanged: a file changed since it was opened.
+            Whatever Pillow raises for a damaged body.
+        """
         raise NotImplementedError
 
     def _real_or_none(self) -> torch.Tensor | None:
-        raise NotImplementedError
-
-    def _shape(self) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def _dtype(self) -> torch.dtype:
         raise NotImplementedError
 
     # Properties, since torch asks __torch_function__ for these on every access.
@@ -224,12 +228,18 @@ class _Deferred(torch.Tensor, metaclass=_Kind):
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         real = self._real_or_none()
-        return torch.Size(self._shape()) if real is None else real.shape
+        if real is not None:
+            return real.shape
+        with torch._C.DisableTorchFunction():
+            return super().shape
 
     @property
     def dtype(self) -> torch.dtype:  # type: ignore[override]
         real = self._real_or_none()
-        return self._dtype() if real is None else real.dtype
+        if real is not None:
+            return real.dtype
+        with torch._C.DisableTorchFunction():
+            return super().dtype
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -256,6 +266,15 @@ class _Deferred(torch.Tensor, metaclass=_Kind):
     @property
     def is_nested(self) -> bool:  # type: ignore[override]
         return False
+
+    @property
+    def row_of(self) -> DeferredBatch | None:
+        """The batch of which this is a view; None: it is none."""
+        return None
+
+    def opened(self) -> list[Opened]:
+        """The images that are not made yet."""
+        raise NotImplementedError
 
     def materialise_row(self, place: int) -> None:
         """As that of a batch, of which this is the only row."""
@@ -307,52 +326,34 @@ class _Deferred(torch.Tensor, metaclass=_Kind):
         return _eagerly(func, args, kwargs or {})
 
 
-class DeferredTensor(_Deferred):
-    """The tensor of an image that is not decoded yet: (channels, height, width), on the CPU.
-
-    Args:
-        recording: what it is.
-
-    Attributes:
-        recording: what it is, or None once it is materialised.
-    """
+class DeferredTensor(Deferred):
+    """The tensor of an image that is not decoded yet: (channels, height, width), on the CPU."""
 
     __slots__ = ("_memory",)  # most have no dict
     _memory: _Memory
 
     @staticmethod
     def __new__(cls, recording: Recording) -> DeferredTensor:
-        ended = layout(recording)
-        assert ended is not None, "the recording ends in a tensor"
-        return cls._of(_Memory(*recording, ended))
+        return cls._of(_Memory.of(recording))
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
-        layout = memory.layout
-        shape, strides = shape_and_strides(memory.size, memory.mode, layout.contiguous)
-        strides = memory.gaps or strides
+        shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
         if strides[0] > 1 and memory.gaps is None:  # the usual ones: torch is faster without them
-            made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=layout.dtype)
+            made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
         else:
-            made = torch.Tensor._make_wrapper_subclass(
-                cls, shape, strides=strides, dtype=layout.dtype
-            )
+            made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
         _without_data(made)
         made._memory = memory
         return made
 
     @property
     def recording(self) -> Recording | None:
+        """None: it is materialised."""
         memory = self._memory
         return None if memory.real is not None else memory.recording()
 
     def materialise(self) -> torch.Tensor:
-        """The real tensor. It is made once.
-
-        Raises:
-            FileChanged: the file changed since it was opened.
-            Whatever Pillow raises for a damaged body.
-        """
         return self._memory.materialise()
 
     @property
@@ -362,32 +363,23 @@ class DeferredTensor(_Deferred):
 
     @property
     def row_of(self) -> DeferredBatch | None:
-        """The batch of which this is a view; None: it is none."""
         view = self._memory.whole
         return view.whole if view and isinstance(view.whole, DeferredBatch) else None
 
+    def opened(self) -> list[Opened]:
+        return [self._memory.opened]
+
     def as_subclass(self, kind: Any) -> Any:
         """As of any tensor: another one of the same memory."""
-        if self._memory.real is None:
-            if kind is torch.Tensor or kind is DeferredTensor:
-                return DeferredTensor._of(self._memory)
-            if kind is tv_tensors.Image or kind is DeferredTVImage:
-                return DeferredTVImage._of(self._memory)
-        elif kind is DeferredTensor:
-            kind = torch.Tensor
-        elif kind is DeferredTVImage:
-            kind = tv_tensors.Image
+        for deferred in (DeferredTensor, DeferredTVImage):
+            if deferred == kind:  # which it is to what it stands for, too
+                if self._memory.real is None:
+                    return deferred._of(self._memory)
+                kind = deferred.stands_for
         return super().as_subclass(kind)
 
     def _real_or_none(self) -> torch.Tensor | None:
         return self._memory.real
-
-    def _shape(self) -> tuple[int, ...]:
-        memory = self._memory
-        return shape_and_strides(memory.size, memory.mode, True)[0]
-
-    def _dtype(self) -> torch.dtype:
-        return self._memory.layout.dtype
 
 
 # Where a release has no such function, nobody knows, and torch gets the real image.
@@ -433,39 +425,26 @@ class DeferredUnsqueezed(DeferredTensor):
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredUnsqueezed:
-        shape, _ = shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)
-        strides = memory.strides
+        shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
         made = torch.Tensor._make_wrapper_subclass(
-            cls,
-            (1, *shape),
-            strides=(shape[0] * strides[0], *strides),
-            dtype=memory.layout.dtype,
+            cls, (1, *shape), strides=(shape[0] * strides[0], *strides), dtype=dtype
         )
         _without_data(made)
         made._memory = memory
         return made
 
     def materialise(self) -> torch.Tensor:
-        """As of any deferred tensor: a view of it."""
         return super().materialise().unsqueeze(0)
 
-    def as_subclass(self, kind: Any) -> Any:
-        """As of any tensor."""
-        return _eagerly(torch.Tensor.as_subclass, (self, kind), {})
+    as_subclass = Deferred.as_subclass
 
     def _real_or_none(self) -> torch.Tensor | None:
         real = self._memory.real
         return None if real is None else real.unsqueeze(0)
 
-    def _shape(self) -> tuple[int, ...]:
-        return 1, *super()._shape()
 
-
-class DeferredBatch(_Deferred):
+class DeferredBatch(Deferred):
     """Deferred tensors of one shape and dtype, or such batches, stacked along a new dimension.
-
-    Args:
-        rows: the tensors; at least one of them is deferred.
 
     Attributes:
         rows: what was recorded, or a copy of a tensor that is made already. What is done in place
@@ -474,14 +453,7 @@ class DeferredBatch(_Deferred):
 
     rows: tuple[Recording | torch.Tensor, ...]
     _real: torch.Tensor | None
-    _geometry: tuple[tuple[int, ...], torch.dtype]
     _blank_row: torch.Tensor | None = None  # those of ``blank`` that nothing was copied to
-
-    @staticmethod
-    def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
-        shape, dtype = tuple(rows[0].shape), rows[0].dtype
-        strides = _joined_strides(torch.stack, tuple((shape, _strides(row)) for row in rows), dtype)
-        return cls._of(tuple(map(_row, rows)), (len(rows), *shape), dtype, strides)
 
     @classmethod
     def _of(
@@ -495,17 +467,12 @@ class DeferredBatch(_Deferred):
         _without_data(made)
         made.rows = rows
         made._real = None
-        made._geometry = shape, dtype
         return made
 
     def materialise(
         self, make: Callable[[DeferredBatch], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """The real tensor (rows, channels, height, width). It is made once.
-
-        Args:
-            make: makes it; None: what ``BATCHES`` says.
-        """
+        """The real tensor, made once: by ``make``, or by what ``BATCHES`` says."""
         if self._real is None:
             make = make or BATCHES.get()
             self._real = self.replay() if make is None else make(self)
@@ -524,9 +491,12 @@ class DeferredBatch(_Deferred):
 
     def fill_rows(self, value: float) -> None:
         """Set every row to ``value``, of a batch that ``blank`` made."""
-        (count, *shape), dtype = self._geometry
-        self._blank_row = torch.full((), value, dtype=dtype, device="cpu").expand(shape)
+        count, *shape = self.shape
+        self._blank_row = torch.full((), value, dtype=self.dtype, device="cpu").expand(shape)
         self.rows = (self._blank_row,) * count
+
+    def opened(self) -> list[Opened]:
+        return [row.opened for row in self.rows if isinstance(row, Recording)]
 
     def set_row(self, place: int, row: Recording | torch.Tensor) -> None:
         self.rows = (*self.rows[:place], row, *self.rows[place + 1 :])
@@ -538,33 +508,20 @@ class DeferredBatch(_Deferred):
             self.set_row(place, cast(torch.Tensor, replay(row)))
 
     def replay(self) -> torch.Tensor:
-        shape, dtype = self._geometry
-        made = torch.empty_strided(shape, _strides(self), dtype=dtype, device="cpu")
+        made = torch.empty_strided(self.shape, _strides(self), dtype=self.dtype, device="cpu")
         rows = [
             row if isinstance(row, torch.Tensor) else cast(torch.Tensor, replay(row))
             for row in self.rows
         ]
-        torch.stack(rows, out=made.view(-1, *shape[-3:]))
+        torch.stack(rows, out=made.view(-1, *self.shape[-3:]))
         return made
 
     def _real_or_none(self) -> torch.Tensor | None:
         return self._real
 
-    def _shape(self) -> tuple[int, ...]:
-        return self._geometry[0]
 
-    def _dtype(self) -> torch.dtype:
-        return self._geometry[1]
-
-
-class DeferredRow(_Deferred):
-    """A view of one row of a batch that is filled by rows, or of a box in it: (channels, h, w).
-
-    Args:
-        batch: the batch.
-        place: of the row.
-        box: x, y, w and h in the row; None: all of it.
-    """
+class DeferredRow(Deferred):
+    """A view of the row at ``place`` of a batch that is filled by rows, or of a box in that row."""
 
     batch: DeferredBatch
     place: int
@@ -572,19 +529,26 @@ class DeferredRow(_Deferred):
 
     @staticmethod
     def __new__(cls, batch: DeferredBatch, place: int, box: Box | None = None) -> DeferredRow:
-        (_, c, height, width), dtype = batch._geometry
+        _, c, height, width = batch.shape
         box = box or (0, 0, width, height)
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             (c, box[3], box[2]),
             strides=_contiguous_strides((c, height, width)),
-            dtype=dtype,
+            dtype=batch.dtype,
         )
         _without_data(made)
         made.batch = batch
         made.place = place
         made.box = box
         return made
+
+    @property
+    def row_of(self) -> DeferredBatch:
+        return self.batch
+
+    def opened(self) -> list[Opened]:
+        return self.batch.opened()
 
     def materialise(self) -> torch.Tensor:
         """The same part of the real batch, a view."""
@@ -593,7 +557,7 @@ class DeferredRow(_Deferred):
     def copy(self, source: _Memory) -> bool:
         """Note a copy of ``source``, of the same shape and dtype; whether that can be noted."""
         x, y, w, h = self.box
-        _, _, height, width = self.batch._shape()
+        _, _, height, width = self.batch.shape
         border = x, y, width - x - w, height - y - h
         if any(border):
             blank = self.batch._blank_row
@@ -616,18 +580,11 @@ class DeferredRow(_Deferred):
         real = self.batch._real
         return None if real is None else self._part_of(real)
 
-    def _shape(self) -> tuple[int, ...]:
-        return self.batch._shape()[1], self.box[3], self.box[2]
-
-    def _dtype(self) -> torch.dtype:
-        return self.batch._dtype()
-
 
 class filling_rows(TorchFunctionMode):
     """A context in which zeros of the size of deferred images are a batch to fill by rows.
 
-    Args:
-        samples: what is collated in it.
+    ``samples`` are collated in it.
     """
 
     def __init__(self, samples: Any) -> None:
@@ -693,7 +650,7 @@ _RANK = 4  # of a batch of images
 
 def _holds(shape: tuple[int, ...], image: DeferredTensor) -> bool:
     """Whether an image fits in the rows of a batch of this shape."""
-    c, h, w = image._shape()
+    c, h, w = image.shape
     return shape[1] == c and shape[2] >= h and shape[3] >= w
 
 
@@ -730,24 +687,21 @@ def _without_data(tensor: torch.Tensor) -> None:
 
 def plain(value: torch.Tensor) -> torch.Tensor:
     """The tensor itself, materialised if it is deferred."""
-    return value.materialise() if isinstance(value, _Deferred) else value
+    return value.materialise() if isinstance(value, Deferred) else value
 
 
 def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
     """What a batch keeps of a tensor."""
-    if isinstance(tensor, DeferredTensor):
-        memory = tensor._memory
-        return memory.recording() if memory.real is None else memory.real.clone()
-    return tensor.clone()
+    if pending(tensor):
+        return cast(DeferredTensor, tensor)._memory.recording()
+    return plain(tensor).clone()
 
 
-def _strides(row: torch.Tensor) -> tuple[int, ...]:
-    if pending(row):
-        return cast(DeferredTensor, row)._memory.strides
-    if isinstance(row, (DeferredUnsqueezed, DeferredBatch)):
-        with torch._C.DisableTorchFunctionSubclass():  # they are the wrapper's own
-            return tuple(row.stride())
-    return tuple(plain(row).stride())
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    if isinstance(tensor, Deferred) and tensor._real_or_none() is not None:
+        tensor = tensor.materialise()
+    with torch._C.DisableTorchFunction():  # of what is deferred they are the wrapper's own
+        return tuple(tensor.stride())
 
 
 @functools.lru_cache(64)
@@ -767,19 +721,19 @@ def _joined_strides(
 
 def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What ``func`` makes of the real tensors."""
-    wrappers: dict[int, _Deferred] = {}
+    wrappers: dict[int, Deferred] = {}
     result = func(*_made(tuple(args), func, wrappers), **_made(dict(kwargs), func, wrappers))
     # What works in place returns the tensor that it was given.
     return wrappers.get(id(result), result) if isinstance(result, torch.Tensor) else result
 
 
-def _made(value: Any, func: Callable[..., Any], wrappers: dict[int, _Deferred]) -> Any:
+def _made(value: Any, func: Callable[..., Any], wrappers: dict[int, Deferred]) -> Any:
     """``value`` with real tensors, which ``func`` asks for; ``wrappers`` gets theirs, by their ids.
 
     Not a function within ``_eagerly``: that would be in a circle with itself, which keeps the
     tensors until the next garbage collection.
     """
-    if isinstance(value, _Deferred):
+    if isinstance(value, Deferred):
         if value._real_or_none() is None:
             with cause(_name(func)):
                 made = value.materialise()
@@ -916,11 +870,8 @@ def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _cast_to(dtype: torch.dtype) -> Handler:
     def handler(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not pending(tensor) or args or kwargs:
-            return NotImplemented
-        if dtype == tensor._memory.layout.dtype:
-            return unmarked(tensor)
-        return record(tensor, ("to_dtype", dtype_name(dtype), False))
+        made = NotImplemented if args or kwargs else _to(tensor, dtype)
+        return made if made is NotImplemented else unmarked(made)
 
     return handler
 
@@ -946,15 +897,15 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
         if not pending(tensor) or kwargs or type(other) not in (int, float):
             return NotImplemented
         dtype = tensor._memory.layout.dtype
-        if not dtype.is_floating_point and (in_place or name != "div" or dtype != torch.uint8):
-            return NotImplemented
-        if not dtype.is_floating_point and torch.get_default_dtype() != torch.float32:
-            return NotImplemented
-        if in_place:
-            if not tensor._memory.alone:
+        if not dtype.is_floating_point:
+            to_float = name == "div" and dtype == torch.uint8 and not in_place
+            if not to_float or torch.get_default_dtype() != torch.float32:
                 return NotImplemented
-            return unmarked(record_in_place(tensor, (name, other)))
-        return record(tensor, (name, other))
+        if not in_place:
+            return record(tensor, (name, other))
+        if not tensor._memory.alone:
+            return NotImplemented
+        return unmarked(record_in_place(tensor, (name, other)))
 
     return handler
 
@@ -975,7 +926,7 @@ def _times(in_place: bool = False) -> Handler:
 def _masked(image: DeferredTensor, mask: torch.Tensor, in_place: bool) -> Any:
     """``image`` times a mask of zeros and ones, as Cutout is written."""
     memory = image._memory
-    c, h, w = image._shape()
+    c, h, w = image.shape
     if mask.dtype != memory.layout.dtype or mask.dtype not in _MASKS:
         return NotImplemented
     # Of others torch would have to say how the product lies in memory.
@@ -988,7 +939,7 @@ def _masked(image: DeferredTensor, mask: torch.Tensor, in_place: bool) -> Any:
         return NotImplemented
     made = unmarked(image if in_place else _clone(image))
     for x, y, width, height in boxes:
-        record_in_place(made, ("zero", y, x, height, width))
+        record_in_place(made, ("erase", y, x, height, width, None))
     return made
 
 
@@ -1043,44 +994,49 @@ def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
         return alike
     if any(map(_whole_batch, tensors)):
         return _stacked(tensors)
-    if not any(pending(tensor) for tensor in tensors):
+    if not any(map(pending, tensors)):
         return NotImplemented
-    first = tensors[0]
-    if not isinstance(first, torch.Tensor):
+    looks = [look for look in map(_look, tensors) if look is not None]
+    shape, _, dtype = looks[0]
+    if len(looks) < len(tensors):
         return NotImplemented
-    shape, dtype = first.shape, first.dtype
-    for tensor in tensors:
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or isinstance(tensor, DeferredBatch)
-            or tensor.shape != shape
-            or tensor.dtype != dtype
-            or tensor.device != _CPU
-            or tensor.requires_grad
-        ):
-            return NotImplemented
-    return DeferredBatch(tensors)
+    if not all(look[0] == shape and look[2] == dtype for look in looks):
+        return NotImplemented
+    rows = tuple(map(_row, tensors))
+    strides = _joined_strides(torch.stack, tuple(look[:2] for look in looks), dtype)
+    return DeferredBatch._of(rows, (len(rows), *shape), dtype, strides)
 
 
 def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
-    """The stack of deferred tensors that look the same, which most are; None: these are others."""
+    """The stack of deferred tensors that look the same, which most are; None: these are others.
+
+    It takes half of the time: 1.5 % of an image of 32x32.
+    """
     looks, recordings = set(), []
     for tensor in tensors:
-        kind = type(tensor)
-        if kind is not DeferredTensor and kind is not DeferredTVImage:
+        if not pending(tensor):
             return None
         memory = tensor._memory
-        if memory.real is not None:
-            return None
         looks.add((memory.size, memory.mode, memory.layout, memory.gaps))
         recordings.append(memory.recording())
     if len(looks) != 1:
         return None
-    ((size, mode, layout, gaps),) = looks
-    shape, strides = shape_and_strides(size, mode, layout.contiguous)
-    count, dtype = len(recordings), layout.dtype
-    stacked = _joined_strides(torch.stack, ((shape, gaps or strides),), dtype, times=count)
-    return DeferredBatch._of(tuple(recordings), (count, *shape), dtype, stacked)
+    count, memory = len(recordings), tensors[0]._memory
+    shape, dtype = memory.shape, memory.layout.dtype
+    strides = _joined_strides(torch.stack, ((shape, memory.strides),), dtype, times=count)
+    return DeferredBatch._of(tuple(recordings), (count, *shape), dtype, strides)
+
+
+def _look(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype] | None:
+    """Shape, strides and dtype of what may be a row of a new batch; None: it may not."""
+    if pending(tensor):
+        memory = tensor._memory
+        return memory.shape, memory.strides, memory.layout.dtype
+    if not isinstance(tensor, torch.Tensor) or isinstance(tensor, DeferredBatch):
+        return None
+    if tensor.device != _CPU or tensor.requires_grad:
+        return None
+    return tuple(tensor.shape), _strides(tensor), tensor.dtype
 
 
 def _whole_batch(value: Any) -> bool:
@@ -1089,14 +1045,15 @@ def _whole_batch(value: Any) -> bool:
         isinstance(value, DeferredBatch)
         and value._real is None
         and value._blank_row is None
-        and len(value._geometry[0]) == _RANK
+        and value.ndim == _RANK
         and {Recording}.issuperset(map(type, value.rows))
     )
 
 
 def _stacked(batches: Sequence[Any]) -> Any:
     """The stack of batches, some of which are made already."""
-    shape, dtype = next(batch for batch in batches if _whole_batch(batch))._geometry
+    first = next(batch for batch in batches if _whole_batch(batch))
+    shape, dtype = first.shape, first.dtype
     strides = _contiguous_strides(shape)
     rows: list[Recording | torch.Tensor] = []
     for batch in batches:
@@ -1107,7 +1064,7 @@ def _stacked(batches: Sequence[Any]) -> Any:
             if type(alike) is not torch.Tensor or alike.device != _CPU or alike.requires_grad:
                 return NotImplemented
             added = alike.clone()
-        if (tuple(alike.shape), alike.dtype) != (shape, dtype) or _strides(alike) != strides:
+        if (alike.shape, alike.dtype) != (shape, dtype) or _strides(alike) != strides:
             return NotImplemented
         rows += added
     stacked = (len(batches), *shape)
@@ -1175,18 +1132,12 @@ def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     return DeferredTensor._of(tensor._memory)
 
 
-def _expand_as(tensor: Any, other: Any) -> Any:
-    if pending(tensor):
-        return _expand(tensor, tuple(other.shape))
-    return tensor.expand(other.shape) if type(tensor) is torch.Tensor else NotImplemented
-
-
 def _reshape(tensor: Any, *shape: Any, **kwargs: Any) -> Any:
     """To the shape of an image, or with a dimension of one in front: a view."""
     if not (pending(tensor) or _unsqueezed(tensor)) or kwargs:
         return NotImplemented
     wanted = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
-    image = tensor._shape()[-3:]
+    image = tensor.shape[-3:]
     if wanted == image:
         return DeferredTensor._of(tensor._memory)
     return DeferredUnsqueezed._of(tensor._memory) if wanted == (1, *image) else NotImplemented
@@ -1202,14 +1153,14 @@ def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> An
     if not all(type(n) is int and n >= 0 for n in pad):
         return NotImplemented
     left, right, top, bottom, *channels = (*pad, 0, 0)[: max(4, len(pad))]
-    if any(channels) or tensor._shape()[-3] == 1:  # whose strides ``shape_and_strides`` cannot say
+    if any(channels) or tensor.shape[-3] == 1:  # whose strides ``shape_and_strides`` cannot say
         return NotImplemented
     kind = DeferredUnsqueezed if _unsqueezed(tensor) else DeferredTensor
     if not any(pad):
         return kind._of(tensor._memory.copy())
     value = 0 if value is None else value
     try:
-        stored = torch.full((), value, dtype=tensor._dtype(), device="cpu").item()
+        stored = torch.full((), value, dtype=tensor.dtype, device="cpu").item()
     except RuntimeError:  # the dtype has no such value
         return NotImplemented
     if not _known_by_equality(stored):
@@ -1232,7 +1183,7 @@ def _new(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     shape = _sizes(size)
     if not pending(tensor) or shape is None or kwargs or not _holds(shape, tensor):
         return NotImplemented
-    return DeferredBatch.blank(shape, tensor._dtype())
+    return DeferredBatch.blank(shape, tensor.dtype)
 
 
 def _new_full(tensor: Any, size: Any, value: Any, **kwargs: Any) -> Any:
@@ -1264,10 +1215,7 @@ def _iter(batch: Any) -> Any:
 
 def _row_of(batch: DeferredBatch, place: int) -> Any:
     """A row of a batch of recordings. See Note [Rows of a batch]."""
-    recording = cast(Recording, batch.rows[place])
-    found = layout(recording)
-    assert found is not None, "a row is a tensor"
-    memory = _Memory(*recording[:2], *recording[2:], found)
+    memory = _Memory.of(cast(Recording, batch.rows[place]))
     strides = _strides(batch)[1:]
     if memory.strides != strides:
         memory = memory.then(("contiguous",))
@@ -1282,7 +1230,7 @@ def _part(tensor: DeferredTensor, index: Any) -> Any:
     memory = tensor._memory
     if memory.has_part or not _movable(tensor):
         return NotImplemented
-    box = _box(index, tensor._shape())
+    box = _box(index, tensor.shape)
     if box is None or min(box[2:]) < LEAST_SIDE:
         return NotImplemented
     return DeferredTensor._of(memory.part(box))
@@ -1293,13 +1241,13 @@ LEAST_SIDE = 2  # of what is cut, mirrored or resized: strides of a side of one 
 
 def _movable(tensor: DeferredTensor) -> bool:
     """Whether the core cuts and mirrors it: nothing but a border of the image is over it yet."""
-    c, h, w = tensor._shape()
+    c, h, w = tensor.shape
     if c == 1 or min(h, w) < LEAST_SIDE:
         return False
     before: list[Operation] = []
     for operation in tensor._memory.operations:
         name = operation[0]
-        if name in ("erase", "zero", "fill"):
+        if name in ("erase", "fill"):
             return False
         if name == "border" and border_level(before, cast(float, operation[-1])) is None:
             return False
@@ -1346,7 +1294,7 @@ def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
     memory = tensor._memory
     if len(index) != 3 or memory.mode != "RGB" or not memory.layout.contiguous or memory.gaps:
         return NotImplemented
-    if min(tensor._shape()) < LEAST_SIDE or not all(type(c) is int and -3 <= c < 3 for c in index):
+    if min(tensor.shape) < LEAST_SIDE or not all(type(c) is int and -3 <= c < 3 for c in index):
         return NotImplemented
     made = next(k for k, (name, *_) in enumerate(memory.operations) if name in TENSOR_OPERATIONS)
     if not all(_alike_in_channels(operation) for operation in memory.operations[made:]):
@@ -1364,7 +1312,7 @@ def _alike_in_channels(operation: Operation) -> bool:
     if name == "look_up":
         table = cast(bytes, values[0])
         return table == table[: len(table) // 3] * 3
-    return name not in ("erase", "zero", "fill")
+    return name not in ("erase", "fill")
 
 
 def _get(tensor: Any, index: Any) -> Any:
@@ -1385,7 +1333,7 @@ def _get(tensor: Any, index: Any) -> Any:
         row, part = DeferredRow(tensor, place % len(tensor)), tuple(rest)
     else:
         return NotImplemented
-    box = _box(part, row._shape())
+    box = _box(part, row.shape)
     if box is None:
         return NotImplemented
     x, y, w, h = box
@@ -1424,7 +1372,7 @@ def _span(index: Any, shape: tuple[int, ...]) -> Box | None:
 
 def _assign(tensor: DeferredTensor, index: Any, value: Any) -> Any:
     """One value, or one for each channel, for a box of all channels or of one."""
-    memory, shape = tensor._memory, tensor._shape()
+    memory, shape = tensor._memory, tensor.shape
     if not memory.alone:
         return NotImplemented
     indices = index if type(index) is tuple else (index,)
@@ -1444,10 +1392,17 @@ def _assign(tensor: DeferredTensor, index: Any, value: Any) -> Any:
     x, y, w, h = box
     if w == 0 or h == 0:
         return None
-    if channel is None:
-        record_in_place(tensor, ("erase", y, x, h, w, values))
-    else:
-        record_in_place(tensor, ("fill", y, x, h, w, channel, values[0]))
+    if channel:  # those before it have to have been assigned, too
+        *before, (name, *given) = memory.operations
+        if name != "fill" or given[:4] != [y, x, h, w]:
+            return NotImplemented
+        filled = cast("tuple[float, ...]", given[4])
+        if len(filled) != channel:
+            return NotImplemented
+        memory.operations = tuple(before)
+        values = (*filled, *values)
+    name = "erase" if channel in (None, shape[0] - 1) else "fill"
+    record_in_place(tensor, (name, y, x, h, w, values))
     return None
 
 
@@ -1527,7 +1482,7 @@ def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
     yield _squeeze, (x.squeeze, torch.squeeze)
     yield _reshape, (x.reshape, torch.reshape)
     yield _expand, (x.expand,)
-    yield _expand_as, (x.expand_as,)
+    yield (lambda tensor, other: tensor.expand(other.shape)), (x.expand_as,)
     yield _pad, (torch.nn.functional.pad,)
     yield _new, (x.new, x.new_zeros)
     yield _new_full, (x.new_full,)

@@ -13,14 +13,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
     from ..._engine.cache.opened import OpenedCache
-    from .recording import Opened, Recording
+    from .ahead import Ahead
+    from .recording import Opened
 
 
 class Cause(NamedTuple):
@@ -38,16 +39,6 @@ class Cause(NamedTuple):
     line: int
     count: int  # type: ignore[assignment] # not the method of a tuple
     ns: int
-
-
-class MadeAhead(Protocol):
-    """What makes pixels before they are asked for: ``ahead.py``, which imports this module."""
-
-    def take(self, recording: Recording) -> np.ndarray | None:
-        """The memory of the pixels that are asked for; None: they were not made."""
-
-    def asked(self, recording: Recording) -> None:
-        """Note that they were asked for."""
 
 
 class Images(NamedTuple):
@@ -79,7 +70,6 @@ class BatchContext:
             with it. None: nobody will look.
 
     Attributes:
-        cache, checks, asked: as above.
         opened: how many images were deferred.
         given: how many of them were given as arrays.
         read: how many images the core decoded for another library.
@@ -119,7 +109,7 @@ class _Thread(threading.local):
     times_asked = 0
     several = False
     kept: tuple[Opened, np.ndarray] | None = None
-    ahead: MadeAhead | None = None
+    ahead: Ahead | None = None
     once_ns = 0
 
     def __init__(self) -> None:

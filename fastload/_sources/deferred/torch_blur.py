@@ -39,10 +39,7 @@ _alike: dict[tuple[bool, Kernel, tuple[int, int]], bool] = {}
 def weights(v2: bool, size: int, sigma: float) -> Weights | None:
     """The weights of one axis, as torchvision computes them; None: this version does it otherwise.
 
-    Args:
-        v2: of ``torchvision.transforms.v2``.
-        size: their number.
-        sigma: of the Gaussian, in pixels.
+    ``size`` is their number, ``sigma`` is in pixels.
     """
     name = "v2.functional._misc" if v2 else "_functional_tensor"
     make = named(f"torchvision.transforms.{name}._get_gaussian_kernel1d")

@@ -64,11 +64,7 @@ def contiguous_after(
 ) -> bool | None:
     """Whether the resized tensor is contiguous, or rows of pixels; None: neither.
 
-    Args:
-        dtype: of the tensor.
-        contiguous: whether the tensor is, or is made of rows of pixels.
-        gaps: whether it is a part of a larger one.
-        v2: resized by v2, or by v1.
+    ``contiguous`` says that of the tensor, ``gaps`` whether it is a part of a larger one.
     """
     resize: Callable[..., torch.Tensor] = functional_v2.resize_image if v2 else functional.resize
     h, w = _SIDES

@@ -15,9 +15,8 @@ import torch
 
 from ... import _native
 from . import headers, openers, single
-from .operations import Layout
-from .recording import Opened, Operation
-from .tensor import DeferredTensor, _Deferred, _Memory
+from .recording import Opened, Operation, Recording
+from .tensor import Deferred, DeferredTensor
 from .thread_state import THREAD
 from .trial import Function
 
@@ -56,7 +55,7 @@ def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> torch.T
         return None
     if not isinstance(input, torch.Tensor):
         file = openers.at_path(str(input))  # as torchvision, which knows no bytes
-    elif isinstance(input, _Deferred) or input.dtype != torch.uint8 or input.ndim != 1:
+    elif isinstance(input, Deferred) or input.dtype != torch.uint8 or input.ndim != 1:
         return None
     elif input.device.type != "cpu" or input.requires_grad or not input.is_contiguous():
         return None
@@ -82,8 +81,7 @@ def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> torch.T
         opened = single.checked(opened)
     if batch.asked is not None:
         batch.asked[id(opened)] = opened
-    layout = Layout(torch.uint8, contiguous=False)
-    return DeferredTensor._of(_Memory(opened, operations, header.size, wanted, layout))
+    return DeferredTensor(Recording(opened, operations, header.size, wanted))
 
 
 def _png(path: str | None, data: bytes | None, wanted: str) -> torch.Tensor | None:

@@ -7,7 +7,7 @@ sample that calls many small functions takes twice as long in it.
 from __future__ import annotations
 
 import sys
-from types import FrameType, FunctionType, TracebackType
+from types import FrameType, FunctionType
 from typing import Any, Final
 
 _OPENERS: Final = (
@@ -42,12 +42,7 @@ class Watch:
             sys.setprofile(self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if sys.getprofile() == self._note:
             sys.setprofile(None)
 

@@ -71,7 +71,7 @@ class Program:
     def _add(self) -> None:
         rng, (w, h) = self.rng, self.size
         kind = rng.choice(
-            ["crop", "resize", "flip", "expand", "window", "rot90", "affine", "perspective",
+            ["crop", "crop beyond", "resize", "flip", "expand", "rot90", "affine", "perspective",
              "pixels", "convert", "blur", "kernel", "point", "pad"]
         )  # fmt: skip
         operation: Any
@@ -79,10 +79,10 @@ class Program:
             cw, ch = rng.choice([(w, h), (rng.randint(8, w), rng.randint(8, h))])
             operation = "crop", rng.randint(0, w - cw), rng.randint(0, h - ch), cw, ch
             self.size = cw, ch
-        elif kind == "window":
+        elif kind == "crop beyond":
             left, top = rng.randint(-5, 5), rng.randint(-5, 5)
             self.size = rng.randint(min(12, w), w + 3), rng.randint(min(12, h), h + 3)
-            operation = "window", left, top, left + self.size[0], top + self.size[1]
+            operation = "crop", left, top, *self.size
         elif kind == "resize":
             self.size = rng.randint(16, 60), rng.randint(16, 60)
             operation = "resize", *self.size, rng.randrange(6)
@@ -248,7 +248,7 @@ def test_an_optional_flip_or_colour_does_not_split_a_group() -> None:
 
 COLORS: list[Operation] = [
     ("brightness", 1.5), ("contrast", 0.4), ("contrast", 1.8), ("saturation", 1.9), ("hue", 0.3),
-    ("grayscale",), ("solarize", 90), ("posterize", 3),
+    ("solarize", 90), ("posterize", 3),
     ("point", tuple(range(255, -1, -1))), ("convert", "L"), ("convert", "RGB"),
 ]  # fmt: skip
 OTHERS: list[Operation] = [

@@ -21,6 +21,7 @@ import fastload
 import releases
 from fastload import FastLoader
 from fastload._sources.deferred import redirect, switch, trial
+from fastload._sources.deferred.patches.patch import Patch
 
 
 def _exchanged() -> dict[types.FunctionType, types.CodeType]:
@@ -89,6 +90,10 @@ def _holds(original: Callable[..., Any], ours: Callable[..., Any]) -> str:
     return ""
 
 
+def _patch(name: str, make: Callable[..., Any], proof: Callable[..., str] = _holds) -> Patch:
+    return Patch(names=(name,), ours=make, why="", kept_by="", proof=proof)
+
+
 def _positional(a: int, /, b: int = 2) -> tuple[int, ...]:
     return a, b
 
@@ -133,7 +138,7 @@ def test_a_stub_passes_on_whatever_the_original_takes(
         named = {"_others": tens_of_others, "_named": tens_of_named, "_all": tens_of_all}
         return named.get(original.__name__, tens)
 
-    redirect.redirect(function, make, _holds, function.__name__)
+    redirect.redirect(function, _patch(function.__name__, make))
     try:
         if function is _others:
             assert function(1, 2, 3) == [10, 20, 30]
@@ -177,7 +182,7 @@ def test_a_function_with_other_parameters_is_left_out_with_a_line_in_explain(
     list(loader)
     before = function.__code__
     for _ in range(2):
-        assert redirect.redirect(function, make, _holds, function.__name__) is None
+        assert redirect.redirect(function, _patch(function.__name__, make)) is None
     assert function.__code__ is before
     (line,) = releases.unexpected(trial.left_out())
     assert f"{function.__name__} is left as it is" in line
@@ -207,7 +212,7 @@ def test_a_function_that_fails_its_proof_is_the_original_from_its_first_call_on(
 
     before = function.__code__
     fastload.uninstall()
-    redirect.redirect(function, make, lambda original, ours: "it is other", "a.function")
+    redirect.redirect(function, _patch("a.function", make, lambda original, ours: "it is other"))
     assert function.__code__ is not before
     assert function(1, 3) == (1, 3) if function is _others else function(1, b=3) == (1, 3)
     assert function.__code__ is before

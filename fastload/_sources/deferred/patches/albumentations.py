@@ -29,7 +29,7 @@ from ..tensor import of_image, record
 from ..thread_state import THREAD
 from ..trial import Function
 from .patch import Patch
-from .proof import OTHER, Given, Proof, values
+from .proof import Given, Proof, Same
 
 _RAMP: Final[np.ndarray] = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, 2)
 
@@ -138,57 +138,44 @@ def _deferred(levels: np.ndarray, table: bytes) -> torch.Tensor:
 # Proofs.
 
 
-def _tried(call: Callable[[Function], Any]) -> Proof:
-    """The proof that ``call`` makes the same tensors with both functions."""
-
-    def made(function: Function, deferred: bool) -> list[Any]:
-        THREAD.deferring = deferred
-        _THREAD.ending, _THREAD.levels = None, ()
-        before = randomness.get()
-        try:
-            return [values(tensor) for tensor in call(function)]
-        finally:
-            randomness.put(before)
-            THREAD.deferring = False
+def _same(call: Callable[[Function, Given], Any]) -> Proof:
+    """The proof of what may draw from any generator, and leaves them as they were."""
 
     def proof(original: Function, ours: Function) -> str:
-        return "" if made(original, False) == made(ours, True) else OTHER
+        before = randomness.get()
+        try:
+            return Same(call)(original, ours)
+        finally:
+            randomness.put(before)
 
     return proof
 
 
-def _tried_normalize(apply: Function) -> list[Any]:
+def _normalized(apply: Function, given: Given) -> Any:
     normalize = albumentations.Normalize()
-    if THREAD.deferring:
-        _THREAD.ending = normalize
-    made = apply(normalize, Given(deferred=False).array)
     if not THREAD.deferring:
-        return [torch.from_numpy(made.transpose(2, 0, 1))]
-    return [_deferred(*levels) for levels in _THREAD.levels]
+        return torch.from_numpy(apply(normalize, given.array).transpose(2, 0, 1))
+    _THREAD.ending = normalize
+    apply(normalize, given.array)
+    (levels,) = _THREAD.levels
+    return _deferred(*levels)
 
 
-def _tried_to_tensor(apply: Function) -> list[Any]:
+def _made_tensor(apply: Function, given: Given) -> Any:
     table = np.random.default_rng(0).random((3, 256), np.float32)
-    image = Given(deferred=False).array
+    image = given.array
     if THREAD.deferring:
         _THREAD.levels = ((image, table.tobytes()),)
     else:
         image = np.stack([table[c][image[..., c]] for c in range(3)], axis=2)
-    return [apply(ToTensorV2(), image)]
+    return apply(ToTensorV2(), image)
 
 
-def _tried_compose(original: Function, ours: Function) -> str:
+def _composed(call: Function, given: Given) -> Any:
     compose = albumentations.Compose([albumentations.Normalize(), ToTensorV2()])
-
-    def call(function: Function) -> list[Any]:
-        data = {"image": Given(deferred=False).array, "mask": Given(deferred=False).array[..., 0]}
-        if function is ours:
-            made = function(compose, False, (), data)
-        else:
-            made = function(compose, **data)
-        return [made["image"], made["mask"]]
-
-    return _tried(call)(original, ours)
+    data = {"image": given.array, "mask": given.array[..., 0]}
+    made = call(compose, False, (), data) if THREAD.deferring else call(compose, **data)
+    return [made["image"], made["mask"]]
 
 
 _WHY: Final = "its floats are made for the whole batch, where its tensor is stacked"
@@ -202,21 +189,21 @@ PATCHES: Final = [
         ours=_normalize,
         why=_WHY,
         kept_by=_KEPT_BY,
-        proof=_tried(_tried_normalize),
+        proof=_same(_normalized),
     ),
     Patch(
         names=("albumentations.pytorch.ToTensorV2.apply",),
         ours=_to_tensor,
         why=_WHY,
         kept_by=_KEPT_BY,
-        proof=_tried(_tried_to_tensor),
+        proof=_same(_made_tensor),
     ),
     Patch(
         names=("albumentations.Compose.__call__",),
         ours=_compose,
         why="it says whether the one follows the other",
         kept_by=_KEPT_BY,
-        proof=_tried_compose,
+        proof=_same(_composed),
     ),
 ]
 """Albumentations' functions that are exchanged."""

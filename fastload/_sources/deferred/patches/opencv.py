@@ -29,10 +29,11 @@ class Redirected:
     stands for does not.
     """
 
-    def __init__(self, name: str, original: Function, ours: Function, proof: Proof) -> None:
+    def __init__(self, patch: Patch, original: Function) -> None:
+        name, ours = patch.names[0], patch.ours(original)
         self._original = original
         self._ours: Function = Trial(
-            name, ours, _declined, lambda: proof(original, ours), self._settle
+            name, ours, _declined, lambda: patch.proof(original, ours), self._settle
         )
         self.__name__ = self.__qualname__ = original.__name__
         self.__doc__ = original.__doc__
@@ -47,6 +48,7 @@ class Redirected:
         if THREAD.deferring:
             found = self._ours(*args, **kwargs)
             if found is not None:
+                THREAD.batch.read += 1
                 return found
         return self._original(*args, **kwargs)
 
@@ -114,8 +116,7 @@ def replace_all() -> None:
         if original is None:
             leave_out(name, "this release has no such function")
         elif not isinstance(original, Redirected):
-            ours = patch.ours(original)
-            replaced[original] = Redirected(name, original, ours, patch.proof)
+            replaced[original] = Redirected(patch, original)
     rebind(replaced)
 
 

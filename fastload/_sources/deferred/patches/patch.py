@@ -34,7 +34,8 @@ class Patch(NamedTuple):
         why: what it is exchanged for.
         kept_by: the measurement that keeps it.
         proof: compares ours with the original.
-        needed: without it deferred objects are taken for something else.
+        needed: without it deferred objects are taken for something else. It stays redirected at
+            rest, too.
         in_usual_state: its proof means something only there; see ``trial.py``.
     """
 
@@ -54,9 +55,7 @@ def exchange(patches: Iterable[Patch]) -> None:
         function = named(*patch.names)
         if function is None:
             leave_out(name, "this release has no such function")
-        trial = function and redirect(
-            function, patch.ours, patch.proof, name, patch.in_usual_state, stays=patch.needed
-        )
+        trial = function and redirect(function, patch)
         if patch.needed and trial:
             UNPROVEN.append((name, trial))
         elif patch.needed:

@@ -12,9 +12,8 @@ import dataclasses
 import functools
 import io
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -102,17 +101,11 @@ def jpeg() -> bytes:
 
 @contextlib.contextmanager
 def path_of(data: bytes) -> Iterator[str]:
-    """A path where ``data`` is, also where no folder can be written to, if the system has those."""
-    if hasattr(os, "memfd_create"):
-        file: IO[bytes] = open(os.memfd_create("fastload"), "w+b")
-        path = f"/proc/self/fd/{file.fileno()}"
-    else:
-        file = tempfile.NamedTemporaryFile(suffix=".jpg")
-        path = file.name
-    with file:
+    """A path where ``data`` is, also where no folder can be written to."""
+    with open(os.memfd_create("fastload"), "w+b") as file:
         file.write(data)
         file.flush()
-        yield path
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 @dataclasses.dataclass(frozen=True)

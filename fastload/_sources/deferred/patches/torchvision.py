@@ -71,7 +71,9 @@ def _adjust_hue(original: Function) -> Function:
 def _to_grayscale(original: Function) -> Function:
     def to_grayscale(img: Any, num_output_channels: Any) -> Any:
         if waiting(img) and img._mode in PLAIN and num_output_channels == 3:
-            return img._then(("grayscale",))
+            made = img._then(("convert", "L"), ("convert", "RGB"))
+            made._info = {}
+            return made
         return original(img, num_output_channels)
 
     return to_grayscale

@@ -24,9 +24,9 @@ from ..image import DeferredImage
 from ..operations import dtype_name
 from ..tensor import (
     LEAST_SIDE,
+    Deferred,
     DeferredTensor,
     DeferredTVImage,
-    _Deferred,
     holds_levels,
     pending,
     record,
@@ -124,7 +124,7 @@ def _get_fill(original: Function) -> Function:
     """A value of a dict by type, where v2 looks up ``type(image)``."""
 
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
-        if issubclass(inpt_type, (DeferredImage, _Deferred)):
+        if issubclass(inpt_type, (DeferredImage, Deferred)):
             inpt_type = inpt_type.stands_for
         return original(fill_dict, inpt_type)
 
@@ -135,7 +135,7 @@ def _to_dtype_by_type(original: Function) -> Function:
     """v2.ToDtype, which looks up ``type(image)`` in a dict of dtypes."""
 
     def transform(self: Any, inpt: Any, params: Any) -> Any:
-        if isinstance(inpt, _Deferred) and isinstance(self.dtype, dict):
+        if isinstance(inpt, Deferred) and isinstance(self.dtype, dict):
             kind = type(inpt).stands_for
             if kind in self.dtype:
                 self = copy.copy(self)
