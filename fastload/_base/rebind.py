@@ -14,7 +14,8 @@ _PASSED_OVER: Final = frozenset(("fastload", "torch", "sympy", "mpmath", "numpy"
 def rebind(replaced: Mapping[object, object]) -> None:
     """In all modules but a few, bind each global that is a key to its value."""
     by_id = {id(old): new for old, new in replaced.items()}
-    for name, module in list(sys.modules.items()):
+    # A copy of the dict: while a list is made of it, a garbage collection may import a module.
+    for name, module in sys.modules.copy().items():
         if name.partition(".")[0] in _PASSED_OVER or not isinstance(module, types.ModuleType):
             continue
         names = vars(module)  # bypasses __setattr__ and __getattr__, which modules may define

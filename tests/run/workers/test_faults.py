@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -100,6 +101,45 @@ def test_a_worker_that_fails_however_it_was_started(case, context):
     happens, arguments, error, message = CASES[case]
     for _ in range(5):
         fails(Arrays(happens), error, message, multiprocessing_context=context, **arguments)
+
+
+_KILLED = """
+    import os
+    import signal
+    import sys
+    from pathlib import Path
+
+    from torch.utils.data import Dataset
+
+    from fastload import FastLoader
+
+    class Pids(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return os.getpid()
+
+    if __name__ == "__main__":
+        loader = FastLoader(
+            Pids(), num_workers=1, persistent_workers=True, multiprocessing_context="forkserver"
+        )
+        pid, _ = map(int, loader)
+        Path(sys.argv[1]).write_text(str(pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_of_a_fork_server_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    """torch's live for ever: their parent is the server, which lives as long as they do."""
+    program, told = tmp_path / "program.py", tmp_path / "pid"
+    program.write_text(textwrap.dedent(_KILLED))
+    command = [sys.executable, str(program), str(told)]
+    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    pid, deadline = int(told.read_text()), time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class Once(Arrays):
