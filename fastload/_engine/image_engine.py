@@ -11,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,8 +34,18 @@ from .base import BatchEngine, Ticket
 from .cache.prefix import Placed, merged
 from .cache.store import CachedStore, CacheFill
 
-if TYPE_CHECKING:
-    from .processes import Processes
+
+class PillowProcesses(Protocol):
+    """Worker processes that decode with Pillow: ``processes.py``, which imports this module."""
+
+    def acquire(self, user: object, count: int) -> None:
+        """``user`` iterates, until ``release``; ``count`` processes start unless some run."""
+
+    def release(self, user: object) -> None:
+        """End one ``acquire``. Another call does nothing."""
+
+    def submit(self, engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket | None:
+        """Start to fill samples ``which`` of ``batch``; None: the processes cannot."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +67,7 @@ class EngineOptions:
     channels_last: bool = False
     check_crc: CheckCrc = "first"
     device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
-    processes: Processes | None = None
+    processes: PillowProcesses | None = None
     view: int = 0
 
     def of_view(self, view: int) -> EngineOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,10 +14,7 @@ from .._transforms.plan import Plan, Views, seed_of
 from ..errors import DataError
 from ..storage.base import Spans
 from .base import BatchEngine, Ticket, one_tensor, summed
-from .image_engine import BatchRequest, ImageEngine, counted
-
-if TYPE_CHECKING:
-    from .processes import Processes
+from .image_engine import BatchRequest, ImageEngine, PillowProcesses, counted
 
 
 class ViewsEngine(BatchEngine):
@@ -34,7 +30,7 @@ class ViewsEngine(BatchEngine):
         self.each = list(each)
 
     @property
-    def processes(self) -> Processes | None:
+    def processes(self) -> PillowProcesses | None:
         """As in ``EngineOptions``; the same for all views."""
         return self.each[0].processes
 

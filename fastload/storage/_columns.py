@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,15 +31,25 @@ from ._fields import (
 )
 from .base import Batch
 
-if TYPE_CHECKING:
-    from .table import Table
-
 _CHUNK = struct.Struct("<4sIIQI")
 _MAGIC = b"FLJ2"
 
 
-RecordColumns: TypeAlias = "Columns | Table"
-"""A writer's columns or a reader's: each has labels, keys, fields, sizes, kinds and crc32c."""
+class RecordColumns(Protocol):
+    """What a writer's ``Columns`` and a reader's ``Table`` share; None: there is no such column."""
+
+    @property
+    def labels(self) -> np.ndarray | None: ...
+    @property
+    def keys(self) -> Strings: ...
+    @property
+    def fields(self) -> Mapping[str, FieldColumn]: ...
+    @property
+    def sizes(self) -> np.ndarray | None: ...
+    @property
+    def kinds(self) -> np.ndarray | None: ...
+    @property
+    def crc32c(self) -> np.ndarray | None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

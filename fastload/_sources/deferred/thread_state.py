@@ -13,15 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
     from ..._engine.cache.opened import OpenedCache
-    from .ahead import Ahead
-    from .recording import Opened
+    from .recording import Opened, Recording
 
 
 class Cause(NamedTuple):
@@ -39,6 +38,16 @@ class Cause(NamedTuple):
     line: int
     count: int  # type: ignore[assignment] # not the method of a tuple
     ns: int
+
+
+class MadeAhead(Protocol):
+    """What makes pixels before they are asked for: ``ahead.py``, which imports this module."""
+
+    def take(self, recording: Recording) -> np.ndarray | None:
+        """The memory of the pixels that are asked for; None: they were not made."""
+
+    def asked(self, recording: Recording) -> None:
+        """Note that they were asked for."""
 
 
 class Images(NamedTuple):
@@ -109,7 +118,7 @@ class _Thread(threading.local):
     times_asked = 0
     several = False
     kept: tuple[Opened, np.ndarray] | None = None
-    ahead: Ahead | None = None
+    ahead: MadeAhead | None = None
     once_ns = 0
 
     def __init__(self) -> None:
