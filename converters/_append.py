@@ -128,10 +128,11 @@ def _append(
         shown = False if callable(progress) else progress
         opened, options = _opened(store, source, options)
         added = pack(opened, more, progress=shown, **options)
-        both = _together(store, open_store(more), source)
-        _check_keys(store, both.stores[1].keys(np.arange(len(both.stores[1]))))
+        extra = open_store(more)
+        both = _together(store, extra, source)
+        _check_keys(store, extra.keys(np.arange(len(extra))))
         records = StoreSource(both)
-        records.noted = {**records.noted, **_noted(both.stores)}
+        records.noted = {**records.noted, **_noted([store, extra])}
         report = pack(records, staged, progress=progress)
         both.close()
     except BaseException as error:

@@ -149,8 +149,9 @@ class ShardPlace:
             try:
                 os.rename(work, self.finished)
             except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another was faster
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
+                made = self.found() or made  # another was faster
             sync(self.folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)

@@ -312,6 +312,16 @@ def test_append_puts_records_behind_those_that_are_there(tmp_path: Path, suffix:
     assert columns_of(path) == after
 
 
+def test_append_to_an_empty_store_and_of_one(tmp_path: Path) -> None:
+    full, empty, path = write(tmp_path / "full.lmdb"), tmp_path / "empty.lmdb", tmp_path / "a.lmdb"
+    for store in empty, path:
+        with open_writer(store, classes=CLASSES):
+            pass
+    for added in full, empty:
+        assert append(path, added).records == 12
+        assert columns_of(path) == columns_of(full)
+
+
 def test_append_numbers_the_classes_as_the_store_does(tmp_path: Path) -> None:
     for name in ("imgs/a", "imgs/b", "imgs/c", "more/c", "more/a", "other/z", "flat"):
         (tmp_path / name).mkdir(parents=True)

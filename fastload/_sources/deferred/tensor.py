@@ -1132,6 +1132,11 @@ def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     return DeferredTensor._of(tensor._memory)
 
 
+def _expand_as(tensor: Any, other: Any) -> Any:
+    plain = pending(tensor) or type(tensor) is torch.Tensor
+    return tensor.expand(other.shape) if plain else NotImplemented
+
+
 def _reshape(tensor: Any, *shape: Any, **kwargs: Any) -> Any:
     """To the shape of an image, or with a dimension of one in front: a view."""
     if not (pending(tensor) or _unsqueezed(tensor)) or kwargs:
@@ -1482,7 +1487,7 @@ def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
     yield _squeeze, (x.squeeze, torch.squeeze)
     yield _reshape, (x.reshape, torch.reshape)
     yield _expand, (x.expand,)
-    yield (lambda tensor, other: tensor.expand(other.shape)), (x.expand_as,)
+    yield _expand_as, (x.expand_as,)
     yield _pad, (torch.nn.functional.pad,)
     yield _new, (x.new, x.new_zeros)
     yield _new_full, (x.new_full,)

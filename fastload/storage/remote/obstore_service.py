@@ -38,7 +38,7 @@ _NEVER_LATER = (
 _REFUSED = re.compile(r"status code: 40[0134]\b")
 _ROLE = "169.254.169.254"  # where machines in a cloud ask for theirs
 
-# obstore's names, by scheme; those of the environment are the same in capitals.
+# obstore's names, by scheme. In the environment those with a prefix are the same in capitals.
 _S3 = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
 _GOOGLE = ("base_url", "google_base_url")
 _AZURE = ("endpoint", "azure_endpoint", "azure_storage_endpoint")
@@ -125,9 +125,10 @@ service = ObstoreService
 
 def _endpoint(url: RemoteUrl, options: Mapping[str, Any]) -> str:
     """Where the user has said that the object store is, such as MinIO; or ""."""
-    names = _ENDPOINTS.get(url.scheme, _AZURE)
+    names = () if url.scheme in WEB else _ENDPOINTS.get(url.scheme, _AZURE)
     given = (options.get(name) for name in names)
-    from_environment = (os.environ.get(name.upper()) for name in names)
+    prefixed = (name for name in names if name.startswith(("aws_", "google_", "azure_")))
+    from_environment = (os.environ.get(name.upper()) for name in prefixed)
     return str(next((endpoint for endpoint in (*given, *from_environment) if endpoint), ""))
 
 

@@ -18,6 +18,7 @@ from fastload.storage import Store, open_store
 from fastload.storage.remote.options import RemoteOptions
 from fastload.storage.remote.requests import Latencies, RequestPace
 from fastload.storage.remote.service import Permanent
+from fastload.storage.remote.urls import RemoteUrl
 from object_server import Faults, ObjectServer
 
 Opener = Callable[..., Store]
@@ -100,6 +101,19 @@ def test_an_endpoint_that_is_no_url_is_refused(cache: Path) -> None:
     options = RemoteOptions(storage_options={"endpoint": "me:hunter2@host:9"}, cache_dir=cache)
     with pytest.raises(UsageError, match=r"s3://bucket/a\.lmdb.*the endpoint .* got 'host:9'"):
         open_store("s3://bucket/a.lmdb", remote=options)
+
+
+def test_what_other_programs_call_an_endpoint_is_none(
+    server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.storage.remote.obstore_service import ObstoreService
+
+    for name in ("ENDPOINT", "ENDPOINT_URL", "BASE_URL"):
+        monkeypatch.setenv(name, "/predict")
+    with open_store(f"{server.url}/photos.lmdb", remote=RemoteOptions(cache_dir=cache)) as store:
+        assert len(store)
+    ObstoreService(RemoteUrl("gs://box/a.lmdb"), {"skip_signature": True})
+    ObstoreService(RemoteUrl("s3://box/a.lmdb"), {"skip_signature": True})
 
 
 def test_an_account_that_is_not_named_is_said_where_to_name(
