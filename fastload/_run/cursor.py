@@ -62,7 +62,7 @@ class EpochCursor:
         order, epoch = config.epochs, self.upcoming(config)
         if order.keeps_epoch:
             order.begin(epoch)
-        else:
+        elif not config.own_order:
             current = _epoch_of_sampler(config)
             self.sampler_epoch = self.sampler_epoch if current is None else current
         if config.seed is not None:
@@ -80,7 +80,7 @@ class EpochCursor:
         order = config.epochs
         if order.keeps_epoch:
             return order.upcoming(self.next_epoch)
-        current = _epoch_of_sampler(config)
+        current = None if config.own_order else _epoch_of_sampler(config)
         return self.next_epoch if current is None or current == self.sampler_epoch else current
 
     def changed_since(self, config: LoaderConfig, begun: Progress) -> bool:
@@ -98,7 +98,9 @@ class EpochCursor:
             return epoch != begun.epoch
         if order.keeps_epoch:
             return order.upcoming(epoch) != begun.epoch
-        return epoch != begun.epoch or _epoch_of_sampler(config) != begun.sampler_epoch
+        if epoch != begun.epoch or config.own_order:
+            return epoch != begun.epoch
+        return _epoch_of_sampler(config) != begun.sampler_epoch
 
     def confirm(self, config: LoaderConfig, begun: Progress) -> None:
         """``begun`` gives its first batch: a choice of its own epoch does not apply to the next."""
@@ -169,7 +171,7 @@ class EpochCursor:
             length=facts.total,
             generators=states_of(config) if states is None else list(states),
             sampler=None if stateful is None else state_of(stateful),
-            sampler_epoch=_epoch_of_sampler(config),
+            sampler_epoch=None if config.own_order else _epoch_of_sampler(config),
             base_seed=self.base_seed if config.persistent else None,
             positions=Positions(before=self._surviving_positions(config)),
         )

@@ -126,11 +126,11 @@ def test_workers_that_begin_anew_do_so_only_where_this_epoch_pays(
     known = Choice()
     known.begun = known._seen = True
     known.eagerly.add(10, 10 * 1_000_000)
-    known.expect(400, 2, anew=True)
+    known.expect(1600, 2, anew=True)
     assert known.waits
-    known.expect(600, 2, anew=True)
+    known.expect(2400, 2, anew=True)
     assert not known.waits
-    known.expect(400, 2)
+    known.expect(1600, 2)
     assert not known.waits
 
 

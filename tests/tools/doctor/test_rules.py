@@ -25,7 +25,7 @@ from fastload._tools.doctor.sampler import growth
 from fastload._tools.doctor.sources import cuda_only
 from fastload._tools.doctor.trial import trial
 from fastload._tools.doctor.watch import Watch
-from fastload.cli.doctor import _show, _show_findings, _status
+from fastload.cli.doctor import _show, _show_findings, _shown
 
 MB = 1 << 20
 
@@ -278,9 +278,7 @@ def test_what_only_a_gpu_could_show_is_no_finding_for_the_exit_status(
     hint = Finding(name="hint", what="x", change="y", verified=False)
     fix = Finding(name="fix", what="x", change="y")
     seen = Observation(loaders=[training()])
-    assert _status(Diagnosis(seen=seen, findings=())) == 0
-    assert _status(Diagnosis(seen=seen, findings=(hint,))) == 0
-    assert _status(Diagnosis(seen=seen, findings=(fix, hint))) == 3
+    assert [_shown(()), _shown((hint,)), _shown((fix, hint))] == [0, 0, 1]
     _show(Diagnosis(seen=seen, findings=(hint,)))
     assert "found nothing to change" in capsys.readouterr().out
 
