@@ -220,8 +220,10 @@ class FastLoader(DataLoader[Sample]):
     # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
     # does instead of calling it.
-    _given: Mapping[str, Any] | None = MappingProxyType({"shard": False})
-    _of_torch = False  # whether its class was derived from torch's, which FastLoader replaced
+    _loader_given: Mapping[str, Any] | None = MappingProxyType({"shard": False})
+    _loader_of_torch = (
+        False  # whether its class was derived from torch's, which FastLoader replaced
+    )
     _epoch_cursor: EpochCursor
     _threads = False
     _chosen_workers: int | None = None
@@ -344,12 +346,12 @@ class FastLoader(DataLoader[Sample]):
             "target_transform": target_transform,
             "cache_limit": cache_limit,
         }
-        others = self._of_torch or "_torchs_init" in vars(self)
+        others = self._loader_of_torch or "_torchs_init" in vars(self)
         if others:  # what a derived class has set before, and calls so
-            shown |= {name: value for name, value in vars(self).items() if name in shown}
+            shown |= {name: getattr(self, name) for name in shown if hasattr(self, name)}
         vars(self).update(
             shown,
-            _given=given if others else None,
+            _loader_given=given if others else None,
             _epoch_cursor=EpochCursor(),
             _exchanged=config.exchanged,
             _chosen_workers=None if isinstance(num_workers, int) else workers,
@@ -404,13 +406,13 @@ class FastLoader(DataLoader[Sample]):
         return 1 if governor is None else governor.setting.workers
 
     @property
-    def _own(self) -> Mapping[str, Any]:
+    def _loader_own(self) -> Mapping[str, Any]:
         """The arguments that only fastload has.
 
         Of a loader that was made as a FastLoader, they are the attributes. Those that code written
         for torch sets on its loaders and classes (a ``device``, ``seed`` or ``cache``) are its own.
         """
-        given = self._given
+        given = self._loader_given
         return dict(zip(OURS, _ours(self), strict=True)) if given is None else given
 
     def _loader_config(self, *, begin: bool = False) -> LoaderConfig:
@@ -423,7 +425,7 @@ class FastLoader(DataLoader[Sample]):
         if begin:
             self._exchanged = exchanged()
         others = self._left_out, prepared, self._chosen_workers, self._exchanged
-        seen = (*_torchs(self), *self._own.values(), *order.values(), *others)
+        seen = (*_torchs(self), *self._loader_own.values(), *order.values(), *others)
         kept = self._kept_config
         if kept is None or not all(map(operator.is_, seen, kept[0])):
             given = dict(zip(ARGUMENTS, seen, strict=False)) | order
@@ -468,7 +470,7 @@ class FastLoader(DataLoader[Sample]):
 
     def __len__(self) -> int:
         """Batches per epoch; with ``shard=True``, those of this rank."""
-        length = self._loader_config().part_length() if self._own["shard"] else None
+        length = self._loader_config().part_length() if self._loader_own["shard"] else None
         return super().__len__() if length is None else length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -512,7 +514,7 @@ class FastLoader(DataLoader[Sample]):
         return "_loader_resources" in vars(self)
 
     @property
-    def _stateless(self) -> bool:
+    def _loader_stateless(self) -> bool:
         """Whether ``state_dict`` raises: torch's own iterator runs, whose batches may arrive in any
         order, or the state of the dataset or sampler cannot be taken.
         """
@@ -541,7 +543,8 @@ class FastLoader(DataLoader[Sample]):
 
         Raises:
             UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, a
-                DataPipe, or code that another package has put in torch's iteration.
+                DataPipe, or code that another package has put in torch's iteration; or the state of
+                the dataset or sampler could not be taken.
         """
         progress = self._epoch_cursor.running() or self._epoch_cursor.snapshot(
             self._loader_config()

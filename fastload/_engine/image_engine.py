@@ -36,7 +36,7 @@ from .cache.store import CachedStore, CacheFill
 
 
 class PillowProcesses(Protocol):
-    """Worker processes that decode with Pillow: ``processes.py``, which imports this module."""
+    """Worker processes that decode with Pillow; ``processes.py`` implements it."""
 
     def acquire(self, user: object, count: int) -> None:
         """``user`` iterates, until ``release``; ``count`` processes start unless some run."""

@@ -68,13 +68,13 @@ class PreparableLoader(Protocol):
     _loader_resources: Resources
     _left_out: int
     collate_fn: Any
-    _given: Mapping[str, Any] | None
+    _loader_given: Mapping[str, Any] | None
 
     @property
-    def _own(self) -> Mapping[str, Any]: ...
+    def _loader_own(self) -> Mapping[str, Any]: ...
 
     @property
-    def _stateless(self) -> bool: ...
+    def _loader_stateless(self) -> bool: ...
 
     def set_epoch(self, epoch: int) -> None: ...
 
@@ -149,7 +149,7 @@ def _attach_carrier(loader: PreparableLoader) -> None:
             "and fastload's engines for other datasets are lost. accelerate 1.0 or newer keeps all",
             stacklevel=callers.stacklevel(),
         )
-    transform = None if patched else loader._own["batch_transform"]
+    transform = None if patched else loader._loader_own["batch_transform"]
     loader.collate_fn = LoaderCarrier(collate_of(loader.collate_fn), transform, loader)
 
 
@@ -177,7 +177,7 @@ def _patch(module: ModuleType) -> bool:
         rebuilt = _rebuild(loader, self.base_dataloader)
         rebuilt._adapter = weakref.ref(self)
         self.base_dataloader = rebuilt
-        if rebuilt._stateless:
+        if rebuilt._loader_stateless:
             self.state_dict, self._update_state_dict = rebuilt.state_dict, _no_state
             return
         self.dl_state_dict = rebuilt.state_dict()
@@ -228,7 +228,7 @@ def _rebuild(loader: PreparableLoader, plain: DataLoader[Any]) -> Any:
     kind: Any = next(kind for kind in type(loader).__mro__ if _PREPARED in vars(kind))
     ours = inspect.signature(kind.__init__).parameters.keys()
     torchs = inspect.signature(DataLoader.__init__).parameters.keys()
-    own = loader._own
+    own = loader._loader_own
     arguments = {
         name: own[name] if name in own else getattr(loader, name)
         for name in ours - torchs - _APPLIED
@@ -248,8 +248,8 @@ def _rebuild(loader: PreparableLoader, plain: DataLoader[Any]) -> Any:
     for name in _APPLIED:
         setattr(made, name, getattr(loader, name))
     state = loader.__getstate__()
-    if loader._given is not None:  # the attributes have another meaning
-        made._given = {**made._own, "tuned": own["tuned"]}
+    if loader._loader_given is not None:  # the attributes have another meaning
+        made._loader_given = {**made._loader_own, "tuned": own["tuned"]}
         vars(made).update({name: state[name] for name in own})
     for name, value in state.items():  # attributes of a user's subclass
         vars(made).setdefault(name, value)

@@ -24,9 +24,8 @@ With ``prefetch=0`` there is no thread: every batch is made inside ``next``.
 
 from __future__ import annotations
 
+import atexit
 import collections
-import concurrent.futures.process
-import concurrent.futures.thread  # noqa: F401 - both wait for pools at exit
 import os
 import queue
 import threading
@@ -268,6 +267,10 @@ class Pipeline:
         """Start the producer. It ends when ``owner`` is deleted."""
         self.engine.acquire(self)
         _running.add(self)
+        # Registered again, so that it runs first: libraries that an engine has loaded meanwhile end
+        # at exit too, and DALI complains if it is still in use.
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
         # When the iterator is deleted, its weak reference is put into the queue of tasks, which
         # tells the producer to end. The callback is a C function on purpose: Ctrl-C could interrupt
         # a finalizer in Python, and what a finalizer raises is swallowed.
@@ -463,7 +466,4 @@ def _close_all() -> None:
         thread.join(_EXIT_S)
 
 
-# Before pools of concurrent.futures wait for all that they were given, which may be some batches
-# for Pillow, and before libraries that an engine has loaded end: DALI complains if it is still in
-# use. The latest of these functions runs first, so both modules must have registered theirs.
-threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+atexit.register(_close_all)

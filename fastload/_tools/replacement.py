@@ -106,7 +106,7 @@ def _derive(kind: type[DataLoader[Any]], /, **named: Any) -> None:
     bases = tuple(FastLoader if base is DataLoader else base for base in kind.__bases__)
     if bases != kind.__bases__:
         kind.__bases__ = bases
-        kind._of_torch = True  # type: ignore[attr-defined]
+        kind._loader_of_torch = True  # type: ignore[attr-defined]
 
 
 _installed: _Replacement | None = None

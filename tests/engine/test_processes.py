@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
 import textwrap
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -23,7 +25,7 @@ from torchvision.datasets import ImageFolder
 
 import warm
 from fastload import DecodeError, FastLoader, pack
-from fastload._engine.processes import _ProcessTicket
+from fastload._engine.processes import _attend, _Job, _Jobs, _ProcessTicket
 from sides import assert_same
 
 TRAIN = v1.Compose(
@@ -93,8 +95,8 @@ def loader(dataset: Any, workers: int, transform: Any = TRAIN, **more: Any) -> F
 def processes(some: FastLoader[Any]) -> list[int]:
     """Of those that decode for a loader now."""
     found = some.inspect().engine.processes
-    pool = None if found is None else found._pool
-    return [] if pool is None else sorted(pool._processes)
+    team = None if found is None else found._team
+    return [] if team is None else [member.pid for member in team.members]
 
 
 def epochs(some: FastLoader[Any], count: int = 2) -> list[Any]:
@@ -281,7 +283,7 @@ def test_processes_end_with_a_parent_that_is_killed(folder: Path, tmp_path: Path
     loader = FastLoader(sys.argv[1], 4, num_workers=2, persistent_workers=True,
                         transform=v1.Compose([v1.CenterCrop(8), v1.ToTensor()]))
     list(loader)
-    pids = map(str, loader.inspect().engine.processes._pool._processes)
+    pids = [str(one.pid) for one in loader.inspect().engine.processes._team.members]
     Path(sys.argv[2]).write_text(" ".join(pids))
     os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -291,20 +293,6 @@ def test_processes_end_with_a_parent_that_is_killed(folder: Path, tmp_path: Path
     pids = list(map(int, told.read_text().split()))
     assert len(pids) == 2
     wait_for(lambda: not any(map(alive, pids)))
-
-
-@pytest.mark.usefixtures("no_leaks")
-def test_processes_that_live_at_exit_are_ended_before_python_takes_its_modules_apart(
-    folder: Path,
-) -> None:
-    """Else it shows an error: a pool of concurrent.futures that is dropped then needs some."""
-    here = loader(folder, 1, persistent_workers=True)
-    list(here)
-    ending = here.inspect().engine.processes._end
-    assert ending.alive and ending.atexit
-    pids = processes(here)
-    ending()  # as at exit
-    assert len(pids) == 1 and not any(map(alive, pids))
 
 
 def alive(pid: int) -> bool:
@@ -327,13 +315,58 @@ def no_loader_outlives_its_test() -> Iterator[None]:
     gc.collect()
 
 
+def _job() -> _Job:
+    return _Job(b"", np.empty(0, np.uint8), concurrent.futures.Future())
+
+
+def test_a_process_takes_no_second_part_that_an_idle_one_can_take() -> None:
+    jobs, first, second = _Jobs(), _job(), _job()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        idle = pool.submit(jobs.take)
+        while not jobs.idle:
+            time.sleep(0.001)
+        jobs.put(first)
+        assert jobs.take_ahead() is None
+        assert idle.result() is first
+    jobs.put(second)
+    assert jobs.take_ahead() is second
+    assert jobs.take_ahead() is None
+
+
+def test_parts_that_no_process_took_are_given_back_at_the_end() -> None:
+    jobs, job = _Jobs(), _job()
+    jobs.put(job)
+    assert jobs.end() == [job]
+    assert jobs.take() is None
+    assert jobs.take_ahead() is None
+
+
+def test_an_answer_that_cannot_be_read_fails_its_part_and_those_after_it() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    jobs, broken, first, second = _Jobs(), threading.Event(), _job(), _job()
+    jobs.put(first)
+    theirs.send_bytes(b"no pickle")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        attended = pool.submit(_attend, ours, jobs, None, broken)
+        for job in (first, second):
+            if job is second:
+                jobs.put(second)
+            with pytest.raises(RuntimeError, match="cannot be read: UnpicklingError"):
+                job.future.result(30)
+        assert first.future.exception() is not second.future.exception()
+        jobs.end()
+        attended.result(30)
+    assert broken.is_set()  # the next epoch starts other processes
+    assert ours.closed
+
+
 def test_cancelling_waits_for_no_part_that_a_process_works_on() -> None:
-    waiting = concurrent.futures.Future[Any]()
-    running = concurrent.futures.Future[Any]()
-    running.set_running_or_notify_cancel()
+    waiting, running = _job(), _job()
+    running.future.set_running_or_notify_cancel()
     batch: Any = types.SimpleNamespace(times=None)
-    slab = np.zeros(8, np.uint8)
-    ticket = _ProcessTicket(batch, np.arange(2), slab, [running, waiting])
+    engine: Any = None
+    ticket = _ProcessTicket(engine, batch, np.arange(2), [running, waiting])
     ticket.cancel()
-    assert waiting.cancelled()
-    assert slab.tolist() == [0] * 7 + [1]  # the process sees it after the sample
+    assert waiting.future.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        ticket.settle()

@@ -140,29 +140,6 @@ def test_the_interpreter_exits_cleanly_with_an_iterator_half_way(store):
     assert (process.returncode, stdout, stderr) == (0, "end\n", "")
 
 
-def test_an_iterator_half_way_is_closed_before_pools_of_threads_are_waited_for(store):
-    """What a pool has been given is done first: all samples of the batches ahead, by Pillow."""
-    process = forked(
-        PREAMBLE.format(threads=2)
-        + """
-import concurrent.futures, threading, time
-
-def as_long_as_there_is_a_producer():
-    while any(thread.name == "fastload producer" for thread in threading.enumerate()):
-        time.sleep(0.001)
-
-iterator = iter(loader)
-next(iterator)
-pool = concurrent.futures.ThreadPoolExecutor(1)
-waiting = pool.submit(as_long_as_there_is_a_producer)
-print("end")
-""",
-        store,
-    )
-    stdout, stderr = process.communicate(timeout=HANGS_S)
-    assert (process.returncode, stdout, stderr) == (0, "end\n", "")
-
-
 def test_threads_that_have_not_dropped_their_batch_yet_are_awaited_at_exit(store):
     process = forked(
         """

@@ -314,7 +314,7 @@ def test_classes_that_are_derived_meanwhile_are_fastloaders(number):
 
 OTHERS = {"device": "cuda:7", "seed": 5, "cache": {}, "shard": True, "engine": "theirs", "tuned": 1}
 OTHERS |= {"batch_transform": print, "transform": print, "on_error": 3, "dtype": "bf16"}
-OTHERS |= {"_config": {}, "_cursor": 0, "_resources": [], "_iteration": 0}
+OTHERS |= {"_config": {}, "_cursor": 0, "_resources": [], "_iteration": 0, "_own": 1, "_given": 2}
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -334,6 +334,26 @@ def test_what_a_class_derived_meanwhile_calls_as_fastload_calls_an_argument_is_i
         assert len(one) == 2
         assert [batch.tolist() for batch in one] == [[0, 1], [2, 3]]
         assert {name: getattr(one, name) for name in OTHERS} == OTHERS
+
+
+def test_what_a_class_derived_meanwhile_defines_is_its_own():
+    with fastload.patched():
+
+        class Theirs(DataLoader):
+            device, seed = "mine", "also"
+
+        loader = Theirs(range(4), batch_size=2)
+    assert (loader.device, loader.seed) == ("mine", "also")
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
+def test_what_a_class_derived_from_fastloader_sets_is_read():
+    class Ours(fastload.FastLoader):
+        pass
+
+    loader = Ours(range(4), batch_size=2)
+    loader.batch_transform = len
+    assert list(loader) == [2, 2]
 
 
 def test_what_a_program_sets_on_a_loader_made_meanwhile_is_its_own():
