@@ -11,6 +11,7 @@ counters as in the core, so it is the same too.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 
@@ -30,15 +31,36 @@ LookUp = Callable[..., torch.Tensor | None]
 """``fused_table.look_up``."""
 
 
+@functools.cache
 def fused_look_up(device: torch.device) -> LookUp | None:
-    """The table as one kernel; None if ``device`` is no CUDA device, or there is no Triton."""
+    """The table as one kernel; None if ``device`` is no CUDA device or Triton does not run there.
+
+    Without Triton nothing is missing but speed. Where it is installed and fails, the log says why:
+    it needs a C compiler, for example.
+    """
     if device.type != "cuda":
         return None
     try:
         from .nvidia.fused_table import look_up
+
+        tried = look_up(
+            torch.zeros((1, 3, 1, 1), dtype=torch.uint8, device=device),
+            torch.zeros(768, device=device),
+            nhwc=True,
+        )
     except ImportError:
         return None
-    return look_up
+    except torch.cuda.OutOfMemoryError:
+        raise  # Triton may run another time
+    except Exception as error:  # noqa: BLE001 - of a compiler, a driver, or Triton itself
+        _without_triton(device, error)
+        return None
+    return None if tried is None else look_up
+
+
+def _without_triton(device: torch.device, error: Exception) -> None:
+    reason = " ".join(str(error).split())[:300]
+    _log.warning("Triton does not run on %s, so torch looks values up: %s", device, reason)
 
 
 class DeviceStage:
@@ -103,8 +125,8 @@ class DeviceStage:
     def _fused_values(self, levels: torch.Tensor) -> torch.Tensor | None:
         """The values of all levels by the kernel; None if there is none for them.
 
-        Without Triton nothing is missing but speed. It compiles a kernel for each dtype and layout.
-        Where it fails, the log says why: it needs a C compiler, and a cache folder to write to.
+        Triton compiles a kernel for each dtype and layout. So it may fail here although it ran
+        once: where its cache folder can be read but not written to, for example.
         """
         if self._look_up is None or self._table is None:
             return None
@@ -112,10 +134,8 @@ class DeviceStage:
             return self._look_up(levels, self._table, nhwc=self._nhwc)
         except torch.cuda.OutOfMemoryError:
             raise  # Triton may run another time
-        except Exception as error:  # noqa: BLE001 - of a compiler, a driver, or Triton itself
-            reason = " ".join(str(error).split())[:300]
-            device = levels.device
-            _log.warning("Triton does not run on %s, so torch looks values up: %s", device, reason)
+        except Exception as error:  # noqa: BLE001 - as in fused_look_up
+            _without_triton(levels.device, error)
             self._look_up = None
             return None
 

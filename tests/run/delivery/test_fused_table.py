@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,9 +142,26 @@ def test_without_triton_the_indexed_form_is_taken_and_nothing_is_said(
     monkeypatch: Any, logged: list[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "fastload._engine.nvidia.fused_table", None)
+    device_stage.fused_look_up.cache_clear()
     assert device_stage.fused_look_up(CUDA) is None
     assert device_stage.fused_look_up(torch.device("cpu")) is None
     assert not logged
+    device_stage.fused_look_up.cache_clear()
+
+
+def test_a_triton_that_does_not_run_is_logged_once(monkeypatch: Any, logged: list[str]) -> None:
+    def look_up(*given: Any, **more: Any) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    broken = SimpleNamespace(look_up=look_up)
+    monkeypatch.setitem(sys.modules, "fastload._engine.nvidia.fused_table", broken)
+    monkeypatch.setattr(torch, "zeros", lambda *given, **more: None)
+    device_stage.fused_look_up.cache_clear()
+    assert device_stage.fused_look_up(CUDA) is None
+    assert device_stage.fused_look_up(CUDA) is None
+    assert "".join(logged).count("Triton does not run on cuda:0") == 1
+    assert "Failed to find C compiler" in "".join(logged)
+    device_stage.fused_look_up.cache_clear()
 
 
 def test_a_kernel_that_fails_at_a_batch_is_logged_once_and_batches_are_whole(
