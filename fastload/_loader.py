@@ -425,7 +425,9 @@ class FastLoader(DataLoader[Sample]):
         if begin:
             self._exchanged = exchanged()
         others = self._left_out, prepared, self._chosen_workers, self._exchanged
-        seen = (*_torchs(self), *self._loader_own.values(), *order.values(), *others)
+        made_with = self._loader_given  # not _loader_own: this is asked at each ``iter``
+        own = _ours(self) if made_with is None else made_with.values()
+        seen = (*_torchs(self), *own, *order.values(), *others)
         kept = self._kept_config
         if kept is None or not all(map(operator.is_, seen, kept[0])):
             given = dict(zip(ARGUMENTS, seen, strict=False)) | order
