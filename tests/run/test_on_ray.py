@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import signal
@@ -129,20 +130,17 @@ def test_processes_that_die_are_not_noticed(ray: Any, store: Path) -> None:
 def test_so_many_batches_and_no_more_are_on_their_way(
     ray: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine: set[_RayTicket] = set()  # not those of an earlier test, which may end only now
-    most = 0
+    steps: list[tuple[_RayTicket, int]] = []  # an epoch of an earlier test may end only now
     submit, settle = RayEngine._submit, _RayTicket.settle
 
     def counted(self: RayEngine, *given: Any, **named: Any) -> Any:
-        nonlocal most
         ticket = submit(self, *given, **named)
         assert isinstance(ticket, _RayTicket)
-        mine.add(ticket)
-        most = max(most, len(mine))
+        steps.append((ticket, 1))
         return ticket
 
     def settled(self: _RayTicket) -> Any:
-        mine.discard(self)
+        steps.append((self, -1))
         return settle(self)
 
     monkeypatch.setattr(RayEngine, "_submit", counted)
@@ -150,7 +148,12 @@ def test_so_many_batches_and_no_more_are_on_their_way(
     loader = FastLoader(store, 2, transform=TRAIN, engine="ray", num_workers=2, prefetch_factor=2)
     for _ in loader:
         time.sleep(0.05)  # the tasks are faster
-    assert most == 4 and not mine
+    engine = loader.inspect().engine
+    assert isinstance(engine, RayEngine)
+    under_way = list(
+        itertools.accumulate(step for ticket, step in steps if ticket._engine is engine._local)
+    )
+    assert max(under_way) == 4 and under_way[-1] == 0
 
 
 @pytest.mark.usefixtures("no_leaks")
