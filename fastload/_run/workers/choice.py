@@ -22,8 +22,8 @@ waiting
     nobody knows how many, a process waits, and makes samples as ever, until what they take in this
     epoch, or took in the epochs so far, comes to ``_STAKE_NS``, and they open images. Few batches
     are looked at meanwhile: the first one of an epoch, and batches 1, 2, 4, 8 ... They are
-    measured; where they take as much, one is watched instead (``watch.py``), and where it opens
-    none, nothing is watched for ``_WATCHED`` times as long. So a loader that lives for a few
+    measured; when all take as much, the next one is watched instead (``watch.py``), and where it
+    opens none, nothing is watched for ``_WATCHED`` times as long. So a loader that lives for a few
     batches pays for none of that. A dataset that opens no images any more is waited for again. The
     training process learns from its workers that they do, and begins before it forks new ones,
     which have it from there. Where new workers have nothing from anywhere (``start_method.py``),
@@ -194,6 +194,7 @@ class Choice:
         self._quiet = 0  # batches without an image, one after the other
         self._alone = 0  # batches that are left alone now
         self._gap = 1  # and those until the next one is looked at, while it waits
+        self._staked = False  # whether one was watched, or is to be, since so much is at stake
         self._trying = 0  # samples that are still to be made in the other way
         self._tried = 0  # and those that were
         self._epochs = 0  # that have begun
@@ -283,8 +284,9 @@ class Choice:
 
     def watched(self, samples: int, begin_ns: int, *, seen: bool) -> Report:
         """The report of a batch of so many that was watched, and whether it opened any."""
+        self._staked = self._staked or samples > 0
         end_ns = clock()
-        if not seen:
+        if samples and not seen:
             _TOTAL.due_ns = end_ns + _WATCHED * (end_ns - begin_ns)
         return Report(spent=Spent(eager=samples), seen=seen)  # to watch takes time, too
 
@@ -376,11 +378,15 @@ class Choice:
         """The report of a batch that was left alone."""
         self._made += samples
         self._left -= samples
+        if self.waits and not self._staked and self.at_stake:
+            self._staked, self._alone = True, 0
         return _eager(samples)
 
     def learn(self, report: Report) -> None:
         """Note what became of a batch, which this process or a worker has made."""
         spent = report.spent
+        if self.waits and not spent.eager:  # a stream has ended
+            self._alone, self._gap = 0, max(1, self._gap // 2)
         self._made += spent.deferred + spent.eager
         if report.run:
             asked = bool(report.causes or report.read)

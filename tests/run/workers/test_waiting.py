@@ -20,7 +20,7 @@ import torch
 import torch._dynamo
 import torchvision.transforms as T
 import torchvision.transforms.functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import deferred_datasets as shapes
 import fastload
@@ -193,6 +193,35 @@ def test_without_a_length_an_epoch_is_expected_to_be_as_long_as_the_one_before(
     monkeypatch.setattr(choice, "_EQUAL", math.inf)  # neither way is ahead
     _, *later = map(any, loader)  # the first batch is watched
     assert all(later)
+
+
+class Flowing(IterableDataset[bool]):
+    """As Kinds, as a stream. It is a clock by which each image takes a millisecond."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+        self.opened = 0
+
+    def __iter__(self) -> Iterator[bool]:
+        for path in itertools.islice(itertools.cycle(self.paths), 8):
+            with PIL.Image.open(path) as image:
+                self.opened += 1
+                yield isinstance(image, DeferredImage)
+
+    def clock(self) -> int:
+        return self.opened * 1_000_000
+
+
+@pytest.mark.parametrize("samples", [3, 12, 20, 40])
+def test_a_stream_in_workers_that_persist_is_deferred_when_it_has_taken_long_enough(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch, samples: int
+) -> None:
+    stream = Flowing(photos)
+    monkeypatch.setattr(choice, "clock", stream.clock)
+    monkeypatch.setattr(choice, "_STAKE_NS", samples * 1_000_000)
+    loader = FastLoader(stream, 2, num_workers=1, persistent_workers=True)
+    kinds = [bool(kind) for _ in range(7) for batch in loader for kind in batch]
+    assert samples <= kinds.index(True) <= samples + 6
 
 
 def test_epochs_that_are_over_count(photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
