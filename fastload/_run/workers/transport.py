@@ -237,12 +237,12 @@ class Packer(SlabBatch):
 
     def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor | None:
         first = samples[0]
-        # torch stacks samples that do not fit together, so that its own error is raised.
-        if all(plain(sample) and sample.shape == first.shape for sample in samples):
+        if plain(first) and set(map(type, samples)) == {torch.Tensor}:
             shape = (len(samples), *first.shape)
             out = self._reserve(shape, contiguous(shape), first.dtype)
             if out is not None:
-                return torch.stack(list(samples), 0, out=out)
+                with contextlib.suppress(RuntimeError, TypeError):  # torch raises its own
+                    return torch.stack(list(samples), 0, out=out)
         return None
 
     def _place(self, tensor: torch.Tensor) -> _Place | None:
