@@ -9,6 +9,7 @@ import inspect
 import operator
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.context import BaseContext
@@ -19,6 +20,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ._base import callers
 from ._base.keywords import names_nearest
 from ._base.machine import cpu
 from ._base.torch_loader import DataLoader, exchanged, no_warning
@@ -469,7 +471,8 @@ class FastLoader(DataLoader[Sample]):
         Raises:
             UsageError: ``epoch`` is not an integer below 2**62.
         """
-        self._epoch_cursor.set_epoch(self._loader_config(), epoch_number(epoch))
+        if self._begun:
+            self._epoch_cursor.set_epoch(self._loader_config(), epoch_number(epoch))
 
     def __len__(self) -> int:
         """Batches per epoch; with ``shard=True``, those of this rank."""
@@ -564,8 +567,22 @@ class FastLoader(DataLoader[Sample]):
             UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, a
                 DataPipe, or code that another package has put in torch's iteration; a dataset of
                 another loader iterated over this one; or the state of the dataset or sampler could
-                not be taken.
+                not be taken. While ``fastload.install`` makes FastLoaders of torch's, it is a
+                warning, as trainers save the state of whatever has this method: then the state
+                says that there is none.
         """
+        try:
+            return self._saved_state()
+        except UsageError as error:
+            if self._loader_given is None:
+                raise
+            warnings.warn(str(error), stacklevel=callers.stacklevel())
+            return _progress.without(error)
+
+    def _saved_state(self) -> dict[str, Any]:
+        """As ``state_dict``, which may raise."""
+        if not self._begun:
+            raise UsageError("state_dict: expected a class that calls DataLoader.__init__")
         progress = self._epoch_cursor.running() or self._epoch_cursor.snapshot(
             self._loader_config()
         )
@@ -607,6 +624,10 @@ class FastLoader(DataLoader[Sample]):
         Raises:
             UsageError: this loader cannot resume ``state``; raised here or by the next ``iter``.
         """
+        missing = _progress.missing(state)
+        if missing and self._loader_given is not None:
+            warnings.warn(f"{missing}: its epoch begins anew", stacklevel=callers.stacklevel())
+            return
         resume, config = _progress.read(state), self._loader_config()
         if isinstance(self.dataset, MixDataset):
             self.dataset.mix.load_state_dict(_progress.mix_of(state))
@@ -625,7 +646,9 @@ class FastLoader(DataLoader[Sample]):
         epoch is the one that would come next here.
         """
         made = type(self).__new__(type(self))
-        state = self.__getstate__() | self._made_with.of_copy(self)
+        state = self.__getstate__()
+        if self._begun:
+            state |= self._made_with.of_copy(self)
         for name in {"_epoch_cursor", "_loader_resources"} & state.keys():
             state[name] = copy.copy(state[name])
         vars(made).update(state)
@@ -658,6 +681,8 @@ class FastLoader(DataLoader[Sample]):
 
     def __repr__(self) -> str:
         """What a terminal shows: explain(), and stats() once the loader has run."""
+        if not self._begun:
+            return super().__repr__()
         from ._run.notebook import loader_text
 
         try:
@@ -673,8 +698,10 @@ class FastLoader(DataLoader[Sample]):
         """
         return Inspection(self._loader_resources)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """The same for a notebook."""
+        if not self._begun:
+            return None
         from ._run.notebook import loader_html
 
         return loader_html(self._title, self.explain(), self.stats())

@@ -57,8 +57,11 @@ class EpochPlan(NamedTuple):
     refill: Refill | None
     measurements: Measurements
 
-    def order(self, config: LoaderConfig) -> Callable[[], Iterable[Any]]:
-        """A function that gives the epoch's indices in the form that the sampler has."""
+    def order(self, config: LoaderConfig) -> Callable[[], Iterator[Any]]:
+        """A function that begins the epoch: its indices, in the form that the sampler has.
+
+        Do not call ``iter`` of what it returns: a user's iterator may start again then.
+        """
         known, refill = self.known, self.refill
         if refill is not None and self.repeats:
             refill.times = functools.partial(self._times_of, refill)

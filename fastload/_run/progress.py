@@ -305,8 +305,21 @@ class Progress:
         return state
 
 
+def without(error: UsageError) -> dict[str, Any]:
+    """What a checkpoint keeps of a loader that has no state, as ``error`` says."""
+    return {"version": _VERSION, "missing": str(error)}
+
+
+def missing(state: Mapping[str, Any]) -> str:
+    """Says of what ``without`` made that there is no state, and why; "": there is one."""
+    why = state.get("missing") if isinstance(state, Mapping) else None
+    return f"load_state_dict: the loader that was saved had no state ({why})" if why else ""
+
+
 def read(state: Mapping[str, Any]) -> Progress:
     """The progress saved in ``state``. Raises UsageError if it is not a FastLoader's state."""
+    if missing(state):
+        raise UsageError(missing(state))
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != _VERSION:
         given = f"version {version!r}" if version is not None else f"a {type(state).__name__}"

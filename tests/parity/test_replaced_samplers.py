@@ -208,3 +208,43 @@ def test_ranks_do_not_all_read_everything_after_their_order_was_replaced(dataset
     object.__setattr__(loader, "batch_sampler", Repeat(loader.batch_sampler))
     with pytest.raises(UsageError, match=r"replaced by a Repeat.*DistributedSampler"):
         iter(loader)
+
+
+class Begins:
+    """It is its own iterator, and begins anew with each ``iter``, as Lhotse's samplers do."""
+
+    def __init__(self, items):
+        self.items, self.begun = items, 0
+
+    def __iter__(self):
+        self.begun += 1
+        self.left = iter(self.items)
+        return self
+
+    def __next__(self):
+        return next(self.left)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: {"sampler": Begins([[3, 1], [2]]), "batch_size": None, "collate_fn": list},
+        lambda: {"batch_sampler": Begins([[3, 1], [2]])},
+    ],
+    ids=["lists", "batches"],
+)
+def test_a_sampler_is_begun_as_often_as_by_torch(given, workers):
+    class Chosen(Numbers):
+        def __getitem__(self, i):
+            return i
+
+    def counted(kind):
+        arguments = given()
+        loader, seen = kind(Chosen(), num_workers=workers, **arguments), []
+        for _ in range(2):
+            batches = iter(loader)
+            seen += [arguments.get("sampler", arguments.get("batch_sampler")).begun, list(batches)]
+        return seen
+
+    assert_same(counted(FastLoader), counted(DataLoader))

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.utils.data
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data.datapipes.iter import IterableWrapper
 from torchvision.datasets import ImageFolder
 
 import fastload
@@ -389,6 +390,65 @@ def test_a_class_derived_meanwhile_that_skips_our_init_is_torchs(workers):
         loader = Own(Numbers(), 5, num_workers=workers)
         assert len(loader) == 2
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
+def test_a_class_derived_meanwhile_that_calls_no_init_is_torchs():
+    with fastload.patched():
+
+        class Around(DataLoader):
+            """Wraps another loader, as catalyst's do."""
+
+            def __init__(self, loader):
+                self.loader = loader
+
+            def __iter__(self):
+                return iter(self.loader)
+
+        loader = Around(DataLoader(Numbers(), 5))
+    assert repr(loader) == object.__repr__(loader)
+    assert loader._repr_html_() is None
+    loader.set_epoch(1)  # trainers call it where there is one
+    with pytest.warns(UserWarning, match=r"calls DataLoader\.__init__"):
+        state = loader.state_dict()
+    with pytest.warns(UserWarning, match="begins anew"):
+        loader.load_state_dict(state)
+    copied = copy.copy(loader)
+    assert type(copied) is Around
+    assert [len(batch) for batch in copied] == [5, 5]
+
+
+class NoState(Sampler):
+    """Its state is for a trainer of its own."""
+
+    def __iter__(self):
+        return iter(range(10))
+
+    def state_dict(self):
+        raise NotImplementedError
+
+    def load_state_dict(self, state):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: DataLoader(IterableWrapper(list(range(10))), 5),
+        lambda: DataLoader(Numbers(), 5, sampler=NoState()),
+    ],
+    ids=["datapipe", "sampler"],
+)
+def test_a_trainer_may_save_the_state_of_each_loader_made_meanwhile(made):
+    with fastload.patched():
+        loader, again = made(), made()
+    batches = [batch.tolist() for batch in loader]
+    with pytest.warns(UserWarning, match="state_dict: "):
+        state = json.loads(json.dumps(loader.state_dict()))
+    with pytest.warns(UserWarning, match="had no state .* begins anew"):
+        again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == batches
+    with pytest.raises(fastload.UsageError, match="had no state"):
+        FastLoader(Numbers(), 5).load_state_dict(state)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

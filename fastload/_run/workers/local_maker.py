@@ -10,7 +10,7 @@ batch that raises counts as consumed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from torch._C._autograd import _profiler_enabled
@@ -167,7 +167,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
 class _LoaderView:
     """The attributes of a loader that torch's iterator reads."""
 
-    _order: Callable[[], Iterable[Any]]
+    _order: Callable[[], Iterator[Any]]
 
     # With this kind, torch's iterator does not use the dataset when it is made.
     _dataset_kind = _DatasetKind.Map
@@ -187,7 +187,7 @@ class _LoaderView:
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._order())
+        return self._order()
 
 
 def drawn(order: Iterator[_Item]) -> Iterator[_Item]:

@@ -13,7 +13,7 @@ import itertools
 import operator
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -125,7 +125,7 @@ class Tasks:
     def begin(
         self,
         epoch: int,
-        order: Callable[[], Iterable[Any]],
+        order: Callable[[], Iterator[Any]],
         *,
         skip: int,
         idle: int,
@@ -142,9 +142,9 @@ class Tasks:
         self.ring.left = False
 
     def __iter__(self) -> TaskIterator:
-        # With workers, torch calls iter twice. iter(order) is called when torch would call iter of
+        # With workers, torch calls iter twice. The order is begun when torch would call iter of
         # the sampler.
-        self.current = TaskIterator(self, iter(self._order()))
+        self.current = TaskIterator(self, self._order())
         return self.current
 
     def __len__(self) -> int:
