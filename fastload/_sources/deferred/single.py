@@ -216,7 +216,9 @@ def tensor(
         return None
     note_made(recording.opened)
     shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
-    return torch.from_numpy(memory).view(layout.dtype).as_strided(shape, strides)
+    storage = torch.from_numpy(memory).untyped_storage()
+    # A tensor of its own, not a view of the bytes.
+    return torch.empty(0, dtype=layout.dtype, device="cpu").set_(storage, 0, shape, strides)
 
 
 def _is_rgb(recording: Recording) -> bool:
