@@ -187,6 +187,7 @@ TENSORS: dict[str, Callable[[Path], Any]] = {
     # Views have a shape and a gradient of their own.
     "gradient": lambda folder: _with_gradient(unsqueezed(folder)),
     "gradient of a row": lambda folder: _with_gradient(row_to_fill(folder)),
+    "a larger one": lambda folder: tensor(folder).resize_(40, 40, 9).shape,
     "unsqueeze_": lambda folder: _in_place(unsqueezed(folder), "unsqueeze_", 0),
     "squeeze_": lambda folder: _in_place(unsqueezed(folder), "squeeze_", 0),
     "unsqueeze_ a row": lambda folder: _in_place(row_to_fill(folder), "unsqueeze_", 0),
