@@ -148,10 +148,23 @@ class _Memory:
             else:
                 recording = self.recording()
                 with torch.inference_mode(False):  # in which it may be asked for, and recorded not
-                    made = single.tensor(recording, self.layout)
-                    real = cast(torch.Tensor, replay(recording)) if made is None else made
+                    real = single.tensor(recording, self.layout)
+                    if real is None:
+                        real = self._replayed(recording)
             self._real = real
         return real
+
+    def _replayed(self, recording: Recording) -> torch.Tensor:
+        """By Pillow and torch, in the strides that were told before.
+
+        Those of what is resized depend on whether it is a part of another tensor, and of what
+        is replayed nothing is.
+        """
+        made = cast(torch.Tensor, replay(recording))
+        if made.stride() == self.strides:
+            return made
+        told = torch.empty_strided(self.shape, self.strides, dtype=made.dtype, device="cpu")
+        return told.copy_(made)
 
     def recording(self) -> Recording:
         return Recording(self.opened, self.operations, self.size, self.mode)
@@ -210,6 +223,11 @@ class Deferred(torch.Tensor, metaclass=_Kind):
     stands_for: type[torch.Tensor] = torch.Tensor
 
     _view: torch.Tensor | None = None  # the real one, where that is a view of a memory's
+
+    @staticmethod
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """What programs mean that call ``type(x)(...)``: nothing deferred."""
+        return cls.stands_for(*args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass  # __new__ did it, or that of ``stands_for``
@@ -352,8 +370,10 @@ class DeferredTensor(Deferred):
     _memory: _Memory
 
     @staticmethod
-    def __new__(cls, recording: Recording) -> DeferredTensor:
-        return cls._of(_Memory.of(recording))
+    def __new__(cls, *args: Any, **kwargs: Any) -> DeferredTensor:
+        if len(args) == 1 and isinstance(args[0], Recording):
+            return cls._of(_Memory.of(args[0]))
+        return cast(DeferredTensor, cls.stands_for(*args, **kwargs))
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
@@ -686,7 +706,9 @@ def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(torch.empty(shape, device="meta").stride())
 
 
-KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredUnsqueezed, DeferredBatch, DeferredRow})
+KINDS: frozenset[type] = frozenset(
+    {DeferredTensor, DeferredTVImage, DeferredUnsqueezed, DeferredBatch, DeferredRow}
+)
 
 
 # Their own attributes. Others are the user's.

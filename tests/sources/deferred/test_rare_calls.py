@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F
+from torchvision.transforms.v2 import functional as F2
 
 import deferred_programs
 from fastload import FastLoader
@@ -54,8 +55,16 @@ def tensor(folder: Path) -> Any:
     return F.to_tensor(rgb(folder))
 
 
+def levels(folder: Path) -> Any:
+    return F.pil_to_tensor(rgb(folder))
+
+
+def asked_for(value: Any) -> Any:
+    return value.stride(), value.sum().item(), value.stride(), value
+
+
 def image_of_v2(folder: Path) -> Any:
-    return tv_tensors.Image(F.pil_to_tensor(rgb(folder)))
+    return tv_tensors.Image(levels(folder))
 
 
 def unsqueezed(folder: Path) -> Any:
@@ -182,7 +191,15 @@ TENSORS: dict[str, Callable[[Path], Any]] = {
     "wrapped like a batch": lambda folder: tv_tensors.wrap(
         torch.ones(2), like=torch.stack([tensor(folder)])
     ),
-    # Strides of sides of one.
+    "made by its type": lambda folder: type(tensor(folder))([1, 2]),
+    "by that of v2's": lambda folder: type(image_of_v2(folder))(torch.ones(3, 2, 2)),
+    "by that of a batch": lambda folder: type(torch.stack([tensor(folder)]))(tensor(folder)),
+    # Sizes that torch refuses.
+    "half a pixel": lambda folder: failed(lambda: F2.resize(tensor(folder), [8.5])),
+    "letters": lambda folder: failed(lambda: F2.resize(tensor(folder), "ab")),
+    # Strides of what was a part, whether it is asked for or not; and those of sides of one.
+    "resized crop": lambda folder: asked_for(F2.resized_crop(levels(folder), 1, 2, 9, 8, [5, 7])),
+    "resized part": lambda folder: asked_for(F2.resize(levels(folder)[:, 1:9, 2:8], [7, 9])),
     "pad": lambda folder: F.pad(F.to_tensor(rgb(folder).resize((1, 1))), [1, 2, 3, 4]),
     # Views have a shape and a gradient of their own.
     "gradient": lambda folder: _with_gradient(unsqueezed(folder)),
@@ -209,6 +226,14 @@ TENSORS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_call_on_a_tensor_gives_the_same(folder: Path, name: str) -> None:
+    assert_the_same(TENSORS[name], folder)
+
+
+@pytest.mark.parametrize("name", ["resized crop", "resized part"])
+def test_a_tensor_by_the_libraries_has_the_strides_that_it_told(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single, "LEAST_PIXELS", 10_000)
     assert_the_same(TENSORS[name], folder)
 
 
