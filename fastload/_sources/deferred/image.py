@@ -683,11 +683,6 @@ class DeferredImage(Image, metaclass=StandIn):
 
     # Operations in place that depend on whether the body was read.
 
-    def draft(self, mode: str | None, size: Any) -> Any:
-        result = self._made("draft").draft(mode, size)
-        self._adopt()
-        return result
-
     def verify(self) -> None:
         self._made("verify").verify()
 
@@ -713,9 +708,7 @@ class DeferredImage(Image, metaclass=StandIn):
                 self._operations, self._size = resized._operations, resized._size
                 self._array = None
                 return
-        with cause("Image.thumbnail"):
-            self._made("thumbnail").thumbnail(size, resample, reducing_gap)
-        self._adopt()
+        _delegate("thumbnail")(self, size, resample, reducing_gap)
 
     # Copies of the object.
 

@@ -99,6 +99,11 @@ def _closed(folder: Path) -> Any:
     return image.info
 
 
+def _drafted(folder: Path) -> Any:
+    with opened(folder) as image:
+        return failed(lambda: image.draft("L", (4.5, "x"))), image.mode, image.size
+
+
 def _asked_for_info_and_loaded(folder: Path) -> Any:
     image = opened(folder, "a.webp")
     before = image.getexif()[0x0112]
@@ -131,6 +136,8 @@ IMAGES: dict[str, Callable[[Path], Any]] = {
     # What fails half way.
     "putalpha": lambda folder: after(rgb(folder), lambda x: x.putalpha("no alpha")),
     "putpalette": lambda folder: after(rgb(folder).convert("L"), lambda x: x.putpalette([300]))[2:],
+    "draft": lambda folder: _drafted(folder),
+    "thumbnail": lambda folder: after(opened(folder), lambda x: x.thumbnail((5, 4), "none")),
     # What is said of an image, in its state.
     "closed": _closed,
     "info of a webp": _asked_for_info_and_loaded,
