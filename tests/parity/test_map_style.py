@@ -186,12 +186,17 @@ def test_arrays_in_a_batch_arrive_as_torchs_do(workers):
         read_only = np.arange(len(samples))
         read_only.flags.writeable = False  # as that of a PIL image
         swapped = np.arange(len(samples), dtype=">f4")  # as FITS and NIfTI give it
-        return read_only, np.zeros(2), swapped, np.zeros(2, [("x", ">i2"), ("y", "u1")])
+        turned = np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1)  # channels first
+        kinds = np.zeros(2, [("x", ">i2"), ("y", "u1")])
+        return read_only, np.zeros(2), swapped, kinds, turned, turned[::2], turned.T
 
     def arrived(kind):
         loader = kind(Samples(), batch_size=4, collate_fn=arrays, num_workers=workers)
         batches = list(loader)
-        facts = [[(array.flags.writeable, array.dtype.str) for array in batch] for batch in batches]
+        facts = [
+            [(array.flags.writeable, array.dtype.str, array.strides) for array in batch]
+            for batch in batches
+        ]
         return facts, [[array.tolist() for array in batch] for batch in batches]
 
     assert arrived(FastLoader) == arrived(DataLoader)

@@ -338,10 +338,10 @@ class _BatchPickler(ForkingPickler):
         return self._place(value) if isinstance(value, torch.Tensor) else None
 
     def reducer_override(self, value: object) -> Any:
-        """Before Python 3.14, torch's arrays arrive writeable and in the machine's byte order."""
-        older = pickle.DEFAULT_PROTOCOL < 5  # which torch uses, and which keeps neither
+        """Before Python 3.14, torch's arrays arrive writeable, native and without gaps."""
+        older = pickle.DEFAULT_PROTOCOL < 5  # which torch uses, and which keeps none of these
         if older and type(value) is np.ndarray:
-            if not (value.flags.writeable and value.dtype.isnative):
+            if not (value.flags.writeable and value.dtype.isnative and value.flags.forc):
                 return value.__reduce__()
         return NotImplemented
 

@@ -105,7 +105,9 @@ class Found:
                 tensor.row_of.materialise(lambda batch: fill(decoder, batch).result())
         with decoder.together():
             filled = {key: fill(decoder, tensor) for key, tensor in self.tensors.items()}
-        results: dict[int, object] = {key: one.result() for key, one in filled.items()}
+        results: dict[int, object] = {
+            key: self.tensors[key].given(one.result()) for key, one in filled.items()
+        }
         results |= {key: image.materialise() for key, image in self.images.items()}
         return replaced(batch, lambda part: results.get(id(part), part))
 
@@ -206,7 +208,9 @@ def materialised(batch: Any) -> Any:
     replaced(batch, found.add)
     if not found:
         return batch
-    made: dict[int, object] = {key: tensor.materialise() for key, tensor in found.tensors.items()}
+    made: dict[int, object] = {
+        key: tensor.given(tensor.materialise()) for key, tensor in found.tensors.items()
+    }
     made |= {key: image.materialise() for key, image in found.images.items()}
     return replaced(batch, lambda part: made.get(id(part), part))
 

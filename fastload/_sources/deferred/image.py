@@ -50,6 +50,8 @@ _CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVER
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
 
+_LOADED = frozenset(("fp", "map", "png", "tile"))  # attributes that loading changes
+
 # Functions that load the image, and give another one.
 _LOADING = frozenset(
     ("convert", "crop", "filter", "getchannel", "point", "resize", "rotate", "split", "transform",
@@ -240,6 +242,8 @@ class DeferredImage(Image, metaclass=StandIn):
                 self.materialise().load()  # which raises
             elif file is not None:
                 file.seek(0, io.SEEK_END)  # Pillow reads blocks, to the end of all but odd files
+            if self._info is not None and self._opened.format not in SETTLED:
+                self.materialise().load()  # somebody has the info, and loading adds to that
         if self._batch.checks:
             self._opened = single.checked(self._opened)
         self._loaded = True
@@ -315,8 +319,8 @@ class DeferredImage(Image, metaclass=StandIn):
 
     @info.setter
     def info(self, info: Info) -> None:
-        if self._real is not None:
-            self._real.info = info
+        if self._real is not None or info is None:  # which says here that it is not known yet
+            self._made("info").info = info
         self._info = info
 
     def _find_info(self) -> Info:
@@ -385,7 +389,8 @@ class DeferredImage(Image, metaclass=StandIn):
             if self._real is not None:
                 return getattr(self._real, name)
             if not self._operations:
-                return getattr(self._as_read(name), name)
+                read = self._made if self._loaded and name in _LOADED else self._as_read
+                return getattr(read(name), name)
         kind = self.__class__.__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
@@ -434,7 +439,8 @@ class DeferredImage(Image, metaclass=StandIn):
                 w, h = right - left, bottom - top
                 if (left, top, w, h) == (0, 0, *self._size):
                     return self._then()
-                if w > 0 and h > 0 and is_within(w, h):
+                within = w > 0 and h > 0 and is_within(w, h) and max(map(abs, numbers)) < _MOST
+                if within:
                     return self._then(("crop", left, top, w, h))
         return self._made("crop").crop(box)
 
@@ -670,16 +676,12 @@ class DeferredImage(Image, metaclass=StandIn):
         if self._real is None and self._operations:
             # Of which only the error is wanted, or another one that the size leads to.
             self._real = PIL.Image.new(self._mode, self._size)
+            self._real.info = self._info or {}
         elif self._real is None:
             self._real = self._head or _unread(self)
         self._real.close()
 
     # Operations in place that depend on whether the body was read.
-
-    def draft(self, mode: str | None, size: Any) -> Any:
-        result = self._made("draft").draft(mode, size)
-        self._adopt()
-        return result
 
     def verify(self) -> None:
         self._made("verify").verify()
@@ -706,9 +708,7 @@ class DeferredImage(Image, metaclass=StandIn):
                 self._operations, self._size = resized._operations, resized._size
                 self._array = None
                 return
-        with cause("Image.thumbnail"):
-            self._made("thumbnail").thumbnail(size, resample, reducing_gap)
-        self._adopt()
+        _delegate("thumbnail")(self, size, resample, reducing_gap)
 
     # Copies of the object.
 
@@ -771,13 +771,13 @@ class _Pixels:
 def _delegate(name: str) -> Callable[..., Any]:
     @functools.wraps(getattr(Image, name))
     def method(self: DeferredImage, *args: Any, **kwargs: Any) -> Any:
-        if self._real is not None:
-            result = getattr(self._real, name)(*args, **kwargs)
-        else:
+        try:
+            if self._real is not None:
+                return getattr(self._real, name)(*args, **kwargs)
             with cause(f"Image.{name}"):
-                result = getattr(self.materialise(), name)(*args, **kwargs)
-        self._adopt()
-        return result
+                return getattr(self.materialise(), name)(*args, **kwargs)
+        finally:  # what fails may have changed the image before that
+            self._adopt()
 
     return method
 
@@ -796,6 +796,9 @@ def _complete(kind: type[DeferredImage]) -> None:
     """Whatever else Pillow's class has, in this version of Pillow, is asked of the real image."""
     sized = {"width", "height", "size", "__init__", "__module__", "__dict__", "__weakref__"}
     for name, value in vars(Image).items():
+        own = vars(kind).get(name)
+        if isinstance(own, type(_complete)) and isinstance(value, type(_complete)):
+            own.__qualname__ = value.__qualname__  # which is in Python's errors
         if name in vars(kind) or name in sized or name.startswith("_Image__"):
             continue
         if isinstance(value, property):
@@ -867,7 +870,8 @@ def _floats(values: Any, count: int) -> tuple[float, ...] | None:
     if not isinstance(values, (tuple, list)) or len(values) < count:
         return None
     found = tuple(values[:count])
-    return found if all(type(v) is float or type(v) is int for v in found) else None
+    plain = all(type(v) is float or type(v) is int for v in found)
+    return found if plain and all(-_LARGEST < v < _LARGEST for v in found) else None
 
 
 def _kernel(arguments: Any) -> Operation | None:
@@ -897,7 +901,8 @@ def _table(lut: Any, bands: int) -> tuple[int, ...] | None:
 
 
 _NUMBERS = frozenset({int, float, bool})  # ``level > 9 and 255`` is a bool or an int
-_MOST = 1 << 31  # of a level before it is clipped
+_MOST = 1 << 31  # of a level before it is clipped, and of what Pillow takes for a C int
+_LARGEST = 1e30  # number that is recorded, which leaves out inf and nan
 
 
 def _size(size: Any) -> tuple[int, int] | None:
@@ -910,7 +915,7 @@ def _size(size: Any) -> tuple[int, int] | None:
             w, h = operator.index(w), operator.index(h)
         except TypeError:
             return None
-    return (w, h) if w > 0 and h > 0 else None
+    return (w, h) if 0 < w < _MOST and 0 < h < _MOST else None
 
 
 def _box_within(box: Any, size: tuple[int, int]) -> tuple[float, ...] | None:

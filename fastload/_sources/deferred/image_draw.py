@@ -8,14 +8,18 @@ import numpy as np
 from PIL import ImageColor
 from PIL.ImageDraw import ImageDraw
 
+from .stand_in import StandIn
+
 if TYPE_CHECKING:
     from .image import DeferredImage
 
 _FARTHEST = 1 << 24  # pixels from the image to a corner that is recorded
 
 
-class DeferredDraw(ImageDraw):
+class DeferredDraw(ImageDraw, metaclass=StandIn):
     """Rectangles of one colour are recorded. For all else the image is made, and Pillow draws."""
+
+    stands_for = ImageDraw
 
     def __init__(self, image: DeferredImage) -> None:
         vars(self)["_deferred"] = image

@@ -275,7 +275,12 @@ def _slots(made: list[list[Slot]]) -> pixels.Slots:
         for k, (code, given) in enumerate(found):
             codes[i, k] = code
             values[i, k, : len(given)] = given
+    if not bool((abs(values) <= _MOST).all()):  # nan is not, either
+        raise Unsupported
     return codes, values
+
+
+_MOST: Final = 1e30  # of a value, as ``pixel_op_values`` in pixels.cpp
 
 
 def _ends(operation: Operation) -> bool:

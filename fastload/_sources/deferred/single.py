@@ -211,12 +211,13 @@ def tensor(
     ``least_pixels``: of the images that the core makes; None: where it gains.
     """
     begun = _begun(recording, layout, _kept(recording, whole=False), least_pixels=least_pixels)
-    memory = None if begun is None else begun.result()
-    if memory is None:
+    if begun is None or begun.result() is None:
         return None
     note_made(recording.opened)
     shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
-    return torch.from_numpy(memory).view(layout.dtype).as_strided(shape, strides)
+    storage = begun.images.untyped_storage()
+    # A tensor of its own, not a view of the bytes.
+    return torch.empty(0, dtype=layout.dtype, device="cpu").set_(storage, 0, shape, strides)
 
 
 def _is_rgb(recording: Recording) -> bool:
@@ -277,33 +278,49 @@ def _begun(
     if kernel is None or call.channels != channels(recording.mode):
         return None
     w, h = recording.size
-    memory = np.empty(w * h * channels(recording.mode) * layout.dtype.itemsize, np.uint8)
-    return Begun(memory, kernel, call, recording.opened, kept, threads)
+    nbytes = w * h * channels(recording.mode) * layout.dtype.itemsize
+    images = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+    return Begun(images, kernel, call, recording.opened, kept, threads)
+
+
+class _Bytes:
+    """A tensor of bytes for NumPy. ``Tensor.numpy`` would keep torch from resizing it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "typestr": "|u1",
+            "data": (tensor.data_ptr(), False),
+        }
 
 
 class Begun:
     """A tensor that the core is filling. Dropping it cancels that.
 
-    ``threads``: that fill it; 0: the caller's, in ``result``.
+    Args:
+        images: its bytes.
+        threads: that fill it; 0: the caller's, in ``result``.
     """
 
     def __init__(
         self,
-        memory: np.ndarray,
+        images: torch.Tensor,
         kernel: Kernel,
         call: Call,
         opened: Opened,
         kept: np.ndarray | None,
         threads: int,
     ) -> None:
-        self._memory = memory
+        self.images = images
+        self._memory: np.ndarray = np.asarray(_Bytes(images))
         if kept is None:
             self._reading = _READ([opened], THREAD.batch.cache)
         else:
             self._reading = Reading(*pixels_as_files([kept]))
         read = [opened if kept is None else None]
-        images = torch.from_numpy(memory)
-        self._call = Submission(kernel, call, self._reading, read, images, memory)
+        self._call = Submission(kernel, call, self._reading, read, images, self._memory)
         self._job = self._call.start(threads)
 
     @property

@@ -147,10 +147,24 @@ class _Memory:
                 real = self.whole.materialise()
             else:
                 recording = self.recording()
-                made = single.tensor(recording, self.layout)
-                real = cast(torch.Tensor, replay(recording)) if made is None else made
+                with torch.inference_mode(False):  # in which it may be asked for, and recorded not
+                    real = single.tensor(recording, self.layout)
+                    if real is None:
+                        real = self._replayed(recording)
             self._real = real
         return real
+
+    def _replayed(self, recording: Recording) -> torch.Tensor:
+        """By Pillow and torch, in the strides that were told before.
+
+        Those of what is resized depend on whether it is a part of another tensor, and of what
+        is replayed nothing is.
+        """
+        made = cast(torch.Tensor, replay(recording))
+        if made.stride() == self.strides:
+            return made
+        told = torch.empty_strided(self.shape, self.strides, dtype=made.dtype, device="cpu")
+        return told.copy_(made)
 
     def recording(self) -> Recording:
         return Recording(self.opened, self.operations, self.size, self.mode)
@@ -208,8 +222,15 @@ class Deferred(torch.Tensor, metaclass=_Kind):
 
     stands_for: type[torch.Tensor] = torch.Tensor
 
-    def __init__(self, *args: Any) -> None:
-        pass  # __new__ did it
+    _view: torch.Tensor | None = None  # the real one, where that is a view of a memory's
+
+    @staticmethod
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """What programs mean that call ``type(x)(...)``: nothing deferred."""
+        return cls.stands_for(*args, **kwargs)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass  # __new__ did it, or that of ``stands_for``
 
     def materialise(self) -> torch.Tensor:
         """The real tensor. It is made once.
@@ -272,6 +293,18 @@ class Deferred(torch.Tensor, metaclass=_Kind):
         """The batch of which this is a view; None: it is none."""
         return None
 
+    def given(self, real: torch.Tensor) -> torch.Tensor:
+        """``real``, with the attributes that the user's code has given this."""
+        for name in vars(self).keys() - _OWN:
+            setattr(real, name, vars(self)[name])
+        return real
+
+    def _viewed(self, view: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The real view, made once: its shape and gradient are its own."""
+        if self._view is None:
+            self._view = view()
+        return self._view
+
     def opened(self) -> list[Opened]:
         """The images that are not made yet."""
         raise NotImplementedError
@@ -291,10 +324,11 @@ class Deferred(torch.Tensor, metaclass=_Kind):
         return repr(self.materialise())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.materialise().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return self.given(self.materialise()).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        return cast(torch.Tensor, self.materialise().__deepcopy__(memo))  # type: ignore[no-untyped-call]
+        real = self.given(self.materialise())
+        return cast(torch.Tensor, real.__deepcopy__(memo))  # type: ignore[no-untyped-call]
 
     def __dir__(self) -> list[str]:
         return dir(torch.Tensor)
@@ -309,7 +343,10 @@ class Deferred(torch.Tensor, metaclass=_Kind):
     ) -> Any:
         handler = _HANDLERS.get(func)
         if handler is not None:
-            result = handler(*args, **(kwargs or {}))
+            try:
+                result = handler(*args, **(kwargs or {}))
+            except TypeError:  # other arguments than it knows: torch takes them, or says why not
+                result = NotImplemented
             if result is not NotImplemented:
                 return result
         return _eagerly(func, args, kwargs or {})
@@ -333,8 +370,10 @@ class DeferredTensor(Deferred):
     _memory: _Memory
 
     @staticmethod
-    def __new__(cls, recording: Recording) -> DeferredTensor:
-        return cls._of(_Memory.of(recording))
+    def __new__(cls, *args: Any, **kwargs: Any) -> DeferredTensor:
+        if len(args) == 1 and isinstance(args[0], Recording):
+            return cls._of(_Memory.of(args[0]))
+        return cast(DeferredTensor, cls.stands_for(*args, **kwargs))
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
@@ -392,7 +431,6 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
     """The same, as torchvision's v2 transforms mark an image."""
 
     stands_for = tv_tensors.Image
-    _image: torch.Tensor | None = None  # once it is materialised
 
     @classmethod
     def __torch_function__(
@@ -409,12 +447,10 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
     def materialise(self) -> torch.Tensor:
         """As of any deferred tensor; it shares the memory of those that are not marked."""
         real = super().materialise()
-        if self._image is None:  # else it may require gradients
-            self._image = cast(torch.Tensor, real.as_subclass(tv_tensors.Image))
-        return self._image
+        return self._viewed(lambda: cast(torch.Tensor, real.as_subclass(tv_tensors.Image)))
 
     def _real_or_none(self) -> torch.Tensor | None:
-        return self._memory.real if self._image is None else self._image
+        return self._memory.real if self._view is None else self._view
 
 
 class DeferredUnsqueezed(DeferredTensor):
@@ -434,13 +470,13 @@ class DeferredUnsqueezed(DeferredTensor):
         return made
 
     def materialise(self) -> torch.Tensor:
-        return super().materialise().unsqueeze(0)
+        real = super().materialise()
+        return self._viewed(lambda: real.unsqueeze(0))
 
     as_subclass = Deferred.as_subclass
 
     def _real_or_none(self) -> torch.Tensor | None:
-        real = self._memory.real
-        return None if real is None else real.unsqueeze(0)
+        return None if self._memory.real is None else self.materialise()
 
 
 class DeferredBatch(Deferred):
@@ -475,7 +511,8 @@ class DeferredBatch(Deferred):
         """The real tensor, made once: by ``make``, or by what ``BATCHES`` says."""
         if self._real is None:
             make = make or BATCHES.get()
-            self._real = self.replay() if make is None else make(self)
+            with torch.inference_mode(False):  # as of a single tensor
+                self._real = self.replay() if make is None else make(self)
             for row in self.rows:
                 if isinstance(row, Recording):
                     note_made(row.opened)
@@ -552,7 +589,8 @@ class DeferredRow(Deferred):
 
     def materialise(self) -> torch.Tensor:
         """The same part of the real batch, a view."""
-        return self._part_of(self.batch.materialise())
+        real = self.batch.materialise()
+        return self._viewed(lambda: self._part_of(real))
 
     def copy(self, source: _Memory) -> bool:
         """Note a copy of ``source``, of the same shape and dtype; whether that can be noted."""
@@ -577,8 +615,7 @@ class DeferredRow(Deferred):
         return batch[self.place, :, y : y + h, x : x + w]
 
     def _real_or_none(self) -> torch.Tensor | None:
-        real = self.batch._real
-        return None if real is None else self._part_of(real)
+        return None if self.batch._real is None else self.materialise()
 
 
 class filling_rows(TorchFunctionMode):
@@ -669,7 +706,13 @@ def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(torch.empty(shape, device="meta").stride())
 
 
-KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredUnsqueezed, DeferredBatch, DeferredRow})
+KINDS: frozenset[type] = frozenset(
+    {DeferredTensor, DeferredTVImage, DeferredUnsqueezed, DeferredBatch, DeferredRow}
+)
+
+
+# Their own attributes. Others are the user's.
+_OWN = frozenset(("_blank_row", "_real", "_view", "batch", "box", "place", "rows"))
 
 
 def some_deferred(tensors: Sequence[object]) -> bool:
@@ -723,7 +766,9 @@ def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     """What ``func`` makes of the real tensors."""
     wrappers: dict[int, Deferred] = {}
     result = func(*_made(tuple(args), func, wrappers), **_made(dict(kwargs), func, wrappers))
-    # What works in place returns the tensor that it was given.
+    # What works in place returns the tensor that it was given, or several.
+    if type(result) in (list, tuple):
+        return _with_parts(result, [wrappers.get(id(part), part) for part in result])
     return wrappers.get(id(result), result) if isinstance(result, torch.Tensor) else result
 
 
@@ -884,10 +929,13 @@ def _contiguous(tensor: Any, **kwargs: Any) -> Any:
     return record(tensor, ("contiguous",))
 
 
-def _clone(tensor: Any, **kwargs: Any) -> Any:
-    if not pending(tensor) or kwargs:
-        return NotImplemented
-    return _like(tensor, tensor._memory.copy(), marked=True)
+def _clone(marked: bool) -> Handler:
+    def handler(tensor: Any, **kwargs: Any) -> Any:
+        if not pending(tensor) or kwargs:
+            return NotImplemented
+        return _like(tensor, tensor._memory.copy(), marked)
+
+    return handler
 
 
 def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> Handler:
@@ -937,7 +985,7 @@ def _masked(image: DeferredTensor, mask: torch.Tensor, in_place: bool) -> Any:
     boxes = _zeros_of(mask, (c, h, w))
     if boxes is None:
         return NotImplemented
-    made = unmarked(image if in_place else _clone(image))
+    made = unmarked(image) if in_place else _like(image, memory.copy())
     for x, y, width, height in boxes:
         record_in_place(made, ("erase", y, x, height, width, None))
     return made
@@ -1158,7 +1206,8 @@ def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> An
     if not all(type(n) is int and n >= 0 for n in pad):
         return NotImplemented
     left, right, top, bottom, *channels = (*pad, 0, 0)[: max(4, len(pad))]
-    if any(channels) or tensor.shape[-3] == 1:  # whose strides ``shape_and_strides`` cannot say
+    # Of these ``shape_and_strides`` cannot say the strides.
+    if any(channels) or tensor.shape[-3] == 1 or min(tensor.shape[-2:]) < LEAST_SIDE:
         return NotImplemented
     kind = DeferredUnsqueezed if _unsqueezed(tensor) else DeferredTensor
     if not any(pad):
@@ -1471,7 +1520,8 @@ def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
     yield _cast_to(torch.bfloat16), (x.bfloat16,)
     yield _cast_to(torch.float64), (x.double,)
     yield _contiguous, (x.contiguous,)
-    yield _clone, (x.clone, torch.clone)
+    yield _clone(marked=True), (x.clone,)
+    yield _clone(marked=False), (torch.clone,)  # of a v2 image it gives no image
     yield _times(), (x.mul, x.__mul__, x.__rmul__, torch.mul)
     yield _times(in_place=True), (x.mul_, x.__imul__)
     yield _with_number("div"), (x.div, x.__truediv__, torch.div)

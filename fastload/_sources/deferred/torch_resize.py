@@ -38,7 +38,7 @@ def filter_of(interpolation: Any) -> str | None:
 def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, int] | None:
     """Width and height of an image of ``size`` (w, h) after ``resize(image, wanted, max_size)``.
 
-    None: in this release nobody knows.
+    None: in this release nobody knows, or torch has to say what it makes of it.
 
     Raises:
         What torchvision raises, for sizes that it does not take.
@@ -47,7 +47,7 @@ def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, 
     if output_size is None:
         return None
     height, width = output_size(size[::-1], size=wanted, max_size=max_size)
-    return width, height
+    return (width, height) if type(width) is type(height) is int else None
 
 
 @functools.cache

@@ -13,17 +13,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torchvision.io  # noqa: F401 - whose functions are exchanged
-from torchvision import transforms, tv_tensors
+from torchvision import transforms
 
 from ...._base.pixel_limit import is_within
 from .. import agreement, torch_blur, torchvision_io
 from .. import torchvision_transforms as fewer_steps
 from ..from_array import deferred_array, may_defer
 from ..image import PLAIN, DeferredImage, sides_of, waiting
-from ..tensor import (
-    DeferredTVImage,
-    pending,
-)
+from ..tensor import Deferred, pending
 from ..thread_state import OF_MODE, cause
 from ..trial import Function
 from .patch import Patch
@@ -179,8 +176,8 @@ def _wrap(original: Function) -> Function:
     """What v2 makes of the result for a marked image: an image, deferred or not."""
 
     def wrap(wrappee: Any, like: Any, **kwargs: Any) -> Any:
-        if isinstance(like, DeferredTVImage):
-            return wrappee.as_subclass(tv_tensors.Image)
+        if isinstance(like, Deferred):
+            return wrappee.as_subclass(type(like).stands_for)
         return original(wrappee, like=like, **kwargs)
 
     return wrap
