@@ -148,7 +148,7 @@ class Fetcher:
     def make(self, wanted: Wanted) -> Outcome:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
         thread = thread_state.THREAD
-        outer, thread.making = thread.making, self.resumable is None
+        outer, thread.making = thread.making, True
         try:
             return self._made(wanted)
         finally:

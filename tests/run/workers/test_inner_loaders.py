@@ -209,21 +209,3 @@ def test_a_loader_inside_that_was_asked_for_more_is_ours(monkeypatch: pytest.Mon
     [[_, kinds]] = FastLoader(dataset, 8)
     assert not any(kind.startswith("torch") for kind in kinds)
     dataset.loader.state_dict()
-
-
-class Resumed(OfNumbers):
-    """Keeps the state of the loader in it."""
-
-    def state_dict(self) -> Any:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-
-def test_a_dataset_may_keep_the_state_of_a_loader_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FASTLOAD_DEFER")
-    loader = FastLoader(Resumed(FastLoader), 8)
-    [[_, kinds]] = loader
-    assert not any(kind.startswith("torch") for kind in kinds)
-    loader.state_dict()
