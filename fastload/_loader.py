@@ -46,7 +46,6 @@ from ._run.resources import Inspection, Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
-from ._sources.deferred.thread_state import THREAD
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import open_dataset
 from ._sources.streams import ImageStream, collate_rows
@@ -486,29 +485,13 @@ class FastLoader(DataLoader[Sample]):
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
-        if not self._begun or self._runs_within():
+        if not self._begun:
             return super()._get_iterator()
         if self._epoch_cursor.resume is None:
             self._epoch_cursor.base_seed = (
                 None  # it belongs to one iterator, as persistent workers do
             )
         return EpochIterator(self._begin_iteration())
-
-    def _runs_within(self) -> bool:
-        """Whether torch's own iterator runs, in a sample of another loader's dataset.
-
-        There loaders often give one small batch each, and to start an epoch of ours takes longer
-        than to make one. It has no state: ``state_dict`` says so.
-        """
-        if not THREAD.making or THREAD.deferring:
-            return False
-        cursor, config = self._epoch_cursor, self._loader_config()
-        if cursor.resume is not None or not config.within:
-            return False
-        if cursor.progress is None or not cursor.progress.unordered:
-            cursor.progress = cursor.at_start(config, 0, None, ())
-            cursor.progress.unordered = True
-        return True
 
     def _begin_iteration(self) -> EpochContext:
         """What an iterator needs from this loader to start an epoch."""
@@ -565,11 +548,10 @@ class FastLoader(DataLoader[Sample]):
 
         Raises:
             UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, a
-                DataPipe, or code that another package has put in torch's iteration; a dataset of
-                another loader iterated over this one; or the state of the dataset or sampler could
-                not be taken. While ``fastload.install`` makes FastLoaders of torch's, it is a
-                warning, as trainers save the state of whatever has this method: then the state
-                says that there is none.
+                DataPipe, or code that another package has put in torch's iteration; or the state of
+                the dataset or sampler could not be taken. While ``fastload.install`` makes
+                FastLoaders of torch's, it is a warning, as trainers save the state of whatever has
+                this method: then the state says that there is none.
         """
         try:
             return self._saved_state()
@@ -589,9 +571,8 @@ class FastLoader(DataLoader[Sample]):
         if progress.unordered:
             raise UsageError(
                 "state_dict: expected batches in the order of their samples, got in_order=False "
-                "with workers, a DataPipe, code of another package in torch's iteration "
-                "(explain() names it), or a loader in the samples of another; use in_order=True "
-                "and a Dataset"
+                "with workers, a DataPipe, or code of another package in torch's iteration "
+                "(explain() names it); use in_order=True and a Dataset"
             )
         state = progress.state()
         if isinstance(self.dataset, MixDataset):

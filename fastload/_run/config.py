@@ -291,12 +291,6 @@ class LoaderConfig:
         # batch_by may be an array, which compares element by element
         return any(type(one) is not type(default) or one != default for one, default in given)
 
-    @derived
-    def within(self) -> bool:
-        """Whether torch's own iterator gives the same batches, if nobody asks for a state."""
-        alone = self.own_order and not (self.num_workers or self.prepared or self.left_out)
-        return alone and not (self.iterable or self._asks_for_ours) and bool(self.left_to_python)
-
     @property
     def eager(self) -> str:
         """Why the images that the dataset opens are not deferred; "": they are."""

@@ -147,14 +147,6 @@ class Fetcher:
 
     def make(self, wanted: Wanted) -> Outcome:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
-        thread = thread_state.THREAD
-        outer, thread.making = thread.making, True
-        try:
-            return self._made(wanted)
-        finally:
-            thread.making = outer
-
-    def _made(self, wanted: Wanted) -> Outcome:
         deferral, packer = self.deferral, wanted.packer
         if self.eager:
             with thread_state.eagerly():

@@ -113,7 +113,6 @@ class BatchContext:
 
 class _Thread(threading.local):
     deferring: bool | None = None
-    making = False
     decoded: tuple[Opened, Image] | None = None
     last: Opened | None = None
     times_asked = 0
@@ -132,7 +131,6 @@ THREAD = _Thread()
 
 batch: that it makes; of no batch where it makes none.
 deferring: whether what it opens is deferred; None: nobody has said.
-making: whether it makes a batch of a user's Dataset, deferring or not.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 last, times_asked: the image of which ``single.py`` made something last, and how often it did.
 several: whether it made something of the image before more than once.

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import deferred_datasets as shapes
 from fastload import FastLoader
-from fastload.errors import UsageError
 from sides import assert_same, outcome
 
 # Pillow leaves a truncated file open.
@@ -155,57 +154,3 @@ def test_a_loader_sees_their_images(photos: list[Path], workers: int) -> None:
     stats = loader.stats()
     assert (stats["images_opened"], stats["images_deferred"]) == (12, 12)
     assert "images: 12 opened" in loader.explain()
-
-
-class Numbers(Dataset[Any]):
-    def __len__(self) -> int:
-        return 20
-
-    def __getitem__(self, i: int) -> torch.Tensor:
-        return torch.tensor([i, -i])
-
-
-class OfNumbers(Dataset[Any]):
-    """Each sample is a batch of a loader's, and its iterator's type."""
-
-    def __init__(self, kind: type, **options: Any) -> None:
-        self.loader = kind(Numbers(), 5, shuffle=True, **options)
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, i: int) -> Any:
-        iterator = iter(self.loader)
-        return next(iterator), type(iterator).__module__
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_without_images_torchs_iterator_runs_inside(
-    workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("FASTLOAD_DEFER")
-    theirs, ours = (
-        outcome(kind, OfNumbers(kind), 2, batch_size=4, num_workers=workers)
-        for kind in (DataLoader, FastLoader)
-    )
-    assert_same(ours, theirs)
-    assert "torch.utils.data.dataloader" in str(ours)
-
-
-def test_a_loader_inside_has_no_state_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FASTLOAD_DEFER")
-    dataset = OfNumbers(FastLoader)
-    next(iter(FastLoader(dataset, 4)))
-    with pytest.raises(UsageError, match="a loader in the samples of another"):
-        dataset.loader.state_dict()
-    for _ in dataset.loader:
-        pass
-    assert dataset.loader.state_dict()["epoch"] == 1
-
-
-def test_a_loader_inside_that_was_asked_for_more_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FASTLOAD_DEFER")
-    dataset = OfNumbers(FastLoader, seed=1)
-    [[_, kinds]] = FastLoader(dataset, 8)
-    assert not any(kind.startswith("torch") for kind in kinds)
-    dataset.loader.state_dict()
