@@ -280,15 +280,20 @@ class Choice:
     @property
     def watches(self) -> bool:
         """Whether it is time to see if a batch that is made without deferring opens images."""
-        return self.waits and self.at_stake and clock() >= _TOTAL.due_ns
+        return self.waits and self.at_stake and _now() >= _TOTAL.due_ns
 
     def watched(self, samples: int, begin_ns: int, *, seen: bool) -> Report:
         """The report of a batch of so many that was watched, and whether it opened any."""
         self._staked = self._staked or samples > 0
-        end_ns = clock()
-        if samples and not seen:
+        end_ns = _now()
+        if not seen:
             _TOTAL.due_ns = end_ns + _WATCHED * (end_ns - begin_ns)
         return Report(spent=Spent(eager=samples), seen=seen)  # to watch takes time, too
+
+    def ended(self) -> None:
+        """What was looked at was no batch, but the end of a stream: look at the next one."""
+        if self.waits:
+            self._alone, self._gap = 0, max(1, self._gap // 2)
 
     def _begin(self) -> None:
         self.begun, self._quiet, self._alone = True, 0, 0
@@ -385,8 +390,6 @@ class Choice:
     def learn(self, report: Report) -> None:
         """Note what became of a batch, which this process or a worker has made."""
         spent = report.spent
-        if self.waits and not spent.eager:  # a stream has ended
-            self._alone, self._gap = 0, max(1, self._gap // 2)
         self._made += spent.deferred + spent.eager
         if report.run:
             asked = bool(report.causes or report.read)
@@ -574,10 +577,17 @@ class _Total:
     """
 
     ns = 0.0
-    due_ns = 0
+    due_ns = -math.inf
 
 
 _TOTAL: Final = _Total()
+
+
+def _in_forked_child() -> None:
+    _TOTAL.due_ns = -math.inf  # the CPU time of a new process begins at 0
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def _now() -> int:

@@ -199,6 +199,8 @@ class Deferral:
                 made = make()
             made.report = choice.watched(made.samples, begin_ns, seen=watch.seen)
         choice.learn(made.report)
+        if made.empty and not (made.bad or made.missing):
+            choice.ended()
         return made
 
     def run(
