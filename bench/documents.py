@@ -474,24 +474,26 @@ def _figure(row: Row, *, best: bool = False) -> str:
 
 
 def _conditions(rows: Sequence[Row]) -> str:
-    versions = rows[0]["shared_versions"]
-    *most, last = map(str, sorted({row["threads"] for row in rows}))
-    if most:
-        last = f"{', '.join(most)} or {last}"
-    threads = "1 thread or worker" if last == "1" else f"{last} threads or workers"
-    text = (
-        f"{_processor(rows)}, {threads} each; "
-        f"torch {versions['torch']}, Pillow {versions['pillow']}."
+    threads = _either(sorted({row["threads"] for row in rows}))
+    each = "1 thread or worker" if threads == "1" else f"{threads} threads or workers"
+    torch, pillow = (
+        _either(row["shared_versions"][name] for row in rows) for name in ("torch", "pillow")
     )
-    return textwrap.fill(text, 100)
+    return textwrap.fill(f"{_processor(rows)}, {each} each; torch {torch}, Pillow {pillow}.", 100)
+
+
+def _either(values: Iterable[object]) -> str:
+    *most, last = dict.fromkeys(map(str, values))
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _processor(rows: Sequence[Row]) -> str:
-    """The processor, how much of it, and the core's instruction set, if all rows note the same."""
-    machine = rows[0]["machine"]
-    sets = {row["machine"].get("instruction_set") for row in rows}
+    """The processors, how many CPUs, and the core's instruction set, if all rows note the same."""
+    machines = [row["machine"] for row in rows]
+    sets = {machine.get("instruction_set") for machine in machines}
     used = sets.pop() if len(sets) == 1 else None
-    return f"{machine['cpu']}, {machine['cpus']} CPUs{f', {used}' if used else ''}"
+    cpu, cpus = (_either(machine[name] for machine in machines) for name in ("cpu", "cpus"))
+    return f"{cpu}, {cpus} CPUs{f', {used}' if used else ''}"
 
 
 def _between(path: Path, name: str, text: str) -> None:
