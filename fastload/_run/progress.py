@@ -312,7 +312,9 @@ def without(error: UsageError) -> dict[str, Any]:
 
 def missing(state: Mapping[str, Any]) -> str:
     """Says of what ``without`` made that there is no state, and why; "": there is one."""
-    why = state.get("missing") if isinstance(state, Mapping) else None
+    why = None
+    if isinstance(state, Mapping) and state.get("version") == _VERSION:
+        why = state.get("missing")
     return f"load_state_dict: the loader that was saved had no state ({why})" if why else ""
 
 

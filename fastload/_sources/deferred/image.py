@@ -439,7 +439,7 @@ class DeferredImage(Image, metaclass=StandIn):
                 w, h = right - left, bottom - top
                 if (left, top, w, h) == (0, 0, *self._size):
                     return self._then()
-                within = w > 0 and h > 0 and is_within(w, h) and max(map(abs, numbers)) < _MOST
+                within = w > 0 and h > 0 and is_within(w, h) and max(map(abs, numbers)) < _FARTHEST
                 if within:
                     return self._then(("crop", left, top, w, h))
         return self._made("crop").crop(box)
@@ -902,6 +902,7 @@ def _table(lut: Any, bands: int) -> tuple[int, ...] | None:
 
 _NUMBERS = frozenset({int, float, bool})  # ``level > 9 and 255`` is a bool or an int
 _MOST = 1 << 31  # of a level before it is clipped, and of what Pillow takes for a C int
+_FARTHEST = 1 << 24  # of a corner: the core's
 _LARGEST = 1e30  # number that is recorded, which leaves out inf and nan
 
 

@@ -223,6 +223,7 @@ class Deferred(torch.Tensor, metaclass=_Kind):
     stands_for: type[torch.Tensor] = torch.Tensor
 
     _view: torch.Tensor | None = None  # the real one, where that is a view of a memory's
+    _OWN = frozenset(("_view",))  # attributes; others are the user's
 
     @staticmethod
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -295,7 +296,7 @@ class Deferred(torch.Tensor, metaclass=_Kind):
 
     def given(self, real: torch.Tensor) -> torch.Tensor:
         """``real``, with the attributes that the user's code has given this."""
-        for name in vars(self).keys() - _OWN:
+        for name in vars(self).keys() - self._OWN:
             setattr(real, name, vars(self)[name])
         return real
 
@@ -490,6 +491,7 @@ class DeferredBatch(Deferred):
     rows: tuple[Recording | torch.Tensor, ...]
     _real: torch.Tensor | None
     _blank_row: torch.Tensor | None = None  # those of ``blank`` that nothing was copied to
+    _OWN = Deferred._OWN | {"_blank_row", "_real", "rows"}
 
     @classmethod
     def _of(
@@ -563,6 +565,8 @@ class DeferredRow(Deferred):
     batch: DeferredBatch
     place: int
     box: Box
+
+    _OWN = Deferred._OWN | {"batch", "place", "box"}
 
     @staticmethod
     def __new__(cls, batch: DeferredBatch, place: int, box: Box | None = None) -> DeferredRow:
@@ -709,10 +713,6 @@ def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 KINDS: frozenset[type] = frozenset(
     {DeferredTensor, DeferredTVImage, DeferredUnsqueezed, DeferredBatch, DeferredRow}
 )
-
-
-# Their own attributes. Others are the user's.
-_OWN = frozenset(("_blank_row", "_real", "_view", "batch", "box", "place", "rows"))
 
 
 def some_deferred(tensors: Sequence[object]) -> bool:

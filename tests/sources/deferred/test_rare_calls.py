@@ -129,6 +129,7 @@ IMAGES: dict[str, Callable[[Path], Any]] = {
     "scale": lambda folder: rgb(folder).filter(ImageFilter.Kernel((3, 3), [1] * 9, NAN)),
     # Integers that C does not take are refused at once.
     "crop": lambda folder: failed(lambda: rgb(folder).crop((2**40, 0, 2**40 + 2, 2))),
+    "far crop": lambda folder: rgb(folder).crop((2**24 + 1, 0, 2**24 + 9, 3)),
     "resize": lambda folder: failed(lambda: rgb(folder).resize((2**31, 1))),
     "transform": lambda folder: failed(
         lambda: rgb(folder).transform((2**31, 1), Image.Transform.AFFINE, (1, 0, 0, 0, 1, 0))
@@ -264,7 +265,7 @@ class Named(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         value = tensor(self.folder)
-        value.label = f"{index}"
+        value.label, value.box = f"{index}", index
         factor = NAN if index == 1 else 0.5
         return value, F.to_tensor(ImageEnhance.Brightness(rgb(self.folder)).enhance(factor))
 
@@ -275,7 +276,7 @@ def as_they_are(samples: list[Any]) -> list[Any]:
 
 def _batches(loader: Any) -> Iterator[Any]:
     for samples in loader:
-        yield [(value.label, value.clone(), other.clone()) for value, other in samples]
+        yield [(value.label, value.box, value.clone(), other.clone()) for value, other in samples]
 
 
 def test_a_batch_has_the_attributes_and_values_of_dataloaders(
