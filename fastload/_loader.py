@@ -605,12 +605,12 @@ class FastLoader(DataLoader[Sample]):
         Raises:
             UsageError: this loader cannot resume ``state``; raised here or by the next ``iter``.
         """
-        if not self._begun:
-            raise UsageError("load_state_dict: expected a class that calls DataLoader.__init__")
         missing = _progress.missing(state)
         if missing and self._loader_given is not None:
             warnings.warn(f"{missing}: its epoch begins anew", stacklevel=callers.stacklevel())
             return
+        if not self._begun:
+            raise UsageError("load_state_dict: expected a class that calls DataLoader.__init__")
         resume, config = _progress.read(state), self._loader_config()
         if isinstance(self.dataset, MixDataset):
             self.dataset.mix.load_state_dict(_progress.mix_of(state))
