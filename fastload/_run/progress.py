@@ -312,18 +312,23 @@ def without(error: UsageError) -> dict[str, Any]:
 
 def missing(state: Mapping[str, Any]) -> str:
     """Says of what ``without`` made that there is no state, and why; "": there is one."""
-    why = None
-    if isinstance(state, Mapping) and state.get("version") == _VERSION:
-        why = state.get("missing")
-    return f"load_state_dict: the loader that was saved had no state ({why})" if why else ""
+    why = state.get("missing") if _is_ours(state) else None
+    if not isinstance(why, str):
+        return ""
+    return f"load_state_dict: the loader that was saved had no state ({why})"
+
+
+def _is_ours(state: object) -> bool:
+    version = state.get("version") if isinstance(state, Mapping) else None
+    return type(version) is int and version == _VERSION
 
 
 def read(state: Mapping[str, Any]) -> Progress:
     """The progress saved in ``state``. Raises UsageError if it is not a FastLoader's state."""
     if missing(state):
         raise UsageError(missing(state))
-    version = state.get("version") if isinstance(state, Mapping) else None
-    if type(version) is not int or version != _VERSION:
+    if not _is_ours(state):
+        version = state.get("version") if isinstance(state, Mapping) else None
         given = f"version {version!r}" if version is not None else f"a {type(state).__name__}"
         if version is None and isinstance(state, Mapping):
             given += f" with the keys {list(state)}"
