@@ -3,7 +3,8 @@
 Only what Pillow is certain to open without a warning is accepted, and only size and mode are found
 out. Whatever else is in a header is Pillow's to read.
 
-Sources: JPEG, ITU-T T.81, annex B; Exif 2.32; Pillow's JpegImagePlugin.py for what it refuses.
+Sources: JPEG, ITU-T T.81, annex B; Exif 2.32; PNG, third edition; Pillow's JpegImagePlugin.py and
+PngImagePlugin.py for what they refuse.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ _PLAIN_CHUNKS = frozenset(
     (b"IHDR", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"pHYs", b"tIME", b"tEXt")
 )
 _PNG_MODES = {b"\x08\x00": "L", b"\x08\x02": "RGB", b"\x10\x00": "I;16"}  # by depth and colour type
+_PNG_MODES_OF_8_BITS = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}  # by colour type
+# Chunks that Pillow keeps or passes over where it opens a PNG, and the fewest bytes that it takes.
+_NOTED_CHUNKS = {
+    b"PLTE": 0, b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tEXt": 0, b"bKGD": 0,
+    b"sBIT": 0, b"tIME": 0,
+}  # fmt: skip
 MOST_SIDE = 65_535  # that the core takes
 _EMPTY_CHUNK = 12  # bytes
 _WINDOW = 1 << 15  # of zlib, the largest one
@@ -42,16 +49,46 @@ class Header(NamedTuple):
 
     size: tuple[int, int]  # width and height
     mode: str  # Pillow's
-    plain: bool  # nothing in it that ``getexif`` would find
-    end: int  # where Pillow stops reading: after the header of the first scan
+    plain: bool  # it is known that ``getexif`` would find nothing
+    end: int  # where Pillow stops reading: after the header of the first scan or of the pixels
+    format: str = "JPEG"
 
 
-def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
-    """The header of a plain JPEG; None: let Pillow read it.
+def of_file(read: Callable[[int, int], bytes]) -> Header | None:
+    """The header of a plain JPEG or PNG; None: let Pillow read it.
 
     ``read(count, offset)`` gives the bytes that are there, fewer at the end of the file.
     """
-    head, base, at = read(HEAD, 0), 0, 2
+    head = read(HEAD, 0)
+    return _png(head) if head[:1] == b"\x89" else jpeg(read, head)
+
+
+def _png(head: bytes) -> Header | None:
+    """The same of a PNG whose pixels begin in ``head``; it has no transparent colour."""
+    if head[:16] != b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" or len(head) < 29:
+        return None
+    width, height, depth, colors, *methods = struct.unpack_from(">LLBBBBB", head, 16)
+    mode = _PNG_MODES_OF_8_BITS.get(colors)
+    if depth != 8 or mode is None or not width or not height or any(methods[:2]):
+        return None
+    kinds = set()
+    for kind, begin, end in _chunks(head):
+        if kind == b"IDAT":
+            if mode == "P" and b"PLTE" not in kinds:
+                return None
+            return Header((width, height), mode, False, begin + 8, "PNG")
+        if begin > 8 and end - begin - _EMPTY_CHUNK < _NOTED_CHUNKS.get(kind, len(head)):
+            return None
+        checksum = int.from_bytes(head[end - 4 : end], "big")
+        if end > len(head) or zlib.crc32(memoryview(head)[begin + 4 : end - 4]) != checksum:
+            return None
+        kinds.add(kind)
+    return None
+
+
+def jpeg(read: Callable[[int, int], bytes], head: bytes | None = None) -> Header | None:
+    """The same of a JPEG only; ``head``: its first bytes, if they were read."""
+    head, base, at = read(HEAD, 0) if head is None else head, 0, 2
     if head[:3] != b"\xff\xd8\xff":
         return None
     size: tuple[int, int] | None = None
@@ -261,15 +298,18 @@ _PLACES: Final = 1 << 19
 _WORDS: Final = 3
 _PROBES: Final = 4  # places where an entry may be; when they are all taken, it is not kept
 
-_NAMES: Final = ("L", "RGB", "CMYK")
-_NUMBERS: Final = {mode: number for number, mode in enumerate(_NAMES)}
+_KINDS: Final = (
+    *(("JPEG", mode) for mode in _MODES.values()),
+    *(("PNG", mode) for mode in _PNG_MODES_OF_8_BITS.values()),
+)  # at most 8
+_NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 _SIDE: Final = 0xFFFF
 _END: Final = 0xFFFFFFFF
 _WHOLE: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class HeaderTable:
-    """Headers of JPEGs that were read before, by path and stamp: for all workers, in any epoch.
+    """Headers of files that were read before, by path and stamp: for all workers, in any epoch.
 
     To open a file, read its header and take that apart costs three times what asking for its stamp
     does.
@@ -299,7 +339,8 @@ class HeaderTable:
                 if facts >> 40 != check & 0xFFFFFF or end >> 32 != check >> 24:
                     return None
                 size = facts & _SIDE, facts >> 16 & _SIDE
-                return Header(size, _NAMES[facts >> 32 & 3], bool(facts >> 34 & 1), end & _END)
+                format, mode = _KINDS[facts >> 32 & 7]
+                return Header(size, mode, bool(facts >> 35 & 1), end & _END, format)
             if not known:
                 return None
         return None
@@ -308,13 +349,13 @@ class HeaderTable:
         """Keep a header, if there is a place for it. Arguments as for ``find``."""
         tag, check = _key(path, stamp)
         words = self._words
-        (width, height), mode, plain, end = header
+        (width, height), mode, plain, end, format = header
         if width > _SIDE or height > _SIDE or end > _END:
             return
         for probe in range(_PROBES):
             at = (tag + probe) % _PLACES * _WORDS
             if not words[at]:
-                facts = width | height << 16 | _NUMBERS[mode] << 32 | plain << 34
+                facts = width | height << 16 | _NUMBERS[format, mode] << 32 | plain << 35
                 words[at + 1] = facts | (check & 0xFFFFFF) << 40
                 words[at + 2] = end | check >> 24 << 32
                 words[at] = tag

@@ -241,7 +241,8 @@ class DeferredImage(Image, metaclass=StandIn):
             if self._left or (file is not None and getattr(file, "closed", False)):
                 self.materialise().load()  # which raises
             elif file is not None:
-                file.seek(0, io.SEEK_END)  # Pillow reads blocks, to the end of all but odd files
+                # Pillow reads blocks, to the end of all but odd files; of a PNG all but a checksum.
+                file.seek(-4 if self._opened.format == "PNG" else 0, io.SEEK_END)
             if self._info is not None and self._opened.format not in SETTLED:
                 self.materialise().load()  # somebody has the info, and loading adds to that
         if self._batch.checks:

@@ -9,10 +9,11 @@ import io
 import os
 from collections.abc import Callable
 from stat import S_ISREG
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import PIL.Image
 import PIL.JpegImagePlugin
+import PIL.PngImagePlugin
 from PIL.ImageFile import ImageFile
 
 from ..._base.pixel_limit import is_within
@@ -27,16 +28,19 @@ Open = Callable[..., Any]
 
 # Decoding the others takes Pillow anyway, which is better done where the user's code runs.
 FORMATS = frozenset({"JPEG", "PNG", "WEBP", "BMP"})
-_JPEG = PIL.JpegImagePlugin.JpegImageFile
-_JPEG_FACTORY = PIL.Image.OPEN["JPEG"][0]
+_CLASSES: Final[dict[str, type[ImageFile]]] = {
+    "JPEG": PIL.JpegImagePlugin.JpegImageFile,
+    "PNG": PIL.PngImagePlugin.PngImageFile,
+}
+_FACTORIES: Final = {format: PIL.Image.OPEN[format][0] for format in _CLASSES}
 
 
 File: TypeAlias = "tuple[str | None, bytes | None, Stamp | None, Header | None]"
-"""Absolute path and stamp, or all its bytes; the header, of a plain JPEG."""
+"""Absolute path and stamp, or all its bytes; the header, of a plain JPEG or PNG."""
 
 
 def of_bytes(data: bytes) -> File:
-    return (None, data, None, headers.jpeg(lambda n, offset: data[offset : offset + n]))
+    return (None, data, None, headers.of_file(lambda n, offset: data[offset : offset + n]))
 
 
 def at_path(name: str | bytes) -> File | None:
@@ -70,7 +74,7 @@ def at_path(name: str | bytes) -> File | None:
 
 
 def _read_header(descriptor: int, path: str, stamp: Stamp) -> Header | None:
-    header = headers.jpeg(lambda n, offset: os.pread(descriptor, n, offset))
+    header = headers.of_file(lambda n, offset: os.pread(descriptor, n, offset))
     if header is not None:
         header_table().keep(path, stamp, header)
     return header
@@ -82,8 +86,9 @@ def opener(original: Open) -> Open:
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
         if not THREAD.deferring or mode != "r" or formats is not None:
             return original(fp, mode, formats)
-        if PIL.Image.OPEN.get("JPEG", (None,))[0] is not _JPEG_FACTORY:
-            return original(fp)  # somebody reads JPEGs in another way
+        for format, factory in _FACTORIES.items():
+            if PIL.Image.OPEN.get(format, (None,))[0] is not factory:
+                return original(fp)  # somebody reads such files in another way
         if type(fp) is str or isinstance(fp, (str, bytes, os.PathLike)):
             name: Any = os.fspath(fp)
             return _opened(original, fp, at_path(name), name, None)
@@ -102,8 +107,8 @@ def _opened(original: Open, fp: Any, file: File | None, filename: Any, stream: A
     if header is not None and is_within(*header.size):
         if stream is not None:
             stream.seek(header.end)
-        opened = Opened(path, data, stamp, header.size, header.mode, "JPEG")
-        return _deferred(opened, _JPEG, filename, stream, header.plain)
+        opened = Opened(path, data, stamp, header.size, header.mode, header.format)
+        return _deferred(opened, _CLASSES[header.format], filename, stream, header.plain)
     image = original(fp)
     return _unless_unusual(image, file, filename, stream) or image
 

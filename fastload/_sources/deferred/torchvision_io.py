@@ -64,7 +64,7 @@ def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> torch.T
     if file is None:
         return None
     path, data, stamp, header = file
-    if header is None:
+    if header is None or header.format != "JPEG":
         return _png(path, data, wanted)
     if header.mode not in ("RGB", "L"):
         return None

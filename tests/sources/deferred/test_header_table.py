@@ -1,4 +1,4 @@
-"""What is remembered of a JPEG's header is of that file, as it is."""
+"""What is remembered of a file's header is of that file, as it is."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def test_a_header_is_found_again_and_only_for_its_file(tmp_path: Path) -> None:
         str(jpeg(tmp_path / f"{k}.jpg", (10 + k, 20))): Header((10 + k, 65_535), mode, k > 1, k)
         for k, mode in enumerate(("RGB", "L", "CMYK"))
     }
+    for k, kind in enumerate(headers._KINDS):
+        path = str(jpeg(tmp_path / f"of-kind-{k}.jpg", (10 + k, 20)))
+        headers_of[path] = Header((10 + k, 7), kind[1], k > 1, k, kind[0])
     for path, header in headers_of.items():
         assert table.find(path, stamps.of_path(str(path))) is None
         table.keep(path, stamps.of_path(str(path)), header)
@@ -66,20 +69,25 @@ def test_a_full_table_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.Monk
     assert [header and header.size[0] for header in found] == [30, 31, 32, 33, *[None] * 5]
 
 
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
 @pytest.mark.parametrize("as_file", [False, True])
 def test_the_second_time_a_header_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_file: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_file: bool, suffix: str
 ) -> None:
-    path = jpeg(tmp_path / "a.jpg", (30, 20), "L")
+    path = jpeg(tmp_path / f"a.{suffix}", (30, 20), "L")
     with switch.deferring():
         PIL.Image.open(jpeg(tmp_path / "b.jpg", (4, 4)))  # the first call in a process is a trial
     reads: list[int] = []
-    read = headers.jpeg
-    monkeypatch.setattr(headers, "jpeg", lambda *given: reads.append(1) or read(*given))
+    read = headers.of_file
+    monkeypatch.setattr(headers, "of_file", lambda *given: reads.append(1) or read(*given))
     seen = []
     for _ in range(2):
         with switch.deferring(), open(path, "rb") as file:
             image = PIL.Image.open(file if as_file else path)
             seen.append((image.size, image.mode, image.format, file.tell()))
-    assert seen[0] == seen[1] and seen[0][:3] == ((30, 20), "L", "JPEG")
+    assert seen[0] == seen[1] and seen[0][:3] == (
+        (30, 20),
+        "L",
+        {"jpg": "JPEG", "png": "PNG"}[suffix],
+    )
     assert len(reads) == 1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 from torchvision.datasets.folder import default_loader, pil_loader
 
 import leaks
@@ -31,6 +31,14 @@ def picture(seed: int = 0, size: tuple[int, int] = (40, 30)) -> Image.Image:
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
     path = tmp_path / "photo.jpg"
+    picture().save(path)
+    return path
+
+
+@pytest.fixture(params=["jpg", "png"])
+def plain(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A file whose header is read without Pillow."""
+    path = tmp_path / f"plain.{request.param}"
     picture().save(path)
     return path
 
@@ -163,9 +171,9 @@ def test_exif_is_found(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "bytes"])
 @pytest.mark.parametrize("loads", [False, True])
-def test_a_file_is_left_where_pillow_leaves_it(photo: Path, kind: str, loads: bool) -> None:
+def test_a_file_is_left_where_pillow_leaves_it(plain: Path, kind: str, loads: bool) -> None:
     def position() -> int:
-        with open(photo, "rb") if kind == "file" else io.BytesIO(photo.read_bytes()) as file:
+        with open(plain, "rb") if kind == "file" else io.BytesIO(plain.read_bytes()) as file:
             image = Image.open(file)
             if loads:
                 image.convert("L")
@@ -200,11 +208,68 @@ def test_plain_headers_are_read_without_pillow(tmp_path: Path, save: dict[str, A
             assert header.end == file.tell()
 
 
-def test_every_truncated_header_is_left_to_pillow_or_opens_there_too(photo: Path) -> None:
-    data = photo.read_bytes()[:700]
+PNG_INFO = PngImagePlugin.PngInfo()
+PNG_INFO.add_text("Software", "none")
+PNG_INFO.add(b"gAMA", (45_455).to_bytes(4, "big"))
+PNG_INFO.add(b"tIME", bytes(7))
+
+
+@pytest.mark.parametrize("save", [{}, {"dpi": (72, 72)}, {"pnginfo": PNG_INFO}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "LA", "RGBA"])
+def test_plain_headers_of_pngs_are_read_without_pillow(
+    tmp_path: Path, mode: str, save: dict[str, Any]
+) -> None:
+    path = tmp_path / "x.png"
+    picture().convert(mode).save(path, **save)
+    data = path.read_bytes()
+    header = headers.of_file(lambda count, offset: data[offset : offset + count])
+    assert header is not None
+    with Image.open(path) as expected, open(path, "rb") as file:
+        assert header[:2] == (expected.size, expected.mode)
+        Image.open(file)
+        assert header.end == file.tell()
+        for name in ("tobytes", "getexif", "getpalette", "copy"):
+            known, image = getattr(expected, name)(), getattr(deferred(path), name)()
+            assert image == known
+        image = deferred(path)
+        assert (image.info, image.text) == (expected.info, expected.text)
+        assert (image.format, image.n_frames) == ("PNG", 1)
+        assert isinstance(image, PngImagePlugin.PngImageFile)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 16])
+def test_a_png_of_other_depth_is_opened_by_pillow(tmp_path: Path, bits: int) -> None:
+    path = tmp_path / "x.png"
+    if bits == 16:
+        Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30)).save(path)
+    else:
+        picture().convert("P").save(path, bits=bits)
+    _is_left_to_pillow(path)
+
+
+@pytest.mark.parametrize("kind", ["transparency", "icc_profile", "exif"])
+def test_a_png_with_more_in_its_header_is_opened_by_pillow(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.png"
+    value = 3 if kind == "transparency" else b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0"
+    picture().convert("L").save(path, **{kind: value})
+    _is_left_to_pillow(path)
+
+
+def _is_left_to_pillow(path: Path) -> None:
+    data = path.read_bytes()
+    assert headers.of_file(lambda count, offset: data[offset : offset + count]) is None
+    with switch.deferring():
+        image = Image.open(path)
+    with image, Image.open(path) as expected:
+        assert image.info == expected.info
+        assert image.tobytes() == expected.tobytes()
+
+
+def test_every_truncated_header_is_left_to_pillow_or_opens_there_too(plain: Path) -> None:
+    data = plain.read_bytes()[:700]
     for length in range(len(data)):
         part = data[:length]
-        header = headers.jpeg(lambda count, offset, part=part: part[offset : offset + count])
+        header = headers.of_file(lambda count, offset, part=part: part[offset : offset + count])
         try:
             expected = Image.open(io.BytesIO(part)).size
         except OSError:
@@ -213,19 +278,19 @@ def test_every_truncated_header_is_left_to_pillow_or_opens_there_too(photo: Path
             assert header is None or header.size == expected
 
 
-def test_every_header_with_a_wrong_byte_is_left_to_pillow_or_opens_there_too(photo: Path) -> None:
-    data = photo.read_bytes()
-    for at in range(2, 640):
+def test_every_header_with_a_wrong_byte_is_left_to_pillow_or_opens_there_too(plain: Path) -> None:
+    data = plain.read_bytes()
+    for at in range(2, 640 if plain.suffix == ".jpg" else 60):
         for value in (0, 1, 0xFF, 0xC0, 0xDA, data[at] ^ 8):
             wrong = data[:at] + bytes([value]) + data[at + 1 :]
-            header = headers.jpeg(lambda count, offset, w=wrong: w[offset : offset + count])
+            header = headers.of_file(lambda count, offset, w=wrong: w[offset : offset + count])
             if header is None:
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 image = Image.open(io.BytesIO(wrong))
             assert (header.size, header.mode) == (image.size, image.mode), (at, value)
-            assert dict(image.getexif()) == {} or not header.plain
+            assert not header.plain or dict(image.getexif()) == {}
 
 
 def _outcome(path: Path) -> tuple[str, str]:
@@ -325,12 +390,13 @@ def test_formats_that_the_core_does_not_know_are_decoded_where_the_users_code_ru
         assert image.tobytes() == expected.tobytes()
 
 
-def test_somebody_elses_jpeg_plugin_stays_in_charge(
-    photo: Path, monkeypatch: pytest.MonkeyPatch
+def test_somebody_elses_plugin_stays_in_charge(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factory, accept = Image.OPEN["JPEG"]
-    monkeypatch.setitem(Image.OPEN, "JPEG", (lambda *args: factory(*args), accept))
-    with switch.deferring(), Image.open(photo) as image:
+    name = {".jpg": "JPEG", ".png": "PNG"}[plain.suffix]
+    factory, accept = Image.OPEN[name]
+    monkeypatch.setitem(Image.OPEN, name, (lambda *args: factory(*args), accept))
+    with switch.deferring(), Image.open(plain) as image:
         assert not isinstance(image, DeferredImage)
 
 
