@@ -161,7 +161,9 @@ def _by_torchvision(opened: Opened, operations: tuple[Operation, ...]) -> torch.
     mode = ImageReadMode.RGB if ("convert", "RGB") in operations else ImageReadMode.UNCHANGED
     data = torch.frombuffer(bytearray(encoded(opened)), dtype=torch.uint8)
     # Below the functions that warn: the user's code has been warned.
-    made: torch.Tensor = torch.ops.image.decode_jpeg(data, mode.value, False)
+    image = torch.ops.image
+    decode = image.decode_jpeg if opened.format == "JPEG" else image.decode_png
+    made: torch.Tensor = decode(data, mode.value, False)
     note_made(opened)
     return made
 

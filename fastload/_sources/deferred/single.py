@@ -56,7 +56,7 @@ _LEAST_AHEAD: Final = 512 * 512
 
 _READ: Final = Reader()
 
-_ROWS_OF_PIXELS: Final = Layout(torch.uint8, contiguous=False)
+ROWS_OF_PIXELS: Final = Layout(torch.uint8, contiguous=False)
 
 
 def pixels(recording: Recording) -> np.ndarray | None:
@@ -148,7 +148,7 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
     if made is None and is_file:
         made = _of_file(opened)
     if made is None and mode in _MODES:
-        begun = _begun(ended, _ROWS_OF_PIXELS, kept)
+        begun = _begun(ended, ROWS_OF_PIXELS, kept)
         memory = None if begun is None else begun.result()
         made = None if memory is None else _shaped(memory, size, mode)
     if made is None:
@@ -210,14 +210,29 @@ def tensor(
 
     ``least_pixels``: of the images that the core makes; None: where it gains.
     """
-    begun = _begun(recording, layout, _kept(recording, whole=False), least_pixels=least_pixels)
-    if begun is None or begun.result() is None:
-        return None
+    images = _of_file_in_rows(recording) if layout == ROWS_OF_PIXELS else None
+    if images is None:
+        begun = _begun(recording, layout, _kept(recording, whole=False), least_pixels=least_pixels)
+        if begun is None or begun.result() is None:
+            return None
+        images = begun.images
     note_made(recording.opened)
     shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
-    storage = begun.images.untyped_storage()
     # A tensor of its own, not a view of the bytes.
-    return torch.empty(0, dtype=layout.dtype, device="cpu").set_(storage, 0, shape, strides)
+    made = torch.empty(0, dtype=layout.dtype, device="cpu")
+    return made.set_(images.untyped_storage(), 0, shape, strides)
+
+
+def _of_file_in_rows(recording: Recording) -> torch.Tensor | None:
+    """The bytes of a file's pixels, by one call of the core; None: ``_begun`` decides."""
+    opened, operations, size, mode = recording
+    if opened.library != "torchvision" or operations != (_PIXELS,) or mode not in _MODES:
+        return None
+    core, data = _native.load(), _data(opened)
+    if core is None or data is None or THREAD.batch.cache is not None:
+        return None
+    images = torch.empty(size[0] * size[1] * channels(mode), dtype=torch.uint8, device="cpu")
+    return images if core.decode(data, _view(np.asarray(_Bytes(images)), size, mode)) else None
 
 
 def _is_rgb(recording: Recording) -> bool:
@@ -256,7 +271,7 @@ def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
 
 def begin(recording: Recording) -> Begun | None:
     """Have the core's threads begin with the pixels of a recording that ``pixels`` has ended."""
-    return _begun(recording, _ROWS_OF_PIXELS, None, threads=1)
+    return _begun(recording, ROWS_OF_PIXELS, None, threads=1)
 
 
 def _begun(

@@ -1,8 +1,8 @@
 """torchvision.io's functions that read images: while deferring, they give deferred tensors.
 
-Only JPEGs, RGB and gray, in the modes for which the core gives torchvision's values. Such PNGs, of
-8 bits, are not deferred, but decoded by the core there and then, in a third of torchvision's time.
-Everything else, errors included, is torchvision's own.
+Only JPEGs and PNGs of 8 bits, RGB and gray, in the modes for which the core gives torchvision's
+values. Gray PNGs are masks, whose pixels most programs ask for at once: the core decodes them there
+and then. Everything else, errors included, is torchvision's own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from ... import _native
@@ -19,6 +18,8 @@ from .recording import Opened, Operation, Recording
 from .tensor import Deferred, DeferredTensor
 from .thread_state import THREAD
 from .trial import Function
+
+_MODES = ("RGB", "L")
 
 
 def reader(warnings: int) -> Callable[[Function], Function]:
@@ -65,27 +66,34 @@ def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> torch.T
         return None
     path, data, stamp, header = file
     if header is None or header.format != "JPEG":
-        return _png(path, data, wanted)
-    if header.mode not in ("RGB", "L"):
+        opened = _png(path, data, wanted)
+    else:
+        opened = Opened(path, data, stamp, header.size, header.mode, "JPEG", "torchvision")
+    if opened is None or opened.mode not in _MODES:
         return None
     operations: tuple[Operation, ...] = (("to_image",),)
-    wanted = wanted or header.mode
-    if wanted != header.mode:
+    wanted = wanted or opened.mode
+    if wanted != opened.mode:
         if wanted == "L":
             return None  # of a colour image torchvision takes the luminance that is in the file
         operations = (("convert", wanted), *operations)
-    opened = Opened(path, data, stamp, header.size, header.mode, "JPEG", "torchvision")
     batch = THREAD.batch
+    if opened.format == "PNG" and wanted == "L":
+        made = single.tensor(
+            Recording(opened, operations, opened.size, wanted), single.ROWS_OF_PIXELS
+        )
+        batch.read += made is not None
+        return made
     batch.opened += 1
     if batch.checks:
         opened = single.checked(opened)
     if batch.asked is not None:
         batch.asked[id(opened)] = opened
-    return DeferredTensor(Recording(opened, operations, header.size, wanted))
+    return DeferredTensor(Recording(opened, operations, opened.size, wanted))
 
 
-def _png(path: str | None, data: bytes | None, wanted: str) -> torch.Tensor | None:
-    """A PNG of 8 bits, uint8 (c, h, w), if torchvision decodes it as the core does.
+def _png(path: str | None, data: bytes | None, wanted: str) -> Opened | None:
+    """A PNG that torchvision decodes as the core does, with its bytes: they had to be looked at.
 
     ``wanted``: the mode; "": that of the file.
     """
@@ -98,11 +106,7 @@ def _png(path: str | None, data: bytes | None, wanted: str) -> torch.Tensor | No
             data = file.read(headers.PNG_HEAD)
             if headers.png(data) is not None:
                 data += file.read()
-    mode, (width, height) = headers.png(data) or ("", (0, 0))
-    if mode not in ("RGB", "L") or (wanted or mode) != mode or not headers.is_plain_png(data):
+    mode, size = headers.png(data) or ("", (0, 0))
+    if mode not in _MODES or (wanted or mode) != mode or not headers.is_plain_png(data):
         return None
-    pixels = np.empty((height, width, len(mode)), np.uint8)
-    if not core.decode(data, pixels if mode == "RGB" else pixels[..., 0]):
-        return None
-    THREAD.batch.read += 1
-    return torch.from_numpy(pixels).clone().permute(2, 0, 1)  # NumPy's memory cannot be resized
+    return Opened(None, data, None, size, mode, "PNG", "torchvision")

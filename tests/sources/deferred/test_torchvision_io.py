@@ -110,8 +110,9 @@ def test_what_is_read_is_what_torchvision_reads(
 
 
 @releases.exchanged_io
-@pytest.mark.parametrize("name", ["420.jpg", "444.jpg", "progressive.jpg", "gray.jpg"])
-def test_jpegs_stay_deferred(files: list[Path], name: str) -> None:
+@pytest.mark.parametrize("name", ["420.jpg", "444.jpg", "progressive.jpg", "gray.jpg", "a.png"])
+def test_jpegs_and_pngs_stay_deferred(files: list[Path], name: str) -> None:
+    _needs_pngs()
     path = files[0].parent / name
     with switch.deferring():
         for call in ("read_image", "by name", "decode_image of bytes"):
@@ -119,32 +120,37 @@ def test_jpegs_stay_deferred(files: list[Path], name: str) -> None:
     assert type(CALLS["read_image"](path)) is torch.Tensor
 
 
-@releases.exchanged_io
-def test_plain_pngs_are_decoded_by_the_core(files: list[Path]) -> None:
+def _needs_pngs() -> None:
     core = _native.load()
     if core is None or core.png_version() is None:
         pytest.skip("the core was built without libdeflate")
-    taken: dict[str, list[str]] = {call: [] for call in ("read_image", "by name", "gray")}
+
+
+@releases.exchanged_io
+def test_of_pngs_the_core_decodes_plain_ones_and_gray_ones_at_once(files: list[Path]) -> None:
+    _needs_pngs()
+    calls = ("read_image", "by name", "gray")
+    deferred: dict[str, list[str]] = {call: [] for call in calls}
+    read: dict[str, list[str]] = {call: [] for call in calls}
     for path in files:
-        for call, names in taken.items():
-            before = THREAD.batch.read
+        for call in calls:
+            before, made = THREAD.batch.read, None
             with switch.deferring(), contextlib.suppress(RuntimeError, FileNotFoundError):
-                CALLS[call](path)
+                made = CALLS[call](path)
+            if type(made) is DeferredTensor and path.suffix == ".png":
+                deferred[call].append(path.name)
             if THREAD.batch.read > before:
-                names.append(path.name)
-    assert taken == {
-        "read_image": ["a.png", "gray.png"],
-        "by name": ["a.png"],
-        "gray": ["gray.png"],
-    }
+                read[call].append(path.name)
+    assert deferred == {"read_image": ["a.png"], "by name": ["a.png"], "gray": []}
+    assert read == {"read_image": ["gray.png"], "by name": [], "gray": ["gray.png"]}
 
 
 @releases.exchanged_io
 def test_a_plain_png_is_the_users_to_resize(files: list[Path]) -> None:
-    path = files[0].parent / "a.png"
-    with switch.deferring():
-        found = io.read_image(str(path))
-    assert found.resize_(3, 200, 100).shape == (3, 200, 100)
+    for name in ("a.png", "gray.png"):
+        with switch.deferring():
+            found = io.read_image(str(files[0].parent / name))
+        assert found.resize_(3, 200, 100).shape == (3, 200, 100)
 
 
 class Read(Dataset[Any]):
@@ -175,9 +181,29 @@ def test_a_dataset_over_torchvision_gives_the_same(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_jpeg_gives_what_torchvision_makes_of_it(files: list[Path], workers: int) -> None:
-    paths = [path for path in files if path.suffix == ".jpg" and path.name != "missing.jpg"]
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_a_damaged_file_gives_what_torchvision_makes_of_it(
+    files: list[Path], workers: int, suffix: str
+) -> None:
+    paths = [path for path in files if path.suffix == suffix and path.name != "missing.jpg"]
     side_by_side(Read(paths, crops=False), batch_size=2, num_workers=workers)
+
+
+class OrBlank(Read):
+    """Blank where torchvision cannot read an image."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            image = io.read_image(str(self.paths[index]))
+        except RuntimeError:
+            image = torch.zeros(3, *SIZE[::-1], dtype=torch.uint8)
+        return image.float().div(255)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_catches_the_error_of_a_damaged_png_gets_it(files: list[Path], workers: int) -> None:
+    paths = [files[0].parent / name for name in ("a.png", "truncated.png", "a.png")]
+    side_by_side(OrBlank(paths, crops=False), batch_size=4, num_workers=workers)
 
 
 @releases.exchanged_io
