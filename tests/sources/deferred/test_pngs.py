@@ -13,6 +13,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from PIL.PngImagePlugin import PngImageFile
+from torchvision.transforms import functional
 
 import png_files
 from fastload import _native
@@ -128,3 +129,42 @@ def test_what_is_no_plain_png_of_pillows_is_left_to_it(without: str) -> None:
     else:
         image.fp = None
     assert not load_rows(image)
+
+
+MOVES: dict[str, Callable[[Any], Any]] = {
+    "crop, resize, flip": lambda image: (
+        image.crop((5, 6, 90, 70))
+        .resize((64, 48), PIL.Image.Resampling.NEAREST)
+        .transpose(PIL.Image.Transpose.FLIP_LEFT_RIGHT)
+    ),
+    "beyond": lambda image: image.crop((-9, 20, 130, 95)),
+    "quarters": lambda image: image.transpose(PIL.Image.Transpose.ROTATE_90).transpose(
+        PIL.Image.Transpose.FLIP_TOP_BOTTOM
+    ),
+    "enlarged": lambda image: image.resize((211, 150), PIL.Image.Resampling.NEAREST).copy(),
+    "padded": lambda image: functional.pad(image, [3, 0, 7, 9], fill=200),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("kind", ["gray", "palette", "transparent"])
+def test_masks_that_are_only_moved_are_moved_by_pillow(
+    decoders: list[str], move: str, kind: str
+) -> None:
+    levels = np.random.default_rng(4).integers(0, 256, (80, 100), np.uint8)
+    picture = PIL.Image.fromarray(levels)
+    if kind != "gray":
+        picture = picture.convert("RGB").quantize(30)
+    file = io.BytesIO()
+    picture.save(file, "PNG", **({"transparency": 3} if kind == "transparent" else {}))
+
+    def array() -> Any:
+        return np.asarray(MOVES[move](PIL.Image.open(io.BytesIO(file.getvalue()))))
+
+    expected = array()
+    decoders.clear()
+    with switch.deferring():
+        found = array()
+    assert seen(found) == seen(expected)
+    assert found.flags.writeable == expected.flags.writeable
+    assert decoders == [] or move == "padded"
