@@ -191,6 +191,13 @@ def _replayed(recording: Recording) -> PIL.Image.Image | torch.Tensor:
         image = _NO_IMAGE
     else:
         image = _decoded(recording.opened) if operations else reopen(recording.opened)
+    return changed(image, operations, tensor)
+
+
+def changed(
+    image: PIL.Image.Image, operations: tuple[Operation, ...], tensor: torch.Tensor | None = None
+) -> PIL.Image.Image | torch.Tensor:
+    """What the operations make of an image, or of its tensor."""
     with eagerly():
         for name, *arguments in operations:
             operation = IMAGE_OPERATIONS.get(name)

@@ -31,6 +31,12 @@ def drawn(path: Path, seed: int, size: tuple[int, int] = (120, 90)) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for least in ("LEAST_AHEAD", "LEAST_CHANGED"):
+        monkeypatch.setattr(single, least, 0)  # else none of these would be made ahead
+
+
 class Pixels(Dataset[Any]):
     """What ``of`` makes of each image as an array."""
 

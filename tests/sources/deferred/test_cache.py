@@ -33,7 +33,8 @@ def photos(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture(autouse=True)
 def all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single, "LEAST_PIXELS", 0)  # also these small ones are made by the core
+    for least in ("LEAST_PIXELS", "LEAST_CHANGED"):
+        monkeypatch.setattr(single, least, 0)  # also these small ones are made by the core
 
 
 class Arrays(Dataset[Any]):

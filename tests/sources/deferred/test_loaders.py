@@ -238,7 +238,8 @@ def test_a_bug_where_the_core_is_called_is_not_taken_for_a_damaged_image(
 
     list(FastLoader(kind(photos), batch_size=4))  # what is exchanged has proved itself
     monkeypatch.setattr(Kernel, "submit", submit)
-    monkeypatch.setattr(single, "LEAST_PIXELS", 0)
+    for least in ("LEAST_PIXELS", "LEAST_CHANGED"):
+        monkeypatch.setattr(single, least, 0)
     with pytest.raises(InternalError, match="this core has no BatchSpec"):
         list(FastLoader(kind(photos), batch_size=4))
 

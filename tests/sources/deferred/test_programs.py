@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis import strategies
 
 import deferred_programs
 import releases
@@ -35,8 +36,9 @@ def test_a_program_gives_the_same_with_deferred_images(
     monkeypatch.setattr(single, "LEAST_PIXELS", 0)  # else the core would make none of these images
 
     @hypothesis.settings(max_examples=count(500, 10_000))
-    @hypothesis.given(deferred_programs.programs(sources))
-    def same(program: deferred_programs.Program) -> None:
+    @hypothesis.given(deferred_programs.programs(sources), strategies.booleans())
+    def same(program: deferred_programs.Program, core_changes: bool) -> None:
+        monkeypatch.setattr(single, "LEAST_CHANGED", 0 if core_changes else 96 * 96)
         eager = deferred_programs.run(program, contextlib.nullcontext())
         deferred = deferred_programs.run(program, switch.deferring())
         if eager[0][0] == "error" and not releases.CLOSED_FILES_RAISE:

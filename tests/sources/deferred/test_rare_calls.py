@@ -40,7 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def by_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single, "LEAST_PIXELS", 0)  # else it would make none of these images
+    for least in ("LEAST_PIXELS", "LEAST_CHANGED"):
+        monkeypatch.setattr(single, least, 0)  # else it would make none of these images
 
 
 def opened(folder: Path, name: str = "a.jpg") -> Any:
