@@ -26,8 +26,9 @@ waiting
     opens none, nothing is watched for ``_WATCHED`` times as long. So a loader that lives for a few
     batches pays for none of that. A dataset that opens no images any more is waited for again. The
     training process learns from its workers that they do, and begins before it forks new ones,
-    which have it from there. Where new workers have nothing from anywhere (``start_method.py``),
-    each of them begins anew: then only this epoch's samples count.
+    which have it from there. Where nothing could be deferred, as with TIFFs, it begins again after
+    ``_VAIN`` samples, and then after twice as many each time. Where new workers have nothing from
+    anywhere (``start_method.py``), each of them begins anew: then only this epoch's samples count.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ _CLOSE: Final = 0.5
 _LONG: Final = 32
 
 _PATIENCE: Final = 3  # batches without an image
+_VAIN: Final = 1024  # samples after that
 
 # Eager batches that take less are measured now and then only, since that takes time too.
 _SHORT_NS: Final = 1_000_000
@@ -192,6 +194,8 @@ class Choice:
         self._lately = 0.0  # what the last ones cost
         self._ahead = 0.0  # how far the way that is kept was ahead
         self._quiet = 0  # batches without an image, one after the other
+        self._left_alone = 0  # samples until it may begin again, since there were none
+        self._vain = _VAIN  # and so many the next time
         self._alone = 0  # batches that are left alone now
         self._gap = 1  # and those until the next one is looked at, while it waits
         self._staked = False  # whether one was watched, or is to be, since so much is at stake
@@ -275,12 +279,14 @@ class Choice:
 
     @property
     def _pays(self) -> bool:
-        return self._seen and self.at_stake
+        return self._seen and self.at_stake and self._left_alone <= 0
 
     @property
     def watches(self) -> bool:
         """Whether it is time to see if a batch that is made without deferring opens images."""
-        return self.waits and self.at_stake and _now() >= _TOTAL.due_ns
+        if not (self.waits and self.at_stake) or self._left_alone > 0:
+            return False
+        return _now() >= _TOTAL.due_ns
 
     def watched(self, samples: int, begin_ns: int, *, seen: bool) -> Report:
         """The report of a batch of so many that was watched, and whether it opened any."""
@@ -383,6 +389,7 @@ class Choice:
         """The report of a batch that was left alone."""
         self._made += samples
         self._left -= samples
+        self._left_alone -= samples
         if self.waits and not self._staked and self.at_stake:
             self._staked, self._alone = True, 0
         return _eager(samples)
@@ -391,6 +398,7 @@ class Choice:
         """Note what became of a batch, which this process or a worker has made."""
         spent = report.spent
         self._made += spent.deferred + spent.eager
+        self._left_alone -= spent.deferred + spent.eager
         if report.run:
             asked = bool(report.causes or report.read)
             if asked and spent.deferred and spent.eager and self._batches and not self._asked:
@@ -402,6 +410,10 @@ class Choice:
             self._quiet = 0 if report.images else self._quiet + 1
             self.opened = self.opened or report.opened + report.given > 0
             self.begun = self._quiet < _PATIENCE
+            if report.images:
+                self._vain = _VAIN
+            elif not self.begun and self.measures:
+                self._left_alone, self._vain = self._vain, min(2 * self._vain, _LATE)
             self._seen = self._seen and self.begun
         self._seen = self._seen or report.seen
         if spent.own_ns:

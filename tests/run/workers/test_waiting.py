@@ -30,6 +30,7 @@ from fastload._run.workers import choice, deferral
 from fastload._run.workers.choice import Choice
 from fastload._sources.deferred import redirect, switch, trial
 from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.thread_state import THREAD
 from fastload._sources.deferred.watch import Watch
 from sides import side_by_side
 
@@ -278,6 +279,27 @@ def test_where_no_images_are_seen_few_batches_are_watched(
         for loader in loaders:
             next(iter(loader))
     assert len(watches) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_where_nothing_can_be_deferred_that_is_tried_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    class Tries(Kinds):
+        def __getitem__(self, i: int) -> bool:
+            with PIL.Image.open(self.paths[i]):
+                return bool(THREAD.deferring)
+
+    PIL.Image.new("RGB", (9, 9)).save(tmp_path / "a.tif")
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    monkeypatch.setattr(choice, "_VAIN", 64)
+    monkeypatch.setattr(choice, "_WATCHED", 0)
+    monkeypatch.setattr(Choice, "_compare", lambda *args: None)  # deferring is kept
+    loader = FastLoader(
+        Tries([tmp_path / "a.tif"] * 64), 4, num_workers=workers, persistent_workers=workers > 0
+    )
+    tried = [int(torch.cat(list(loader)).sum()) for _ in range(8)]
+    assert 12 <= sum(tried) <= 80  # of 2048
 
 
 def test_the_loader_of_a_sample_defers_when_the_outer_one_does(photos: list[Path]) -> None:
