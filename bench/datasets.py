@@ -27,11 +27,16 @@ class _Files(Dataset[Any]):
 
 
 class Photos(_Files):
-    """JPEG files, decoded and resized by Pillow: (uint8 (3, 224, 224), label)."""
+    """JPEG files, decoded and resized by Pillow: (uint8 (3, ``side``, ``side``), label)."""
+
+    def __init__(self, paths: list[Path], side: int = 224) -> None:
+        super().__init__(paths)
+        self._side = side
 
     def __getitem__(self, index: int) -> Any:
         with Image.open(self._paths[index]) as file:
-            image = file.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
+            sides = self._side, self._side
+            image = file.convert("RGB").resize(sides, Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), index % 10
 
 

@@ -221,6 +221,13 @@ def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]
     return make
 
 
+def _own(
+    kind: str, side: int, count: int, dataset: Callable[[list[Path]], Any]
+) -> Callable[[Options], Any]:
+    """A user's own dataset of such images."""
+    return lambda options: dataset(sorted(_images(kind, side, count, options).glob("*/*")))
+
+
 def _tensor_transform(options: Options) -> Any:
     """An ImageFolder whose transform works on tensors."""
     from torchvision.transforms import v2
@@ -350,6 +357,16 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
         Configuration("function in the transform, jpeg", _with_function("jpeg", 0, 128)),
         Configuration("function in the transform, png", _with_function("png", 32, 2000)),
         Configuration("transform of tensors", _tensor_transform),
+        Configuration(
+            "arrays of jpeg 64x64, 0 workers",
+            _own("jpeg", 64, 2000, lambda files: own.Photos(files, 64)),
+            workers=0,
+        ),
+        Configuration(
+            "gif 32x32, 0 workers",
+            _own("gif", 32, 2000, lambda files: own.Trained(files, small_transform())),
+            workers=0,
+        ),
     ),
     "datasets": (
         Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
