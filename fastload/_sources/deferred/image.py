@@ -635,6 +635,8 @@ class DeferredImage(Image, metaclass=StandIn):
         if self._real is not None:
             return self._real.getexif()
         if self._exif is None and self._info is None and self._without_exif():
+            if self._opened.format == "PNG":
+                self._first_load()  # Pillow looks for EXIF after the pixels, too
             self._exif = PIL.Image.Exif()
             self._exif._loaded = True
             return self._exif

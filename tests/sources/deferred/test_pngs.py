@@ -19,6 +19,7 @@ import png_files
 from fastload import _native
 from fastload._sources.deferred import switch
 from fastload._sources.deferred.replay import load_rows
+from fastload._sources.deferred.thread_state import THREAD
 from png_files import GRAY, KINDS, PALETTE, RGB, chunk
 
 pytestmark = [
@@ -168,3 +169,19 @@ def test_masks_that_are_only_moved_are_moved_by_pillow(
     assert seen(found) == seen(expected)
     assert found.flags.writeable == expected.flags.writeable
     assert decoders == [] or move == "padded"
+
+
+def test_a_body_that_getexif_would_have_refused_fails_the_batch_later() -> None:
+    file = io.BytesIO()
+    PIL.Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(file, "PNG")
+    damaged = bytearray(file.getvalue())
+    damaged[damaged.index(b"IDAT") + 4] = 0  # what says how the pixels are compressed
+    with pytest.raises(OSError):
+        PIL.Image.open(io.BytesIO(damaged)).getexif()
+    with switch.deferring():
+        image = PIL.Image.open(io.BytesIO(damaged))
+        with pytest.raises(OSError):
+            assert not image.getexif()
+            assert image.info == {}
+            image.convert("RGB")
+        assert THREAD.batch.has_failed()
