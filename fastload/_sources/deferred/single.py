@@ -153,7 +153,8 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
     opened, operations, size, mode = recording
     ended = Recording(opened, (*operations, _PIXELS), size, mode)
     is_file = kept is None and _is_file(recording)
-    is_replayed = kept is None and not is_file and (_is_small(recording) or _is_moved(recording))
+    is_moved = kept is None and _is_moved(recording)
+    is_replayed = not is_file and (is_moved or _is_small(recording))
     gray = (is_file or is_replayed) and mode != "RGB"
     quick = math.prod(opened.size) < (LEAST_GRAY_AHEAD if gray else LEAST_AHEAD)
     ahead = THREAD.ahead if kept is None and mode in _MODES and not quick else None
@@ -163,7 +164,7 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
     if made is None and is_file:
         made = _of_file(opened)
     if made is None and is_replayed:
-        made = _replayed(recording)
+        made = _replayed(recording, kept)
     if made is None and mode in _MODES:
         begun = _begun(ended, ROWS_OF_PIXELS, kept)
         memory = None if begun is None else begun.result()
@@ -231,17 +232,17 @@ def _is_moved(recording: Recording) -> bool:
     return True
 
 
-def _replayed(recording: Recording) -> np.ndarray | None:
+def _replayed(recording: Recording, kept: np.ndarray | None) -> np.ndarray | None:
     """Pixels that the core decodes and Pillow changes; None: ``_begun`` decides.
 
     Measured on masks of 500 x 375 pixels that 224 x 224 are left of, that takes half of what
     ``_begun`` takes.
     """
     opened = recording.opened
-    pixels = _of_file(opened)
+    pixels, mode = (_of_file(opened), opened.mode) if kept is None else (kept, "RGB")
     if pixels is None:
         return None
-    image = PIL.Image.frombuffer(opened.mode, opened.size, pixels, "raw", opened.mode, 0, 1)
+    image = PIL.Image.frombuffer(mode, opened.size, pixels, "raw", mode, 0, 1)
     try:
         return np.asarray(changed(image, recording.operations))
     except Exception:
