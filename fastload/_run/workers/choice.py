@@ -409,10 +409,11 @@ class Choice:
             self._batches += 1
             self._quiet = 0 if report.images else self._quiet + 1
             self.opened = self.opened or report.opened + report.given > 0
+            in_vain = self.begun and self._quiet >= _PATIENCE
             self.begun = self._quiet < _PATIENCE
             if report.images:
                 self._vain = _VAIN
-            elif not self.begun and self.measures:
+            elif in_vain:
                 self._left_alone, self._vain = self._vain, min(2 * self._vain, _LATE)
             self._seen = self._seen and self.begun
         self._seen = self._seen or report.seen

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 # Slabs for batches collated in this process: one in use, and one being made.
 _WARM_SLABS = 2
 
-# States of a worker's generators that are kept in addition to those of its batches in flight.
-_KEPT_MORE = 4
-
 # Images to expect of a dataset without a length.
 _UNKNOWN = 1 << 20
 
@@ -206,13 +203,11 @@ def _deferral(
         if config.accelerated:
             deferral.begin()  # copies to the device have to know its slabs
         return deferral
-    # a batch can be asked for again while those after it are in flight
-    keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
     cache = _cache(config, resources)
     few = None
     if cache is None and config.num_workers >= cpu.available():  # else other threads have CPUs
         few = functools.partial(_few, config)
-    return Deferral(choice, keep=keep, cache=cache, few=few, once=once)
+    return Deferral(choice, keep=True, cache=cache, few=few, once=once)
 
 
 def _few(config: LoaderConfig) -> BatchDecoder:

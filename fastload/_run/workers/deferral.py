@@ -32,7 +32,6 @@ Note [Only once]
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import sys
@@ -98,7 +97,7 @@ class Deferral:
     Args:
         choice: of the dataset's way. A worker that is not forked continues with a copy of it.
         cache: of what is opened, or None. Not for another process that is not forked from this one.
-        keep: of how many of the last batches to keep the states of the generators.
+        keep: whether to keep the states of the generators before batches, until they are forgotten.
         few: gives what fills batches of a few images in a worker forked from this process; None:
             none are filled there. See Note [Few images].
         once: whether a batch cannot be made again. See Note [Only once].
@@ -114,7 +113,7 @@ class Deferral:
         self,
         choice: Choice,
         *,
-        keep: int = 0,
+        keep: bool = False,
         cache: OpenedCache | None = None,
         few: Callable[[], BatchDecoder] | None = None,
         once: bool = False,
@@ -127,7 +126,7 @@ class Deferral:
         self._made: BatchDecoder | None = None
         self._filler: BatchDecoder | None = None
         self.choice = choice
-        self._states: collections.OrderedDict[int, Before] = collections.OrderedDict()
+        self._states: dict[int, Before] = {}  # in the order of the tasks
         # Of the last batch: tensors that stayed deferred, and what its worker left to Pillow.
         self._deferred = 0
         self._replayed: tuple[tuple[str, int], ...] = ()
@@ -253,8 +252,6 @@ class Deferral:
         state = self._own.states(*owners)
         if number is not None and self._keep:
             self._states[number] = state
-            while len(self._states) > self._keep:
-                self._states.popitem(last=False)
         filling = functools.partial(self._filling, make)
         return attempt(context, filling, complete, state.restore, kept=self.choice.opened)
 
@@ -306,8 +303,13 @@ class Deferral:
             made.report = report
 
     def state_before(self, number: int) -> Before | None:
-        """The states of the generators before a task of this process; None: no longer known."""
+        """The states of the generators before a task of this process; None: they are not kept."""
         return self._states.get(number)
+
+    def forget_before(self, number: int) -> None:
+        """Forget those before earlier tasks, which nobody will ask for."""
+        for earlier in [one for one in self._states if one < number]:
+            del self._states[earlier]
 
     def complete(self, batch: Any) -> Any:
         """``batch`` with plain tensors and plain PIL images.

@@ -50,6 +50,8 @@ class Task(NamedTuple):
         again: batches of this worker to make again, one after the other: the first one without
             deferring, from the generators' states before it, the others from where it ends.
         elsewhere_ns: as in ``Choice``.
+        oldest: number of the first task of its worker that may still have to be made again; None:
+            this one.
     """
 
     number: int
@@ -60,6 +62,7 @@ class Task(NamedTuple):
     idle: bool = False
     again: tuple[Task, ...] = ()
     elsewhere_ns: float = 0.0
+    oldest: int | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -223,7 +226,10 @@ class TaskIterator(Iterator[Task]):
             task = self._task(indices, self._count(indices))
             self.ordered.append(task.number)
         if self.records:
-            self.given[task.number] = self.count % self._workers, task
+            worker = self.count % self._workers
+            oldest = next((n for n, (its, _) in self.given.items() if its == worker), None)
+            task = task._replace(oldest=oldest)
+            self.given[task.number] = worker, task
         self.count += 1
         return task
 

@@ -77,6 +77,8 @@ def _png(head: bytes) -> Header | None:
             if mode == "P" and b"PLTE" not in kinds:
                 return None
             return Header((width, height), mode, False, begin + 8, "PNG")
+        if kind == b"tEXt" and head[begin + 8 : begin + 20] == b"transparency":
+            return None  # which Pillow takes for a colour
         if begin > 8 and end - begin - _EMPTY_CHUNK < _NOTED_CHUNKS.get(kind, len(head)):
             return None
         checksum = int.from_bytes(head[end - 4 : end], "big")
@@ -298,10 +300,11 @@ _PLACES: Final = 1 << 19
 _WORDS: Final = 3
 _PROBES: Final = 4  # places where an entry may be; when they are all taken, it is not kept
 
+# Format and mode, which an entry has 3 bits for.
 _KINDS: Final = (
     *(("JPEG", mode) for mode in _MODES.values()),
     *(("PNG", mode) for mode in _PNG_MODES_OF_8_BITS.values()),
-)  # at most 8
+)
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 _SIDE: Final = 0xFFFF
 _END: Final = 0xFFFFFFFF

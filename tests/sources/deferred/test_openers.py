@@ -247,11 +247,14 @@ def test_a_png_of_other_depth_is_opened_by_pillow(tmp_path: Path, bits: int) -> 
     _is_left_to_pillow(path)
 
 
-@pytest.mark.parametrize("kind", ["transparency", "icc_profile", "exif"])
+@pytest.mark.parametrize("kind", ["transparency", "icc_profile", "exif", "pnginfo"])
 def test_a_png_with_more_in_its_header_is_opened_by_pillow(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.png"
-    value = 3 if kind == "transparency" else b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0"
-    picture().convert("L").save(path, **{kind: value})
+    text = PngImagePlugin.PngInfo()
+    text.add_text("transparency", "3")
+    values = {"transparency": 3, "pnginfo": text}
+    exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0"
+    picture().convert("L").save(path, **{kind: values.get(kind, exif)})
     _is_left_to_pillow(path)
 
 
