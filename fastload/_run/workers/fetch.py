@@ -27,6 +27,7 @@ from ..._base.trace import Clock
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
+from ..._sources.deferred.within import Iterations, Making
 from ..._sources.joined import Joined
 from ..._sources.packed import PackedDataset, fetch_samples
 from ...hints import OnError, OnErrorName
@@ -53,6 +54,7 @@ class Wanted(NamedTuple):
         worker: id of this worker.
         packer: packs it for another process; None: it stays here.
         number: of the task; None: there is none.
+        within: whether it is made for a sample of another loader, which has to do with its images.
     """
 
     indices: Any
@@ -62,6 +64,7 @@ class Wanted(NamedTuple):
     worker: int = 0
     packer: Packer | None = None
     number: int | None = None
+    within: bool = False
 
 
 def _without_kept(outcome: Outcome) -> Outcome:
@@ -132,6 +135,7 @@ class Fetcher:
         # Not properties: asked for each batch.
         self.iterable = self.resumable is not None and self.resumable.iterable
         self.seeds = self.seed is not None
+        self._iterations = Iterations()
 
     @derived
     def _own_seeds(self) -> OwnSeeds:
@@ -147,7 +151,21 @@ class Fetcher:
 
     def make(self, wanted: Wanted) -> Outcome:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
+        thread = thread_state.THREAD
+        if thread.making is not None:
+            return self._made(wanted)
+        making = thread.making = Making(self._iterations)
+        try:
+            made = self._made(wanted)
+        finally:
+            thread.making = None
+        making.end()
+        return made
+
+    def _made(self, wanted: Wanted) -> Outcome:
         deferral, packer = self.deferral, wanted.packer
+        if wanted.within:
+            return self._make(wanted)
         if self.eager:
             with thread_state.eagerly():
                 return self._as_by_torch(wanted)
@@ -221,7 +239,7 @@ class Fetcher:
         return outcome
 
     def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
-        indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
+        indices, epoch, repeats, begin_ns, worker, packer, _, within = wanted
         place: SlabBatch | None = packer if self.warm is None else WarmBatch(self.warm, self.large)
         waiting = self.waiting
         waiting.begin(begin_ns)
@@ -236,7 +254,8 @@ class Fetcher:
             if resumable is not None:
                 resumable.reach(epoch, worker)
             rows = self._rows_of(indices, place)
-            samples, bad, missing = self._samples(indices, epoch, repeats, rows)
+            deferral = None if within else self.deferral
+            samples, bad, missing = self._samples(indices, epoch, repeats, rows, deferral)
             if resumable is not None:
                 position = resumable.note()
         if missing or (not len(samples) and (bad or self.iterable)):
@@ -272,7 +291,12 @@ class Fetcher:
         return place.rows(len(indices))
 
     def _samples(
-        self, wanted: Any, epoch: int, repeats: list[int] | None, rows: PlacedRows | None
+        self,
+        wanted: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        rows: PlacedRows | None,
+        deferral: Deferral | None,
     ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
         """The samples of a task of a map-style dataset, the bad ones, and the places to refill.
 
@@ -280,6 +304,7 @@ class Fetcher:
             wanted: ``indices`` of the task.
             epoch, repeats: of the task.
             rows: where to copy large tensors to; None: nowhere yet.
+            deferral: is told of the samples beforehand.
         """
         indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
@@ -297,7 +322,6 @@ class Fetcher:
                 return self._make_samples(indices, seeds), [], []
             except Exception:  # noqa: BLE001, S110 - making each sample alone shows which is bad
                 pass
-        deferral = self.deferral
         if deferral is None or not thread_state.THREAD.deferring:
             return self._one_by_one(indices, indices, seeds, rows)
         with deferral.announced(indices) as announced:

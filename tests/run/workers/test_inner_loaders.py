@@ -51,6 +51,13 @@ class Episodes(Dataset[Any]):
         return next(self.iterator(i))
 
 
+class Many(Episodes):
+    """Has so many samples that each loader is known to make its iterators for one of them."""
+
+    def __len__(self) -> int:
+        return 12
+
+
 class Whole(Episodes):
     """Takes all batches of a loader, and changes some."""
 
@@ -100,7 +107,7 @@ class Stream(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Episodes, Whole, Held, Made, Stream])
+@pytest.mark.parametrize("make", [Episodes, Many, Whole, Held, Made, Stream])
 def test_batches_are_as_with_torchs_loaders(
     make: Callable[[type, list[Path]], Any], photos: list[Path], workers: int
 ) -> None:
@@ -131,7 +138,7 @@ class Mended(Held):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Episodes, Whole, Mended])
+@pytest.mark.parametrize("make", [Episodes, Many, Whole, Mended])
 def test_a_damaged_image_is_the_inner_loaders(
     make: Callable[[type, list[Path]], Any], tmp_path: Path, workers: int
 ) -> None:
@@ -154,3 +161,21 @@ def test_a_loader_sees_their_images(photos: list[Path], workers: int) -> None:
     stats = loader.stats()
     assert (stats["images_opened"], stats["images_deferred"]) == (12, 12)
     assert "images: 12 opened" in loader.explain()
+
+
+def test_images_of_brief_iterators_are_the_outer_loaders(photos: list[Path]) -> None:
+    dataset = Many(FastLoader, photos)
+    loader = FastLoader(dataset, 2)
+    for _ in loader:
+        pass
+    assert loader.stats()["images_deferred"] == 36
+    assert [inner.stats()["images_opened"] for inner in dataset.loaders] == [0, 0]
+
+
+def test_images_of_kept_iterators_are_the_inner_loaders(photos: list[Path]) -> None:
+    dataset = Held(FastLoader, photos)
+    loader = FastLoader(dataset, 1)
+    for _ in range(3):
+        for _ in loader:
+            pass
+    assert [inner.stats()["images_opened"] for inner in dataset.loaders] == [6, 6]
