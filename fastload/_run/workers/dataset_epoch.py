@@ -10,7 +10,6 @@ from ..._base.machine import cpu
 from ..._base.slabs import SlabRing
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
-from ..._sources.deferred.thread_state import THREAD
 from ..._sources.in_python import runnable
 from ..._sources.source import check_crc
 from ..config import LoaderConfig
@@ -67,22 +66,12 @@ def maker(
         maker = worker_maker(config, resources, cursor, plan, kept, choice)
     else:
         fetcher = fetcher_of(config, resources, plan, choice)
-        within = None
-        if THREAD.making is not None:
-            within = THREAD.making.begin(stateless=_is_stateless(config, fetcher))
-        maker = LocalMaker(config, fetcher, plan, reported=reported, within=within)
+        maker = LocalMaker(config, fetcher, plan, reported=reported)
     if plan.refill is None:
         return maker
     from ..bad_samples.refill import Refilled
 
     return Refilled(maker, plan.refill)
-
-
-def _is_stateless(config: LoaderConfig, fetcher: Fetcher) -> bool:
-    """Whether an epoch that is begun anew, with global generators set back, gives the same."""
-    own = fetcher.seeds or fetcher.on_error != "raise" or config.generator is not None
-    changed = config.pinned or config.accelerated or config.cache is not None or fetcher.eager
-    return config.own_order and fetcher.resumable is None and not (own or changed)
 
 
 def _expecting(config: LoaderConfig, resources: Resources) -> Choice:

@@ -27,7 +27,7 @@ from ..._base.trace import Clock
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
-from ..._sources.deferred.within import Iterations, Making
+from ..._sources.deferred.within import InnerIterators, Making
 from ..._sources.joined import Joined
 from ..._sources.packed import PackedDataset, fetch_samples
 from ...hints import OnError, OnErrorName
@@ -54,7 +54,6 @@ class Wanted(NamedTuple):
         worker: id of this worker.
         packer: packs it for another process; None: it stays here.
         number: of the task; None: there is none.
-        within: whether it is made for a sample of another loader, which has to do with its images.
     """
 
     indices: Any
@@ -64,7 +63,6 @@ class Wanted(NamedTuple):
     worker: int = 0
     packer: Packer | None = None
     number: int | None = None
-    within: bool = False
 
 
 def _without_kept(outcome: Outcome) -> Outcome:
@@ -135,7 +133,7 @@ class Fetcher:
         # Not properties: asked for each batch.
         self.iterable = self.resumable is not None and self.resumable.iterable
         self.seeds = self.seed is not None
-        self._iterations = Iterations()
+        self._inner = InnerIterators()
 
     @derived
     def _own_seeds(self) -> OwnSeeds:
@@ -154,7 +152,7 @@ class Fetcher:
         thread = thread_state.THREAD
         if thread.making is not None:
             return self._made(wanted)
-        making = thread.making = Making(self._iterations)
+        making = thread.making = Making(self._inner)
         try:
             made = self._made(wanted)
         finally:
@@ -164,8 +162,6 @@ class Fetcher:
 
     def _made(self, wanted: Wanted) -> Outcome:
         deferral, packer = self.deferral, wanted.packer
-        if wanted.within:
-            return self._make(wanted)
         if self.eager:
             with thread_state.eagerly():
                 return self._as_by_torch(wanted)
@@ -239,7 +235,7 @@ class Fetcher:
         return outcome
 
     def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
-        indices, epoch, repeats, begin_ns, worker, packer, _, within = wanted
+        indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
         place: SlabBatch | None = packer if self.warm is None else WarmBatch(self.warm, self.large)
         waiting = self.waiting
         waiting.begin(begin_ns)
@@ -254,8 +250,7 @@ class Fetcher:
             if resumable is not None:
                 resumable.reach(epoch, worker)
             rows = self._rows_of(indices, place)
-            deferral = None if within else self.deferral
-            samples, bad, missing = self._samples(indices, epoch, repeats, rows, deferral)
+            samples, bad, missing = self._samples(indices, epoch, repeats, rows)
             if resumable is not None:
                 position = resumable.note()
         if missing or (not len(samples) and (bad or self.iterable)):
@@ -291,12 +286,7 @@ class Fetcher:
         return place.rows(len(indices))
 
     def _samples(
-        self,
-        wanted: Any,
-        epoch: int,
-        repeats: list[int] | None,
-        rows: PlacedRows | None,
-        deferral: Deferral | None,
+        self, wanted: Any, epoch: int, repeats: list[int] | None, rows: PlacedRows | None
     ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
         """The samples of a task of a map-style dataset, the bad ones, and the places to refill.
 
@@ -304,7 +294,6 @@ class Fetcher:
             wanted: ``indices`` of the task.
             epoch, repeats: of the task.
             rows: where to copy large tensors to; None: nowhere yet.
-            deferral: is told of the samples beforehand.
         """
         indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
@@ -322,6 +311,7 @@ class Fetcher:
                 return self._make_samples(indices, seeds), [], []
             except Exception:  # noqa: BLE001, S110 - making each sample alone shows which is bad
                 pass
+        deferral = self.deferral
         if deferral is None or not thread_state.THREAD.deferring:
             return self._one_by_one(indices, indices, seeds, rows)
         with deferral.announced(indices) as announced:

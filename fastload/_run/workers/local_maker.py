@@ -21,7 +21,6 @@ from typing_extensions import override
 
 from ..._base import randomness
 from ..._base.machine import memory
-from ..._sources.deferred.within import Iteration
 from ..config import LoaderConfig
 from ..drawing import ENDED, IndexCounter
 from ..epoch_plan import EpochPlan
@@ -47,25 +46,16 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
             with the first batch, and ``iter`` of an iterable dataset is called with the first batch
             rather than now.
         reported: the length that an IterableDataset gave, or None.
-        within: in which sample of another loader the epoch begins, or None.
     """
 
     def __init__(
-        self,
-        config: LoaderConfig,
-        fetcher: Fetcher,
-        plan: EpochPlan,
-        *,
-        reported: int | None,
-        within: Iteration | None,
+        self, config: LoaderConfig, fetcher: Fetcher, plan: EpochPlan, *, reported: int | None
     ) -> None:
         super().__init__(_LoaderView(config, plan, reported))
         self.base_seed = int(self._base_seed)
         self._dataset_kind = _DatasetKind.Iterable if config.iterable else _DatasetKind.Map
         self._index_sampler = config.index_sampler
         self._fetcher = fetcher
-        self._within = within
-        self._leaves = False  # whether the next batch's images are for another loader to make
         self._repeats = IndexCounter(plan.times) if plan.repeats else None
         self._stamps = plan.measurements.stamps
         self._epoch = plan.progress.epoch
@@ -100,8 +90,6 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
     def _next(self) -> Outcome:
         if self._closed:
             raise StopIteration
-        if self._within is not None:
-            self._leaves = self._within.leaves_images()
         try:
             return self._read() if self._fetcher.iterable else self._drawn_next()
         except StopIteration:
@@ -154,9 +142,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         try:
             filled_ns = 0 if fetcher.deferral is None else self._stamps.spent_ns("fill")
             begin_ns = time.perf_counter_ns()
-            outcome = fetcher.make(
-                Wanted(indices, self._epoch, repeats, begin_ns, within=self._leaves)
-            )
+            outcome = fetcher.make(Wanted(indices, self._epoch, repeats, begin_ns))
             if outcome.empty:
                 return outcome
             if self._pin_memory:
@@ -170,7 +156,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
                 randomness.put(state)
         assert outcome.clock is not None, "there is a batch"
         end_ns = time.perf_counter_ns()
-        if fetcher.deferral is not None and not self._leaves:
+        if fetcher.deferral is not None:
             # The core fills what was recorded after all else, which is a stage of its own.
             filled_ns = self._stamps.spent_ns("fill") - filled_ns
             end_ns = max(outcome.clock.fetched_ns, end_ns - filled_ns)

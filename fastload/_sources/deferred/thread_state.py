@@ -124,22 +124,21 @@ class _Thread(threading.local):
     making: Making | None = None
 
     def __init__(self) -> None:
-        self.batch = self.idle = BatchContext()
+        self.batch = BatchContext()
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
 
 
 THREAD = _Thread()
 """Of this thread.
 
-batch: that it makes; of no batch, ``idle``, where it makes none.
+batch: that it makes; of no batch where it makes none.
 deferring: whether what it opens is deferred; None: nobody has said.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 last, times_asked: the image of which ``single.py`` made something last, and how often it did.
 several: whether it made something of the image before more than once.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
-making: the batch that a Dataset makes samples for, deferring or not; of loaders within a sample,
-    the outermost one's. None: it makes none.
+making: the batch that it makes for no sample of another one, deferring or not; None: it makes none.
 once_ns: CPU time of this process that went into proofs which the thread waited for.
 """
 
@@ -158,11 +157,6 @@ def batch(context: BatchContext) -> Iterator[None]:
     finally:
         THREAD.batch = before
         context.asked = None
-
-
-def running() -> BatchContext | None:
-    """The batch that this thread makes over deferred images; None: it makes none."""
-    return None if THREAD.batch is THREAD.idle else THREAD.batch
 
 
 def note_made(opened: Opened) -> None:

@@ -3,8 +3,7 @@
 Few-shot learning does that: ``next(iter(loader))`` for each class. What such a loader's images
 become is best left to the outer loader, which fills its batch as a whole, and makes it again as a
 whole if an image is damaged. Then the Dataset makes an inner iterator anew. One that it keeps for
-other batches would go on instead, so the inner loader sees to the images of those itself; as it
-does where it has a seed, an order of the user's or bad samples to skip.
+other batches would go on instead, so such an iterator has to see to its images itself.
 
 Nobody knows of an iterator whether it will be kept. So those of a Dataset are watched first, also
 while the outer loader does not defer.
@@ -15,57 +14,42 @@ from __future__ import annotations
 import weakref
 from typing import Final
 
-from .thread_state import THREAD, running
-
 # So many iterators have to end within the batch in which they began.
 _LEAST: Final = 2
 
 
-class Iterations:
-    """What is known of the iterators that a Dataset makes within its samples.
-
-    ``ended``: how many ended within their batch. ``kept``: whether one did not.
-    """
+class InnerIterators:
+    """What is known of the iterators that a Dataset makes within its samples."""
 
     def __init__(self) -> None:
-        self.ended = 0
-        self.kept = False
+        self._ended = 0  # within their batch
+        self._kept = False  # one was
+
+    @property
+    def brief(self) -> bool:
+        """Whether each ends within its batch, as far as is known."""
+        return self._ended >= _LEAST and not self._kept
+
+    def note(self, iterator: object | None) -> None:
+        """Note what became of one within its batch; None: it ended."""
+        if iterator is None:
+            self._ended += 1
+        else:
+            self._kept = True
 
 
 class Making:
-    """A batch of the outermost loader that is made. ``known``: of the iterators of its Dataset."""
+    """A batch that is made for no sample of another one. ``inner``: iterators of its Dataset."""
 
-    def __init__(self, known: Iterations) -> None:
-        self.known = known
-        self._begun: list[weakref.ref[Iteration]] = []
+    def __init__(self, inner: InnerIterators) -> None:
+        self.inner = inner
+        self._begun: list[weakref.ref[object]] = []
 
-    def begin(self, *, stateless: bool) -> Iteration:
-        """An iterator begins; ``stateless``: which gives the same if the batch is made again."""
-        known = self.known
-        begun = Iteration(leaves=stateless and not known.kept and known.ended >= _LEAST)
-        self._begun.append(weakref.ref(begun))
-        return begun
+    def begin(self, iterator: object) -> None:
+        """``iterator`` of another loader begins in one of its samples."""
+        self._begun.append(weakref.ref(iterator))
 
     def end(self) -> None:
         """The batch is made."""
         for begun in self._begun:
-            if begun() is None:
-                self.known.ended += 1
-            else:
-                self.known.kept = True
-
-
-class Iteration:
-    """An iterator, and its life: it has the same.
-
-    ``leaves``: whether it leaves its images to the outer loader, if that defers.
-    """
-
-    def __init__(self, *, leaves: bool) -> None:
-        self._making = THREAD.making
-        self._left_to = running() if leaves else None
-
-    def leaves_images(self) -> bool:
-        """Whether its next batch leaves its images to the outer loader."""
-        left_to = self._left_to
-        return left_to is not None and left_to is running() and self._making is THREAD.making
+            self.inner.note(begun())
