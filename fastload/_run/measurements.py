@@ -28,6 +28,7 @@ class Spent(NamedTuple):
         deferred, eager: how many samples; those that were not measured are left out.
         deferred_ns, eager_ns: CPU time in the process that made them.
         own_ns: of ``deferred_ns``, what the samples' own code took, if that is known.
+        lost_ns: what the batch took beyond eager samples, where these are known to be cheaper.
     """
 
     deferred: int = 0
@@ -35,6 +36,7 @@ class Spent(NamedTuple):
     eager: int = 0
     eager_ns: int = 0
     own_ns: int = 0
+    lost_ns: int = 0
 
 
 NOTHING: Final = Spent()

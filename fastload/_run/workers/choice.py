@@ -201,6 +201,7 @@ class Choice:
         self._staked = False  # whether one was watched, or is to be, since so much is at stake
         self._trying = 0  # samples that are still to be made in the other way
         self._tried = 0  # and those that were
+        self._lost_ns = 0  # in their batches
         self._epochs = 0  # that have begun
         self._expected = 0  # samples of this epoch, for each process
         self._made = 0  # those so far
@@ -315,8 +316,9 @@ class Choice:
             return True
         if (self.eagerly if self.eager else self.deferred).samples < _LEAST:
             return not self.eager
-        if not self._trying:
-            self._trying = _LONG if close and samples <= _LONG // 2 else 1
+        short = close and samples <= _LONG // 2
+        if not (self._trying and short):  # what a shorter batch has begun is done, too
+            self._trying = _LONG if short else 1
         return self.eager
 
     def _due(self) -> bool:
@@ -367,19 +369,20 @@ class Choice:
         if not self.measures or not samples:
             return Spent()
         self._process = os.getpid()
-        if self._warms_up:
-            return Spent(samples)
         turns, ns = self._turns, _now() - begin_ns
+        lost_ns = max(0, round(ns - samples * self.eagerly.ns)) if self.eager else 0
+        if self._warms_up:
+            return Spent(samples, lost_ns=lost_ns)
         cold, self._warm = self._warm != os.getpid(), os.getpid()
         if turns is None:
             many = samples >= _FEW and not self._apart
             self._whole = self._whole or (many and self._due())
-            return Spent(samples, 0 if cold else ns)
+            return Spent(samples, 0 if cold else ns, lost_ns=lost_ns)
         spent = turns.spent
         if cold:
             return spent
         share = (ns - turns.all_ns) * spent.deferred // samples
-        return spent._replace(deferred_ns=spent.own_ns + share)
+        return spent._replace(deferred_ns=spent.own_ns + share, lost_ns=lost_ns)
 
     @property
     def _warms_up(self) -> bool:
@@ -426,11 +429,12 @@ class Choice:
         self._left -= spent.deferred + spent.eager
         tried = spent.deferred if self.eager else spent.eager
         self._tried += tried
+        self._lost_ns += spent.lost_ns
         self._trying = max(0, self._trying - tried)
         both = self.deferred.samples >= _LEAST <= self.eagerly.samples
         if (tried and not self._trying) or (both and not self._then and self._batches > 1):
             self._compare(max(self._tried, 1))
-            self._tried = 0
+            self._tried, self._lost_ns = 0, 0
         elif not tried and (spent.eager_ns or spent.deferred_ns):
             self._look(spent)
         if self.waits and self._pays:
@@ -458,8 +462,10 @@ class Choice:
                 return  # they are tried again at once
             self.eager = eager
         self._ahead = ahead
-        seldom = max(ahead / _SHARE, _SOON) if ahead > chance else (ahead + chance) / _DOUBT
-        self._left = min(tried * seldom, _LATE)
+        sure = ahead > chance
+        most = tried * (ahead if sure else ahead + chance)
+        lost = max(most, self._lost_ns / less)  # as much as so many samples take
+        self._left = min(max(lost / _SHARE, tried * _SOON) if sure else lost / _DOUBT, _LATE)
         self._then = self._lately = (self.eagerly if self.eager else self.deferred).ns
 
     def _look(self, spent: Spent) -> None:

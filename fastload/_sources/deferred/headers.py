@@ -1,10 +1,10 @@
-"""Headers of plain JPEG and PNG files, read faster than Pillow does.
+"""Headers of plain JPEG, PNG and WebP files, read faster than Pillow does.
 
 Only what Pillow is certain to open without a warning is accepted, and only size and mode are found
 out. Whatever else is in a header is Pillow's to read.
 
-Sources: JPEG, ITU-T T.81, annex B; Exif 2.32; PNG, third edition; Pillow's JpegImagePlugin.py and
-PngImagePlugin.py for what they refuse.
+Sources: JPEG, ITU-T T.81, annex B; Exif 2.32; PNG, third edition; WebP, RFC 9649, sections 2.3 to
+2.6; VP8, RFC 6386, section 9.1; Pillow's plugins for these for what they refuse.
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ class Header(NamedTuple):
 
 
 def of_file(read: Callable[[int, int], bytes]) -> Header | None:
-    """The header of a plain JPEG or PNG; None: let Pillow read it.
+    """The header of a plain JPEG, PNG or WebP; None: let Pillow read it.
 
     ``read(count, offset)`` gives the bytes that are there, fewer at the end of the file.
     """
     head = read(HEAD, 0)
-    return _png(head) if head[:1] == b"\x89" else jpeg(read, head)
+    if head[:1] == b"\x89":
+        return _png(head)
+    return _webp(read, head) if head[:1] == b"R" else jpeg(read, head)
 
 
 def _png(head: bytes) -> Header | None:
@@ -85,6 +87,29 @@ def _png(head: bytes) -> Header | None:
         if end > len(head) or zlib.crc32(memoryview(head)[begin + 4 : end - 4]) != checksum:
             return None
         kinds.add(kind)
+    return None
+
+
+def _webp(read: Callable[[int, int], bytes], head: bytes) -> Header | None:
+    """The same of a whole WebP file that has one image and nothing else; ``head``: as there."""
+    if head[:4] != b"RIFF" or head[8:12] != b"WEBP" or len(head) < 30:
+        return None
+    riff, nbytes = struct.unpack_from("<L8xL", head, 4)
+    end = riff + 8
+    if riff != 12 + nbytes + (nbytes & 1) or len(read(2, end - 1)) != 1:
+        return None
+    if head[12:16] == b"VP8 ":
+        tag = int.from_bytes(head[20:23], "little")
+        shown_key_frame, profile, first_part = tag & 0x11 == 0x10, tag >> 1 & 7, tag >> 5
+        width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", head, 26))
+        sound = head[23:26] == b"\x9d\x01\x2a" and width and height
+        if sound and shown_key_frame and profile <= 3 and first_part < nbytes:
+            return Header((width, height), "RGB", True, end, "WEBP")
+    elif head[12:16] == b"VP8L" and head[20] == 0x2F and nbytes >= 5:
+        bits = int.from_bytes(head[21:25], "little")
+        size = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        if not bits >> 29:  # the version
+            return Header(size, "RGBA" if bits >> 28 else "RGB", True, end, "WEBP")
     return None
 
 
@@ -300,10 +325,12 @@ _PLACES: Final = 1 << 19
 _WORDS: Final = 3
 _PROBES: Final = 4  # places where an entry may be; when they are all taken, it is not kept
 
-# Format and mode, which an entry has 3 bits for.
+# Format and mode, which an entry has 4 bits for.
 _KINDS: Final = (
     *(("JPEG", mode) for mode in _MODES.values()),
     *(("PNG", mode) for mode in _PNG_MODES_OF_8_BITS.values()),
+    ("WEBP", "RGB"),
+    ("WEBP", "RGBA"),
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 _SIDE: Final = 0xFFFF
@@ -342,8 +369,8 @@ class HeaderTable:
                 if facts >> 40 != check & 0xFFFFFF or end >> 32 != check >> 24:
                     return None
                 size = facts & _SIDE, facts >> 16 & _SIDE
-                format, mode = _KINDS[facts >> 32 & 7]
-                return Header(size, mode, bool(facts >> 35 & 1), end & _END, format)
+                format, mode = _KINDS[facts >> 32 & 15]
+                return Header(size, mode, bool(facts >> 36 & 1), end & _END, format)
             if not known:
                 return None
         return None
@@ -358,7 +385,7 @@ class HeaderTable:
         for probe in range(_PROBES):
             at = (tag + probe) % _PLACES * _WORDS
             if not words[at]:
-                facts = width | height << 16 | _NUMBERS[format, mode] << 32 | plain << 35
+                facts = width | height << 16 | _NUMBERS[format, mode] << 32 | plain << 36
                 words[at + 1] = facts | (check & 0xFFFFFF) << 40
                 words[at + 2] = end | check >> 24 << 32
                 words[at] = tag

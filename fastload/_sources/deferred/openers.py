@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Callable
 from stat import S_ISREG
 from typing import Any, Final, TypeAlias
 
+import PIL.BmpImagePlugin
 import PIL.Image
 import PIL.JpegImagePlugin
 import PIL.PngImagePlugin
@@ -28,15 +30,17 @@ Open = Callable[..., Any]
 
 # Decoding the others takes Pillow anyway, which is better done where the user's code runs.
 FORMATS = frozenset({"JPEG", "PNG", "WEBP", "BMP"})
-_CLASSES: Final[dict[str, type[ImageFile]]] = {
-    "JPEG": PIL.JpegImagePlugin.JpegImageFile,
-    "PNG": PIL.PngImagePlugin.PngImageFile,
+# By what makes the images. Pillow's plugin for WebP comes when Pillow has met one.
+_CLASSES: Final[dict[object, type[ImageFile]]] = {
+    PIL.JpegImagePlugin.jpeg_factory: PIL.JpegImagePlugin.JpegImageFile,
+    PIL.PngImagePlugin.PngImageFile: PIL.PngImagePlugin.PngImageFile,
+    PIL.BmpImagePlugin.BmpImageFile: PIL.BmpImagePlugin.BmpImageFile,
 }
-_FACTORIES: Final = {format: PIL.Image.OPEN[format][0] for format in _CLASSES}
+_NOBODY: Final = (None, None)
 
 
 File: TypeAlias = "tuple[str | None, bytes | None, Stamp | None, Header | None]"
-"""Absolute path and stamp, or all its bytes; the header, of a plain JPEG or PNG."""
+"""Absolute path and stamp, or all its bytes; the header, of a plain JPEG, PNG or WebP."""
 
 
 def of_bytes(data: bytes) -> File:
@@ -86,9 +90,6 @@ def opener(original: Open) -> Open:
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
         if not THREAD.deferring or mode != "r" or formats is not None:
             return original(fp, mode, formats)
-        for format, factory in _FACTORIES.items():
-            if PIL.Image.OPEN.get(format, (None,))[0] is not factory:
-                return original(fp)  # somebody reads such files in another way
         if type(fp) is str or isinstance(fp, (str, bytes, os.PathLike)):
             name: Any = os.fspath(fp)
             return _opened(original, fp, at_path(name), name, None)
@@ -104,13 +105,25 @@ def _opened(original: Open, fp: Any, file: File | None, filename: Any, stream: A
     if file is None:
         return original(fp)
     path, data, stamp, header = file
-    if header is not None and is_within(*header.size):
+    kind = None if header is None else _class_of(header.format)
+    if header is not None and kind is not None and is_within(*header.size):
         if stream is not None:
             stream.seek(header.end)
         opened = Opened(path, data, stamp, header.size, header.mode, header.format)
-        return _deferred(opened, _CLASSES[header.format], filename, stream, header.plain)
+        return _deferred(opened, kind, filename, stream, header.plain)
     image = original(fp)
     return _unless_unusual(image, file, filename, stream) or image
+
+
+def _class_of(format: str) -> type[ImageFile] | None:
+    """Pillow's class of images; None: somebody else reads them, or Pillow has not met one yet."""
+    factory: Any = PIL.Image.OPEN.get(format, _NOBODY)[0]
+    kind = _CLASSES.get(factory)
+    if kind is None and format == "WEBP":
+        plugin = sys.modules.get("PIL.WebPImagePlugin")
+        if plugin is not None and plugin.SUPPORTED and factory is plugin.WebPImageFile:
+            kind = _CLASSES[factory] = plugin.WebPImageFile
+    return kind
 
 
 def _deferred(
@@ -174,21 +187,24 @@ def _named(fp: io.BufferedReader) -> File | None:
 
 def _unless_unusual(image: Any, file: File, filename: Any, stream: Any) -> DeferredImage | None:
     """A deferred image in the place of one that Pillow has opened; None if it has to stay."""
-    if image.format not in FORMATS or not is_within(*image.size):
+    format = image.format
+    if format not in FORMATS or _class_of(format) is not type(image):
+        return None
+    if not is_within(*image.size):
         return None
     if getattr(image, "is_animated", False) or getattr(image, "n_frames", 1) != 1:
         return None
-    if image.format == "JPEG":
+    if format == "JPEG":
         exif = image.info.get("exif")
         if exif is not None and not headers.exif_is_plain(exif):
             return None  # opening it again would warn again
     path, data, stamp, _ = file
-    opened = Opened(path, data, stamp, image.size, image.mode, image.format)
+    opened = Opened(path, data, stamp, image.size, image.mode, format)
     deferred = _deferred(opened, type(image), filename, stream, False)
     deferred._transparent = "transparency" in image.info
-    if image.format in SETTLED:
+    if format in SETTLED:
         deferred._info = image.info
-    elif image.format == "WEBP":  # whose metadata Pillow reads when it opens it
+    elif format == "WEBP":  # whose metadata Pillow reads when it opens it
         deferred._plain_header = not {"exif", "xmp"} & set(image.info)
     if image._exclusive_fp and image.fp is not None:
         image.fp.close()

@@ -45,6 +45,7 @@ _CHECKED: Final[dict[str, tuple[Operation, ...]]] = {
 """By library: a recording that has it decode the whole image."""
 _QUICKLY_CHECKED: Final = frozenset(("JPEG", "PNG"))
 """Of other formats the core makes no more than it was asked for, and sees no damage elsewhere."""
+_DECODED: Final = _QUICKLY_CHECKED | {"WEBP"}
 _MODES: Final = frozenset(("RGB", "L"))
 _MODES_OF_FILES: Final = _MODES | {"P", "I;16"}
 """Of whole files; the core makes no more of those that are not in ``_MODES``."""
@@ -194,12 +195,12 @@ def _of_file(opened: Opened) -> np.ndarray | None:
     core, mode, size = _native.load(), opened.mode, opened.size
     if core is None or THREAD.batch.cache is not None:
         return None
-    if opened.format not in _QUICKLY_CHECKED or max(size) > MOST_SIDE:
+    if opened.format not in _DECODED or max(size) > MOST_SIDE:
         return None
     data = _data(opened)
     if data is None:
         return None
-    if mode == "RGB" or opened.format == "JPEG":
+    if mode == "RGB" or opened.format != "PNG":
         memory = np.empty(size[0] * size[1] * channels(mode), np.uint8)
         return _shaped(memory, size, mode) if core.decode(data, _view(memory, size, mode)) else None
     if mode == "I;16":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import warnings
 import zipfile
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFile, ImageOps, PngImagePlugin
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin, WebPImagePlugin
 from torchvision.datasets.folder import default_loader, pil_loader
 
 import leaks
@@ -35,7 +37,7 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["jpg", "png"])
+@pytest.fixture(params=["jpg", "png", "webp"])
 def plain(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A file whose header is read without Pillow."""
     path = tmp_path / f"plain.{request.param}"
@@ -237,6 +239,63 @@ def test_plain_headers_of_pngs_are_read_without_pillow(
         assert isinstance(image, PngImagePlugin.PngImageFile)
 
 
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_plain_headers_of_webps_are_read_without_pillow(
+    tmp_path: Path, mode: str, lossless: bool
+) -> None:
+    path = tmp_path / "x.webp"
+    image = picture().convert(mode)
+    if mode == "RGBA" and lossless:
+        image.putalpha(100)
+    image.save(path, lossless=lossless)
+    data = path.read_bytes()
+    header = headers.of_file(lambda count, offset: data[offset : offset + count])
+    assert header is not None
+    with Image.open(path) as expected, open(path, "rb") as file:
+        assert header[:2] == (expected.size, expected.mode)
+        Image.open(file)
+        assert header.end == file.tell()
+        for name in ("tobytes", "getexif", "copy", "tell"):
+            known, image = getattr(expected, name)(), getattr(deferred(path), name)()
+            assert image == known
+    for loads in (False, True):
+        image = deferred(path)
+        with Image.open(path) as expected:
+            if loads:
+                image.load()
+                expected.load()
+            assert image.info == expected.info
+        assert (image.format, image.n_frames, image.is_animated) == ("WEBP", 1, False)
+        assert isinstance(image, WebPImagePlugin.WebPImageFile)
+
+
+@pytest.mark.parametrize("save", [{"exif": b"x" * 20}, {"icc_profile": b"x"}, {"save_all": True}])
+def test_a_webp_with_more_than_its_pixels_is_opened_by_pillow(
+    tmp_path: Path, save: dict[str, Any]
+) -> None:
+    path = tmp_path / "x.webp"
+    if "save_all" in save:
+        save = {**save, "append_images": [picture(size=(40, 30), seed=9)]}
+    picture(size=(40, 30)).save(path, **save)
+    _is_left_to_pillow(path)
+
+
+def test_the_first_webp_of_a_program_is_opened_by_pillow(tmp_path: Path) -> None:
+    picture().save(tmp_path / "x.webp")
+    program = """
+import sys
+import PIL.Image
+from fastload._sources.deferred import switch
+from fastload._sources.deferred.image import DeferredImage
+with switch.deferring():
+    first, second = (PIL.Image.open(sys.argv[1]) for _ in range(2))
+    assert type(first).__mro__[1] is type(second).__mro__[1] is DeferredImage
+    assert first.convert("RGB").tobytes() == second.convert("RGB").tobytes()
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "x.webp")], check=True)
+
+
 @pytest.mark.parametrize("bits", [1, 4, 16])
 def test_a_png_of_other_depth_is_opened_by_pillow(tmp_path: Path, bits: int) -> None:
     path = tmp_path / "x.png"
@@ -396,7 +455,7 @@ def test_formats_that_the_core_does_not_know_are_decoded_where_the_users_code_ru
 def test_somebody_elses_plugin_stays_in_charge(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = {".jpg": "JPEG", ".png": "PNG"}[plain.suffix]
+    name = {".jpg": "JPEG", ".png": "PNG", ".webp": "WEBP"}[plain.suffix]
     factory, accept = Image.OPEN[name]
     monkeypatch.setitem(Image.OPEN, name, (lambda *args: factory(*args), accept))
     with switch.deferring(), Image.open(plain) as image:
