@@ -8,6 +8,11 @@ Note [Errors of the body]
     Pillow decodes at the first operation, and raises there if the body is damaged. A deferred image
     cannot know. Who makes the pixels later (a batch) has to run the user's code again without
     deferring, so that the user's own ``except`` sees what it would have seen.
+
+Note [What outlives its batch]
+    A dataset may keep images, and ask for something of each in every epoch. Pillow decodes them
+    once. So a deferred one is made real when a second batch after its own uses it, or code that
+    defers nothing. Not in the first one: a stream may shuffle what it has opened, and use it once.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .replay import encoded, load_rows, record_info, reopen, replay
 from .stand_in import StandIn
-from .thread_state import BatchContext, cause, note_made
+from .thread_state import THREAD, BatchContext, cause, note_made
 
 if TYPE_CHECKING:
     from .image_draw import DeferredDraw
@@ -95,9 +100,10 @@ class DeferredImage(Image, metaclass=StandIn):
 
     __hash__ = None  # type: ignore[assignment] # as PIL.Image.Image
 
-    # Set by openers.py for what the user's code opened, not for what comes of it.
-    _batch = BatchContext()  # in which it was opened
+    _batch = BatchContext()  # in which it was opened; of what is kept, in which it is used
+    _kept = False  # whether it was used after the batch in which it was opened
     _operations: tuple[Operation, ...] = ()
+    # Set by openers.py for what the user's code opened, not for what comes of it.
     filename: Any
     _file: io.IOBase | None = None  # the user's own, where one was given
     _plain_header = False  # there is no EXIF in the file
@@ -124,6 +130,7 @@ class DeferredImage(Image, metaclass=StandIn):
         """An image of the same pixels that came of no file: loaded, and without ``info``."""
         operations = recording.operations or COPY
         new = cls(recording._replace(operations=operations))
+        new._batch = THREAD.batch
         new._loaded = True
         new._info = {}
         return new
@@ -136,6 +143,21 @@ class DeferredImage(Image, metaclass=StandIn):
         if self._real is not None:
             return None
         return Recording(self._opened, self._operations, self._size, self._mode)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it is not materialised; asked when it is used."""
+        if self._real is None and self._batch.over:
+            self._outlive()
+        return self._real is None
+
+    def _outlive(self) -> None:
+        """See Note [What outlives its batch]."""
+        if self._kept or not THREAD.deferring:
+            with cause("Image.load"):
+                self.materialise()
+        else:
+            self._kept, self._batch = True, THREAD.batch
 
     def materialise(self) -> Image:
         """The real PIL image: same mode, size, info and pixels. It is made once.
@@ -267,6 +289,7 @@ class DeferredImage(Image, metaclass=StandIn):
         new = self
         if not mine:
             new = object.__new__(DeferredImage)
+            new._batch = self._batch
             new._opened = self._opened
             new._loaded = True
             if self._transparent:
@@ -405,7 +428,7 @@ class DeferredImage(Image, metaclass=StandIn):
     # What is recorded.
 
     def copy(self) -> Image:
-        return self._then() if self._real is None else self._real.copy()
+        return self._then() if self._waits else self._made("copy").copy()
 
     __copy__ = copy
 
@@ -417,7 +440,7 @@ class DeferredImage(Image, metaclass=StandIn):
         palette: Any = PIL.Image.Palette.WEB,
         colors: int = 256,
     ) -> Image:
-        if self._real is None and not matrix:
+        if self._waits and not matrix:
             if mode == self._mode:
                 return self._then(_CONVERSIONS.get(mode) or ("convert", mode))
             if (
@@ -431,7 +454,7 @@ class DeferredImage(Image, metaclass=StandIn):
         return self._made("convert").convert(mode, matrix, dither, palette, colors)
 
     def crop(self, box: Any = None) -> Image:
-        if self._real is None:
+        if self._waits:
             if box is None:
                 return self._then()
             numbers = _integers(box)
@@ -452,7 +475,7 @@ class DeferredImage(Image, metaclass=StandIn):
         box: Any = None,
         reducing_gap: float | None = None,
     ) -> Image:
-        if self._real is None and self._mode in RESIZED:
+        if self._waits and self._mode in RESIZED:
             if resample is None:
                 resample = PIL.Image.Resampling.BICUBIC
             wanted = _size(size)
@@ -468,13 +491,13 @@ class DeferredImage(Image, metaclass=StandIn):
         return self._made("resize").resize(size, resample, box, reducing_gap)
 
     def transpose(self, method: Any) -> Image:
-        if self._real is None and isinstance(method, int) and method in _TRANSPOSED:
+        if self._waits and isinstance(method, int) and method in _TRANSPOSED:
             return self._then(*_TRANSPOSED[method])
         return self._made("transpose").transpose(method)
 
     def rotate(self, angle: float, *args: Any, **kwargs: Any) -> Image:
         """As Pillow's, which makes it of the other operations."""
-        if self._real is None and self._mode in PLAIN:
+        if self._waits and self._mode in PLAIN:
             return Image.rotate(self, angle, *args, **kwargs)
         return self._made("rotate").rotate(angle, *args, **kwargs)
 
@@ -488,7 +511,7 @@ class DeferredImage(Image, metaclass=StandIn):
         fillcolor: Any = None,
     ) -> Image:
         if (
-            self._real is None
+            self._waits
             and self._mode in PLAIN
             and isinstance(method, int)
             and method in _WARPS
@@ -509,7 +532,7 @@ class DeferredImage(Image, metaclass=StandIn):
         return self._made("transform").transform(size, method, data, resample, fill, fillcolor)
 
     def filter(self, filter: Any) -> Image:
-        if self._real is None and self._mode in PLAIN:
+        if self._waits and self._mode in PLAIN:
             kind = filter if isinstance(filter, type) else type(filter)
             if kind in _KERNELS:
                 return self._then(("filter", _KERNELS[kind]))
@@ -530,7 +553,7 @@ class DeferredImage(Image, metaclass=StandIn):
         return self._made("filter").filter(filter)
 
     def split(self) -> tuple[Image, ...]:
-        if self._real is None and self._mode in PLAIN:
+        if self._waits and self._mode in PLAIN:
             self._first_load()
             if self._real is None:
                 if self._mode == "L":
@@ -541,14 +564,14 @@ class DeferredImage(Image, metaclass=StandIn):
     def getchannel(self, channel: int | str) -> Image:
         bands = self.getbands()
         band = bands.index(channel) if channel in bands else channel
-        if self._real is None and self._mode == "RGB" and type(band) is int and 0 <= band < 3:
+        if self._waits and self._mode == "RGB" and type(band) is int and 0 <= band < 3:
             self._first_load()
             if self._real is None:
                 return self._then(("band", band))
         return self._made("getchannel").getchannel(channel)
 
     def point(self, lut: Any, mode: str | None = None) -> Image:
-        if self._real is None and self._mode in PLAIN and mode is None:
+        if self._waits and self._mode in PLAIN and mode is None:
             self._first_load()
             bands = len(self._mode)
             if callable(lut) and not isinstance(lut, PIL.Image.ImagePointHandler):
@@ -564,7 +587,7 @@ class DeferredImage(Image, metaclass=StandIn):
     def __array_interface__(self) -> dict[str, Any]:
         with self._asked("__array_interface__"):
             made_now = self._array is None
-            pixels = self._pixels()
+            pixels = self._pixels() if self._waits else None
             if pixels is None:
                 return self.materialise().__array_interface__
         # Nobody else's: ``torch.from_numpy`` writes to what is read-only for NumPy.
@@ -577,7 +600,8 @@ class DeferredImage(Image, metaclass=StandIn):
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         with self._asked("tobytes"):
-            pixels = self._pixels() if encoder_name == "raw" and not args else None
+            raw = encoder_name == "raw" and not args
+            pixels = self._pixels() if raw and self._waits else None
             if pixels is None:
                 return self.materialise().tobytes(encoder_name, *args)
         return pixels.tobytes()
@@ -702,7 +726,7 @@ class DeferredImage(Image, metaclass=StandIn):
         reducing_gap: Any = 2.0,
     ) -> None:
         self._end_drawing()
-        if self._real is None and self._operations:  # else it may be decoded in another size
+        if self._waits and self._operations:  # else it may be decoded in another size
             given = _resize_in_thumbnail(self, size, resample, reducing_gap)
             if given is None:
                 return
@@ -730,8 +754,8 @@ def opened_as(kind: type[ImageFile]) -> type[DeferredImage]:
 
 # Its own attributes. Others are the user's.
 _OWN = frozenset(
-    ("_batch", "_opened", "_operations", "_size", "_mode", "_file", "_plain_header", "_transparent",
-     "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left", "_draw")
+    ("_batch", "_kept", "_opened", "_operations", "_size", "_mode", "_file", "_plain_header",
+     "_transparent", "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left", "_draw")
 )  # fmt: skip
 
 
@@ -977,7 +1001,7 @@ def _is_drawn(mode: str, color: Any) -> bool:
 
 def waiting(image: object) -> TypeGuard[DeferredImage]:
     """Whether this is a deferred image that is not materialised."""
-    return isinstance(image, DeferredImage) and image._real is None
+    return isinstance(image, DeferredImage) and image._waits
 
 
 def keeps_no_color(image: DeferredImage) -> bool:

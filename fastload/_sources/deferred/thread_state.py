@@ -84,6 +84,7 @@ class BatchContext:
         given: how many of them were given as arrays.
         read: how many images the core decoded for another library.
         failed: whether an image could not be made for the user's code, on the batch's thread.
+        over: whether it is made, so that who still has its images has kept them.
         hits, misses: of the cache.
         chains: of each of torchvision's ``Compose``, its transforms, how they are recorded, and
             what would have the hooks of those that are.
@@ -101,7 +102,7 @@ class BatchContext:
         self.checks = checks
         self.asked = asked
         self.opened = self.given = self.read = 0
-        self.failed = False
+        self.failed = self.over = False
         self.hits = self.misses = 0
         self.chains: dict[Any, tuple[list[Any], list[Any], list[Any]]] = {}
         self.inner = Images()
@@ -156,7 +157,7 @@ def batch(context: BatchContext) -> Iterator[None]:
         yield
     finally:
         THREAD.batch = before
-        context.asked = None
+        context.asked, context.over = None, True
 
 
 def note_made(opened: Opened) -> None:

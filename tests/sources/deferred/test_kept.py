@@ -21,6 +21,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 import deferred_datasets as shapes
 from fastload import FastLoader
 from fastload._sources.deferred import stamps, thread_state
+from fastload._sources.deferred.image import waiting
 from sides import side_by_side
 
 pytestmark = [
@@ -125,6 +126,54 @@ def test_torchs_loader_over_the_same_dataset_gives_plain_batches(photos: list[Pa
     for images, (other, _) in zip(expected, DataLoader(dataset, 2), strict=True):
         assert type(other) is torch.Tensor
         assert torch.equal(other, images)
+
+
+class Loaded(Caching):
+    """Crops what it keeps."""
+
+    def __getitem__(self, i: int) -> Any:
+        if i not in self.kept:
+            self.kept[i] = opened(self.paths[i])
+        return F.to_tensor(F.crop(self.kept[i], 2, 3, 9, 10)), np.array(self.kept[i].resize((4, 5)))
+
+
+@pytest.mark.parametrize("kind", [Caching, Loaded])
+def test_images_that_are_kept_are_decoded_once_more_and_not_in_every_epoch(
+    tmp_path: Path, kind: type[Caching]
+) -> None:
+    paths = shapes.write_photos(tmp_path, 6)
+    dataset = kind(paths)
+    expected = list(DataLoader(kind(paths), 2))
+    loader = FastLoader(dataset, 2)
+    assert [list(loader) for _ in range(3)]
+    for path in paths:
+        path.unlink()  # nobody reads them any more
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+    assert not any(map(waiting, dataset.kept.values()))
+
+
+class Shuffled(torch.utils.data.IterableDataset[Any]):
+    """A stream that gives what it has opened in another order."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+
+    def __iter__(self) -> Any:
+        kept = []
+        for path in self.paths:
+            kept.append(opened(path))
+            if len(kept) == 4:
+                yield F.to_tensor(kept.pop(0))
+        yield from map(F.to_tensor, kept)
+
+
+def test_images_that_a_stream_uses_once_stay_deferred(photos: list[Path]) -> None:
+    loader = FastLoader(Shuffled(photos), 1)
+    batches = list(loader)
+    assert loader.stats()["images_deferred"] == len(batches) == len(photos)
+    side_by_side(Shuffled(photos), batch_size=1)
 
 
 class Numbers(Dataset[int]):
