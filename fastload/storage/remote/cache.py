@@ -34,7 +34,7 @@ from .._crc import crc32c_blocks
 from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
-from .area import Area, DiskArea, MemoryArea
+from .area import Area, DiskArea
 from .blocks import ABSENT, CELL, GROUP, THERE, BlockFile, index_nbytes, recount, recover, runs_of
 from .options import RemoteOptions
 from .requests import Origin, Request
@@ -597,7 +597,7 @@ os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.
 def cache_for(options: RemoteOptions) -> BlockCache:
     """The cache that ``options`` name, one for each folder in each process, until ``let_go``."""
     if options.limit == 0:
-        return BlockCache(MemoryArea())
+        return BlockCache(Area())
     key = os.getpid(), os.path.realpath(options.folder)
     with _choosing:
         cache = _caches.get(key)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from fastload.storage.remote.area import MemoryArea
+from fastload.storage.remote.area import Area
 from fastload.storage.remote.blocks import CELL, GROUP, BlockFile, Blocks, Uses
 from fastload.storage.remote.service import RemoteObject
 from fastload.storage.remote.urls import RemoteUrl
@@ -23,7 +23,7 @@ def in_groups(*edges: float) -> np.ndarray:
 def file() -> Iterator[BlockFile]:
     """Ten groups, all there, in three blocks: the first two share a group."""
     what = RemoteObject(RemoteUrl("memory://bucket/object"), 10 * _GROUP_NBYTES, "tag")
-    made = BlockFile(MemoryArea(), what, "name")
+    made = BlockFile(Area(), what, "name")
     cells = np.arange(made.cells)
     made.claim(cells)
     made.publish(0, made.cells, np.zeros(made.cells, np.uint32))
