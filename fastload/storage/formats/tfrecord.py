@@ -37,7 +37,7 @@ from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 from . import _example
-from ._protobuf import to_varint
+from ._example import to_varint
 from ._tfrecord_frames import HEAD, TAIL, frames, head, masked
 
 NAME = "tfrecord"
