@@ -181,7 +181,6 @@ def join_columns(parts: Sequence[RecordColumns], names: Iterable[str]) -> dict[s
 
 
 def _join_values(columns: Sequence[FieldColumn]) -> FieldColumn:
-    """The values of one field in several parts, at least one, as one column."""
     arrays, strings = [], []
     for column in columns:
         if isinstance(column.values, Strings):

@@ -163,7 +163,6 @@ class Partial:
         os.close(self._lock)
 
     def _settings(self, settings: dict[str, object]) -> None:
-        """Write the settings, or compare them with those of the first run."""
         name = os.path.join(self.folder, "settings.json")
         if not os.path.exists(name):
             write_json(name, settings)
@@ -176,7 +175,6 @@ class Partial:
         refuse_others(self.folder, first, settings)
 
     def _unusable(self, path: str) -> StoreError:
-        """The error for a file of the partial that is damaged."""
         return StoreError(
             f"the {os.path.basename(path)} of the unfinished store is damaged: delete the folder "
             f"{self.folder!r} to start again",
@@ -184,7 +182,6 @@ class Partial:
         )
 
     def _discard_empty(self) -> None:
-        """Delete the folder if it holds no data."""
         if not set(os.listdir(self.folder)) - {*_OWN, _RENAMES}:
             self._delete()
 

@@ -221,7 +221,6 @@ def are_of_one(names: Sequence[str]) -> bool:
 
 
 def _header(data: memoryview, size: int) -> tuple[dict[str, Any], int]:
-    """The header of a file of ``size`` bytes, and where it ends."""
     if len(data) < _HEAD.size:
         raise ValueError(f"expected at least {_HEAD.size} bytes, found {len(data)}")
     magic, version, crc, nbytes, total = _HEAD.unpack_from(data)

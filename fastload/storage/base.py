@@ -378,11 +378,9 @@ class Store(abc.ABC):
         return field
 
     def _column(self, field: Field) -> np.ndarray:
-        """``column`` of one of ``fields``, which is an "array"."""
         raise NotImplementedError
 
     def _values(self, field: Field, indices: np.ndarray) -> list[bytes]:
-        """``values`` of one of ``fields``, which is no "array"."""
         raise NotImplementedError
 
     @abc.abstractmethod

@@ -245,7 +245,6 @@ def _built_in(name: str) -> Format:
 
 
 def _added(path: str | os.PathLike[str]) -> Format | None:
-    """The format of another package that the suffix of ``path`` stands for."""
     name = os.path.basename(os.fspath(path).rstrip(os.sep)).lower()
     if "." not in name:
         return None  # most folders of images: no package is scanned for them
@@ -272,7 +271,6 @@ def _announced() -> dict[str, list[EntryPoint]]:
 
 
 def _load(name: str) -> Format:
-    """The added format called ``name``."""
     entry, *others = _announced()[name]
 
     def broken(why: str) -> UsageError:

@@ -96,7 +96,6 @@ class ShardPlace:
         return os.path.join(self.folder, f"{self.number:05d}")
 
     def found(self) -> FinishedShard | None:
-        """The shard, if it is finished."""
         report = self._report()
         if report is None:
             return None

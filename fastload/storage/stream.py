@@ -229,7 +229,6 @@ class StreamWriter(PartialWriter):
                 )  # fmt: skip
 
     def _descriptor(self, number: int) -> int:
-        """The data file ``number``, open."""
         descriptor = self._open.get(number)
         if descriptor is None:
             descriptor = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -288,7 +287,6 @@ class StreamWriter(PartialWriter):
         return numbers
 
     def sync(self) -> None:
-        """Make all added records durable."""
         if not self._columns:
             return
         with self._writing():
@@ -358,7 +356,6 @@ class StreamWriter(PartialWriter):
         return os.path.join(os.path.dirname(self.path), name)
 
     def _finish_data(self, number: int, end: int) -> None:
-        """Truncate a data file to its records, and append its trailer."""
         descriptor = self._descriptor(number)
         os.ftruncate(descriptor, end)
         write_all(descriptor, [self.trailer()], end)

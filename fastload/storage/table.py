@@ -130,7 +130,6 @@ class Table:
         return table
 
     def _check_places(self) -> None:
-        """Raise StoreError unless every record lies inside its file."""
         file, offset, nbytes = self.file, self.offset, self.nbytes
         sizes = np.array([size for size, _, _ in self.fingerprints or ()], np.int64)
         wrong = (file < 0) | (file >= len(sizes))

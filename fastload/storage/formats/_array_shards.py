@@ -129,7 +129,6 @@ class ShardedWriter(PartialWriter):
         self._shard = self._made(path, classes=self._classes, metadata=self._metadata)
 
     def _finish_shard(self) -> None:
-        """Complete the shard that is being written and add it to the journal."""
         if self._shard is None:
             return
         self._shard.commit()  # if that fails, ``abort`` releases it
@@ -175,7 +174,6 @@ class ShardedWriter(PartialWriter):
         }
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """Finished shards are kept."""
         super().abort(keep_partial=keep_partial and bool(self._partial.chunks))
 
     def _release(self) -> None:
@@ -247,7 +245,6 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def _facts(table: Table) -> tuple[object, ...]:
-    """What the tables of shards have in common."""
     labels = table.labels
     return (
         list(table.classes),

@@ -59,7 +59,6 @@ class FeaturePlaces:
         )
 
     def rows(self, some: slice) -> FeaturePlaces:
-        """Views of a part of the examples."""
         columns = [field.name for field in dataclasses.fields(self)]
         return FeaturePlaces(**{name: getattr(self, name)[some] for name in columns})
 

@@ -144,7 +144,6 @@ class Pages:
         return Tree(depth, entries, root)
 
     def subtree(self, name: bytes) -> Tree | None:
-        """The named sub-database, or None."""
         leaf = self._descend(self.main, name)
         if leaf is None:
             return None

@@ -102,7 +102,6 @@ def _pages(path: str, need: Fetch | None = None) -> Pages:
 
 
 def _own_trees(pages: Pages) -> tuple[Tree, Tree] | None:
-    """The records and the columns of a store that fastload wrote; None: it is another program's."""
     records, columns = pages.subtree(RECORDS), pages.subtree(COLUMNS)
     return None if records is None or columns is None else (records, columns)
 
@@ -219,7 +218,6 @@ class _ColumnValues:
         return self._pages.bytes[offset : offset + nbytes]
 
     def json(self, name: str, kind: type[_T]) -> _T:
-        """The JSON value of a column, a ``kind``."""
         value = self.get(name)
         if value is None:
             raise StoreError(
@@ -310,7 +308,6 @@ class LmdbWriter(PartialWriter):
             self.sync()
 
     def sync(self) -> None:
-        """Make all added records durable, in one transaction."""
         if not self._pending:
             return
         first = self._durable
@@ -426,7 +423,6 @@ class LmdbWriter(PartialWriter):
 
 
 def _described(columns: _columns.Columns) -> dict[str, Any]:
-    """The value of "format", without the names of all columns."""
     labels = columns.labels
     described: dict[str, Any] = {"format": LAYOUT, "version": VERSION}
     if labels is not None and (labels.dtype.str, labels.ndim) != ("<i8", 1):
@@ -446,7 +442,6 @@ def _data_format_1(lmdb: ModuleType) -> dict[str, int]:
 
 
 def _has_data_file(path: str) -> bool:
-    """Whether a folder is an LMDB environment."""
     return os.path.isfile(os.path.join(path, "data.mdb"))
 
 

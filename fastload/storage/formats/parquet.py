@@ -184,7 +184,6 @@ class ParquetFiles:
         return DecodedColumn(images, sum(buffer.nbytes for buffer in images.buffers))
 
     def read(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray:
-        """The column ``name`` of row groups, in their order."""
         import pyarrow as pa
 
         chunks: list[Any] = []
@@ -291,7 +290,6 @@ def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> N
 
 
 def _said(error: Exception) -> str:
-    """What pyarrow said, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -535,7 +533,6 @@ def _copied(images: ImagePlaces, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _files_of(path: str) -> list[str]:
-    """The files of the store ``path``, in order."""
     if not os.path.isdir(path):
         return data_files(path)
     files = _below(path)
@@ -556,7 +553,6 @@ def _files_of(path: str) -> list[str]:
 
 
 def _below(folder: str) -> list[str]:
-    """The Parquet files in a folder, and in folders in it, sorted."""
     levels = ["*/" * depth + f"*{SUFFIX}" for depth in range(_DEEPEST + 1)]
     files = [
         file

@@ -218,8 +218,6 @@ def scan(files: Sequence[str]) -> Table:
 
 
 class _File:
-    """One file, walked."""
-
     def __init__(self, path: str, files: MappedFiles, number: int) -> None:
         self.path = path
         self._files, self._number = files, number
@@ -373,7 +371,6 @@ def _joined(table: Table, split: np.ndarray, need: Need | None) -> Table:
 
 
 def _mark_of(begin: bytes) -> bytes | None:
-    """The mark in ``id2`` of the first record's header."""
     if len(begin) < HEAD + _HEADERS.size:
         return None
     marks = {STORE_ID2: STORE, SHARD_ID2: SHARD}

@@ -239,7 +239,6 @@ class _Scan:
         )
 
     def _fields(self, extras: Mapping[bytes, _Places]) -> Iterator[tuple[str, FieldColumn]]:
-        """Members as fields, by their extensions."""
         for ending, places in extras.items():
             name = ending.decode("utf-8", "replace")
             name = f"member.{name}" if name in RESERVED else name
@@ -301,7 +300,6 @@ class _Scan:
         ]
 
     def _class_labels(self) -> np.ndarray | None:
-        """The numbers in the members "cls"; None unless every sample has one."""
         chosen = self._with(_LABEL)
         if not np.array_equal(self._sample[chosen], np.arange(self._count)):
             return None
@@ -374,7 +372,6 @@ class _Scan:
         return None, bool(values)
 
     def _sizes(self, kinds: np.ndarray) -> np.ndarray | None:
-        """The sizes of raw pixels, which are written in the member "json"."""
         raw = np.flatnonzero(kinds == RAW)
         if not len(raw):
             return None
@@ -404,7 +401,6 @@ def _described(text: bytes) -> dict[str, Any]:
 
 
 def _merged(archives: Sequence[Members]) -> tuple[list[bytes], np.ndarray]:
-    """The extensions in all archives, and that of each member."""
     number_of: dict[bytes, int] = {}
     parts = []
     for archive in archives:

@@ -125,7 +125,6 @@ class Area:
 
     @property
     def mine(self) -> bool:
-        """Whether this thread is in the mutex."""
         return self._owner == threading.get_ident()
 
     def _acquire(self) -> None:
@@ -161,7 +160,6 @@ class Area:
         return []
 
     def has(self, name: str) -> bool:
-        """Whether there is anything of an object."""
         return False
 
     def alive(self, slot: int) -> bool:

@@ -317,7 +317,6 @@ class BlockFile:
         )
 
     def _pins_there(self) -> bool:
-        """Whether other processes see what this one has pinned."""
         try:
             status = os.lstat(self.area.path(self.name, self._pins_file, -1))
         except OSError:
@@ -388,7 +387,6 @@ class BlockFile:
         return damaged
 
     def claimed_by_others(self, cells: np.ndarray) -> np.ndarray:
-        """Those of ``cells`` that another process fetches."""
         state = self.state[cells]
         others: np.ndarray = cells[(state > THERE) & (state != self.area.slot)]
         return others
@@ -430,7 +428,6 @@ class BlockFile:
         return needed
 
     def _pinned_by(self, slot: int) -> np.ndarray:
-        """bool (groups,): pinned by another process."""
         descriptor = self.area.create(self.name, f"pins-{slot}")
         try:
             flags = os.pread(descriptor, self.groups, 0)
