@@ -61,8 +61,6 @@ class Columns:
         keys: the keys in UTF-8 (undecodable bytes of file names unchanged).
         places: int64 (n, 4): number of the data file; where in it the record's frame starts, its
             bytes start, its frame ends. None if the format finds that out by itself.
-        frames: uint32 (n,), CRC32C of the bytes before the record in its frame, of the record's
-            own CRC32C and of the bytes after it; None if ``places`` is.
     """
 
     labels: np.ndarray | None
@@ -73,7 +71,6 @@ class Columns:
     keys: Blobs
     fields: Mapping[str, FieldColumn] = dataclasses.field(default_factory=dict)
     places: np.ndarray | None = None
-    frames: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -190,10 +187,7 @@ def _join_values(columns: Sequence[FieldColumn]) -> FieldColumn:
     return FieldColumn(columns[0].field, Blobs.join(strings) if strings else np.concatenate(arrays))
 
 
-_TYPES = {
-    "sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8",
-    "frames": "<u4",
-}  # fmt: skip
+_TYPES = {"sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8"}
 _ARRAYS = ("labels", *_TYPES)
 
 
@@ -275,7 +269,6 @@ def unpack_chunks(journal: bytes) -> tuple[list[Columns], list[int]]:
                 keys=Blobs(arrays["keys"], arrays["key_ends"]),
                 fields=fields_of([Field.from_json(field) for field in header["fields"]], arrays),
                 places=arrays.get("places"),
-                frames=arrays.get("frames"),
             )
         )
         at += _CHUNK.size + nbytes

@@ -98,7 +98,7 @@ class PartialWriter(Writer):
         kept = KEPT if self._resumes and len(self) else ""
         return write_failed(error, self._partial.folder, kept)
 
-    def _damaged(self, what: str, path: str | None = None, **where: int) -> StoreError:
+    def _damaged(self, what: str, path: str | None = None, **where: int | None) -> StoreError:
         """The error for work in progress that cannot be resumed; the user has to delete it."""
         return StoreError(
             f"{what}: the unfinished store is damaged, delete the folder {self._partial.folder!r} "

@@ -27,7 +27,6 @@ import numpy as np
 
 from ...errors import StoreError, UsageError
 from .._columns import Columns
-from .._crc import crc32c
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import Mapped, MappedFiles, map_file
 from .._read import open_regular
@@ -335,17 +334,18 @@ _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
 
 def read_recordio(path: str, need: Need | None = None) -> Table:
     """The table of RecordIO files; ``need`` fetches whole files where only records are there."""
-    table = read_stream(path, NAME, mark=_mark_of, scan=scan)
-    split = np.flatnonzero(table.offset % 4 == SPLIT)
-    return _joined(table, split, need) if len(split) else table
+    return _joined(read_stream(path, NAME, mark=_mark_of, scan=scan), need)
 
 
 def _open_ranged(path: str, need: Need) -> Store:
     return open_ranged(path, need, NAME, functools.partial(read_recordio, need=need))
 
 
-def _joined(table: Table, split: np.ndarray, need: Need | None) -> Table:
-    """``table`` with the records ``split``, which lie in pieces, in memory: as a file for each."""
+def _joined(table: Table, need: Need | None = None) -> Table:
+    """``table`` with the records that lie in pieces in memory: those of a file as one file more."""
+    split = np.flatnonzero(table.offset % 4 == SPLIT)
+    if not len(split):
+        return table
     numbers = np.unique(table.file[split]).tolist()
     if need is not None:
         need([(table.files[number], 0, -1) for number in numbers])
@@ -427,9 +427,8 @@ class RecordIOWriter(StreamWriter):
             )
         return headers
 
-    def data_crcs(self, batch: Batch) -> Sequence[int]:
-        sums = super().data_crcs(batch)
-        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(sums)]
+    def whole(self, table: Table) -> Table:
+        return _joined(table)
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The header; zeros up to a multiple of 4."""
