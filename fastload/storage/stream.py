@@ -190,14 +190,14 @@ class StreamWriter(PartialWriter):
             return
         columns = join(self._partial.chunks)
         if columns.places is None:
-            raise self._damaged("expected the places of records in the journal")
+            raise self._partial.damaged("expected the places of records in the journal")
         self._number, self._at = int(columns.places[-1, 0]), int(columns.places[-1, 3])
         paths = [self._data(number) for number in range(self._number + 1)]
         try:
             self._check_records(self.whole(self._table(columns, paths)), columns)
         except StoreError as error:
             where = {"record": error.record, "offset": error.offset}
-            raise self._damaged(error.message, error.path, **where) from error
+            raise self._partial.damaged(error.message, error.path, **where) from error
 
     def _check_records(self, table: Table, columns: Columns) -> None:
         """Compare every record, read as a reader would, with its checksum in the journal."""

@@ -254,7 +254,7 @@ class LmdbWriter(PartialWriter):
                 self._check_records(Pages(data))
             except StoreError as error:  # the library would crash on such a file
                 if self._partial.chunks:
-                    raise self._damaged(error.message, data) from error
+                    raise self._partial.damaged(error.message, data) from error
                 os.remove(data)  # the disk was full when it was made
         try:
             self._env = self._lmdb.open(
@@ -342,11 +342,8 @@ class LmdbWriter(PartialWriter):
         """Put ``items``, whose keys are ascending and greater than all existing ones."""
         _, added = transaction.cursor(database).putmulti(items, dupdata=False, append=True)
         if added != len(items):
-            raise StoreError(
-                f"expected {len(items)} new records, {len(items) - added} exist already: "
-                f"delete {self._partial.folder!r} to start again",
-                path=self._partial.folder,
-            )
+            exist = len(items) - added
+            raise self._partial.damaged(f"expected {len(items)} new records, {exist} exist already")
 
     def _write(self, action: Callable[[lmdb.Transaction], None]) -> None:
         """One durable transaction; the map grows until it fits."""
@@ -370,11 +367,7 @@ class LmdbWriter(PartialWriter):
         assert tree is not None, "``_resume`` has made it"
         values = pages.walk(tree)
         if not np.array_equal(values.nbytes, columns.nbytes):
-            raise StoreError(
-                f"the records differ from their journal: delete {self._partial.folder!r} and "
-                "start again",
-                path=self._partial.folder,
-            )
+            raise self._partial.damaged("the records differ from their journal")
         content: dict[bytes, Any] = {
             b"metadata": json.dumps(self._metadata).encode(),
             b"classes": json.dumps(self._classes).encode(),
