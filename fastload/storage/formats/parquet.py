@@ -32,7 +32,7 @@ from .._shards import data_files
 from ..base import BLOCK_NBYTES, Fetch, Spans
 from ..column_options import DEFAULT, ColumnOptions
 from ..held import Held
-from ..registry import Format, Need
+from ..registry import Format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,9 +319,9 @@ class ParquetStore(ColumnStore):
     def __init__(
         self,
         path: str | Sequence[str],
+        fetch: Fetch | None = None,
         *,
         options: ColumnOptions = DEFAULT,
-        fetch: Fetch | None = None,
     ) -> None:
         self._sources = [path] if isinstance(path, str) else list(path)
         self.path = ", ".join(self._sources)
@@ -573,11 +573,6 @@ def is_folder(path: str) -> bool:
     return False
 
 
-def open_ranged(path: str, need: Need, options: ColumnOptions = DEFAULT) -> ParquetStore:
-    """The store ``path`` of files of which nothing is there yet: ``Format.ranged``."""
-    return ParquetStore(path, options=options, fetch=need)
-
-
 FORMAT = Format(
     name="parquet",
     title="Parquet",
@@ -585,6 +580,6 @@ FORMAT = Format(
     open=ParquetStore,
     recognise=is_folder,
     folders=True,
-    ranged=open_ranged,
+    ranged=ParquetStore,
     columns=True,
 )
