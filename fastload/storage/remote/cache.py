@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import functools
 import os
 import threading
 import time
@@ -280,13 +281,14 @@ class BlockCache:
         new = [fetch for fetch in hold.fetches if fetch.request is None and not fetch.done]
         for number, fetch in enumerate(new):
             file = fetch.file
+            begin, end = fetch.first * CELL, min(fetch.stop * CELL, file.nbytes)
             fetch.request = Request(
                 origin,
-                file.what,
-                fetch.first * CELL,
-                min(fetch.stop * CELL, file.nbytes),
-                deliver=lambda data, fetch=fetch: self._deliver(fetch, data),  # type: ignore[misc]
-                fail=lambda error, fetch=fetch: self._end(fetch, error),  # type: ignore[misc]
+                file.what.url,
+                functools.partial(origin.service.read, file.what, begin, end),
+                end - begin,
+                deliver=functools.partial(self._deliver, fetch),
+                fail=functools.partial(self._end, fetch),
             )
             try:
                 requests.of_process().send(fetch.request, hold.urgency)
