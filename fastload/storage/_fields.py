@@ -271,6 +271,15 @@ def encode_json(value: object) -> bytes:
         raise ValueError("it is nested too deeply") from error
 
 
+def json_object(text: bytes) -> dict[str, Any]:
+    """The JSON object in ``text``; empty if it is something else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def is_text(value: object) -> TypeGuard[str]:
     """Whether ``encode_text`` accepts ``value``."""
     try:

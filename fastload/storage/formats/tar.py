@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from .._fields import (
     Strings,
     encode_json,
     encode_text,
+    json_object,
     label_column,
 )
 from .._mapped import Mapped, MappedFiles
@@ -365,7 +365,7 @@ class _Scan:
     def _described_labels(self) -> tuple[np.ndarray | None, bool]:
         """The "label" in each member "json", if all have one that is one; whether any has."""
         texts = (text for text in self._read(self._with(_JSON)) if b"label" in text)
-        values = [value for text in texts if (value := _described(text).get("label")) is not None]
+        values = [value for text in texts if (value := json_object(text).get("label")) is not None]
         if len(values) == self._count:
             with contextlib.suppress(UsageError):  # no numbers: they stay in the field
                 return label_column(values), True
@@ -379,7 +379,7 @@ class _Scan:
         chosen = self._with(_JSON)
         texts = dict(zip(self._sample[chosen].tolist(), self._read(chosen)))
         for row in raw.tolist():
-            described = _described(texts.get(row, b""))
+            described = json_object(texts.get(row, b""))
             size = [described.get("width"), described.get("height")]
             if not all(type(side) is int and 0 < side < 1 << 24 for side in size):
                 raise StoreError(
@@ -389,15 +389,6 @@ class _Scan:
                 )
             sizes[row] = np.array(size)
         return sizes
-
-
-def _described(text: bytes) -> dict[str, Any]:
-    """The JSON object in a member "json"; empty if it is something else: the field shows that."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _merged(archives: Sequence[Members]) -> tuple[list[bytes], np.ndarray]:
