@@ -17,8 +17,7 @@ from .._base.progress_bar import Progress, reporting
 from ..errors import DataError, StoreError, sample_error
 from ..storage import open_store
 from ..storage._crc import crc32c
-from ..storage._fetched import fetched_ahead
-from ..storage._read import read_each, where_of
+from ..storage._read import fetched_ahead, read_each, where_of
 from ..storage.base import Store
 
 # Bytes read at a time: enough for the full speed of a disk, little memory.

@@ -21,8 +21,8 @@ from ... import _native
 from ...errors import StoreError
 from .. import base
 from .._fields import Blobs, field_column
+from .._probe import image_format
 from .._read import read_places
-from .._signatures import image_format
 from ..base import Spans
 from ..table import Indirect, Table, constant
 from ._lmdb_pages import Entries, Pages

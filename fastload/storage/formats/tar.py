@@ -40,8 +40,8 @@ from .._fields import (
     label_column,
 )
 from .._mapped import Mapped, MappedFiles
+from .._probe import image_format
 from .._read import part_of, read_places
-from .._signatures import image_format
 from ..base import DCT, ENCODED, RAW, Batch, Spans
 from ..folder import IMAGE_SUFFIXES, SPLITS
 from ..registry import Apart, Format

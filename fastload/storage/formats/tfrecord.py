@@ -31,7 +31,7 @@ from .._fields import (
     numbered_keys,
 )
 from .._mapped import Mapped, MappedFiles
-from .._signatures import image_format
+from .._probe import image_format
 from ..base import DCT, ENCODED, RAW, Batch
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
