@@ -185,7 +185,7 @@ class Uses:
         shared, sooner = end[:-1] > begin[1:], distance[:-1] <= distance[1:]
         end[:-1] -= shared & ~sooner
         begin[1:] += shared & sooner
-        return begin, end
+        return begin, np.maximum(begin, end)
 
 
 def _hash(places: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -69,6 +70,16 @@ def test_a_shared_group_stays_for_the_block_that_is_used_sooner(
     file.uses.after[sooner] = 150
     file.evict(np.array([1 - sooner]))
     assert there(file) == ([3, 4, 5, 6, 7, 8, 9] if sooner else [0, 1, 2, 3, 7, 8, 9])
+
+
+def test_a_block_of_which_others_have_all_groups_is_no_candidate(file: BlockFile) -> None:
+    assert file.uses is not None
+    blocks = np.array([0, 3, 3]), np.array([4, 4, 10])
+    after = np.array([100, 300, 200], np.int32)
+    file.uses = dataclasses.replace(file.uses, blocks=blocks, after=after)
+    assert file.candidates(1)[0].tolist() == [0, 2]
+    file.evict(np.array([1]))
+    assert there(file) == list(range(10))
 
 
 def test_what_is_pinned_of_a_shared_group_stays(file: BlockFile) -> None:
