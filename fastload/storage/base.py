@@ -35,7 +35,7 @@ TURNED = 3  # as ENCODED, but its EXIF orientation is applied when decoded; neve
 Fetch: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], "Held | None"]
 """Fetches ranges of files, (file, offset, bytes), which stay as long as the result is not released.
 
-None: they stay in any case."""
+None: they stay in any case. -1 bytes: the whole file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import MissingDependencyError, UsageError
 from ._read import open_regular
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from .column_options import ColumnOptions
 
 GROUP = "fastload.formats"
-
-Need: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], None]
-"""Fetches these (file, offset, bytes); -1: the whole file."""
 
 # name: the module in this package, and the suffixes, so that only the module of a path is imported
 _BUILT_IN: dict[str, tuple[str, ...]] = {

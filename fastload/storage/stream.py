@@ -31,8 +31,7 @@ from ._read import open_regular, read_places
 from ._shards import Sharding, ShardStart, data_files, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter, WriterOptions
-from .base import Batch, Spans
-from .registry import Need
+from .base import Batch, Fetch, Spans
 from .table import Table, TableStore
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def read_stream(
     return scan(files)
 
 
-def open_ranged(path: str, need: Need, format: str, read: Callable[[str], Table]) -> TableStore:
+def open_ranged(path: str, need: Fetch, format: str, read: Callable[[str], Table]) -> TableStore:
     """The store ``path`` of files of which nothing is there yet: ``Format.ranged``.
 
     A sidecar says where the records are. Without one that fits, the files are fetched whole.

@@ -26,11 +26,11 @@ from .._fields import is_label_dtype
 from .._nearby import nothing_at
 from .._sums import Sums, sums_of
 from .._writer import PartialWriter, WriterOptions
-from ..base import Batch, Spans
-from ..registry import Format, Need
+from ..base import Batch, Fetch, Spans
+from ..registry import Format
 from ..table import Table, TableStore, constant
 from ._image_table import StoreHeader
-from ._lmdb_pages import Fetch, Pages, Tree
+from ._lmdb_pages import Need, Pages, Tree
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -69,7 +69,7 @@ def read_lmdb(path: str) -> Table:
     return read_foreign(pages)
 
 
-def _open_ranged(path: str, need: Need) -> TableStore:
+def _open_ranged(path: str, need: Fetch) -> TableStore:
     """The store ``path``, of which nothing is there yet: ``Format.ranged``.
 
     What fastload wrote is read by its trees and columns; anything else is fetched whole.
@@ -92,7 +92,7 @@ def _data_file(path: str) -> str:
     return os.path.join(path, "data.mdb") if os.path.isdir(path) else path
 
 
-def _pages(path: str, need: Fetch | None = None) -> Pages:
+def _pages(path: str, need: Need | None = None) -> Pages:
     try:
         return Pages(path, need)
     except StoreNotFoundError:

@@ -30,8 +30,8 @@ from .._columns import Columns
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import Mapped, MappedFiles, map_file
 from .._read import open_regular
-from ..base import ENCODED, Batch, Store
-from ..registry import Apart, Format, Need
+from ..base import ENCODED, Batch, Fetch, Store
+from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 
@@ -332,16 +332,16 @@ def _listed(path: str) -> dict[int, bytes]:
 _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
 
 
-def read_recordio(path: str, need: Need | None = None) -> Table:
+def read_recordio(path: str, need: Fetch | None = None) -> Table:
     """The table of RecordIO files; ``need`` fetches whole files where only records are there."""
     return _joined(read_stream(path, NAME, mark=_mark_of, scan=scan), need)
 
 
-def _open_ranged(path: str, need: Need) -> Store:
+def _open_ranged(path: str, need: Fetch) -> Store:
     return open_ranged(path, need, NAME, functools.partial(read_recordio, need=need))
 
 
-def _joined(table: Table, need: Need | None = None) -> Table:
+def _joined(table: Table, need: Fetch | None = None) -> Table:
     """``table`` with the records that lie in pieces in memory: those of a file as one file more."""
     split = np.flatnonzero(table.offset % 4 == SPLIT)
     if not len(split):
