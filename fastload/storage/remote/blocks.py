@@ -450,16 +450,19 @@ class BlockFile:
         """
         padded, uses = np.zeros(self.groups * GROUP, bool), self.uses
         padded[: self.cells] = self.state == THERE
-        cells = padded.reshape(-1, GROUP).sum(axis=1)
+        cells: np.ndarray = np.zeros(self.groups, np.uint8)
+        for at in range(GROUP):  # several times as fast as a sum along an axis
+            cells += padded[at::GROUP]
         cells[self._needed()] = 0
         if uses is not None and uses.blocks is not None:
             begin, end = uses.own_groups(self.now)
-            sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(cells)])
+            sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(cells, dtype=np.int64)])
             cells, grain = sums[end] - sums[begin], 1
         pieces = np.flatnonzero(cells)
+        cells = cells[pieces].astype(np.int64)
         if uses is None:
-            return pieces, cells[pieces], _hash(pieces // grain) + (1 << 40)
-        return pieces, cells[pieces], uses.distance(pieces, self.now, grain)
+            return pieces, cells, _hash(pieces // grain) + (1 << 40)
+        return pieces, cells, uses.distance(pieces, self.now, grain)
 
     def next_use(self, cells: np.ndarray) -> int:
         """After how many positions the first of ``cells`` is used; -1: it is not known."""
