@@ -12,14 +12,14 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from ..errors import DecodeError, StoreError, UsageError
 from ..hints import JointKind
-from ..storage._fields import gather_fields
+from ..storage._fields import gather_fields, json_object
 from ..storage.base import LeftOut
 from ..storage.folder import FolderStore, images_below, walk
 from ._gather import Files
@@ -296,18 +296,10 @@ def _label_beside(beside: Beside, chosen: Chosen) -> None:
         beside.label(labels_in_text(texts), lambda index: repr(paths[index]))
     elif "json" in beside.columns:
         paths = beside.columns["json"].paths or ()
-        objects = list(map(_object, Files().contents(paths)))
+        # What is no object is an error when its image is read.
+        objects = list(map(json_object, Files().contents(paths)))
         names = dict.fromkeys(name for entries in objects for name in entries)
         entry = chosen.label_of(list(names))
         if entry is not None:
             values = [entries.get(entry) for entries in objects]
             beside.label(values, lambda index: f"{entry!r} of {paths[index]!r}")
-
-
-def _object(data: bytes) -> Mapping[str, Any]:
-    """A JSON object; empty for anything else, which is an error when its image is read."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

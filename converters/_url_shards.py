@@ -23,18 +23,19 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
 from ..storage._partial import refuse_others
 from ..storage._shards import ShardStart
 from ..storage._sidecar import read_manifest, sidecar_of, write_sidecar
-from ..storage._writer import PartialWriter
+from ..storage._writer import WriterOptions
 from ..storage.remote.options import RemoteOptions
 from ..storage.shard_set import (
     REPORT,
     FinishedShard,
     ShardPlace,
+    WriteShard,
     begun_with,
     format_apart,
     table_of,
@@ -47,6 +48,7 @@ from ._turn import Turn, scratch
 
 if TYPE_CHECKING:
     import fsspec
+    from typing_extensions import Unpack
 
 _SETTINGS = "settings.json"
 _TABLE = "table"
@@ -73,15 +75,9 @@ class UrlShardPlace(ShardPlace):
         with _asking(self.system, self.finished, "it cannot be deleted"):
             self.system.rm_file(_inside(self.system, f"{self.finished}/{REPORT}"))
 
-    def make(
-        self,
-        write: Callable[[PartialWriter], Mapping[str, Any]],
-        *,
-        classes: Sequence[str],
-        metadata: Mapping[str, Any],
-    ) -> FinishedShard:
+    def make(self, write: WriteShard, **options: Unpack[WriterOptions]) -> FinishedShard:
         with scratch(self.store) as folder:
-            made = self.write_into(folder, write, classes=classes, metadata=metadata)
+            made = self.write_into(folder, write, **options)
             path = os.path.join(folder, self.name)
             table = table_of(format_apart(self.store), path)
             write_sidecar(os.path.join(folder, _TABLE), table, [self.name])

@@ -23,7 +23,7 @@ from .._engine.registry import EngineKind
 from .._sources.source import Source
 from .._transforms.plan import Plan, Views
 from ..errors import DataError, UsageError
-from ..storage._signatures import image_format
+from ..storage._probe import image_format
 from ..storage.base import Store
 from .config import PREFETCH, LoaderConfig
 from .resources import Resources

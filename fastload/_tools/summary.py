@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import StoreError
 from ..storage import open_store
+from ..storage._probe import image_format
 from ..storage._read import read_records
-from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
 from ..storage.table import Table
 

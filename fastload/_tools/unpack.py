@@ -23,11 +23,10 @@ from ..storage import open_store
 from ..storage._crc import crc32c
 from ..storage._decoded import check_decoded
 from ..storage._durable import sync
-from ..storage._fetched import fetched_ahead
 from ..storage._fields import encode_json
 from ..storage._local import local_path
-from ..storage._read import where_of
-from ..storage._signatures import image_format
+from ..storage._probe import image_format
+from ..storage._read import fetched_ahead, where_of
 from ..storage.base import DCT, RAW, Store
 
 LIST = "records.jsonl"  # labels and fields, in the folder of the images

@@ -129,7 +129,6 @@ def open_store(
 
 
 def _open_local(path: str, columns: ColumnOptions) -> Store:
-    """``open_store`` of an absolute path."""
     if path.endswith(".partial"):
         raise StoreError(
             "this store is unfinished: run the pack command that started it again", path=path

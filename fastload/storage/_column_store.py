@@ -159,7 +159,6 @@ class ColumnStore(Store):
         return name
 
     def _kind(self, name: str) -> np.dtype[Any]:
-        """The dtype of a column of numbers in its file."""
         import pyarrow as pa
 
         kind = self._schema.field(name).type
@@ -254,7 +253,6 @@ class ColumnStore(Store):
         return [json.dumps(value, default=plain).encode("utf-8") for value in values]
 
     def keys(self, indices: np.ndarray) -> list[str]:
-        """Numbers of the rows."""
         return [f"{index:08d}" for index in np.asarray(indices).tolist()]
 
     # --- sizes ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -35,45 +35,42 @@ _CHUNK = struct.Struct("<4sIIQI")
 _MAGIC = b"FLJ2"
 
 
-class RecordColumns(Protocol):
-    """What a writer's ``Columns`` and a reader's ``Table`` share; None: there is no such column."""
-
-    @property
-    def labels(self) -> np.ndarray | None: ...
-    @property
-    def keys(self) -> Strings: ...
-    @property
-    def fields(self) -> Mapping[str, FieldColumn]: ...
-    @property
-    def sizes(self) -> np.ndarray | None: ...
-    @property
-    def kinds(self) -> np.ndarray | None: ...
-    @property
-    def crc32c(self) -> np.ndarray | None: ...
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Everything about n records except their bytes; dtypes and shapes as in ``Batch``.
+class RecordColumns:
+    """Everything about n records except their bytes; None: there is no such column.
 
     Attributes:
         nbytes: int64 (n,), length of each record.
-        keys: the keys in UTF-8 (undecodable bytes of file names unchanged).
-        places: int64 (n, 4): number of the data file; where in it the record's frame starts, its
-            bytes start, its frame ends. None if the format finds that out by itself.
-        frames: uint32 (n,), CRC32C of the bytes before the record in its frame, of the record's
-            own CRC32C and of the bytes after it; None if ``places`` is.
+        keys: in UTF-8 (undecodable bytes of file names unchanged).
+        labels: int64, float32 or float64, (n,) or (n, k).
+        sizes: int32 (n, 2), width and height; (0, 0) if unknown.
+        kinds: uint8 (n,).
+        crc32c: uint32 (n,).
     """
 
-    labels: np.ndarray | None
-    sizes: np.ndarray
-    crc32c: np.ndarray
-    kinds: np.ndarray
     nbytes: np.ndarray
-    keys: Blobs
+    keys: Strings
+    labels: np.ndarray | None = None
+    sizes: np.ndarray | None = None
+    kinds: np.ndarray | None = None
+    crc32c: np.ndarray | None = None
     fields: Mapping[str, FieldColumn] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Columns(RecordColumns):
+    """Those of records that are being written.
+
+    Attributes:
+        places: int64 (n, 4): number of the data file; where in it the record's frame starts, its
+            bytes start, its frame ends. None if the format finds that out by itself.
+    """
+
+    keys: Blobs
+    sizes: np.ndarray
+    kinds: np.ndarray
+    crc32c: np.ndarray
     places: np.ndarray | None = None
-    frames: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -181,7 +178,6 @@ def join_columns(parts: Sequence[RecordColumns], names: Iterable[str]) -> dict[s
 
 
 def _join_values(columns: Sequence[FieldColumn]) -> FieldColumn:
-    """The values of one field in several parts, at least one, as one column."""
     arrays, strings = [], []
     for column in columns:
         if isinstance(column.values, Strings):
@@ -191,10 +187,7 @@ def _join_values(columns: Sequence[FieldColumn]) -> FieldColumn:
     return FieldColumn(columns[0].field, Blobs.join(strings) if strings else np.concatenate(arrays))
 
 
-_TYPES = {
-    "sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8",
-    "frames": "<u4",
-}  # fmt: skip
+_TYPES = {"sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8"}
 _ARRAYS = ("labels", *_TYPES)
 
 
@@ -276,7 +269,6 @@ def unpack_chunks(journal: bytes) -> tuple[list[Columns], list[int]]:
                 keys=Blobs(arrays["keys"], arrays["key_ends"]),
                 fields=fields_of([Field.from_json(field) for field in header["fields"]], arrays),
                 places=arrays.get("places"),
-                frames=arrays.get("frames"),
             )
         )
         at += _CHUNK.size + nbytes

@@ -65,7 +65,6 @@ class Field:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """Its description in the header of a file."""
         dtype = None if self.dtype is None else self.dtype.str
         return {"name": self.name, "kind": self.kind, "dtype": dtype, "shape": list(self.shape)}
 
@@ -158,13 +157,11 @@ class Blobs(Strings):
 
     @classmethod
     def of(cls, values: Sequence[bytes]) -> Blobs:
-        """A copy of ``values``."""
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         return cls(np.frombuffer(b"".join(values), np.uint8), np.cumsum(lengths))
 
     @classmethod
     def join(cls, parts: Sequence[Blobs]) -> Blobs:
-        """All of ``parts`` (at least one) as one."""
         start = np.cumsum([0] + [len(blobs.data) for blobs in parts[:-1]])
         ends = [blobs.ends + at for blobs, at in zip(parts, start, strict=True)]
         data = np.concatenate([blobs.data for blobs in parts])
@@ -272,6 +269,15 @@ def encode_json(value: object) -> bytes:
         return json.dumps(value).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """The JSON object in ``text``; empty if it is something else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def is_text(value: object) -> TypeGuard[str]:

@@ -122,7 +122,6 @@ class MappedColumns:
         self._map: mmap.mmap | bytes = b""
 
     def array(self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The array that starts at ``offset``, read-only."""
         if not self._map:
             self._map = map_file(self._path)
             if isinstance(self._map, mmap.mmap):

@@ -70,7 +70,6 @@ def _most_alike(name: str, names: list[str]) -> str | None:
 
 
 def _names(folder: str) -> list[str]:
-    """What a folder holds; nothing if it cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:

@@ -89,7 +89,7 @@ class Partial:
             try:
                 self.chunks, self._ends = unpack_chunks(self._journal.read())
             except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-                raise self._unusable(journal) from error  # although its checksums match
+                raise self._unreadable(journal) from error  # although its checksums match
             self._journal.truncate(self._end)  # of a chunk that a crash truncated
             undo.pop_all()  # everything is open
 
@@ -163,7 +163,6 @@ class Partial:
         os.close(self._lock)
 
     def _settings(self, settings: dict[str, object]) -> None:
-        """Write the settings, or compare them with those of the first run."""
         name = os.path.join(self.folder, "settings.json")
         if not os.path.exists(name):
             write_json(name, settings)
@@ -172,19 +171,22 @@ class Partial:
             with open(name, encoding="utf-8") as file:
                 first = dict(json.load(file))
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._unusable(name) from error
+            raise self._unreadable(name) from error
         refuse_others(self.folder, first, settings)
 
-    def _unusable(self, path: str) -> StoreError:
-        """The error for a file of the partial that is damaged."""
+    def damaged(self, what: str, path: str | None = None, **where: int | None) -> StoreError:
+        """The error for work in progress that cannot be resumed; the user has to delete it."""
         return StoreError(
-            f"the {os.path.basename(path)} of the unfinished store is damaged: delete the folder "
-            f"{self.folder!r} to start again",
-            path=path,
+            f"{what}: the unfinished store is damaged, delete the folder {self.folder!r} to start "
+            "again",
+            path=self.folder if path is None else path,
+            **where,
         )
 
+    def _unreadable(self, path: str) -> StoreError:
+        return self.damaged(f"expected what fastload wrote in {os.path.basename(path)}", path)
+
     def _discard_empty(self) -> None:
-        """Delete the folder if it holds no data."""
         if not set(os.listdir(self.folder)) - {*_OWN, _RENAMES}:
             self._delete()
 
@@ -202,11 +204,7 @@ class Partial:
             self.chunks.pop()
             self._ends.pop()
         if sum(map(len, self.chunks)) != records:
-            raise StoreError(
-                f"the unfinished store holds {records} records, its journal fewer: "
-                f"delete {self.folder!r} to start again",
-                path=self.folder,
-            )
+            raise self.damaged(f"it holds {records} records, its journal fewer")
         self._journal.truncate(self._end)
 
     def add(self, columns: Columns) -> None:
@@ -251,12 +249,12 @@ class Partial:
             with open(journal, encoding="utf-8", errors="surrogateescape") as file:
                 renames = [(str(name), str(path)) for name, path in json.load(file)]
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._unusable(journal) from error
+            raise self._unreadable(journal) from error
         folder = os.path.dirname(self.path)
         for name, path in renames:
             inside = not os.path.isabs(name) and ".." not in name.split(os.sep)
             if not inside or os.path.dirname(path) != folder:
-                raise self._unusable(journal)
+                raise self._unreadable(journal)
             if not os.path.lexists(self.file(name)) and os.path.lexists(path):
                 os.rename(path, self.file(name))
         sync(os.path.dirname(self.path))

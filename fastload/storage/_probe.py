@@ -1,4 +1,4 @@
-"""Sizes of images from their headers, for stores that have no table of them.
+"""Formats and sizes of images from their headers, for stores that have no table of them.
 
 ``datasets.Image`` applies the EXIF or XMP orientation of a file (``ImageOps.exif_transpose``);
 torchvision's loaders do not. Where sizes are wanted ``upright``, which is after that, the core says
@@ -28,6 +28,24 @@ _THREADS = 4  # reading headers of loose files mostly waits for the disk
 _LONGEST = 2**31 - 1
 _ORIENTATION = 0x0112  # the EXIF tag
 _MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp", b"xmp")  # in PNG files
+_SIGNATURES = (
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"\x89PNG", "png"),
+    (b"BM", "bmp"),
+    (b"GIF8", "gif"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"P5", "pgm"),
+    (b"P6", "ppm"),
+)
+
+
+def image_format(data: bytes | memoryview) -> str:
+    """By the first 12 bytes: jpeg, png, bmp, gif, tiff, pgm, ppm, webp, or other."""
+    start = bytes(data[:12])
+    if start[:4] == b"RIFF" and start[8:] == b"WEBP":
+        return "webp"
+    return next((name for magic, name in _SIGNATURES if start.startswith(magic)), "other")
 
 
 def known_sizes(

@@ -1,13 +1,14 @@
-"""Reading files and single records in Python: for `info`, converters and tests, not for loading."""
+"""Reading files and records in Python: for `info`, converters and tests, not for loading."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypedDict
 
@@ -15,8 +16,11 @@ import numpy as np
 
 from ..errors import DataError, StoreError, StoreNotFoundError, UnreadableError
 from .base import Spans, Store
+from .held import Held
 
 _FETCHED = 256  # records of a remote store that are fetched at a time
+_AHEAD = 8  # parts of about 8 MB: enough for a link of 500 MB/s and a latency of 100 ms
+_BEHIND = 64  # parts that threads may still have to begin with when the next one is given out
 
 NOT_REGULAR = "it is not a regular file"
 REPLACED = "was the file replaced? Create the dataset again to have its size read again"
@@ -189,3 +193,29 @@ def read_places(
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def fetched_ahead(store: Store, parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """``parts`` (int64 record numbers) in turn; of a remote store, the next ones are fetched.
+
+    What was given out stays until so many more were that no thread can still have to begin with it.
+    """
+    if not store.remote or store.indirect is not None:
+        yield from parts
+        return
+    held: collections.deque[Held] = collections.deque()
+    waiting: collections.deque[np.ndarray] = collections.deque()
+    try:
+        for number, part in enumerate(parts):
+            hold = store.ahead(part, urgency=float(number))
+            if hold is not None:
+                held.append(hold)
+            waiting.append(part)
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft()
+            if len(held) > _AHEAD + _BEHIND:
+                held.popleft().release()
+        yield from waiting
+    finally:
+        for hold in held:
+            hold.release()

@@ -228,7 +228,6 @@ class RowGroups:
             self._threads -= 1
 
     def _work(self) -> None:
-        """Decode what was asked for, until there is nothing more."""
         while True:
             with self._lock:
                 chunk = None
@@ -269,7 +268,6 @@ class Pins:
         self._process = os.getpid()
 
     def add(self, chunk: ColumnChunk) -> None:
-        """One more, which the caller has pinned."""
         self._chunks.append(chunk)
 
     def ready(self) -> bool:
@@ -314,7 +312,6 @@ def use(groups: RowGroups) -> RowGroups:
 
 
 def _begin_again() -> None:
-    """Make a forked child begin with nothing, but its parent's limit."""
     use(RowGroups(_of_process._limit))
 
 

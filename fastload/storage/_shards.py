@@ -53,7 +53,6 @@ class Sharding:
         return self.shards is not None or self.shard_nbytes is not None
 
     def settings(self) -> dict[str, int | None]:
-        """The options that a writer which resumes must have too."""
         options = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
         return {**options, "total": self.total} if self.shards is not None else options
 

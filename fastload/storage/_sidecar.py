@@ -26,7 +26,7 @@ from ._fields import Blobs, Field, is_text
 from ._mapped import TruncationWatch, map_file
 from ._read import open_regular
 from ._sums import Sums
-from .registry import Need
+from .base import Fetch
 from .table import FINGERPRINT_NBYTES, Table, fingerprint
 
 SUFFIX = ".fastload"
@@ -179,7 +179,7 @@ def listed_in(place: str) -> list[str]:
     return names
 
 
-def need_by_sidecar(path: str, format: str, need: Need) -> bool:
+def need_by_sidecar(path: str, format: str, need: Fetch) -> bool:
     """Fetch what ``read_sidecar`` reads of the store ``path``, of which nothing is there yet.
 
     False: no sidecar fits its files, so they have to be fetched whole.
@@ -221,7 +221,6 @@ def are_of_one(names: Sequence[str]) -> bool:
 
 
 def _header(data: memoryview, size: int) -> tuple[dict[str, Any], int]:
-    """The header of a file of ``size`` bytes, and where it ends."""
     if len(data) < _HEAD.size:
         raise ValueError(f"expected at least {_HEAD.size} bytes, found {len(data)}")
     magic, version, crc, nbytes, total = _HEAD.unpack_from(data)

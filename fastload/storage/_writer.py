@@ -98,15 +98,6 @@ class PartialWriter(Writer):
         kept = KEPT if self._resumes and len(self) else ""
         return write_failed(error, self._partial.folder, kept)
 
-    def _damaged(self, what: str, path: str | None = None, **where: int) -> StoreError:
-        """The error for work in progress that cannot be resumed; the user has to delete it."""
-        return StoreError(
-            f"{what}: the unfinished store is damaged, delete the folder {self._partial.folder!r} "
-            "to start again",
-            path=self._partial.folder if path is None else path,
-            **where,
-        )
-
     @property
     def _pending_records(self) -> int:
         return sum(map(len, self._columns))

@@ -129,7 +129,6 @@ class ArrowStore(ColumnStore):
         return Spans(file=images.file[rows], offset=images.offset[rows], nbytes=images.nbytes[rows])
 
     def _core_files(self, spans: Spans | None = None) -> _core.Files | None:
-        """The core's view of ``files`` in this process; None without a core."""
         if self._probing is None or self._probing[0] != os.getpid():
             self._probing = os.getpid(), core_files(*self.file_table(), self._memory)
         return self._probing[1]

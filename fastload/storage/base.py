@@ -35,7 +35,7 @@ TURNED = 3  # as ENCODED, but its EXIF orientation is applied when decoded; neve
 Fetch: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], "Held | None"]
 """Fetches ranges of files, (file, offset, bytes), which stay as long as the result is not released.
 
-None: they stay in any case."""
+None: they stay in any case. -1 bytes: the whole file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -378,11 +378,9 @@ class Store(abc.ABC):
         return field
 
     def _column(self, field: Field) -> np.ndarray:
-        """``column`` of one of ``fields``, which is an "array"."""
         raise NotImplementedError
 
     def _values(self, field: Field, indices: np.ndarray) -> list[bytes]:
-        """``values`` of one of ``fields``, which is no "array"."""
         raise NotImplementedError
 
     @abc.abstractmethod

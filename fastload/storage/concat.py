@@ -248,7 +248,6 @@ class ConcatStore(Store):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The fields that are the same in all stores."""
         first, *others = (store.fields for store in self.stores)
         return {
             name: field
@@ -321,7 +320,6 @@ def check_labels(stores: Sequence[Store], *, classes: bool = True) -> None:
 
 
 def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object]) -> None:
-    """Raise UsageError, which names ``what``, unless ``of`` all stores is the same."""
     for store in stores[1:]:
         first, other = of(stores[0]), of(store)
         if first != other:

@@ -169,7 +169,6 @@ class FolderStore(Store):
         self._sizes = np.full((len(paths), 2), UNKNOWN, np.int32)
 
     def _is_dataset(self, name: str) -> bool:
-        """Whether a folder has class folders, or Hugging Face's list of its images."""
         with os.scandir(os.path.join(self.path, name)) as entries:
             return any(entry.is_dir() or entry.name in METADATA for entry in entries)
 
@@ -181,11 +180,9 @@ class FolderStore(Store):
         return self._paths
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
-        """Nothing is copied."""
         return self._paths.blob, self._paths.ends
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """Whole files."""
         count = len(indices)
         return Spans(
             file=np.ascontiguousarray(indices, np.int32),
@@ -201,7 +198,6 @@ class FolderStore(Store):
         return known_sizes(self._sizes, indices, self._probe)
 
     def _probe(self, indices: np.ndarray) -> np.ndarray:
-        """Read the headers of the files ``indices`` by the core, the rest by Pillow."""
         paths = PathList(self._paths.many(indices))
         files = core_files(paths.blob, paths.ends, {})
         sizes = np.zeros((len(indices), 2), np.int32)
@@ -212,7 +208,6 @@ class FolderStore(Store):
 
     @property
     def labels(self) -> np.ndarray | None:
-        """None for a flat folder."""
         return self._labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
@@ -253,8 +248,6 @@ def _suffix(name: str) -> str:
 
 
 class _LeftOutCounts:
-    """Counts what is left out of a folder."""
-
     def __init__(self) -> None:
         self._files: collections.Counter[str] = collections.Counter()
         self._first: dict[str, str] = {}

@@ -17,8 +17,8 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import MissingDependencyError, UsageError
 from ._read import open_regular
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from .column_options import ColumnOptions
 
 GROUP = "fastload.formats"
-
-Need: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], None]
-"""Fetches these (file, offset, bytes); -1: the whole file."""
 
 # name: the module in this package, and the suffixes, so that only the module of a path is imported
 _BUILT_IN: dict[str, tuple[str, ...]] = {
@@ -245,7 +242,6 @@ def _built_in(name: str) -> Format:
 
 
 def _added(path: str | os.PathLike[str]) -> Format | None:
-    """The format of another package that the suffix of ``path`` stands for."""
     name = os.path.basename(os.fspath(path).rstrip(os.sep)).lower()
     if "." not in name:
         return None  # most folders of images: no package is scanned for them
@@ -272,7 +268,6 @@ def _announced() -> dict[str, list[EntryPoint]]:
 
 
 def _load(name: str) -> Format:
-    """The added format called ``name``."""
     entry, *others = _announced()[name]
 
     def broken(why: str) -> UsageError:

@@ -21,7 +21,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import StoreError, UsageError
 from ._columns import Schema
@@ -29,13 +29,19 @@ from ._durable import sync, write_synced
 from ._partial import Partial
 from ._shards import ShardStart
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
-from ._writer import PartialWriter
+from ._writer import PartialWriter, WriterOptions
 from .formats._array_shards import joined
 from .formats._array_writer import check_one_size
 from .registry import Apart, Format, find_by_suffix, known_formats
 from .table import Table, TableStore
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 REPORT = "report.json"
+
+WriteShard: TypeAlias = Callable[[PartialWriter], Mapping[str, Any]]
+"""Adds the records of a shard to a writer, and returns what is noted in its report."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +102,6 @@ class ShardPlace:
         return os.path.join(self.folder, f"{self.number:05d}")
 
     def found(self) -> FinishedShard | None:
-        """The shard, if it is finished."""
         report = self._report()
         if report is None:
             return None
@@ -120,17 +125,8 @@ class ShardPlace:
     def discard(self) -> None:
         shutil.rmtree(self.finished)
 
-    def make(
-        self,
-        write: Callable[[PartialWriter], Mapping[str, Any]],
-        *,
-        classes: Sequence[str],
-        metadata: Mapping[str, Any],
-    ) -> FinishedShard:
-        """Write the shard: whole or not at all.
-
-        ``write`` adds the records to a writer, and returns what is noted in the report.
-        """
+    def make(self, write: WriteShard, **options: Unpack[WriterOptions]) -> FinishedShard:
+        """Write the shard, by a writer with ``options``: whole or not at all."""
         work = os.path.join(
             os.path.dirname(self.folder), "work", f"{self.number:05d}-{uuid.uuid4().hex}"
         )
@@ -143,7 +139,7 @@ class ShardPlace:
                 path=work,
             ) from error
         try:
-            made = self.write_into(work, write, classes=classes, metadata=metadata)
+            made = self.write_into(work, write, **options)
             sync(work)
             os.makedirs(self.folder, exist_ok=True)
             try:
@@ -158,19 +154,12 @@ class ShardPlace:
         return made
 
     def write_into(
-        self,
-        folder: str,
-        write: Callable[[PartialWriter], Mapping[str, Any]],
-        *,
-        classes: Sequence[str],
-        metadata: Mapping[str, Any],
+        self, folder: str, write: WriteShard, **options: Unpack[WriterOptions]
     ) -> FinishedShard:
         """Write the shard, and what is said about it, into an empty folder of this machine."""
         begun_ns = os.stat(folder).st_mtime_ns
         path = os.path.join(folder, self.name)
-        writer = apart_of(self.store).writer(
-            path, classes=classes, metadata=metadata, shard=self.shard
-        )
+        writer = apart_of(self.store).writer(path, shard=self.shard, **options)
         with writer:
             noted = write(writer)
             about: dict[str, Any] = {

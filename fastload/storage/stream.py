@@ -2,8 +2,8 @@
 
 Order of writing. Records are written into the data files of the partial store. ``sync`` syncs these
 files and then adds a chunk to the journal, which says where every record lies. When the work is
-resumed, the data files are truncated to what the journal knows, and every frame before that is
-compared with its checksum.
+resumed, every record that the journal knows is compared with its checksum; what lies behind them is
+overwritten or cut off.
 
 A store of one file is NAME with its sidecar NAME.fastload, which is renamed first. A store of
 shards is its shards, renamed first, and the sidecar as their manifest, which makes the set exist.
@@ -27,12 +27,11 @@ from ._columns import Columns, join
 from ._crc import crc32c
 from ._durable import write_all
 from ._fields import encode_text
-from ._read import open_regular, pread_all
+from ._read import open_regular, read_places
 from ._shards import Sharding, ShardStart, data_files, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter, WriterOptions
-from .base import Batch
-from .registry import Need
+from .base import Batch, Fetch, Spans
 from .table import Table, TableStore
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def read_stream(
     return scan(files)
 
 
-def open_ranged(path: str, need: Need, format: str, read: Callable[[str], Table]) -> TableStore:
+def open_ranged(path: str, need: Fetch, format: str, read: Callable[[str], Table]) -> TableStore:
     """The store ``path`` of files of which nothing is there yet: ``Format.ranged``.
 
     A sidecar says where the records are. Without one that fits, the files are fetched whole.
@@ -146,10 +145,9 @@ class StreamWriter(PartialWriter):
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The bytes before and the bytes after each record; ``first`` is the index of the first."""
 
-    def data_crcs(self, batch: Batch) -> Sequence[int]:
-        """CRC32C of ``batch.data``, which a format may have replaced by other bytes."""
-        sums: list[int] = batch.crc32c.tolist()
-        return sums
+    def whole(self, table: Table) -> Table:
+        """As a reader makes it of the ``table`` in the sidecar."""
+        return table
 
     def trailer(self) -> bytes:
         """The last bytes of every data file."""
@@ -190,46 +188,49 @@ class StreamWriter(PartialWriter):
         if not self._partial.chunks:
             return
         columns = join(self._partial.chunks)
-        if columns.places is None or columns.frames is None:
-            raise self._damaged("expected the places and checksums of records in the journal")
+        if columns.places is None:
+            raise self._partial.damaged("expected the places of records in the journal")
         self._number, self._at = int(columns.places[-1, 0]), int(columns.places[-1, 3])
-        for number in range(self._number + 1):
-            path = self._data(number)
-            start, stop = np.searchsorted(columns.places[:, 0], [number, number + 1]).tolist()
-            try:
-                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise self._damaged(
-                    f"a data file cannot be read ({error.strerror})", path
-                ) from error
-            try:
-                self._check_frames(file, path, start, columns.part(start, stop))
-            finally:
-                os.close(file)
+        paths = [self._data(number) for number in range(self._number + 1)]
+        try:
+            self._check_records(self.whole(self._table(columns, paths)), columns)
+        except StoreError as error:
+            where = {"record": error.record, "offset": error.offset}
+            raise self._partial.damaged(error.message, error.path, **where) from error
 
-    def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
-        """Compare every frame of a data file, whose first record has the index ``first``."""
-        assert columns.places is not None and columns.frames is not None  # as above
-        places = zip(
-            columns.places[:, 1:].tolist(), columns.nbytes.tolist(), columns.frames.tolist()
-        )
-        for i, ((begin, at, end), nbytes, crc) in enumerate(places):
-            frame = memoryview(pread_all(file, end - begin, begin))
-            if len(frame) < end - begin:
-                raise self._damaged(
-                    f"expected {end - begin} bytes, found {len(frame)}",
-                    path, record=first + i, offset=begin,
-                )  # fmt: skip
-            data, after = frame[at - begin : at - begin + nbytes], frame[at - begin + nbytes :]
-            actual = _frame_sum(frame[: at - begin], crc32c(data), after)
+    def _check_records(self, table: Table, columns: Columns) -> None:
+        """Compare every record, read as a reader would, with its checksum in the journal."""
+        records = np.arange(len(table))
+        spans = Spans(file=table.file, offset=table.offset, nbytes=table.nbytes)
+        places = zip(table.file.tolist(), table.offset.tolist(), columns.crc32c.tolist())
+        found = read_places(table.files, records, spans, memory=table.memory)
+        for record, ((file, offset, crc), data) in enumerate(zip(places, found)):
+            actual = crc32c(data)
             if actual != crc:
-                raise self._damaged(
-                    f"expected CRC32C {crc:08x} of a record's frame, found {actual:08x}",
-                    path, record=first + i, offset=begin,
+                raise StoreError(
+                    f"expected CRC32C {crc:08x} of a record, found {actual:08x}",
+                    path=table.files[file], record=record, offset=offset,
                 )  # fmt: skip
+
+    def _table(self, columns: Columns, files: Sequence[str]) -> Table:
+        assert columns.places is not None  # every chunk has them
+        return Table(
+            format=self.format,
+            files=files,
+            file=columns.places[:, 0].astype(np.int32),
+            offset=np.ascontiguousarray(columns.places[:, 2]),
+            nbytes=columns.nbytes,
+            keys=columns.keys,
+            labels=columns.labels,
+            sizes=columns.sizes,
+            kinds=columns.kinds,
+            crc32c=columns.crc32c,
+            fields=columns.fields,
+            classes=self._classes,
+            metadata=self._metadata,
+        )
 
     def _descriptor(self, number: int) -> int:
-        """The data file ``number``, open."""
         descriptor = self._open.get(number)
         if descriptor is None:
             descriptor = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -243,7 +244,6 @@ class StreamWriter(PartialWriter):
         begin = np.empty(len(lengths), np.int64)
         numbers = self._assign(len(self), lengths, begin)
         places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
-        frames = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
         with self._writing():
             for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
                 start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
@@ -256,9 +256,7 @@ class StreamWriter(PartialWriter):
                 write_all(self._descriptor(number), pieces, int(begin[start]))
                 self._start_writeback(number, int(begin[start]), int(lengths[start:stop].sum()))
         self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
-        self._columns.append(
-            dataclasses.replace(columns, places=places, frames=np.array(frames, np.uint32))
-        )
+        self._columns.append(dataclasses.replace(columns, places=places))
         self._unsynced_nbytes += int(lengths.sum())
         if self._unsynced_nbytes >= _SYNC_NBYTES:
             self.sync()
@@ -288,7 +286,6 @@ class StreamWriter(PartialWriter):
         return numbers
 
     def sync(self) -> None:
-        """Make all added records durable."""
         if not self._columns:
             return
         with self._writing():
@@ -326,21 +323,7 @@ class StreamWriter(PartialWriter):
                     with open(self._partial.file(inner), "wb") as file:
                         file.write(content)
                     renames.append((inner, self._beside(extra)))
-            table = Table(
-                format=self.format,
-                files=paths,
-                file=columns.places[:, 0].astype(np.int32),
-                offset=np.ascontiguousarray(columns.places[:, 2]),
-                nbytes=columns.nbytes,
-                keys=columns.keys,
-                labels=columns.labels,
-                sizes=columns.sizes,
-                kinds=columns.kinds,
-                crc32c=columns.crc32c,
-                fields=columns.fields,
-                classes=self._classes,
-                metadata=self._metadata,
-            ).checked()  # before the store gets its name
+            table = self._table(columns, paths).checked()  # before the store gets its name
             write_sidecar(self._partial.file("sidecar"), table, names)
             sidecar = ("sidecar", sidecar_of(self.path))
             if self._set:
@@ -358,13 +341,7 @@ class StreamWriter(PartialWriter):
         return os.path.join(os.path.dirname(self.path), name)
 
     def _finish_data(self, number: int, end: int) -> None:
-        """Truncate a data file to its records, and append its trailer."""
         descriptor = self._descriptor(number)
         os.ftruncate(descriptor, end)
         write_all(descriptor, [self.trailer()], end)
         self._release()
-
-
-def _frame_sum(before: bytes | memoryview, data_crc: int, after: bytes | memoryview) -> int:
-    """CRC32C of a frame in which the known CRC32C of the record replaces the record."""
-    return crc32c(after, crc32c(data_crc.to_bytes(4, "little"), crc32c(before)))

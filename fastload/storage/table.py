@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError
+from ._columns import RecordColumns
 from ._crc import crc32c
-from ._fields import Field, FieldColumn, Strings, is_label_dtype
+from ._fields import Field, Strings, is_label_dtype
 from ._mapped import TruncationWatch
 from ._probe import UNKNOWN, known_sizes, probe_sizes
 from ._read import open_regular
@@ -45,18 +46,13 @@ class Indirect:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
-    """Files and the columns of the n records in them.
+class Table(RecordColumns):
+    """Files and the columns of the n records in them; all are ENCODED without ``kinds``.
 
     Attributes:
         files: absolute.
         file: int32 (n,), index into ``files``.
-        offset, nbytes: int64 (n,), where the record's bytes lie in its file.
-        keys: in UTF-8.
-        labels: int64, float32 or float64, (n,) or (n, k); None without labels.
-        sizes: int32 (n, 2), width and height, (0, 0) if unknown; None: all unknown.
-        kinds: uint8 (n,); None: all ENCODED.
-        crc32c: uint32 (n,); None without checksums.
+        offset: int64 (n,), where the record's bytes lie in its file.
         classes, metadata, sample_fields: as in ``Store``.
         fingerprints: of ``files``; None: computed when the table is checked.
         watch: of the file that columns are views of, checked before they are used; or None.
@@ -72,13 +68,6 @@ class Table:
     files: Sequence[str]
     file: np.ndarray
     offset: np.ndarray
-    nbytes: np.ndarray
-    keys: Strings
-    labels: np.ndarray | None = None
-    sizes: np.ndarray | None = None
-    kinds: np.ndarray | None = None
-    crc32c: np.ndarray | None = None
-    fields: Mapping[str, FieldColumn] = dataclasses.field(default_factory=dict)
     classes: Sequence[str] = ()
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sample_fields: tuple[str, ...] | None = None
@@ -130,7 +119,6 @@ class Table:
         return table
 
     def _check_places(self) -> None:
-        """Raise StoreError unless every record lies inside its file."""
         file, offset, nbytes = self.file, self.offset, self.nbytes
         sizes = np.array([size for size, _, _ in self.fingerprints or ()], np.int64)
         wrong = (file < 0) | (file >= len(sizes))

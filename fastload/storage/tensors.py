@@ -39,7 +39,6 @@ class TensorStore(InMemory):
         return {0: self.rows[0].reshape(-1)}
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """Rows of the first tensor."""
         nbytes = np.full(len(indices), self.rows[0].shape[1], np.int64)
         return Spans(file=np.zeros(len(indices), np.int32), offset=indices * nbytes, nbytes=nbytes)
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfrecord import example_pb2
 
-from fastload.storage.formats import _example, _protobuf
+from fastload.storage.formats import _example
 from fastload.storage.formats._example import BYTES, FLOAT, INT64
 
 NAMES = [b"image/encoded", b"label", b"weights", b"many", b"none", "größe".encode()]
@@ -99,7 +99,7 @@ def test_what_we_write_is_read_by_protobuf() -> None:
             _example.entry("größe".encode(), b""),
         ]
     )
-    read = example_pb2.Example.FromString(b"\x0a" + _protobuf.to_varint(len(entries)) + entries)
+    read = example_pb2.Example.FromString(b"\x0a" + _example.to_varint(len(entries)) + entries)
     feature = read.features.feature
     assert feature["image/encoded"].bytes_list.value == [b"x" * 300]
     assert feature["numbers"].int64_list.value == [1, -1, 2**63 - 1, -(2**63), 300]
@@ -133,7 +133,7 @@ def located(data: bytes, begin: int, length: int) -> list[tuple[int, ...]]:
         if name not in rows:
             continue
         if kind == BYTES:
-            values = _protobuf.fields(data, start, end)
+            values = _example.fields(data, start, end)
             spans = [(at, to) for number, wire, at, to in values if number == 1 and wire == 2]
             at, to = spans[0] if spans else (start, start)
             rows[name] = kind, len(spans), 0, at, to - at
@@ -168,7 +168,7 @@ def test_damaged_examples_are_read_as_python_reads_them(
 def test_varints_of_every_length_come_back() -> None:
     for bits, low in itertools.product(range(0, 64, 3), (0, 1)):
         value = (1 << bits) - low
-        encoded = _protobuf.to_varint(value)
-        assert _protobuf.varint(encoded, 0, len(encoded)) == (value, len(encoded))
+        encoded = _example.to_varint(value)
+        assert _example.varint(encoded, 0, len(encoded)) == (value, len(encoded))
     with pytest.raises(ValueError, match="does not end"):
-        _protobuf.varint(b"\xff" * 11, 0, 11)
+        _example.varint(b"\xff" * 11, 0, 11)

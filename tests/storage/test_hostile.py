@@ -328,7 +328,7 @@ def test_renames_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     renames = [["data-00000", str(tmp_path / "elsewhere" / "precious")]]
     for content in (json.dumps(renames), "[" * DEEP, "5"):
         (tmp_path / "a.tar.partial" / "renames.json").write_text(content)
-        with pytest.raises(StoreError, match=r"renames\.json of the unfinished store is damaged"):
+        with pytest.raises(StoreError, match=r"in renames\.json: the unfinished store is damaged"):
             open_writer(tmp_path / "a.tar")
     assert (tmp_path / "elsewhere" / "precious").exists()
 

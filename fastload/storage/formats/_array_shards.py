@@ -87,7 +87,7 @@ class ShardedWriter(PartialWriter):
         missing = done - set(os.listdir(self._partial.folder))
         if missing:
             path = self._partial.file(min(missing))
-            raise self._damaged("a finished shard is missing", path)
+            raise self._partial.damaged("a finished shard is missing", path)
         self._partial.clear(done)
         for number, columns in finished.items():
             self._number = number + 1
@@ -98,9 +98,11 @@ class ShardedWriter(PartialWriter):
                     everything = np.arange(len(shard), dtype=np.int64)
                     sums = [crc32c(record) for record in read_records(shard, everything)]
             except StoreError as error:
-                raise self._damaged(error.message, path) from error
+                raise self._partial.damaged(error.message, path) from error
             if sums != columns.crc32c.tolist():
-                raise self._damaged("a finished shard holds other records than the journal", path)
+                raise self._partial.damaged(
+                    "a finished shard holds other records than the journal", path
+                )
 
     def _inner(self, number: int) -> str:
         return f"shard-{number:05d}{self._suffix}"
@@ -129,7 +131,6 @@ class ShardedWriter(PartialWriter):
         self._shard = self._made(path, classes=self._classes, metadata=self._metadata)
 
     def _finish_shard(self) -> None:
-        """Complete the shard that is being written and add it to the journal."""
         if self._shard is None:
             return
         self._shard.commit()  # if that fails, ``abort`` releases it
@@ -175,7 +176,6 @@ class ShardedWriter(PartialWriter):
         }
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """Finished shards are kept."""
         super().abort(keep_partial=keep_partial and bool(self._partial.chunks))
 
     def _release(self) -> None:
@@ -247,7 +247,6 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def _facts(table: Table) -> tuple[object, ...]:
-    """What the tables of shards have in common."""
     labels = table.labels
     return (
         list(table.classes),

@@ -152,7 +152,6 @@ def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> st
 
 
 def _check_name(name: str) -> None:
-    """Refuse a field name that cannot be the name of a folder or group."""
     if name.startswith((".", "__")) or len(name.encode()) > 200:
         raise UsageError(
             f"expected a field name that does not start with a dot or two underscores, of at most "

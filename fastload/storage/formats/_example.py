@@ -7,18 +7,24 @@
     ...List      1: repeated values; numbers packed or one by one
 
 Source: tensorflow's example.proto and feature.proto. If a field occurs twice the last one counts,
-as protobuf says of scalars and maps; unknown fields are skipped. ``_protobuf.py`` has the wire
-format.
+as protobuf says of scalars and maps; unknown fields are skipped.
+
+In protobuf's wire format a field is a tag (number << 3 | wire type), then a varint (wire type 0), 8
+bytes (1), a length and as many bytes (2), or 4 bytes (5). Source: protobuf.dev, "Encoding".
 """
 
 from __future__ import annotations
 
 import dataclasses
+import mmap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ._protobuf import Data, fields, signed, to_varint, varint
+Data = bytes | memoryview | mmap.mmap
+
+_SIGN = 1 << 63
+_ONE_BYTE = [bytes([value]) for value in range(128)]
 
 BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Feature
 
@@ -53,7 +59,6 @@ class FeaturePlaces:
         )
 
     def rows(self, some: slice) -> FeaturePlaces:
-        """Views of a part of the examples."""
         columns = [field.name for field in dataclasses.fields(self)]
         return FeaturePlaces(**{name: getattr(self, name)[some] for name in columns})
 
@@ -146,3 +151,61 @@ def entry_head(name: bytes, nbytes: int) -> bytes:
 def _entry_head(name: bytes, nbytes: int) -> bytes:
     inner = b"\x0a" + to_varint(len(name)) + name + b"\x12" + to_varint(nbytes)
     return b"\x0a" + to_varint(len(inner) + nbytes) + inner
+
+
+def fields(data: Data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """(number, wire type, start and end of the value) of each field of the message [begin, end).
+
+    Raises ValueError or IndexError.
+    """
+    at = begin
+    while at < end:
+        tag, at = varint(data, at, end)
+        wire = tag & 7
+        if tag >> 3 == 0 or tag >> 32:
+            raise ValueError("an invalid field number")
+        if wire == 0:
+            start = at
+            _, at = varint(data, at, end)
+        elif wire == 2:
+            length, start = varint(data, at, end)
+            at = start + length
+        elif wire in (1, 5):
+            start, at = at, at + (8 if wire == 1 else 4)
+        else:
+            raise ValueError("an invalid wire type")
+        if at > end:
+            raise ValueError("a field extends past its message")
+        yield tag >> 3, wire, start, at
+
+
+def varint(data: Data, at: int, end: int) -> tuple[int, int]:
+    """The varint at ``at``, below 2**64, and where it ends, at most ``end``. Raises ValueError."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & (2 * _SIGN - 1), at
+    raise ValueError("a number that does not end")
+
+
+def to_varint(value: int) -> bytes:
+    """``value`` as a varint; negative ones as their 64-bit complement."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
+    value &= 2 * _SIGN - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def signed(value: int) -> int:
+    """A varint as the int64 that it stands for."""
+    return value - (1 << 64) if value & _SIGN else value

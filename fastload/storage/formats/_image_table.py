@@ -68,7 +68,6 @@ class Axes:
 
     @property
     def nbytes(self) -> int:
-        """Of one RAW record."""
         return self.height * self.width * 3
 
     def rgb(self, image: np.ndarray) -> bytes:

@@ -21,12 +21,11 @@ from ... import _native
 from ...errors import StoreError
 from .. import base
 from .._fields import Blobs, field_column
+from .._probe import image_format
 from .._read import read_places
-from .._signatures import image_format
 from ..base import Spans
 from ..table import Indirect, Table, constant
 from ._lmdb_pages import Entries, Pages
-from ._protobuf import Data
 
 _SAMPLED = 100  # values whose first bytes are looked at
 _MAX_SIDE = 1 << 24
@@ -103,7 +102,7 @@ def _with_datums(table: Table, pages: Pages) -> Table:
     )
 
 
-def find_datums(data: Data, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, int]:
+def find_datums(data: memoryview, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, int]:
     """int64 (n, 8): the columns above of n messages; and the first that is no Datum, or -1.
 
     OFFSET and NBYTES are those of ``data``, LABELLED is 1 if there is a label.

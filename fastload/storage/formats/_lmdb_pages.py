@@ -45,7 +45,7 @@ _META_HEAD = struct.Struct("<IIQQ")
 _HEAD_NBYTES = 128 << 10  # two pages of the largest size
 _TAIL_NBYTES = 512 << 10
 
-Fetch: TypeAlias = Callable[[Sequence[tuple[int, int]]], None]
+Need: TypeAlias = Callable[[Sequence[tuple[int, int]]], object]
 
 
 def _first_ranges(nbytes: int) -> list[tuple[int, int]]:
@@ -85,7 +85,7 @@ class Pages:
         watch: notices that the file was truncated since.
     """
 
-    def __init__(self, path: str, need: Fetch | None = None) -> None:
+    def __init__(self, path: str, need: Need | None = None) -> None:
         self.path, self.need = path, need
         mapped = map_file(path)
         if isinstance(mapped, bytes) or len(mapped) < 2 * 256:
@@ -144,7 +144,6 @@ class Pages:
         return Tree(depth, entries, root)
 
     def subtree(self, name: bytes) -> Tree | None:
-        """The named sub-database, or None."""
         leaf = self._descend(self.main, name)
         if leaf is None:
             return None

@@ -116,7 +116,6 @@ class _Stack:
         return at
 
     def _tuple(self, begin: int) -> None:
-        """The values from ``begin`` on become a tuple."""
         if not 0 <= begin <= len(self.values):
             raise ValueError("a tuple of missing values")
         visits = 1 + sum(visits for visits in self.values[begin:] if visits > 0)

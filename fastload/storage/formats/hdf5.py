@@ -79,7 +79,6 @@ def read_hdf5(path: str) -> Table:
 
 
 def _read_records(path: str, indices: np.ndarray) -> list[bytes]:
-    """Records that do not lie in the file as they are, by the library."""
     with _opened(path) as file:
         _, take = _layout(file, path)
         try:
@@ -188,7 +187,6 @@ class _RecordPlaces:
 
     @classmethod
     def variable(cls, images: h5py.Dataset, path: str) -> _RecordPlaces:
-        """Of image files as arrays of variable length."""
         count, stored = images.shape[0], images.id.get_storage_size()
         if least_stored(images.shape, images.dtype.itemsize) > stored:
             raise StoreError(
@@ -328,7 +326,6 @@ def _fork_lock() -> threading.RLock:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[h5py.File]:
-    """The file, open for reading within the block."""
     h5py = _library()
     if not os.path.exists(path):
         raise StoreNotFoundError("expected an HDF5 file, found nothing", path=path)

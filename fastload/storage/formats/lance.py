@@ -141,7 +141,6 @@ class LanceStore(ColumnStore):
         return values
 
     def _taken(self, name: str, indices: np.ndarray) -> pa.ChunkedArray:
-        """Rows of a column, in the order of ``indices``."""
         import pyarrow as pa
 
         self._check_process()
@@ -214,7 +213,6 @@ class LanceStore(ColumnStore):
         )
 
     def decode(self, key: Key) -> DecodedColumn:
-        """The key has the rows."""
         name, rows = key
         assert isinstance(rows, bytes)
         indices = np.frombuffer(rows, np.int64)
@@ -227,7 +225,6 @@ class LanceStore(ColumnStore):
         return float("inf")
 
     def fetched(self) -> Mapping[str, float] | None:
-        """As pylance counts it."""
         if not is_url(self._url.text):
             return None
         done = self._dataset.io_stats_snapshot()

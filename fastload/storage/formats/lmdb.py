@@ -26,11 +26,11 @@ from .._fields import is_label_dtype
 from .._nearby import nothing_at
 from .._sums import Sums, sums_of
 from .._writer import PartialWriter, WriterOptions
-from ..base import Batch, Spans
-from ..registry import Format, Need
+from ..base import Batch, Fetch, Spans
+from ..registry import Format
 from ..table import Table, TableStore, constant
 from ._image_table import StoreHeader
-from ._lmdb_pages import Fetch, Pages, Tree
+from ._lmdb_pages import Need, Pages, Tree
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -69,7 +69,7 @@ def read_lmdb(path: str) -> Table:
     return read_foreign(pages)
 
 
-def _open_ranged(path: str, need: Need) -> TableStore:
+def _open_ranged(path: str, need: Fetch) -> TableStore:
     """The store ``path``, of which nothing is there yet: ``Format.ranged``.
 
     What fastload wrote is read by its trees and columns; anything else is fetched whole.
@@ -92,7 +92,7 @@ def _data_file(path: str) -> str:
     return os.path.join(path, "data.mdb") if os.path.isdir(path) else path
 
 
-def _pages(path: str, need: Fetch | None = None) -> Pages:
+def _pages(path: str, need: Need | None = None) -> Pages:
     try:
         return Pages(path, need)
     except StoreNotFoundError:
@@ -102,7 +102,6 @@ def _pages(path: str, need: Fetch | None = None) -> Pages:
 
 
 def _own_trees(pages: Pages) -> tuple[Tree, Tree] | None:
-    """The records and the columns of a store that fastload wrote; None: it is another program's."""
     records, columns = pages.subtree(RECORDS), pages.subtree(COLUMNS)
     return None if records is None or columns is None else (records, columns)
 
@@ -219,7 +218,6 @@ class _ColumnValues:
         return self._pages.bytes[offset : offset + nbytes]
 
     def json(self, name: str, kind: type[_T]) -> _T:
-        """The JSON value of a column, a ``kind``."""
         value = self.get(name)
         if value is None:
             raise StoreError(
@@ -256,7 +254,7 @@ class LmdbWriter(PartialWriter):
                 self._check_records(Pages(data))
             except StoreError as error:  # the library would crash on such a file
                 if self._partial.chunks:
-                    raise self._damaged(error.message, data) from error
+                    raise self._partial.damaged(error.message, data) from error
                 os.remove(data)  # the disk was full when it was made
         try:
             self._env = self._lmdb.open(
@@ -310,7 +308,6 @@ class LmdbWriter(PartialWriter):
             self.sync()
 
     def sync(self) -> None:
-        """Make all added records durable, in one transaction."""
         if not self._pending:
             return
         first = self._durable
@@ -345,11 +342,8 @@ class LmdbWriter(PartialWriter):
         """Put ``items``, whose keys are ascending and greater than all existing ones."""
         _, added = transaction.cursor(database).putmulti(items, dupdata=False, append=True)
         if added != len(items):
-            raise StoreError(
-                f"expected {len(items)} new records, {len(items) - added} exist already: "
-                f"delete {self._partial.folder!r} to start again",
-                path=self._partial.folder,
-            )
+            exist = len(items) - added
+            raise self._partial.damaged(f"expected {len(items)} new records, {exist} exist already")
 
     def _write(self, action: Callable[[lmdb.Transaction], None]) -> None:
         """One durable transaction; the map grows until it fits."""
@@ -373,11 +367,7 @@ class LmdbWriter(PartialWriter):
         assert tree is not None, "``_resume`` has made it"
         values = pages.walk(tree)
         if not np.array_equal(values.nbytes, columns.nbytes):
-            raise StoreError(
-                f"the records differ from their journal: delete {self._partial.folder!r} and "
-                "start again",
-                path=self._partial.folder,
-            )
+            raise self._partial.damaged("the records differ from their journal")
         content: dict[bytes, Any] = {
             b"metadata": json.dumps(self._metadata).encode(),
             b"classes": json.dumps(self._classes).encode(),
@@ -426,7 +416,6 @@ class LmdbWriter(PartialWriter):
 
 
 def _described(columns: _columns.Columns) -> dict[str, Any]:
-    """The value of "format", without the names of all columns."""
     labels = columns.labels
     described: dict[str, Any] = {"format": LAYOUT, "version": VERSION}
     if labels is not None and (labels.dtype.str, labels.ndim) != ("<i8", 1):
@@ -446,7 +435,6 @@ def _data_format_1(lmdb: ModuleType) -> dict[str, int]:
 
 
 def _has_data_file(path: str) -> bool:
-    """Whether a folder is an LMDB environment."""
     return os.path.isfile(os.path.join(path, "data.mdb"))
 
 

@@ -90,7 +90,6 @@ def read_n5(path: str) -> Table:
 
 
 def _read_images(images: N5Dataset, axes: Axes, indices: np.ndarray) -> list[bytes]:
-    """Images of blocks that have to be unpacked."""
     unpacked = {}
     for number in np.unique(indices // images.rows).tolist():
         block = images.block(number)
@@ -279,7 +278,6 @@ class N5Writer(BlockArrayWriter):
 
 
 def _block_head(shape: Sequence[int]) -> bytes:
-    """The header of a block: mode, number of dimensions, their sizes."""
     return struct.pack(f">HH{len(shape)}I", 0, len(shape), *shape[::-1])
 
 

@@ -32,7 +32,7 @@ from .._shards import data_files
 from ..base import BLOCK_NBYTES, Fetch, Spans
 from ..column_options import DEFAULT, ColumnOptions
 from ..held import Held
-from ..registry import Format, Need
+from ..registry import Format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,7 +184,6 @@ class ParquetFiles:
         return DecodedColumn(images, sum(buffer.nbytes for buffer in images.buffers))
 
     def read(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray:
-        """The column ``name`` of row groups, in their order."""
         import pyarrow as pa
 
         chunks: list[Any] = []
@@ -291,7 +290,6 @@ def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> N
 
 
 def _said(error: Exception) -> str:
-    """What pyarrow said, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -321,9 +319,9 @@ class ParquetStore(ColumnStore):
     def __init__(
         self,
         path: str | Sequence[str],
+        fetch: Fetch | None = None,
         *,
         options: ColumnOptions = DEFAULT,
-        fetch: Fetch | None = None,
     ) -> None:
         self._sources = [path] if isinstance(path, str) else list(path)
         self.path = ", ".join(self._sources)
@@ -535,7 +533,6 @@ def _copied(images: ImagePlaces, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _files_of(path: str) -> list[str]:
-    """The files of the store ``path``, in order."""
     if not os.path.isdir(path):
         return data_files(path)
     files = _below(path)
@@ -556,7 +553,6 @@ def _files_of(path: str) -> list[str]:
 
 
 def _below(folder: str) -> list[str]:
-    """The Parquet files in a folder, and in folders in it, sorted."""
     levels = ["*/" * depth + f"*{SUFFIX}" for depth in range(_DEEPEST + 1)]
     files = [
         file
@@ -577,11 +573,6 @@ def is_folder(path: str) -> bool:
     return False
 
 
-def open_ranged(path: str, need: Need, options: ColumnOptions = DEFAULT) -> ParquetStore:
-    """The store ``path`` of files of which nothing is there yet: ``Format.ranged``."""
-    return ParquetStore(path, options=options, fetch=need)
-
-
 FORMAT = Format(
     name="parquet",
     title="Parquet",
@@ -589,6 +580,6 @@ FORMAT = Format(
     open=ParquetStore,
     recognise=is_folder,
     folders=True,
-    ranged=open_ranged,
+    ranged=ParquetStore,
     columns=True,
 )

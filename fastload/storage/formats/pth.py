@@ -136,7 +136,6 @@ class PthFile:
             ) from error
 
     def place(self, name: str) -> tuple[int, int]:
-        """Offset and length in bytes of an entry."""
         info = self._entries.get(f"{self._root}/{name}")
         if info is None:
             raise StoreError(f"expected {name!r} in the zip archive, found none", path=self.path)
@@ -249,7 +248,6 @@ def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarr
 def _rebuild(
     storage: object, start: int, shape: Iterable[int], strides: Iterable[int], *_: object
 ) -> TensorRef:
-    """Replaces ``torch._utils._rebuild_tensor_v2``."""
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor without a storage")
     return TensorRef(storage, start, tuple(shape), tuple(strides))
@@ -448,7 +446,6 @@ def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
 
 
 def _keys(path: str, count: int) -> Blobs:
-    """The keys of a file that was read before."""
     keys = _content(PthFile(path)).get("keys")
     if keys is None:
         return numbered_keys(count)

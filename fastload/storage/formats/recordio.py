@@ -27,12 +27,11 @@ import numpy as np
 
 from ...errors import StoreError, UsageError
 from .._columns import Columns
-from .._crc import crc32c
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import Mapped, MappedFiles, map_file
 from .._read import open_regular
-from ..base import ENCODED, Batch, Store
-from ..registry import Apart, Format, Need
+from ..base import ENCODED, Batch, Fetch, Store
+from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 
@@ -218,8 +217,6 @@ def scan(files: Sequence[str]) -> Table:
 
 
 class _File:
-    """One file, walked."""
-
     def __init__(self, path: str, files: MappedFiles, number: int) -> None:
         self.path = path
         self._files, self._number = files, number
@@ -335,19 +332,20 @@ def _listed(path: str) -> dict[int, bytes]:
 _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
 
 
-def read_recordio(path: str, need: Need | None = None) -> Table:
+def read_recordio(path: str, need: Fetch | None = None) -> Table:
     """The table of RecordIO files; ``need`` fetches whole files where only records are there."""
-    table = read_stream(path, NAME, mark=_mark_of, scan=scan)
-    split = np.flatnonzero(table.offset % 4 == SPLIT)
-    return _joined(table, split, need) if len(split) else table
+    return _joined(read_stream(path, NAME, mark=_mark_of, scan=scan), need)
 
 
-def _open_ranged(path: str, need: Need) -> Store:
+def _open_ranged(path: str, need: Fetch) -> Store:
     return open_ranged(path, need, NAME, functools.partial(read_recordio, need=need))
 
 
-def _joined(table: Table, split: np.ndarray, need: Need | None) -> Table:
-    """``table`` with the records ``split``, which lie in pieces, in memory: as a file for each."""
+def _joined(table: Table, need: Fetch | None = None) -> Table:
+    """``table`` with the records that lie in pieces in memory: those of a file as one file more."""
+    split = np.flatnonzero(table.offset % 4 == SPLIT)
+    if not len(split):
+        return table
     numbers = np.unique(table.file[split]).tolist()
     if need is not None:
         need([(table.files[number], 0, -1) for number in numbers])
@@ -373,7 +371,6 @@ def _joined(table: Table, split: np.ndarray, need: Need | None) -> Table:
 
 
 def _mark_of(begin: bytes) -> bytes | None:
-    """The mark in ``id2`` of the first record's header."""
     if len(begin) < HEAD + _HEADERS.size:
         return None
     marks = {STORE_ID2: STORE, SHARD_ID2: SHARD}
@@ -430,9 +427,8 @@ class RecordIOWriter(StreamWriter):
             )
         return headers
 
-    def data_crcs(self, batch: Batch) -> Sequence[int]:
-        sums = super().data_crcs(batch)
-        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(sums)]
+    def whole(self, table: Table) -> Table:
+        return _joined(table)
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The header; zeros up to a multiple of 4."""

@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,11 +36,12 @@ from .._fields import (
     Strings,
     encode_json,
     encode_text,
+    json_object,
     label_column,
 )
 from .._mapped import Mapped, MappedFiles
+from .._probe import image_format
 from .._read import part_of, read_places
-from .._signatures import image_format
 from ..base import DCT, ENCODED, RAW, Batch, Spans
 from ..folder import IMAGE_SUFFIXES, SPLITS
 from ..registry import Apart, Format
@@ -239,7 +239,6 @@ class _Scan:
         )
 
     def _fields(self, extras: Mapping[bytes, _Places]) -> Iterator[tuple[str, FieldColumn]]:
-        """Members as fields, by their extensions."""
         for ending, places in extras.items():
             name = ending.decode("utf-8", "replace")
             name = f"member.{name}" if name in RESERVED else name
@@ -301,7 +300,6 @@ class _Scan:
         ]
 
     def _class_labels(self) -> np.ndarray | None:
-        """The numbers in the members "cls"; None unless every sample has one."""
         chosen = self._with(_LABEL)
         if not np.array_equal(self._sample[chosen], np.arange(self._count)):
             return None
@@ -367,14 +365,13 @@ class _Scan:
     def _described_labels(self) -> tuple[np.ndarray | None, bool]:
         """The "label" in each member "json", if all have one that is one; whether any has."""
         texts = (text for text in self._read(self._with(_JSON)) if b"label" in text)
-        values = [value for text in texts if (value := _described(text).get("label")) is not None]
+        values = [value for text in texts if (value := json_object(text).get("label")) is not None]
         if len(values) == self._count:
             with contextlib.suppress(UsageError):  # no numbers: they stay in the field
                 return label_column(values), True
         return None, bool(values)
 
     def _sizes(self, kinds: np.ndarray) -> np.ndarray | None:
-        """The sizes of raw pixels, which are written in the member "json"."""
         raw = np.flatnonzero(kinds == RAW)
         if not len(raw):
             return None
@@ -382,7 +379,7 @@ class _Scan:
         chosen = self._with(_JSON)
         texts = dict(zip(self._sample[chosen].tolist(), self._read(chosen)))
         for row in raw.tolist():
-            described = _described(texts.get(row, b""))
+            described = json_object(texts.get(row, b""))
             size = [described.get("width"), described.get("height")]
             if not all(type(side) is int and 0 < side < 1 << 24 for side in size):
                 raise StoreError(
@@ -394,17 +391,7 @@ class _Scan:
         return sizes
 
 
-def _described(text: bytes) -> dict[str, Any]:
-    """The JSON object in a member "json"; empty if it is something else: the field shows that."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _merged(archives: Sequence[Members]) -> tuple[list[bytes], np.ndarray]:
-    """The extensions in all archives, and that of each member."""
     number_of: dict[bytes, int] = {}
     parts = []
     for archive in archives:

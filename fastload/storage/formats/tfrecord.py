@@ -31,13 +31,13 @@ from .._fields import (
     numbered_keys,
 )
 from .._mapped import Mapped, MappedFiles
-from .._signatures import image_format
+from .._probe import image_format
 from ..base import DCT, ENCODED, RAW, Batch
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 from . import _example
-from ._protobuf import to_varint
+from ._example import to_varint
 from ._tfrecord_frames import HEAD, TAIL, frames, head, masked
 
 NAME = "tfrecord"
@@ -71,8 +71,6 @@ def scan(files: Sequence[str]) -> Table:
 
 
 class _File:
-    """One file, walked."""
-
     def __init__(self, path: str, files: MappedFiles, number: int) -> None:
         self.path = path
         self._files, self._number = files, number
@@ -86,7 +84,6 @@ class _File:
         return len(self.begin)
 
     def names(self) -> dict[bytes, None]:
-        """Names of the features of the first examples, in order."""
         names: dict[bytes, None] = {}
         for row in range(min(_SAMPLED, len(self))):
             begin = int(self.begin[row])
@@ -100,7 +97,6 @@ class _File:
         return names
 
     def find(self, names: Sequence[bytes], found: _example.FeaturePlaces) -> None:
-        """Write into ``found`` where the features ``names`` lie in each example."""
         for first in range(0, len(self), _CHUNK):
             chunk = slice(first, first + _CHUNK)
             begin, length = self.begin[chunk], self.length[chunk]
@@ -173,7 +169,6 @@ class _Scan:
         )
 
     def _column(self, *names: bytes) -> int | None:
-        """The column of the first of ``names`` that exists."""
         return next((self._names.index(name) for name in names if name in self._names), None)
 
     def _error(self, row: int, message: str) -> StoreError:
@@ -253,7 +248,6 @@ class _Scan:
         return label_column(numbers)
 
     def _is_there(self, name: bytes) -> bool:
-        """Whether a record has a value of this feature."""
         column = self._column(name)
         return column is not None and bool((self._found.count[:, column] > 0).any())
 
@@ -367,7 +361,6 @@ class TFRecordWriter(StreamWriter):
         return before, after
 
     def _labels(self, batch: Batch) -> list[bytes]:
-        """image/class/label and image/class/text of each record."""
         if batch.labels is None:
             return [b""] * len(batch.keys)
         labels = label_column(batch.labels)
@@ -427,7 +420,6 @@ _head = _cached(head)
 
 @_cached
 def _message(nbytes: int) -> bytes:
-    """The bytes before the features of an Example."""
     return b"\x0a" + to_varint(nbytes)
 
 

@@ -159,7 +159,6 @@ def _is_array(path: str, name: str) -> bool:
 
 
 def _by_library(path: str, name: str) -> Any:
-    """The array ``name``, opened by the zarr library."""
     zarr = needed(
         "zarr",
         f"{path!r} is compressed or in another form than fastload writes, and needs the zarr "
@@ -361,7 +360,6 @@ def _number(data: bytes) -> int:
 
 
 def _shard_index(count: int, rows: int, nbytes: int) -> bytes:
-    """The index of a shard with ``count`` of ``rows`` images, one after the other."""
     index = np.full((rows, 2), _MISSING, "<u8")
     index[:count, 0] = np.arange(count) * nbytes
     index[:count, 1] = nbytes

@@ -1,11 +1,10 @@
-"""Where cache files lie: a folder that processes share, or memory of this process alone.
+"""Where cache files lie: memory of this process alone, or a folder that processes share.
 
-The folder has a file ``fastload.lock`` and a folder for each object (``blocks.py``). Three things
+Such a folder has a file ``fastload.lock`` and a folder for each object (``blocks.py``). Two things
 are locked by POSIX record locks on that file, which the system releases when a process dies,
 however it dies:
 
     byte 0      the mutex: who changes which bytes are where
-    byte 1      that the folder is in use at all: shared by everybody who has it open
     byte 64+k   process number k lives: what it has claimed or pinned counts
 
 Such a lock belongs to a process, and closing any descriptor of the file drops it. So a process has
@@ -18,7 +17,6 @@ never followed. What has another name is left alone.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import ctypes
 import errno
@@ -30,7 +28,7 @@ import struct
 import threading
 from collections.abc import Iterator
 
-from ...errors import StoreError, UsageError
+from ...errors import UsageError
 from .._durable import remove
 
 FIRST_SLOT, LAST_SLOT = 2, 255
@@ -90,8 +88,8 @@ def own_file(path: str) -> int:
     return os.open(path, flags | os.O_EXCL, 0o600)
 
 
-class Area(abc.ABC):
-    """Where cache files lie.
+class Area:
+    """Memory files of this process alone. What is in use may exceed the limit.
 
     Attributes:
         limit: bytes that the objects may take together.
@@ -99,14 +97,15 @@ class Area(abc.ABC):
         slot: the number of this process.
     """
 
-    limit: int
-    soft: bool
-    slot: int
+    soft = True
+    slot = FIRST_SLOT
 
     def __init__(self) -> None:
+        self.limit = MEMORY_NBYTES
         self._thread_lock = threading.RLock()
         self._depth = 0
         self._owner = 0
+        self._used = 0
 
     @contextlib.contextmanager
     def mutex(self) -> Iterator[None]:
@@ -126,13 +125,12 @@ class Area(abc.ABC):
 
     @property
     def mine(self) -> bool:
-        """Whether this thread is in the mutex."""
         return self._owner == threading.get_ident()
 
-    def _acquire(self) -> None:  # noqa: B027
+    def _acquire(self) -> None:
         """Keep other processes out."""
 
-    def _release(self) -> None:  # noqa: B027
+    def _release(self) -> None:
         """End ``_acquire``."""
 
     @property
@@ -141,28 +139,27 @@ class Area(abc.ABC):
         return False
 
     @property
-    @abc.abstractmethod
     def used(self) -> int:
         """Bytes that all objects take. In the mutex."""
+        return self._used
 
-    @abc.abstractmethod
     def add_used(self, nbytes: int) -> None:
         """Change ``used``. In the mutex."""
+        self._used += nbytes
 
-    @abc.abstractmethod
     def create(self, name: str, file: str) -> int:
         """A descriptor of the file ``file`` of the object ``name``; an empty one if it is new."""
+        return os.memfd_create(f"fastload-{file}", os.MFD_CLOEXEC)
 
-    @abc.abstractmethod
     def path(self, name: str, file: str, descriptor: int) -> str:
         """How other processes of the machine open it."""
+        return f"/proc/{os.getpid()}/fd/{descriptor}"
 
     def names(self) -> list[str]:
         """All objects that other processes may have open, too, and what has the name of one."""
         return []
 
     def has(self, name: str) -> bool:
-        """Whether there is anything of an object."""
         return False
 
     def alive(self, slot: int) -> bool:
@@ -177,7 +174,7 @@ class Area(abc.ABC):
         """Objects that no living process has open, the least recently used first."""
         return []
 
-    def drop(self, name: str) -> None:  # noqa: B027
+    def drop(self, name: str) -> None:
         """Delete an object; who has its files open keeps them. In the mutex. Raises OSError."""
 
 
@@ -374,30 +371,3 @@ class DiskArea(Area):
 
     def drop(self, name: str) -> None:
         remove(self._place(name))
-
-
-class MemoryArea(Area):
-    """Memory files of this process; what is in use may exceed the limit."""
-
-    soft = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        if not hasattr(os, "memfd_create"):
-            raise StoreError("disk_limit=0 needs memory files, which this system has not")
-        self.limit = MEMORY_NBYTES
-        self.slot = FIRST_SLOT
-        self._used = 0
-
-    @property
-    def used(self) -> int:
-        return self._used
-
-    def add_used(self, nbytes: int) -> None:
-        self._used += nbytes
-
-    def create(self, name: str, file: str) -> int:
-        return os.memfd_create(f"fastload-{file}", os.MFD_CLOEXEC)
-
-    def path(self, name: str, file: str, descriptor: int) -> str:
-        return f"/proc/{os.getpid()}/fd/{descriptor}"

@@ -107,56 +107,26 @@ def _free(descriptor: int, first: int, stop: int) -> None:
         punch(descriptor, first * CELL, (stop - first) * CELL)
 
 
-class Blocks:
-    """What of an object is fetched, and evicted, as a whole.
-
-    Two that follow each other may share a group, at the end of one and the beginning of the other.
-    ``begin`` ascends but for blocks that are empty, whose ``end`` is not after it.
-
-    Attributes:
-        low, high: int64 (blocks,), the groups that a block touches; an empty one, none.
-        first, stop: int64 (blocks,), those of them that no other block touches.
-    """
-
-    def __init__(self, begin: np.ndarray, end: np.ndarray) -> None:
-        nbytes = CELL * GROUP
-        some = np.flatnonzero(end > begin)
-        low, high = begin[some] // nbytes, -(-end[some] // nbytes)
-        before = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(high)])[:-1]
-        then = np.concatenate([low, np.full(1, np.iinfo(np.int64).max)])[1:]
-        self.low, self.high, self.first, self.stop = np.zeros((4, len(begin)), np.int64)
-        self.low[some], self.high[some] = low, high
-        self.first[some] = np.maximum(low, before)
-        self.stop[some] = np.maximum(self.first[some], np.minimum(high, then))
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def holding(self, groups: np.ndarray) -> np.ndarray:
-        """int64 (blocks,): how many of ``groups`` (ascending) each has for itself."""
-        begin, end = np.searchsorted(groups, self.first), np.searchsorted(groups, self.stop)
-        return end - begin
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Uses:
-    """When an epoch uses the pieces of an object.
+    """When an epoch uses the pieces of an object: its groups, or blocks of groups.
 
     Attributes:
         first, last: int (pieces,), the positions at which this epoch uses a piece; -1: it does not.
         after: int (pieces,), the first position at which the next epoch uses a piece, counted on
             from this one's; -1: it does not. None: its order is not known.
         length: how many positions this epoch has.
+        blocks: int64 (pieces,) each, the first group of each piece, ascending, and the one after
+            its last. Two that follow each other may share a group. None: pieces are groups.
         begun: bool (pieces,), of which a part was evicted: the rest goes before anything else.
-        blocks: what the pieces are; None: groups.
     """
 
     first: np.ndarray
     last: np.ndarray
     after: np.ndarray | None
     length: int
+    blocks: tuple[np.ndarray, np.ndarray] | None = None
     begun: np.ndarray
-    blocks: Blocks | None = None
 
     @classmethod
     def of(
@@ -167,7 +137,7 @@ class Uses:
         *,
         length: int,
         most: int,
-        blocks: Blocks | None = None,
+        blocks: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> Uses:
         """The uses of ``count`` pieces.
 
@@ -187,28 +157,41 @@ class Uses:
             after = np.full(count, -1, dtype)
             after[pieces[until:][::-1]] = positions[until:][::-1]
         begun = np.zeros(count, bool)
-        return cls(first=first, last=last, after=after, length=length, begun=begun, blocks=blocks)
+        return cls(first=first, last=last, after=after, length=length, blocks=blocks, begun=begun)
 
-    def done(self, now: int) -> np.ndarray:
-        """bool (pieces,): used by this epoch, and not from position ``now`` on."""
-        done: np.ndarray = (self.last >= 0) & (self.last < now)
-        return done
-
-    def distance(self, pieces: np.ndarray, now: int, chance: np.ndarray) -> np.ndarray:
+    def distance(self, pieces: np.ndarray, now: int, grain: int = 1) -> np.ndarray:
         """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
 
-        ``chance``: int64 (n,), below 2**31, of those whose next use is not known.
+        ``grain``: pieces for which the same is assumed where their next use is not known.
         """
+        distance = _hash(pieces // grain)
         if self.after is None:
-            distance = chance + (1 << 40)
+            distance += 1 << 40
         else:
             after = self.after[pieces].astype(np.int64)
-            anywhere = chance * min(2 * self.length, 1 << 31) >> 31
+            anywhere = distance * min(2 * self.length, 1 << 31) >> 31
             distance = np.where(after >= 0, after - now, anywhere)
         for used in (self.last, self.first):
             at = used[pieces].astype(np.int64)
             distance = np.where(at >= now, at - now, distance)
-        return np.where(self.begun[pieces], 1 << 41, distance)
+        distance[self.begun[pieces]] = 1 << 41
+        return distance
+
+    def own_groups(self, now: int) -> tuple[np.ndarray, np.ndarray]:
+        """As ``blocks``, with groups that two share for the one of them that is used sooner."""
+        assert self.blocks is not None, "its pieces are blocks"
+        begin, end = self.blocks[0].copy(), self.blocks[1].copy()
+        distance = self.distance(np.arange(len(begin)), now)
+        shared, sooner = end[:-1] > begin[1:], distance[:-1] <= distance[1:]
+        end[:-1] -= shared & ~sooner
+        begin[1:] += shared & sooner
+        return begin, np.maximum(begin, end)
+
+
+def _hash(places: np.ndarray) -> np.ndarray:
+    """int64 (n,), below 2**31: the same for the same place."""
+    hashed: np.ndarray = places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(33)
+    return hashed.astype(np.int64)
 
 
 class BlockFile:
@@ -334,7 +317,6 @@ class BlockFile:
         )
 
     def _pins_there(self) -> bool:
-        """Whether other processes see what this one has pinned."""
         try:
             status = os.lstat(self.area.path(self.name, self._pins_file, -1))
         except OSError:
@@ -405,7 +387,6 @@ class BlockFile:
         return damaged
 
     def claimed_by_others(self, cells: np.ndarray) -> np.ndarray:
-        """Those of ``cells`` that another process fetches."""
         state = self.state[cells]
         others: np.ndarray = cells[(state > THERE) & (state != self.area.slot)]
         return others
@@ -447,7 +428,6 @@ class BlockFile:
         return needed
 
     def _pinned_by(self, slot: int) -> np.ndarray:
-        """bool (groups,): pinned by another process."""
         descriptor = self.area.create(self.name, f"pins-{slot}")
         try:
             flags = os.pread(descriptor, self.groups, 0)
@@ -456,82 +436,56 @@ class BlockFile:
         pinned: np.ndarray = np.frombuffer(flags.ljust(self.groups, b"\0"), np.uint8) != 0
         return pinned
 
-    def candidates(self, grain: int, *, whole: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Pieces that may be evicted, in any order, and after how long each is used next.
+    def candidates(self, grain: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pieces that may be evicted: their cells that are there, and how long until their use.
+
+        Pieces are blocks where ``uses`` has blocks; else groups, and ``grain`` of them are kept or
+        evicted together. What is pinned of a piece stays.
 
         Where the next epoch's order is not known, what this epoch has used already comes next at a
         place that is not known either. Of that, the same part is kept by everybody, chosen by a
         hash of its place: so it is a hit in every epoch, where the least recently used would be
         evicted just before it is used. Where it is known, the hash decides only about what other
         ranks use.
-
-        Args:
-            grain: groups that are kept or evicted together.
-            whole: pieces are blocks where ``uses`` has blocks; else groups.
         """
-        padded = np.zeros(self.groups * GROUP, bool)
+        padded, uses = np.zeros(self.groups * GROUP, bool), self.uses
         padded[: self.cells] = self.state == THERE
-        there, needed = padded.reshape(-1, GROUP).any(axis=1), self._needed()
-        blocks = self._blocks(whole=whole)
-        if blocks is None:
-            pieces = np.flatnonzero(there & ~needed)
-            places = pieces // grain
-        else:
-            # Of a block that this epoch is done with, batches that are being filled pin a few
-            # records. The rest may go, and these next, so that nothing is left of it.
-            assert self.uses is not None, "who has blocks has their uses"
-            some = blocks.holding(np.flatnonzero(there & ~needed)) > 0
-            pinned = blocks.holding(np.flatnonzero(needed)) > 0
-            places = pieces = np.flatnonzero(some & (~pinned | self.uses.done(self.now)))
-        chance = places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(33)
-        distance = chance.astype(np.int64)
-        uses = self.uses
+        cells: np.ndarray = np.zeros(self.groups, np.uint8)
+        for at in range(GROUP):  # several times as fast as a sum along an axis
+            cells += padded[at::GROUP]
+        cells[self._needed()] = 0
+        if uses is not None and uses.blocks is not None:
+            begin, end = uses.own_groups(self.now)
+            sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(cells, dtype=np.int64)])
+            cells, grain = sums[end] - sums[begin], 1
+        pieces = np.flatnonzero(cells)
+        cells = cells[pieces].astype(np.int64)
         if uses is None:
-            return pieces, distance + (1 << 40)
-        if blocks is None and uses.blocks is not None:  # they are broken up: nothing else is left
-            return pieces, distance
-        return pieces, uses.distance(pieces, self.now, distance)
+            return pieces, cells, _hash(pieces // grain) + (1 << 40)
+        return pieces, cells, uses.distance(pieces, self.now, grain)
 
-    def _blocks(self, *, whole: bool) -> Blocks | None:
-        return self.uses.blocks if whole and self.uses is not None else None
+    def next_use(self, cells: np.ndarray) -> int:
+        """After how many positions the first of ``cells`` is used; -1: it is not known."""
+        uses, pieces = self.uses, cells // GROUP
+        if uses is None:
+            return -1
+        if uses.blocks is not None:
+            pieces = np.maximum(np.searchsorted(uses.blocks[0], pieces, side="right") - 1, 0)
+        return int(uses.distance(pieces, self.now).min())
 
-    def there(self, pieces: np.ndarray, *, whole: bool) -> np.ndarray:
-        """int64 (n,): how many cells of each of these ``candidates`` are there."""
-        blocks = self._blocks(whole=whole)
-        if blocks is not None:
-            kept = np.repeat(self._needed(), GROUP)[: self.cells]
-            spans = zip(blocks.first[pieces] * GROUP, blocks.stop[pieces] * GROUP)
-            free = [(self.state[a:b] == THERE) & ~kept[a:b] for a, b in spans]
-            return np.array([states.sum() for states in free], np.int64)
-        cells = pieces[:, None] * GROUP + np.arange(GROUP)
-        inside = cells < self.cells
-        there = self.state[np.minimum(cells, self.cells - 1)] == THERE
-        counts: np.ndarray = (there & inside).sum(axis=1)
-        return counts
-
-    def evict(self, pieces: np.ndarray, *, whole: bool) -> None:
-        """Drop what is there of these ``candidates``."""
-        blocks = self._blocks(whole=whole)
-        if blocks is None:
+    def evict(self, pieces: np.ndarray) -> None:
+        """Drop what is there of these ``candidates``, and is not pinned."""
+        uses = self.uses
+        if uses is None or uses.blocks is None:
             self._drop(np.sort(pieces))
             return
-        needed = self._needed()
+        needed, (begin, end) = self._needed(), uses.own_groups(self.now)
         for block in pieces.tolist():
-            low, high = int(blocks.low[block]), int(blocks.high[block])
-            first, stop = int(blocks.first[block]), int(blocks.stop[block])
-            own = np.arange(first, stop)
-            self._drop(own[~needed[first:stop]])
-            if self.uses is not None and needed[first:stop].any():
-                self.uses.begun[block] = True
-            # What it shares with the block before it, or after it, goes with the second of them.
-            for shared, beside in ((np.arange(low, first), low - 1), (np.arange(stop, high), high)):
-                if not self._any(beside):
-                    self._drop(shared[~needed[shared]])
-
-    def _any(self, group: int) -> bool:
-        """Whether something of ``group`` is there or being fetched."""
-        state = self.state[group * GROUP : (group + 1) * GROUP]
-        return group >= 0 and bool((state != ABSENT).any())
+            groups = np.arange(begin[block], end[block])
+            self._drop(groups[~needed[groups]])
+            # What batches still need of a block that this epoch is done with goes next: what is
+            # left of one would cut the rest into many requests.
+            uses.begun[block] = 0 <= uses.last[block] < self.now and needed[groups].any()
 
     def _drop(self, groups: np.ndarray) -> None:
         cells = (groups[:, None] * GROUP + np.arange(GROUP)).reshape(-1)

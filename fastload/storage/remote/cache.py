@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import functools
 import os
 import threading
 import time
@@ -34,7 +35,7 @@ from .._crc import crc32c_blocks
 from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
-from .area import Area, DiskArea, MemoryArea
+from .area import Area, DiskArea
 from .blocks import ABSENT, CELL, GROUP, THERE, BlockFile, index_nbytes, recount, recover, runs_of
 from .options import RemoteOptions
 from .requests import Origin, Request
@@ -243,7 +244,8 @@ class BlockCache:
         file.forget(self._join(hold, file, cells[file.state[cells] == self.area.slot]))
         absent = cells[file.state[cells] == ABSENT]
         if len(absent):
-            if not self.make_room(len(absent) * CELL, ahead=ahead):
+            beyond = file.next_use(absent) if ahead else -1
+            if not self.make_room(len(absent) * CELL, beyond=beyond):
                 if ahead:
                     return False
                 raise self._too_little(file.what)
@@ -279,13 +281,14 @@ class BlockCache:
         new = [fetch for fetch in hold.fetches if fetch.request is None and not fetch.done]
         for number, fetch in enumerate(new):
             file = fetch.file
+            begin, end = fetch.first * CELL, min(fetch.stop * CELL, file.nbytes)
             fetch.request = Request(
                 origin,
-                file.what,
-                fetch.first * CELL,
-                min(fetch.stop * CELL, file.nbytes),
-                deliver=lambda data, fetch=fetch: self._deliver(fetch, data),  # type: ignore[misc]
-                fail=lambda error, fetch=fetch: self._end(fetch, error),  # type: ignore[misc]
+                file.what.url,
+                functools.partial(origin.service.read, file.what, begin, end),
+                end - begin,
+                deliver=functools.partial(self._deliver, fetch),
+                fail=functools.partial(self._end, fetch),
             )
             try:
                 requests.of_process().send(fetch.request, hold.urgency)
@@ -346,8 +349,6 @@ class BlockCache:
                 with self.area.mutex():  # others fill the disk too: make do with less
                     before = self.area.used
                     self._evict(4 * len(data))
-                    if self.area.used == before:
-                        self._break_up(4 * len(data))
                     if self.area.used == before:
                         raise
             # Other threads may take what was freed: then again, as long as anything is.
@@ -516,36 +517,34 @@ class BlockCache:
 
     # --- room -------------------------------------------------------------------------------------
 
-    def make_room(self, nbytes: int, *, ahead: bool = False, counted: bool = False) -> bool:
+    def make_room(self, nbytes: int, *, beyond: int = -1, counted: bool = False) -> bool:
         """Evict until ``nbytes`` more fit; whether they do. In the mutex.
 
-        ``ahead``: they are not needed yet, so no block is broken up for them. ``counted``: what
-        all objects take was just counted.
+        ``beyond``: they are used after so many positions, and only what is used later makes room
+        for them. ``counted``: what all objects take was just counted.
         """
         over = self.area.used + nbytes - self.area.limit
         if over > 0:
             slack = min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES)
-            if self._in_blocks():
-                slack = slack // BLOCK_NBYTES * BLOCK_NBYTES
-            self._evict(over + slack)
-            over = self.area.used + nbytes - self.area.limit
-            if over > 0 and not ahead:
-                self._break_up(over)
+            if any(file.uses and file.uses.blocks for file in self._files()):
+                slack = slack // BLOCK_NBYTES * BLOCK_NBYTES  # no block more for a part of it
+            self._evict(over + slack, beyond)
         if self.area.soft or self.area.used + nbytes <= self.area.limit:
             return True
         if not counted:  # the sum may be wrong
             recount(self.area)
-            return self.make_room(nbytes, ahead=ahead, counted=True)
+            return self.make_room(nbytes, beyond=beyond, counted=True)
         return False
 
     def _files(self) -> list[BlockFile]:
         return [file for file in self._open.values() if not file.closed]
 
-    def _in_blocks(self) -> bool:
-        return any(file.uses is not None and file.uses.blocks is not None for file in self._files())
+    def _evict(self, nbytes: int, beyond: int = -1) -> None:
+        """Free ``nbytes``, or as many as can be freed. In the mutex.
 
-    def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, or as many as can be freed without breaking up blocks. In the mutex."""
+        What is used farthest in the future goes first, and nothing that is used in less than
+        ``beyond`` positions.
+        """
         goal = self.area.used - nbytes
         for name in self.area.others():
             if self.area.used <= goal:
@@ -553,39 +552,23 @@ class BlockCache:
             with contextlib.suppress(OSError):  # who may not delete it has to do with less
                 self.area.drop(name)
             recount(self.area)
-        self._evict_farthest(goal, whole=True)
-
-    def _break_up(self, nbytes: int) -> None:
-        """Free ``nbytes`` of blocks in which something is pinned. In the mutex."""
-        if self._in_blocks():
-            self._evict_farthest(self.area.used - nbytes, whole=False)
-
-    def _evict_farthest(self, goal: int, *, whole: bool) -> None:
-        """Evict what is used farthest in the future, until ``goal`` bytes are used. In the mutex.
-
-        ``whole``: blocks as a whole, where whole blocks are fetched.
-        """
         files = self._files()
         if self.area.used <= goal or not files:
             return
-        candidates = [file.candidates(_GRAIN, whole=whole) for file in files]
-        which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _ in candidates])
-        pieces = np.concatenate([pieces for pieces, _ in candidates])
-        distance = np.concatenate([distance for _, distance in candidates])
+        found = [file.candidates(_GRAIN) for file in files]
+        which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _, _ in found])
+        pieces, cells, distance = map(np.concatenate, zip(*found, strict=True))
         # Each has a cell at least. Sorting all of them would take seconds for a large store.
         most = min(len(pieces), -(-(self.area.used - goal) // CELL))
         farthest = np.argpartition(distance, -most)[-most:] if most else which
         order = farthest[np.argsort(-distance[farthest], kind="stable")]
-        counts = np.zeros(len(order), np.int64)
-        for number, file in enumerate(files):
-            mine = which[order] == number
-            counts[mine] = file.there(pieces[order[mine]], whole=whole)
-        enough = int(np.searchsorted(np.cumsum(counts) * CELL, self.area.used - goal)) + 1
+        order = order[distance[order] > beyond]
+        enough = np.searchsorted(np.cumsum(cells[order]) * CELL, self.area.used - goal) + 1
         chosen = order[:enough]
         for number, file in enumerate(files):
             evicted = pieces[chosen[which[chosen] == number]]
             if len(evicted):
-                file.evict(evicted, whole=whole)
+                file.evict(evicted)
 
 
 # Of a parent too: its areas must never be closed, see ``area.py``.
@@ -597,7 +580,7 @@ os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.
 def cache_for(options: RemoteOptions) -> BlockCache:
     """The cache that ``options`` name, one for each folder in each process, until ``let_go``."""
     if options.limit == 0:
-        return BlockCache(MemoryArea())
+        return BlockCache(Area())
     key = os.getpid(), os.path.realpath(options.folder)
     with _choosing:
         cache = _caches.get(key)

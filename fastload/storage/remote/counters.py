@@ -34,12 +34,10 @@ class RemoteCounters:
         self._lock = threading.RLock()
 
     def add(self, **sums: float) -> None:
-        """Add to the attributes of these names."""
         with self._lock:
             for name, value in sums.items():
                 setattr(self, name, getattr(self, name) + value)
 
     def snapshot(self) -> dict[str, float]:
-        """A copy of all sums."""
         with self._lock:
             return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

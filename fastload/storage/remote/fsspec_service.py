@@ -110,8 +110,6 @@ class FsspecService(Service):
         return await self._asked(below)
 
     async def _asked(self, call: Callable[[], _T]) -> _T:
-        """The result of a call that waits, made in a thread."""
-
         def locked() -> _T:
             with self._lock:
                 return call()

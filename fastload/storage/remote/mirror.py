@@ -63,7 +63,6 @@ class Mirror:
 
 
 def _leads(place: str, target: str) -> bool:
-    """Whether ``place`` is a link to ``target``."""
     try:
         return os.readlink(place) == target
     except OSError:

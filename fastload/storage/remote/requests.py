@@ -43,7 +43,7 @@ from typing import Any, TypeVar
 from ..._base.timeline import gauge
 from ...errors import StoreError, StoreNotFoundError, UsageError
 from .counters import RemoteCounters
-from .service import Changed, Permanent, RemoteObject, Service, what_to_check
+from .service import Changed, Permanent, Service, what_to_check
 from .urls import RemoteUrl, redacted
 
 _ATTEMPTS = 8
@@ -60,6 +60,7 @@ _HEDGES = 2  # of one request: the second one may be slow too
 _HEDGED_SHARE = 0.05  # of all requests, at most: a link that is slow as a whole needs no more load
 _LINGER_S = 0.3  # the thread waits so long for another request
 _EXIT_S = 5.0
+_FIRST = float("-inf")  # an urgency
 
 _T = TypeVar("_T")
 
@@ -75,25 +76,23 @@ class Origin:
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """One range of an object.
+    """What to ask for.
 
     Attributes:
-        deliver: called once with the bytes, on any thread.
-        fail: called instead with a StoreError, on any thread.
+        make: makes a coroutine of ``service`` that asks once.
+        nbytes: of a range; 0 for anything else, such as a listing, which waits for no range.
+        deliver: called once with what came, on any thread.
+        fail: called instead with an error, on any thread.
     """
 
     origin: Origin
-    what: RemoteObject
-    start: int
-    stop: int
-    deliver: Callable[[bytes | memoryview], None]
+    url: RemoteUrl
+    make: Callable[[], Awaitable[Any]]
+    nbytes: int
+    deliver: Callable[[Any], None]
     fail: Callable[[Exception], None]
     cancelled: bool = False
     task: asyncio.Task[None] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.stop - self.start
 
 
 class RequestPace:
@@ -197,7 +196,6 @@ class Requests:
         # Reentrant: a store may be deleted, and its requests cancelled, in the middle of anything.
         self._lock = threading.RLock()
         self._waiting: list[tuple[float, int, Request]] = []
-        self._calls = collections.deque[Callable[[], Coroutine[Any, Any, None]]]()
         self._number = itertools.count()
         self._active: set[asyncio.Task[Any]] = set()
         self._sending = self._sending_nbytes = 0  # ranges that were begun and have no answer yet
@@ -237,20 +235,9 @@ class Requests:
     def call(
         self, make: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin
     ) -> concurrent.futures.Future[_T]:
-        """The result of the coroutine that ``make`` returns, repeated as requests are."""
-        self.check()
+        """The result of the coroutine that ``make`` returns, repeated as ranges are."""
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-
-        async def run() -> None:
-            try:
-                future.set_result(await self._insist(make, url, origin, 0))
-            except asyncio.CancelledError:
-                future.set_exception(StoreError("reading was ended", path=url.shown))
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                future.set_exception(error)
-
-        self._calls.append(run)
-        self._run()
+        self.send(Request(origin, url, make, 0, future.set_result, future.set_exception), _FIRST)
         return future
 
     def close(self) -> None:
@@ -304,30 +291,30 @@ class Requests:
                 except asyncio.TimeoutError:
                     pass
                 with self._lock:
-                    idle = not self._waiting and not self._calls
+                    idle = not self._waiting
                     if (idle or self._ending) and not self._active and not wake.is_set():
                         self._thread = self._loop = self._wake = None
                         return
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._calls:
-            self._begin(loop, self._calls.popleft()())
         while True:
             with self._lock:
                 while self._waiting and self._waiting[0][2].cancelled:
                     heapq.heappop(self._waiting)
                 if not self._waiting:
                     return
-                nbytes = self._sending_nbytes + self._waiting[0][2].nbytes
-                if not self.pace.room(self._sending, nbytes):
+                nbytes = self._waiting[0][2].nbytes
+                if nbytes and not self.pace.room(self._sending, self._sending_nbytes + nbytes):
                     return
                 _, _, request = heapq.heappop(self._waiting)
-            self._sending, self._sending_nbytes = self._sending + 1, nbytes
+            self._count(nbytes, 1)
             request.task = self._begin(loop, self._serve(request))
-            request.task.add_done_callback(functools.partial(self._sent, request.nbytes))
+            request.task.add_done_callback(functools.partial(self._count, nbytes, -1))
 
-    def _sent(self, nbytes: int, _: object) -> None:
-        self._sending, self._sending_nbytes = self._sending - 1, self._sending_nbytes - nbytes
+    def _count(self, nbytes: int, more: int, _: object = None) -> None:
+        """One range more is sent, or one less; what has no bytes is none."""
+        self._sending += more if nbytes else 0
+        self._sending_nbytes += more * nbytes
 
     def _begin(
         self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]
@@ -344,17 +331,14 @@ class Requests:
         return task
 
     async def _serve(self, request: Request) -> None:
-        what, nbytes, origin = request.what, request.nbytes, request.origin
+        origin = request.origin
         try:
-            data = await self._insist(
-                lambda: origin.service.read(what, request.start, request.stop),
-                what.url,
-                origin,
-                nbytes,
-            )
-            origin.counters.add(nbytes=len(data))
-            self._gauge(nbytes=len(data))
-            self.pace.answered(len(data), waiting=len(self._waiting) > 0, in_flight=self._sending)
+            data = await self._insist(request.make, request.url, origin, request.nbytes)
+            if request.nbytes:
+                origin.counters.add(nbytes=len(data))
+                self._gauge(nbytes=len(data))
+                waiting = len(self._waiting) > 0
+                self.pace.answered(len(data), waiting=waiting, in_flight=self._sending)
             if not request.cancelled:
                 # Not cancelled half way: the bytes are there, and writing them takes no time.
                 await asyncio.shield(
@@ -362,7 +346,7 @@ class Requests:
                 )
         except asyncio.CancelledError:
             if not request.cancelled:
-                request.fail(StoreError("reading was ended", path=what.url.shown))
+                request.fail(StoreError("reading was ended", path=request.url.shown))
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             request.fail(error)
 

@@ -22,7 +22,7 @@ from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
 from ..wrapped import WrappedStore
 from .area import unusable
-from .blocks import CELL, GROUP, BlockFile, Blocks, Uses, cells_of
+from .blocks import CELL, GROUP, BlockFile, Uses, cells_of
 from .cache import BlockCache, Hold, LostFiles, Ranges, cache_for, let_go
 from .counters import RemoteCounters
 from .finding import Finder, cache_names
@@ -429,8 +429,10 @@ class RemoteStore(WrappedStore):
             at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
             offset, nbytes = spans.offset[at], spans.nbytes[at]
             if blocks and not self.inner.remote:
-                whole = Blocks(*self._blocks(number))
-                pieces, count = offset // BLOCK_NBYTES, len(whole)
+                begin, end = self._blocks(number)
+                some = np.flatnonzero(end > begin)
+                pieces, count = np.searchsorted(some, offset // BLOCK_NBYTES), len(some)
+                whole = begin[some] // (CELL * GROUP), -(-end[some] // (CELL * GROUP))
                 position = positions[at]
             else:
                 begin = offset // (CELL * GROUP)

@@ -50,7 +50,6 @@ class RemoteUrl:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.shown.rstrip("/").rsplit("/", 1)[-1]
 
     def refuse_query(self) -> None:
