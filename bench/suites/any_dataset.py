@@ -22,7 +22,16 @@ from torch.utils.data import (
 
 from bench import data
 from bench import datasets as own
-from bench.datasets import Nested, Ready, Stream, Tiny, cifar, small_transform, train_transform
+from bench.datasets import (
+    Given,
+    Nested,
+    Ready,
+    Stream,
+    Tiny,
+    cifar,
+    small_transform,
+    train_transform,
+)
 from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
@@ -32,48 +41,38 @@ _SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", 
 _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
 
 
+_Make = Callable[[Options], Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class Configuration:
     """A loader as users write it.
 
-    ``workers`` None: ``--threads``. ``more``: further arguments of both loaders, made of the
-    dataset; without a sampler it is shuffled. ``persistent``: whether worker processes outlive an
-    epoch. ``theirs``: makes DataLoader's dataset where people write it otherwise, ``ours``: further
-    arguments of FastLoader.
+    ``make`` makes its dataset, or what is given to both loaders. ``workers`` None: ``--threads``.
+    ``more``: further arguments, made of the dataset; without a sampler it is shuffled.
+    ``persistent``: whether worker processes outlive an epoch.
     """
 
     name: str
-    make: Callable[[Options], Any]
+    make: _Make
     batch: int = 64
     workers: int | None = None
     more: Callable[[Any], dict[str, Any]] = lambda dataset: {"shuffle": True}
     persistent: bool = True
-    theirs: Callable[[Any], Any] = lambda dataset: dataset
-    ours: Callable[[], dict[str, Any]] = dict
 
-    def compare(self, dataset: Any, workers: int, options: Options, **facts: Any) -> Row:
-        """The row of both loaders over ``dataset``."""
-        batch = min(self.batch, 8) if options.toy else self.batch
-        persistent = self.persistent and workers > 0
-        more = {"num_workers": workers, "persistent_workers": persistent, **self.more(dataset)}
-        return compare(
-            dataset,
-            more if "batch_sampler" in more else {**more, "batch_size": batch},
-            options,
-            theirs=self.theirs(dataset),
-            ours=self.ours(),
-            batch=batch,
-            images=len(dataset.dataset if isinstance(dataset, Stream) else dataset),
-            **facts,
-        )
+    def compare(self, workers: int, options: Options, **facts: Any) -> Row:
+        """The row of both loaders."""
+        made = self.make(options)
+        given = made if isinstance(made, Given) else Given(made, **self.more(made))
+        images = len(getattr(given.dataset, "dataset", given.dataset))  # a stream's, a subset's
+        how = {"batch": self.batch, "persistent": self.persistent, "images": images}
+        return compare(given, options, workers=workers, **how, **facts)
 
 
 # --- any-dataset ----------------------------------------------------------------------------------
 
 
-def _files(
-    kind: Callable[[list[Path]], Any], count: int = 384, small: bool = False
-) -> Callable[[Options], Any]:
+def _files(kind: Callable[[list[Path]], Any], count: int = 384, small: bool = False) -> _Make:
     """A dataset of ``count`` JPEG files; ``small``: of 32 x 32 pixels."""
 
     def make(options: Options) -> Any:
@@ -99,7 +98,14 @@ def _trained(files: list[Path], views: int = 1) -> Any:
     return own.Trained(files, train_transform(), views)
 
 
-def _samples(kind: Callable[[int], Any], count: int, toy: int = 100) -> Callable[[Options], Any]:
+def _hugging_face(files: list[Path]) -> Given:
+    """As people write it, and as fastload's documentation says."""
+    dataset = own.hugging_face(files)
+    theirs = dataset.with_transform(own.transformed)
+    return Given(dataset, theirs=theirs, ours={"transform": train_transform()}, shuffle=True)
+
+
+def _samples(kind: Callable[[int], Any], count: int, toy: int = 100) -> _Make:
     return lambda options: kind(toy if options.toy else count)
 
 
@@ -125,12 +131,7 @@ _OWN = {
             _files(lambda files: own.Trained(files, small_transform()), 4096, small=True),
             batch=128,
         ),
-        Configuration(  # as people write it, and as its documentation says
-            "huggingface",
-            _files(own.hugging_face),
-            theirs=lambda dataset: dataset.with_transform(own.transformed),
-            ours=lambda: {"transform": train_transform()},
-        ),
+        Configuration("huggingface", _files(_hugging_face)),
         Configuration("arrays", _samples(Ready, 1536, 24), batch=256),
         Configuration("nested", _samples(Nested, 4096, 24), batch=128),
         Configuration("cifar", _samples(cifar, 10_000, 24), batch=256),
@@ -153,19 +154,15 @@ class AnyDataset(Suite):
         if absent:
             reason = f"{' and '.join(absent)} not installed: pip install albumentations"
             return [row(**facts, metric="times DataLoader", unit="x", reason=reason)]
-        dataset = _OWN[variant].make(options)
         facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
-        rows = []
-        for workers in (0, options.threads) if _OWN[variant].persistent else (options.threads,):
-            rows.append(_OWN[variant].compare(dataset, workers, options, **facts))
-            options.say(f"{workers} workers done")
-        return rows
+        counts = (0, options.threads) if _OWN[variant].persistent else (options.threads,)
+        return [_OWN[variant].compare(workers, options, **facts) for workers in counts]
 
 
 # --- never-slower: data ---------------------------------------------------------------------------
 
 
-def _folder(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+def _folder(kind: str, side: int, count: int) -> _Make:
     """An ImageFolder of ``count`` images of a format; ``side`` 0: photos, cropped to 224."""
 
     def make(options: Options) -> Any:
@@ -208,7 +205,7 @@ def _own_function(image: Any) -> Any:
     return image.point(lambda level: 255 - level)
 
 
-def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+def _with_function(kind: str, side: int, count: int) -> _Make:
     """An ImageFolder with a user's own function in its transform."""
 
     def make(options: Options) -> Any:
@@ -221,9 +218,7 @@ def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]
     return make
 
 
-def _own(
-    kind: str, side: int, count: int, dataset: Callable[[list[Path]], Any]
-) -> Callable[[Options], Any]:
+def _own(kind: str, side: int, count: int, dataset: Callable[[list[Path]], Any]) -> _Make:
     """A user's own dataset of such images."""
     return lambda options: dataset(sorted(_images(kind, side, count, options).glob("*/*")))
 
@@ -398,13 +393,8 @@ class NeverSlower(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         rows = []
-        facts = {"suite": self.name, "variant": variant, "data": "made"}
-        for configuration in CONFIGURATIONS[variant]:
-            dataset = configuration.make(options)
-            workers = options.threads if configuration.workers is None else configuration.workers
-            workers = min(workers, 2) if options.toy else workers
-            loader = f"fastload, {configuration.name}"
-            rows.append(configuration.compare(dataset, workers, options, loader=loader, **facts))
-            mean, (low, high) = (rows[-1]["setting"][key] for key in ("mean", "interval_95"))
-            options.say(f"{configuration.name}: {mean} times ({low} to {high})")
+        for one in CONFIGURATIONS[variant]:
+            workers = options.threads if one.workers is None else one.workers
+            facts = {"suite": self.name, "variant": variant, "loader": f"fastload, {one.name}"}
+            rows.append(one.compare(workers, options, **facts, data="made"))
         return rows

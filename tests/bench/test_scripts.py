@@ -11,7 +11,6 @@ import pytest
 
 from bench import documents, report
 from bench.scripts import SCRIPTS, definitions, imported
-from bench.untuned import UNTUNED
 from bench_rows import rows_of_any, run
 
 torchvision = pytest.importorskip("torchvision")
@@ -47,13 +46,13 @@ def repos(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("no_leaks")
 def test_a_script_is_compared_and_then_timed(cache: Path, repos: Path) -> None:
-    rows = rows_of_any(cache, "scripts", "simsiam,mae", "--repos", repos)
-    ratios = {found["variant"]: found for found in rows}
-    assert list(ratios) == ["simsiam", "mae"]
-    views, folder = ratios["simsiam"], ratios["mae"]
+    rows = rows_of_any(cache, "scripts", "simsiam,cifar", "--repos", repos)
+    ratios = {(found["variant"], found["setting"]["workers"]): found for found in rows}
+    assert list(ratios) == [("simsiam", 0), ("simsiam", 2), ("cifar", 0), ("cifar", 2)]
+    views, memory = ratios["simsiam", 2], ratios["cifar", 2]
     assert views["setting"]["checked"] == "equal batches"
     assert views["setting"]["engine"] == "torch"
-    assert "own random numbers" in folder["setting"]["checked"]
+    assert "own random numbers" in memory["setting"]["checked"]
     for found in rows:
         assert (found["metric"], found["unit"]) == ("times DataLoader", "x")
         assert found["median"] > 0
@@ -65,27 +64,25 @@ def test_a_script_is_compared_and_then_timed(cache: Path, repos: Path) -> None:
 def test_a_stream_is_compared_with_workers_and_without(cache: Path, repos: Path) -> None:
     pytest.importorskip("webdataset")
     rows = rows_of_any(cache, "scripts", "webdataset", "--repos", repos)
-    assert [found["setting"].get("processes") for found in rows] == [0, 2], rows
+    assert [found["setting"].get("workers") for found in rows] == [0, 2], rows
     assert {found["setting"]["checked"] for found in rows} == {"equal batches"}
 
 
 def test_a_checkout_that_is_not_there_is_a_row_with_the_commands(cache: Path, repos: Path) -> None:
-    (row,) = rows_of_any(cache, "scripts", "deit", "--repos", repos)
+    (row,) = rows_of_any(cache, "scripts", "swav", "--repos", repos)
     assert row["median"] is None
-    for repository in ("facebookresearch/deit", "huggingface/pytorch-image-models"):
-        folder = repos / repository.split("/")[1]
-        assert f"https://github.com/{repository} {folder}" in row["reason"]
+    assert f"https://github.com/facebookresearch/swav {repos / 'swav'}" in row["reason"]
 
 
 def test_without_a_folder_of_checkouts_it_says_so(cache: Path) -> None:
-    (row,) = rows_of_any(cache, "scripts", "dino")
+    (row,) = rows_of_any(cache, "scripts", "swav")
     assert "--repos" in row["reason"]
 
 
 def test_a_script_that_fails_is_a_row_and_others_go_on(cache: Path, repos: Path) -> None:
     (repos / "simsiam" / "simsiam" / "loader.py").write_text("raise RuntimeError('theirs')\n")
-    rows = rows_of_any(cache, "scripts", "simsiam,mae", "--repos", repos)
-    assert [found["median"] is None for found in rows] == [True, False]
+    rows = rows_of_any(cache, "scripts", "simsiam,cifar", "--repos", repos)
+    assert [found["median"] is None for found in rows] == [True, False, False]
     assert "RuntimeError: theirs" in rows[0]["reason"]
 
 
@@ -101,7 +98,7 @@ def test_batches_that_differ_are_a_failure(
             for views, labels in super().__iter__():
                 yield [views[0], torch.zeros_like(views[1])], labels
 
-    monkeypatch.setattr("bench.suites.scripts.FastLoader", Wrong)
+    monkeypatch.setattr("bench.suites.pairs.FastLoader", Wrong)
     (row,) = rows_of_any(cache, "scripts", "simsiam", "--repos", repos)
     assert row["reason"].startswith("failed: AssertionError: batch 0 differs")
 
@@ -110,7 +107,7 @@ def test_modules_of_a_checkout_are_forgotten_and_installed_ones_come_back(tmp_pa
     (tmp_path / "json.py").write_text("theirs = True\n")
     import json
 
-    with imported([tmp_path]):
+    with imported(tmp_path):
         assert importlib.import_module("json").theirs
     assert sys.modules["json"] is json
     assert str(tmp_path) not in sys.path
@@ -126,39 +123,29 @@ def test_definitions_leave_out_what_runs_and_what_is_missing(tmp_path: Path) -> 
         "def area(side): return side**2 + math.floor(size)\n"
         "raise SystemExit\n"
     )
-    with imported([tmp_path]):
+    with imported(tmp_path):
         module = definitions(path, size=0.5)
         assert module.area(3) == 9
         assert not hasattr(module, "Model")
     assert module.__name__ not in sys.modules
 
 
-def test_there_are_twenty_six_scripts_and_none_twice() -> None:
+def test_no_script_is_there_twice_and_most_were_never_tuned_to() -> None:
     files = {(script.repository, script.file) for script in SCRIPTS.values()}
-    assert len(files) == len(SCRIPTS) == 26
-    for script in SCRIPTS.values():
-        for folder in script.folders:
-            assert any(folder.split("/")[0] == other.folder for other in SCRIPTS.values())
-
-
-def test_no_script_is_in_both_lists_and_each_can_be_cloned() -> None:
-    assert len(UNTUNED) >= 12
-    assert not UNTUNED.keys() & SCRIPTS.keys()
-    for script in UNTUNED.values():
-        assert script.repository not in {other.repository for other in SCRIPTS.values()}
-        assert {folder.split("/")[0] for folder in script.folders} <= {script.folder}
+    assert len(files) == len(SCRIPTS)
+    assert sum(not script.tuned for script in SCRIPTS.values()) == 20
 
 
 def test_untuned_scripts_are_all_in_one_table() -> None:
     rows = []
-    for name, processes, values in (
+    for name, workers, values in (
         ("bad", 0, [1.0]), ("bad", 2, [1.2]), ("good", 0, [3.0, 4.0, 5.0]),
     ):  # fmt: skip
         row = _row(f"a/{name}", values)
-        row["setting"] = {"processes": processes}
+        row["setting"] = {"workers": workers}
         rows.append({**row, "untuned": True})
     assert documents.untuned(rows).splitlines()[2:] == [
-        "| [good](https://github.com/a/good), crops | 4.0 | - |",
+        "| [good](https://github.com/a/good), crops | 4.0 |  |",
         "| [bad](https://github.com/a/bad), crops | 1.0 | 1.2 |",
     ]
 
@@ -180,16 +167,6 @@ def test_the_table_has_the_fastest_first_and_says_what_is_missing(tmp_path: Path
     assert (lines[0], lines[-1]) == ("before", "after")
 
 
-def test_the_table_shows_some_of_many_and_the_line_below_it_what_others_gained() -> None:
-    rows = [_row(f"a/s{place}", [float(place)]) for place in range(1, 21)]
-    lines = documents.scripts(rows).splitlines()
-    table = [line for line in lines if line.startswith("| [")]
-    assert len(table) == 8
-    assert "a/s20]" in table[0] and "a/s1]" in table[-1]  # the best and the worst
-    assert "**" not in table[-1]  # as fast as DataLoader is no win
-    assert lines[-1].startswith("The other 12 gained 2.0 to 19.0 times")
-
-
 def _row(repository: str, values: list[float]) -> Any:
     facts: dict[str, Any] = {
         "suite": "scripts",
@@ -209,9 +186,9 @@ def _row(repository: str, values: list[float]) -> Any:
 
 
 def test_the_commands_of_a_checkout_name_its_commit(tmp_path: Path) -> None:
-    script = SCRIPTS["dino"]
+    script = SCRIPTS["swav"]
     assert script.clone("DIR") == (
-        "git clone -q --filter=blob:none https://github.com/facebookresearch/dino DIR/dino && "
-        f"git -C DIR/dino checkout -q {script.commit}"
+        "git clone -q --filter=blob:none https://github.com/facebookresearch/swav DIR/swav && "
+        f"git -C DIR/swav checkout -q {script.commit}"
     )
     assert run(tmp_path, "scripts", "--repos", tmp_path / "absent").exit_code == 2
