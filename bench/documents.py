@@ -166,22 +166,18 @@ def untuned(rows: Sequence[Row]) -> str:
     rows = [row for row in _of(rows, "scripts") if row.get("untuned") and row["median"]]
     least: dict[str, float] = {}
     for row in rows:
-        least[row["variant"]] = min(least.get(row["variant"], math.inf), _cpu_gain(row))
+        least[row["variant"]] = min(least.get(row["variant"], math.inf), row["setting"]["cpu"])
     lines: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: -least[row["variant"]]):
         repository, kind = row["script"]["repository"], row["does"].split(":")[0]
-        old = "*" if "of" in row["setting"] else ""
-        link = f"[{repository.split('/')[1]}](https://github.com/{repository}), {kind}{old}"
+        link = f"[{repository.split('/')[1]}](https://github.com/{repository}), {kind}"
         lines.setdefault(row["variant"], link)
-    columns = [_Column(f"{n} workers", n, lambda row: f"{_cpu_gain(row):.1f}") for n in (0, 2)]
+    columns = [
+        _Column(f"{n} workers", n, lambda row: f"{row['setting']['cpu']:.1f}") for n in (0, 2)
+    ]
     place = lambda row: (row["variant"], row["setting"]["workers"])  # noqa: E731
     # The page itself says where they were measured.
     return _pivot(rows, place, columns, lines, corner="script").partition("\n\n")[2]
-
-
-def _cpu_gain(row: Row) -> float:
-    """CPU time of DataLoader, divided by FastLoader's; older rows have it as their median."""
-    return float(row["setting"].get("cpu", row["median"]))
 
 
 def remote(rows: Sequence[Row]) -> str:

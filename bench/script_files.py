@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import random
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from bench import data
 from bench.data import Say
 
 _Change = Callable[[Image.Image], Image.Image]
-_BICUBIC = Image.Resampling.BICUBIC
 
 
 def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
@@ -41,9 +39,9 @@ def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
             _link(path, folder / "imgs" / f"{number:06}.jpg")
             mask = (masks / path.relative_to(images)).with_suffix(".png")
             _link(mask, folder / "masks" / f"{number:06}.png")
-        for fill in (_voc, _coco, _yolo, _png, _words, _frames, _drives, _skin, _cells, _chests,
-                     _shards, _landmarks, _faces, _people, _captions, _tiles):  # fmt: skip
+        for fill in (_voc, _coco, _png, _words, _frames, _skin, _cells, _landmarks, _people):
             fill(folder, files)
+        _tiles(folder, len(files))
 
     return data.made(cache, f"scripts-{images.name}", make)
 
@@ -80,8 +78,8 @@ def _masks(folder: Path, target: Path, name: str, change: _Change = lambda mask:
         change(bright).save(target / name.format(number))
 
 
-def _resized(*size: int, resample: Image.Resampling = _BICUBIC) -> _Change:
-    return lambda photo: photo.resize((size[0], size[1]), resample)
+def _resized(width: int, height: int) -> _Change:
+    return lambda photo: photo.resize((width, height), Image.Resampling.BICUBIC)
 
 
 def _voc(folder: Path, files: list[Path]) -> None:
@@ -122,15 +120,6 @@ def _coco(folder: Path, files: list[Path]) -> None:
     kinds = [{"id": number, "name": str(number)} for number in range(91)]
     instances = {"images": photos, "annotations": boxes, "categories": kinds}
     (folder / "coco.json").write_text(json.dumps(instances))
-
-
-def _yolo(folder: Path, files: list[Path]) -> None:
-    """Boxes as YOLO's text files, beside photos."""
-    (folder / "yolo" / "labels").mkdir(parents=True)
-    for number, path in enumerate(files):
-        _link(path, folder / "yolo" / "images" / f"{number:06}.jpg")
-        lines = f"{number % 80} 0.3 0.3 0.4 0.4\n{(number + 7) % 80} 0.6 0.7 0.5 0.4\n"
-        (folder / "yolo" / "labels" / f"{number:06}.txt").write_text(lines)
 
 
 def _png(folder: Path, files: list[Path]) -> None:
@@ -174,12 +163,6 @@ def _frames(folder: Path, files: list[Path]) -> None:
     (folder / "videos.txt").write_text("".join(lines))
 
 
-def _drives(folder: Path, files: list[Path]) -> None:
-    """A drive of 1242 x 375, as KITTI's."""
-    frames = folder / "kitti" / "drive" / "image_02" / "data"
-    _saved(files, frames, _resized(1242, 375), "{:010}.jpg", quality=92)
-
-
 def _skin(folder: Path, files: list[Path]) -> None:
     """Photos with a mask each, named as ISIC names them."""
     _saved(files, folder / "isic" / "train", name="ISIC_{:07}.jpg", quality=90)
@@ -192,48 +175,14 @@ def _cells(folder: Path, files: list[Path]) -> None:
     _masks(folder, folder / "cells" / "masks" / "0", "{:06}.png", _resized(96, 96))
 
 
-def _chests(folder: Path, files: list[Path]) -> None:
-    """Gray PNGs of 1024 x 1024, as ChestX-ray14's."""
-    scaled = _resized(1024, 1024)
-    _saved(files, folder / "chests", lambda photo: scaled(photo.convert("L")), "{:06}.png")
-    lines = []
-    for number in range(len(files)):
-        labels = " ".join(str(int((number + part) % 5 == 0)) for part in range(14))
-        lines.append(f"{number:06}.png {labels}\n")
-    (folder / "chests.txt").write_text("".join(lines))
-
-
-def _shards(folder: Path, files: list[Path]) -> None:
-    """Four tar archives of photos and class numbers."""
-    (folder / "shards").mkdir()
-    for shard in range(4):
-        with tarfile.open(folder / "shards" / f"photos-{shard:06}.tar", "w") as archive:
-            for number in range(shard, len(files), 4):
-                for suffix, content in (
-                    ("jpg", files[number].read_bytes()),
-                    ("cls", str(number % 10).encode()),
-                ):
-                    member = tarfile.TarInfo(f"{number:06}.{suffix}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-
-
 def _landmarks(folder: Path, files: list[Path]) -> None:
     """Photos of 1024 pixels on the longer side."""
 
     def scaled(photo: Image.Image) -> Image.Image:
         scale = 1024 / max(photo.size)
-        return _resized(*(round(side * scale) for side in photo.size))(photo)
+        return _resized(round(photo.width * scale), round(photo.height * scale))(photo)
 
     _saved(files, folder / "landmarks", scaled, quality=90)
-
-
-def _faces(folder: Path, files: list[Path]) -> None:
-    """JPEGs of 160 x 160, as MTCNN cuts faces out."""
-    for number, path in enumerate(files):
-        target = folder / "faces" / path.parent.name / f"{number:06}.jpg"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _resized(160, 160)(_rgb(path)).save(target)
 
 
 def _people(folder: Path, files: list[Path]) -> None:
@@ -266,22 +215,11 @@ def _people(folder: Path, files: list[Path]) -> None:
     file.write_text(json.dumps(people))
 
 
-def _captions(folder: Path, files: list[Path]) -> None:
-    """Photos resized to 256 x 256 as the script that comes with it does, and a caption each."""
-    _saved(files, folder / "resized", _resized(256, 256, resample=Image.Resampling.LANCZOS))
-    photos, said = [], []
-    for number in range(len(files)):
-        photos.append({"id": number, "file_name": f"{number:06}.jpg"})
-        words = " ".join(f"word{(number * part) % 50}" for part in range(1, 4 + number % 9))
-        said.append({"id": number, "image_id": number, "caption": words})
-    (folder / "said.json").write_text(json.dumps({"images": photos, "annotations": said}))
-
-
-def _tiles(folder: Path, files: list[Path]) -> None:
+def _tiles(folder: Path, count: int) -> None:
     """A list of photos, and a thousand orders of nine tiles."""
     with (folder / "listed.txt").open("w") as file:
         lines = csv.writer(file, delimiter=" ", lineterminator="\n")
-        lines.writerows([f"{number:06}.jpg", number % 10] for number in range(len(files)))
+        lines.writerows([f"{number:06}.jpg", number % 10] for number in range(count))
     generator = np.random.default_rng(1)
     orders = np.stack([generator.permutation(9) for _ in range(1000)])
     np.save(folder / "permutations_1000.npy", orders)

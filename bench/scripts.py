@@ -25,13 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler
 from torchvision import datasets
 from torchvision import transforms as T
-from torchvision.transforms import functional
 
 from bench import datasets as own
-from bench.datasets import Given, chain, ten_crops
+from bench.datasets import Given, chain
 from bench.workload import MEAN, STD
 
 
@@ -263,28 +262,20 @@ def hugging_face(place: Place) -> Given:
     import datasets as hugging_face
 
     train = datasets.ImageFolder(place.train)
-    columns = {"image": [path for path, _ in train.samples], "labels": train.targets}
+    columns = {"image": [path for path, _ in train.samples], "label": train.targets}
     dataset = hugging_face.Dataset.from_dict(columns)
     dataset = dataset.cast_column("image", hugging_face.Image())
-    transform = chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
-
-    def transformed(batch: dict[str, Any]) -> dict[str, Any]:
-        batch["pixel_values"] = [transform(image.convert("RGB")) for image in batch["image"]]
-        return batch
-
-    dataset.set_transform(transformed)
+    dataset.set_transform(own.transformed)
     return Given(dataset, shuffle=True, collate_fn=_stacked)
 
 
 def _stacked(samples: list[Any]) -> Any:
     images = torch.stack([sample["pixel_values"] for sample in samples])
-    return {
-        "pixel_values": images,
-        "labels": torch.tensor([sample["labels"] for sample in samples]),
-    }
+    labels = torch.tensor([sample["labels"] for sample in samples])
+    return {"pixel_values": images, "labels": labels}
 
 
-# --- scripts that nobody tuned fastload to ---
+# --- scripts that nobody tuned fastload to --------------------------------------------------------
 
 
 def _antialias() -> None:
@@ -295,27 +286,6 @@ def _antialias() -> None:
 def _numpy_with_float() -> Any:
     """NumPy, with the name ``np.float`` that it had before 1.24."""
     return types.SimpleNamespace(**{**vars(np), "float": float})
-
-
-class _FormerJitter:
-    """ColorJitter as torchvision had it before 0.9: ``get_params`` gives a transform."""
-
-    @staticmethod
-    def get_params(*ranges: tuple[float, float]) -> Callable[[Any], Any]:
-        order, *strengths = T.ColorJitter.get_params(*map(list, ranges))
-        adjust = [
-            functional.adjust_brightness,
-            functional.adjust_contrast,
-            functional.adjust_saturation,
-            functional.adjust_hue,
-        ]
-
-        def changed(image: Any) -> Any:
-            for number in order.tolist():
-                image = adjust[number](image, strengths[number])
-            return image
-
-        return changed
 
 
 @script(
@@ -350,32 +320,6 @@ def maskrcnn(place: Place) -> Given:
     upright = [int(shape["height"] >= shape["width"]) for shape in shapes]
     batches = sampler.GroupedBatchSampler(RandomSampler(dataset), upright, 2, drop_uneven=False)
     return Given(dataset, batch_sampler=batches, collate_fn=collate.BatchCollator(32))
-
-
-@script(
-    "WongKinYiu/yolov7",
-    "a207844b1c",
-    "train.py",
-    batch=16,
-    heavy=True,
-    needs=("cv2", "yaml", "pandas", "tqdm", "requests", "matplotlib", "scipy"),
-)
-def yolov7(place: Place) -> Given:
-    """detection: OpenCV, mosaics of four and nine photos, warped, jittered in HSV"""
-    import yaml
-
-    module = importlib.import_module("utils.datasets")
-    folder = place.root / "yolo" / "images"
-    (folder.parent / "labels.cache").unlink(missing_ok=True)
-    # It looks for labels where the first folder called images would be called labels.
-    vars(module)["img2label_paths"] = lambda paths: [
-        str(folder.parent / "labels" / f"{Path(path).stem}.txt") for path in paths
-    ]
-    settings = (place.checkout / "data/hyp.scratch.p5.yaml").read_text()
-    dataset = module.LoadImagesAndLabels(
-        str(folder), 640, 16, augment=True, hyp=yaml.safe_load(settings), stride=32
-    )
-    return Given(dataset, pin_memory=True, collate_fn=module.LoadImagesAndLabels.collate_fn)
 
 
 @script("jfzhang95/pytorch-deeplab-xception", "9135e104a7", "train.py", batch=4, heavy=True)
@@ -451,37 +395,6 @@ def few_shot(place: Place) -> Given:
     return Given(dataset, batch_sampler=batches, pin_memory=True)
 
 
-@script("openai/guided-diffusion", "22e0df8183", "scripts/image_train.py", needs=("blobfile",))
-def guided_diffusion(place: Place) -> Given:
-    """diffusion: halved (box) while it can be, bicubic, then cropped as an array"""
-    path = place.checkout / "guided_diffusion/image_datasets.py"
-    module = definitions(path)
-    dataset = module.ImageDataset(64, module._list_image_files_recursively(place.train))
-    return Given(dataset, shuffle=True, drop_last=True)
-
-
-@script("nianticlabs/monodepth2", "b676244e5a", "train.py", batch=12, heavy=True)
-def monodepth2(place: Place) -> Given:
-    """depth: three frames of 1242 x 375, four sizes of each, jittered alike"""
-    _antialias()
-    root = place.checkout / "datasets"
-    former = types.SimpleNamespace(ToTensor=T.ToTensor, Resize=T.Resize, ColorJitter=_FormerJitter)
-    base = definitions(root / "mono_dataset.py", transforms=former)
-    module = definitions(root / "kitti_dataset.py", MonoDataset=base.MonoDataset)
-    frames = len(list((place.root / "kitti" / "drive" / "image_02" / "data").iterdir()))
-    dataset = module.KITTIRAWDataset(
-        place.at("kitti"),
-        [f"drive {number} l" for number in range(1, frames - 1)],
-        192,
-        640,
-        [0, -1, 1],
-        4,
-        is_train=True,
-        img_ext=".jpg",
-    )
-    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
-
-
 @script("mit-han-lab/temporal-shift-module", "1f6a834b02", "main.py", batch=8)
 def tsm(place: Place) -> Given:
     """video: clips of 8 frames, one crop and flip, put together as an array"""
@@ -545,31 +458,6 @@ def nested_unet(place: Place) -> Given:
     return Given(dataset, shuffle=True, drop_last=True)
 
 
-@script("arnoweng/CheXNet", "3d45ee77e2", "model.py", batch=16, heavy=True)
-def chexnet(place: Place) -> Given:
-    """medical: gray PNGs of 1024 x 1024, ten crops of each"""
-    module = importlib.import_module("read_data")
-    dataset = module.ChestXrayDataSet(place.at("chests"), place.at("chests.txt"), ten_crops())
-    return Given(dataset, shuffle=False, pin_memory=True)
-
-
-@script("webdataset/webdataset", "e0953f9bba", "README.md", imports=None, needs=("webdataset",))
-def webdataset(place: Place) -> Given:
-    """stream: tar archives, decode('pil'), random crop, flip"""
-    import webdataset as wds
-
-    transform = chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
-    photos = place.at("shards/photos-{000000..000003}.tar")
-    dataset = (
-        wds.WebDataset(photos, shardshuffle=False, seed=1)
-        .shuffle(100, rng=random)  # which is seeded before each epoch that is compared
-        .decode("pil")
-        .to_tuple("jpg", "cls")
-        .map_tuple(transform, lambda label: label)
-    )
-    return Given(dataset)
-
-
 @script(
     "filipradenovic/cnnimageretrieval-pytorch", "1e66a417af", "cirtorch/examples/train.py", batch=5
 )
@@ -601,15 +489,6 @@ def retrieval(place: Place) -> Given:
     return Given(
         dataset, shuffle=True, pin_memory=True, drop_last=True, collate_fn=helpers.collate_tuples
     )
-
-
-@script("timesler/facenet-pytorch", "787da06156", "examples/finetune.ipynb", batch=32)
-def facenet(place: Place) -> Given:
-    """faces: JPEGs of 160 x 160 as float32 arrays, arithmetic"""
-    module = definitions(place.checkout / "models/mtcnn.py")
-    transform = T.Compose([np.float32, T.ToTensor(), module.fixed_image_standardization])
-    dataset = datasets.ImageFolder(place.at("faces"), transform=transform)
-    return Given(dataset, sampler=SubsetRandomSampler(range(len(dataset))))
 
 
 @script(
@@ -657,25 +536,6 @@ def hrnet(place: Place) -> Given:
     )
     dataset = module.COCODataset(config, place.at("people"), "train2017", True, chain())
     return Given(dataset, shuffle=True, pin_memory=True)
-
-
-@script(
-    "yunjey/pytorch-tutorial",
-    "0500d3df5a",
-    "tutorials/03-advanced/image_captioning/train.py",
-    needs=("pycocotools",),
-)
-def captioning(place: Place) -> Given:
-    """captions: JPEGs of 256 x 256, crop, flip; sorted and padded in its collate_fn"""
-    words = types.SimpleNamespace(tokenize=types.SimpleNamespace(word_tokenize=str.split))
-    folder = place.checkout / "tutorials/03-advanced/image_captioning"
-    vocabulary = definitions(folder / "build_vocab.py", nltk=words)
-    module = definitions(folder / "data_loader.py", nltk=words, Vocabulary=vocabulary.Vocabulary)
-    transform = chain(T.RandomCrop(224), T.RandomHorizontalFlip())
-    said = place.at("said.json")
-    vocab = vocabulary.build_vocab(said, 1)
-    dataset = module.CocoDataset(place.at("resized"), said, vocab, transform)
-    return Given(dataset, shuffle=True, collate_fn=module.collate_fn)
 
 
 @script("bbrattoli/JigsawPuzzlePytorch", "ec85994b9f", "JigsawTrain.py", heavy=True)
