@@ -100,7 +100,7 @@ class Albumented(_Files):
 
         super().__init__(paths)
         self._cv2 = cv2
-        self._transform = albumentations.Compose(
+        self.transform = albumentations.Compose(
             [
                 albumentations.RandomResizedCrop((224, 224)),
                 albumentations.HorizontalFlip(),
@@ -116,7 +116,7 @@ class Albumented(_Files):
             image = cv2.cvtColor(cv2.imread(str(self._paths[index])), cv2.COLOR_BGR2RGB)
         else:
             image = np.array(Image.open(self._paths[index]).convert("RGB"))
-        return self._transform(image=image)["image"], index % 10
+        return self.transform(image=image)["image"], index % 10
 
 
 class Segmented(_Files):

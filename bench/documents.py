@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import plot, report
-from bench.report import BASELINE, Row
+from bench.report import BASELINE, TIMES, Row
 
 # Suites whose tables are on the pages of their subjects only.
 _EXPLAINED = {"cache", "entry-points", "buckets", "remote", "scripts"}
-_TIMES = "times DataLoader"
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
@@ -153,8 +152,8 @@ def scripts(rows: Sequence[Row]) -> str:
 
     text = _pivot(
         sorted(measured, key=lambda row: -float(row["median"])),
-        lambda row: (name(row), _TIMES),
-        [_Column(_TIMES, _TIMES, gain)],
+        lambda row: (name(row), TIMES),
+        [_Column(TIMES, TIMES, gain)],
         corner="script | what its Dataset does",
     )
     absent = [row["script"]["repository"] for row in rows if row["median"] is None]
@@ -319,7 +318,7 @@ def own_datasets(rows: Sequence[Row], variants: dict[str, str]) -> str:
 
 
 def _compared(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in _of(rows, "any-dataset") if row["metric"] == _TIMES and row["median"]]
+    return [row for row in _of(rows, "any-dataset") if row["metric"] == TIMES and row["median"]]
 
 
 def _mean(row: Row) -> str:

@@ -32,7 +32,7 @@ from bench.datasets import (
     small_transform,
     train_transform,
 )
-from bench.report import Row, row
+from bench.report import TIMES, Row, row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
 from bench.workload import MEAN, STD
@@ -153,7 +153,7 @@ class AnyDataset(Suite):
         absent = [name for name in _NEEDS.get(variant, ()) if find_spec(name) is None]
         if absent:
             reason = f"{' and '.join(absent)} not installed: pip install albumentations"
-            return [row(**facts, metric="times DataLoader", unit="x", reason=reason)]
+            return [row(**facts, metric=TIMES, unit="x", reason=reason)]
         facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
         counts = (0, options.threads) if _OWN[variant].persistent else (options.threads,)
         return [_OWN[variant].compare(workers, options, **facts) for workers in counts]

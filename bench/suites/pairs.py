@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bench.datasets import Given
-from bench.report import Row, row
+from bench.report import TIMES, Row, row
 from bench.suites.base import Options
 from fastload import FastLoader
 
@@ -74,7 +74,7 @@ def compare(
     mean, low, high = interval(ratios)
     stats = ours.stats()
     compared = row(
-        metric="times DataLoader",
+        metric=TIMES,
         unit="x",
         values=ratios,
         setting={

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import data
-from bench.report import Row, row
+from bench.report import TIMES, Row, row
 from bench.script_files import lay_out
 from bench.scripts import SCRIPTS, Place, Script, imported
 from bench.suites.base import Options, Suite, Variant
@@ -39,7 +39,7 @@ class Scripts(Suite):
 
         def none(reason: str) -> Row:
             options.say(f"{variant}: {reason}")
-            what = {"metric": "times DataLoader", "unit": "x", **options.machine}
+            what = {"metric": TIMES, "unit": "x", **options.machine}
             return row(reason=reason, **facts, **what)
 
         if reason := _absent(script, options.repos):
