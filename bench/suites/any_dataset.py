@@ -13,11 +13,8 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
-    Subset,
-    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
-    default_collate,
 )
 
 from bench import data
@@ -35,7 +32,6 @@ from bench.datasets import (
 from bench.report import TIMES, Row, row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
-from bench.workload import MEAN, STD
 
 _SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
 _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
@@ -218,55 +214,13 @@ def _with_function(kind: str, side: int, count: int) -> _Make:
     return make
 
 
-def _own(kind: str, side: int, count: int, dataset: Callable[[list[Path]], Any]) -> _Make:
-    """A user's own dataset of such images."""
-    return lambda options: dataset(sorted(_images(kind, side, count, options).glob("*/*")))
-
-
-def _tensor_transform(options: Options) -> Any:
-    """An ImageFolder whose transform works on tensors."""
-    from torchvision.transforms import v2
-
-    dataset = _folder("jpeg", 32, 3000)(options)
-    dataset.transform = v2.Compose(
-        [
-            v2.ToImage(),
-            v2.RandomCrop(32, padding=4),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(MEAN, STD),
-        ]
-    )
-    return dataset
-
-
-def _packed(options: Options) -> Any:
-    """A store of PNGs. DataLoader reads it through PackedDataset, so the core decodes for both."""
-    from fastload import PackedDataset, pack
-
-    images = _images("png", 32, 3000, options)
-
-    def write(folder: Path) -> None:
-        pack(images, folder / "images.lmdb")
-
-    store = data.made(options.cache, f"{images.name}-lmdb", write) / "images.lmdb"
-    return PackedDataset(store, transform=_transform(32))
+def _gifs(options: Options) -> Any:
+    """A user's own dataset of a format that only Pillow reads."""
+    return own.Trained(sorted(_images("gif", 32, 2000, options).glob("*/*")), small_transform())
 
 
 def _rows(count: int) -> Any:
     return TensorDataset(torch.rand(count, 128), torch.arange(count) % 10)
-
-
-def _stream(count: int) -> Any:
-    return Stream(Tiny(count, width=64))
-
-
-def _half(options: Options) -> Any:
-    dataset = _folder("jpeg", 32, 3000)(options)
-    return Subset(dataset, range(0, len(dataset), 2))
-
-
-# --- never-slower: what is given to both loaders -------------------------------------------------
 
 
 def own_collate(samples: list[Any]) -> Any:
@@ -275,22 +229,16 @@ def own_collate(samples: list[Any]) -> Any:
     return torch.stack(images), torch.tensor(labels)
 
 
-def dict_collate(samples: list[Any]) -> Any:
-    """One that renames what default_collate makes."""
-    images, labels = default_collate(samples)
-    return {"pixel_values": images, "labels": labels}
+def _in_order(dataset: Any) -> dict[str, Any]:
+    return {}
 
 
-def _collated(collate_fn: Callable[[list[Any]], Any]) -> Callable[[Any], dict[str, Any]]:
-    return lambda dataset: {"shuffle": True, "collate_fn": collate_fn}
+def _collated(dataset: Any) -> dict[str, Any]:
+    return {"shuffle": True, "collate_fn": own_collate}
 
 
 def _weighted(dataset: Any) -> dict[str, Any]:
     return {"sampler": WeightedRandomSampler([1.0 + i % 3 for i in range(len(dataset))], 2000)}
-
-
-def _some(dataset: Any) -> dict[str, Any]:
-    return {"sampler": SubsetRandomSampler(range(0, len(dataset), 2))}
 
 
 def _with_replacement(dataset: Any) -> dict[str, Any]:
@@ -301,10 +249,8 @@ def _batches(dataset: Any) -> dict[str, Any]:
     return {"batch_sampler": BatchSampler(RandomSampler(dataset), 64, drop_last=False)}
 
 
-def _in_order(dataset: Any) -> dict[str, Any]:
-    return {}
-
-
+_JPEG, _PNG = (_folder(kind, 32, 3000) for kind in ("jpeg", "png"))
+_TINY = _samples(Tiny, 20_000)
 _FORMATS = ("jpeg", "png", "gray", "palette", "webp", "tiff", "cmyk", "bmp")
 
 CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
@@ -314,7 +260,7 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
             Configuration(f"{kind} photos", _folder(kind, 0, 128), batch=16)
             for kind in ("jpeg", "png", "webp", "tiff", "cmyk")
         ),
-        Configuration("png 32x32 packed in LMDB", _packed),
+        Configuration("gif 32x32, 0 workers", _gifs, workers=0),
     ),
     "sizes": (
         Configuration("jpeg 64x64", _folder("jpeg", 64, 2000)),
@@ -327,60 +273,35 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
     "batches": (
         Configuration("jpeg 32x32, batch 1", _folder("jpeg", 32, 600), batch=1),
         Configuration("png 32x32, batch 1", _folder("png", 32, 600), batch=1),
-        Configuration("png 32x32, batch 512", _folder("png", 32, 3000), batch=512),
+        Configuration("png 32x32, batch 512", _PNG, batch=512),
         Configuration("jpeg photos, batch 1", _folder("jpeg", 0, 128), batch=1),
     ),
     "samplers": (
-        Configuration("in order", _folder("jpeg", 32, 3000), more=_in_order),
-        Configuration("weighted sampler", _folder("png", 32, 3000), more=_weighted),
-        Configuration("subset sampler", _folder("jpeg", 32, 3000), more=_some),
-        Configuration("batch_sampler", _folder("png", 32, 3000), more=_batches),
-        Configuration("Subset", _half),
+        Configuration("in order", _JPEG, more=_in_order),
+        Configuration("weighted sampler", _PNG, more=_weighted),
+        Configuration("batch_sampler", _PNG, more=_batches),
     ),
     "code": (
-        Configuration(
-            "collate_fn, jpeg 32x32", _folder("jpeg", 32, 3000), more=_collated(own_collate)
-        ),
-        Configuration(
-            "collate_fn, tiny samples", _samples(Tiny, 20_000), more=_collated(own_collate)
-        ),
-        Configuration(
-            "collate_fn that renames, tiny samples",
-            _samples(Tiny, 20_000),
-            more=_collated(dict_collate),
-        ),
+        Configuration("collate_fn, jpeg 32x32", _JPEG, more=_collated),
+        Configuration("collate_fn, tiny samples", _TINY, more=_collated),
         Configuration("function in the transform, jpeg", _with_function("jpeg", 0, 128)),
         Configuration("function in the transform, png", _with_function("png", 32, 2000)),
-        Configuration("transform of tensors", _tensor_transform),
-        Configuration(
-            "arrays of jpeg 64x64, 0 workers",
-            _own("jpeg", 64, 2000, lambda files: own.Photos(files, 64)),
-            workers=0,
-        ),
-        Configuration(
-            "gif 32x32, 0 workers",
-            _own("gif", 32, 2000, lambda files: own.Trained(files, small_transform())),
-            workers=0,
-        ),
     ),
     "datasets": (
         Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
-        Configuration("tiny samples", _samples(Tiny, 20_000)),
-        Configuration("stream", _samples(_stream, 20_000), more=_in_order),
-        Configuration("ready arrays", _samples(Ready, 500), batch=32),
-        Configuration("nested dicts", _samples(Nested, 2000)),
-        Configuration("CIFAR10", _samples(cifar, 5000)),
+        Configuration("tiny samples", _TINY),
+        Configuration("stream", lambda options: Stream(_TINY(options)), more=_in_order),
         Configuration("two million samples", _samples(Tiny, 2_000_000), more=_with_replacement),
         Configuration("ten samples", lambda options: Tiny(10), batch=4),
     ),
     "workers": (
         Configuration("jpeg photos, 0 workers", _folder("jpeg", 0, 64), workers=0),
         Configuration("png 32x32, 0 workers", _folder("png", 32, 1500), workers=0),
-        Configuration("tiny samples, 0 workers", _samples(Tiny, 20_000), workers=0),
-        Configuration("png 32x32, 8 workers", _folder("png", 32, 3000), workers=8),
-        Configuration("tiny samples, 8 workers", _samples(Tiny, 20_000), workers=8),
-        Configuration("png 32x32, not persistent", _folder("png", 32, 3000), persistent=False),
-        Configuration("tiny samples, not persistent", _samples(Tiny, 20_000), persistent=False),
+        Configuration("tiny samples, 0 workers", _TINY, workers=0),
+        Configuration("png 32x32, 8 workers", _PNG, workers=8),
+        Configuration("tiny samples, 8 workers", _TINY, workers=8),
+        Configuration("png 32x32, not persistent", _PNG, persistent=False),
+        Configuration("tiny samples, not persistent", _TINY, persistent=False),
     ),
 }
 """By variant of the suite."""
