@@ -136,33 +136,8 @@ def _processor(rows: Sequence[Row]) -> str:
 
 
 def scripts(rows: Sequence[Row]) -> str:
-    """Public scripts to which fastload was tuned, with workers, the fastest first."""
-    rows = [row for row in _of(rows, "scripts") if not row.get("untuned")]
-    rows = [row for row in rows if row["setting"].get("workers", 2)]
-    measured = [row for row in rows if row["median"] is not None]
-
-    def name(row: Row) -> str:
-        repository, file = row["script"]["repository"], row["script"]["file"]
-        return f"[{repository}](https://github.com/{repository}), `{file}` | {row['does']}"
-
-    def gain(row: Row) -> str:
-        figure = f"{row['median']:.1f}"
-        figure = f"**{figure}**" if row["median"] > 1 else figure
-        return f"{figure} ({row['min']:.1f} to {row['max']:.1f})"
-
-    text = _pivot(
-        sorted(measured, key=lambda row: -float(row["median"])),
-        lambda row: (name(row), TIMES),
-        [_Column(TIMES, TIMES, gain)],
-        corner="script | what its Dataset does",
-    )
-    absent = [row["script"]["repository"] for row in rows if row["median"] is None]
-    return f"{text}\n\nNot measured: {', '.join(absent)}." if text and absent else text
-
-
-def untuned(rows: Sequence[Row]) -> str:
-    """Scripts that nobody tuned to, all of them: what they gain in CPU time."""
-    rows = [row for row in _of(rows, "scripts") if row.get("untuned") and row["median"]]
+    """Public scripts: what they gain in CPU time, the best first."""
+    rows = [row for row in _of(rows, "scripts") if row["median"]]
     least: dict[str, float] = {}
     for row in rows:
         least[row["variant"]] = min(least.get(row["variant"], math.inf), row["setting"]["cpu"])
@@ -171,12 +146,10 @@ def untuned(rows: Sequence[Row]) -> str:
         repository, kind = row["script"]["repository"], row["does"].split(":")[0]
         link = f"[{repository.split('/')[1]}](https://github.com/{repository}), {kind}"
         lines.setdefault(row["variant"], link)
-    columns = [
-        _Column(f"{n} workers", n, lambda row: f"{row['setting']['cpu']:.1f}") for n in (0, 2)
-    ]
+    gain = lambda row: f"{row['setting']['cpu']:.1f}"  # noqa: E731
+    columns = [_Column(f"{workers} workers", workers, gain) for workers in (0, 2)]
     place = lambda row: (row["variant"], row["setting"]["workers"])  # noqa: E731
-    # The page itself says where they were measured.
-    return _pivot(rows, place, columns, lines, corner="script").partition("\n\n")[2]
+    return _pivot(rows, place, columns, lines, corner="script")
 
 
 def remote(rows: Sequence[Row]) -> str:
@@ -497,7 +470,6 @@ _TABLES: tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...] = (
     ("README.md", "benchmark", chart),
     ("docs/benchmarks.md", "figures", figures),
     ("docs/your-dataset.md", "scripts", scripts),
-    ("docs/your-dataset.md", "untuned scripts", untuned),
     ("docs/remote.md", "figures of the suite remote", remote),
     ("docs/performance.md", "figures of the encodings", encodings),
     ("docs/performance.md", "figures of the suite entry-points", entry_points),

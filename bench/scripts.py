@@ -1,5 +1,6 @@
 """Public training scripts, for the suite scripts: what each of them gives to DataLoader.
 
+They were chosen before any of them was measured, of many kinds, and nobody tuned fastload to them.
 None of their code is here. Classes and functions of a script are imported from the user's checkout.
 Code inside a function that trains cannot be imported: mostly a list of torchvision's transforms,
 which ``make`` builds again. Sizes, probabilities and arguments are the defaults of the script, or
@@ -23,13 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch.utils.data import DistributedSampler, RandomSampler
-from torchvision import datasets
+from torch.utils.data import RandomSampler
 from torchvision import transforms as T
 
-from bench import datasets as own
 from bench.datasets import Given, chain
 from bench.workload import MEAN, STD
 
@@ -40,7 +38,6 @@ class Place:
 
     checkout: Path
     root: Path
-    toy: bool
 
     def at(self, name: str) -> str:
         """The path of a file or folder in ``root``."""
@@ -68,9 +65,8 @@ class Script:
         batch: samples in a batch. Where a script has more than 64 it is 64, so that an epoch of
             some hundred photos is several batches.
         heavy: it makes many views of each image, or large ones. Half the photos are enough.
-        imports: the folder of its checkout from which it imports; None: nothing is imported.
+        imports: the folder of its checkout from which it imports.
         needs: libraries that these import, beside torch and torchvision.
-        tuned: fastload was tuned to it. All others were chosen before any of them was measured.
     """
 
     repository: str
@@ -79,9 +75,8 @@ class Script:
     make: _Make
     batch: int = 64
     heavy: bool = False
-    imports: str | None = ""
+    imports: str = ""
     needs: tuple[str, ...] = ()
-    tuned: bool = False
 
     @property
     def folder(self) -> str:
@@ -161,121 +156,7 @@ def definitions(path: Path, **known: Any) -> Any:
     return module
 
 
-# --- the scripts to which fastload was tuned, one of each kind ------------------------------------
-
-
-def _distributed(dataset: Any) -> Given:
-    """As those do that train on several GPUs."""
-    sampler = DistributedSampler(dataset, num_replicas=1, rank=0)
-    return Given(dataset, sampler=sampler, pin_memory=True, drop_last=True)
-
-
-def _two_crops(place: Place, loader: Any) -> Given:
-    """Two views, with MoCo's classes in the module ``loader``."""
-    view = chain(
-        T.RandomResizedCrop(224, scale=(0.2, 1.0)),
-        T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
-        T.RandomGrayscale(p=0.2),
-        T.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=0.5),
-        T.RandomHorizontalFlip(),
-    )
-    return _distributed(datasets.ImageFolder(place.train, loader.TwoCropsTransform(view)))
-
-
-@script(
-    "pytorch/vision",
-    "v0.21.0",
-    "references/segmentation/train.py",
-    batch=8,
-    heavy=True,
-    imports="references/segmentation",
-    tuned=True,
-)
-def segmentation(place: Place) -> Given:
-    """VOC: image and mask, resized, flipped and cropped to 480 alike; its own collate_fn"""
-    presets, utils = map(importlib.import_module, ("presets", "utils"))
-    transform = presets.SegmentationPresetTrain(base_size=520, crop_size=480)
-    dataset = datasets.VOCSegmentation(place.root, image_set="train", transforms=transform)
-    return Given(
-        dataset, sampler=RandomSampler(dataset), collate_fn=utils.collate_fn, drop_last=True
-    )
-
-
-@script("kuangliu/pytorch-cifar", "49b7aa97b0", "main.py", batch=128, imports=None, tuned=True)
-def cifar(place: Place) -> Given:
-    """CIFAR10 in memory; padded crop, flip"""
-    # Its transform has other constants to normalise with.
-    return Given(own.cifar(256 if place.toy else 20_000), shuffle=True)
-
-
-@script("sthalles/SimCLR", "1848fc934a", "run.py", tuned=True)
-def simclr(place: Place) -> Given:
-    """two views of 96; jitter, blurred by a convolution of torch's"""
-    views = importlib.import_module("data_aug.view_generator").ContrastiveLearningViewGenerator
-    module = importlib.import_module("data_aug.contrastive_learning_dataset")
-    transform = module.ContrastiveLearningDataset.get_simclr_pipeline_transform(96)
-    dataset = datasets.ImageFolder(place.train, views(transform, 2))
-    return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
-
-
-@script("facebookresearch/moco", "78b69cafae", "main_moco.py", tuned=True)
-def moco(place: Place) -> Given:
-    """two views; jitter, grayscale, blur"""
-    return _two_crops(place, importlib.import_module("moco.loader"))
-
-
-@script("facebookresearch/simsiam", "a7bc177289", "main_simsiam.py", tuned=True)
-def simsiam(place: Place) -> Given:
-    """two views; jitter, grayscale, blur"""
-    return _two_crops(place, importlib.import_module("simsiam.loader"))
-
-
-@script("facebookresearch/swav", "06b1b7cbaf", "main_swav.py", heavy=True, tuned=True)
-def swav(place: Place) -> Given:
-    """a subclass of ImageFolder; two crops of 224, six of 96; jitter, blur"""
-    module = definitions(place.checkout / "src/multicropdataset.py", logger=types.SimpleNamespace())
-    dataset = module.MultiCropDataset(place.train, [224, 96], [2, 6], [0.14, 0.05], [1.0, 0.14])
-    return _distributed(dataset)
-
-
-@script(
-    "lucidrains/byol-pytorch", "299312613c", "examples/lightning/train.py", batch=32, tuned=True
-)
-def byol(place: Place) -> Given:
-    """its own Dataset; resize, centre crop to 256, a Lambda"""
-    script = place.checkout / "examples/lightning/train.py"
-    module = definitions(script, IMAGE_EXTS=[".jpg", ".png", ".jpeg"])
-    return Given(module.ImagesDataset(place.train, 256), shuffle=True)
-
-
-@script(
-    "huggingface/transformers",
-    "main",
-    "examples/pytorch/image-classification/run_image_classification.py",
-    batch=8,
-    imports=None,
-    needs=("datasets",),
-    tuned=True,
-)
-def hugging_face(place: Place) -> Given:
-    """a Hugging Face dataset with set_transform; random crop, flip"""
-    import datasets as hugging_face
-
-    train = datasets.ImageFolder(place.train)
-    columns = {"image": [path for path, _ in train.samples], "label": train.targets}
-    dataset = hugging_face.Dataset.from_dict(columns)
-    dataset = dataset.cast_column("image", hugging_face.Image())
-    dataset.set_transform(own.transformed)
-    return Given(dataset, shuffle=True, collate_fn=_stacked)
-
-
-def _stacked(samples: list[Any]) -> Any:
-    images = torch.stack([sample["pixel_values"] for sample in samples])
-    labels = torch.tensor([sample["labels"] for sample in samples])
-    return {"pixel_values": images, "labels": labels}
-
-
-# --- scripts that nobody tuned fastload to --------------------------------------------------------
+# --- the scripts ----------------------------------------------------------------------------------
 
 
 def _antialias() -> None:

@@ -33,7 +33,6 @@ class Scripts(Suite):
             "loader": f"fastload, {script.repository}",
             "script": {"repository": script.repository, "file": script.file},
             "does": script.make.__doc__,
-            "untuned": not script.tuned,
             "data": "given" if options.data else "made",
         }
 
@@ -64,8 +63,7 @@ def _absent(script: Script, repos: Path | None) -> str:
     absent = [name for name in script.needs if find_spec(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"
-    there = script.imports is None or (repos / script.folder).is_dir()
-    return "" if there else script.clone(str(repos))
+    return "" if (repos / script.folder).is_dir() else script.clone(str(repos))
 
 
 def _measured(
@@ -74,11 +72,10 @@ def _measured(
     count = 24 if options.toy else _PHOTOS // (1 + script.heavy)
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
     root = lay_out(options.cache, images, say=options.say)
-    there = script.imports is not None
-    with imported(checkout / str(script.imports)) if there else contextlib.nullcontext():
+    with imported(checkout / script.imports):
         said = io.StringIO()  # most say what they do while they make a dataset
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            given = script.make(Place(checkout=checkout, root=root, toy=options.toy))
+            given = script.make(Place(checkout=checkout, root=root))
         images_in_it = len(given.dataset) if hasattr(given.dataset, "__len__") else count
         facts = {**facts, "images": images_in_it, **_commit(checkout)}
         return compare(given, options, batch=script.batch, workers=workers, **facts)
