@@ -219,20 +219,16 @@ class Figures:
             try:
                 yield process
             except (Refused, Failed) as error:
-                self.none(process, error, metric, unit)
+                self.none(name, error, metric, unit)
 
     def none(
-        self,
-        process: Process,
-        error: Refused | Failed,
-        metric: str = "throughput",
-        unit: str = "images/s",
+        self, name: str, error: Refused | Failed, metric: str = "throughput", unit: str = "images/s"
     ) -> None:
-        """Say why the loader of ``process`` has no figure, and show what it said when it failed."""
+        """Say why a loader has no figure, and show what its process said when it failed."""
         reason = str(error)
         if isinstance(error, Failed):
             reason = f"failed: {reason}"
-            tail = "\n".join(process.log().splitlines()[-12:])
-            self._options.say(f"{process.name} failed: {error}\n{tail}")
+            tail = "\n".join(error.log.splitlines()[-12:])
+            self._options.say(f"{name} failed: {error}\n{tail}")
         what = {"metric": metric, "unit": unit, "reason": reason, **self._facts}
-        self._absent.append(row(loader=process.name, **what))
+        self._absent.append(row(loader=name, **what))
