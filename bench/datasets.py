@@ -245,7 +245,7 @@ def hugging_face(files: list[Path]) -> Any:
     return datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
 
 
-def chain(*steps: Any) -> Any:
+def recipe(*steps: Any) -> Any:
     """``steps`` on a PIL image, then to a tensor, normalised as for ImageNet."""
     from torchvision import transforms
 
@@ -257,7 +257,7 @@ def train_transform() -> Any:
     """The usual training recipe, to 224 x 224, normalised."""
     from torchvision import transforms
 
-    return chain(transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip())
+    return recipe(transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip())
 
 
 @functools.cache
@@ -265,7 +265,7 @@ def small_transform(side: int = 32) -> Any:
     """The usual recipe for images of ``side`` x ``side``, normalised."""
     from torchvision import transforms
 
-    return chain(transforms.RandomCrop(side, padding=4), transforms.RandomHorizontalFlip())
+    return recipe(transforms.RandomCrop(side, padding=4), transforms.RandomHorizontalFlip())
 
 
 @functools.cache

@@ -71,8 +71,9 @@ def _pivot(
     columns: Sequence[_Column],
     lines: dict[Any, str] | None = None,
     corner: str = "",
+    title: str = "",
 ) -> str:
-    """Where ``rows`` were measured, and a table of them; "" if it would have no line.
+    """A table of ``rows`` below its title, or where they were measured; "" if it has no line.
 
     ``place`` says in which line a row is, and which column's key it has. ``lines``: what stands at
     the begin of each; without it all there are, in the order of the rows. A ``corner`` of several
@@ -88,7 +89,16 @@ def _pivot(
         if any((line, key) in found for key in keys)
     ]
     table = _table([corner, *(column.heading for column in columns)], cells)
-    return "\n".join([_conditions(rows), "", *table]) if cells else ""
+    return "\n".join([title or _conditions(rows), "", *table]) if cells else ""
+
+
+def _by(line: str, column: str) -> Callable[[Row], tuple[Any, Any]]:
+    """The place of a row that has its line and its column in these fields."""
+    return lambda row: (row[line], row[column])
+
+
+def _by_workers(row: Row) -> tuple[str, int]:
+    return row["variant"], row["setting"]["workers"]
 
 
 def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
@@ -148,8 +158,7 @@ def scripts(rows: Sequence[Row]) -> str:
         lines.setdefault(row["variant"], link)
     gain = lambda row: f"{row['setting']['cpu']:.1f}"  # noqa: E731
     columns = [_Column(f"{workers} workers", workers, gain) for workers in (0, 2)]
-    place = lambda row: (row["variant"], row["setting"]["workers"])  # noqa: E731
-    return _pivot(rows, place, columns, lines, corner="script")
+    return _pivot(rows, _by_workers, columns, lines, corner="script")
 
 
 def remote(rows: Sequence[Row]) -> str:
@@ -234,8 +243,8 @@ def entry_points(rows: Sequence[Row]) -> str:
         ),
         _Column("bytes per image", gain, _bytes),
     ]
-    place = lambda row: (row["variant"], row["metric"])  # noqa: E731
-    return _pivot(_of(rows, "entry-points"), place, columns, lines, "CPU time per image")
+    own = _of(rows, "entry-points")
+    return _pivot(own, _by("variant", "metric"), columns, lines, "CPU time per image")
 
 
 def caches(rows: Sequence[Row]) -> str:
@@ -263,7 +272,7 @@ def buckets(rows: Sequence[Row]) -> str:
         _Column("padding, % of the pixels", "padding", lambda row: f"{row['median']:.1f}"),
         _Column("images/s", "throughput"),
     ]
-    return _pivot(_of(rows, "buckets"), lambda row: (row["loader"], row["metric"]), columns, lines)
+    return _pivot(_of(rows, "buckets"), _by("loader", "metric"), columns, lines)
 
 
 _DEFERRED = {
@@ -365,7 +374,7 @@ def figures(rows: Sequence[Row]) -> str:
     suites = [suite for suite in dict.fromkeys(suite for suite, _ in _SHORT) if suite in drawn]
     charts = [plot.picture("charts", suite) for suite in suites]
     parts = [_conditions(rows), _summary(rows), _slowest(rows), *charts, _quotients(rows)]
-    parts += [_medians(_of(rows, suite)) for suite in ("augment", "pack")]
+    parts += [_medians(rows, suite) for suite in ("augment", "pack")]
     return "\n\n".join(filter(None, parts))
 
 
@@ -431,37 +440,33 @@ def _slowest(rows: Sequence[Row]) -> str:
 def _quotients(rows: Sequence[Row]) -> str:
     """How many times DataLoader's speed FastLoader has, of the suite any-dataset."""
     rows = [row for row in _compared(rows) if row["variant"] not in {**_DEFERRED, **_ARRAYS}]
-    cells: dict[str, dict[str, str]] = {}
-    for row in rows:
-        heading = f"x, {row['setting']['workers']} workers"
-        cells.setdefault(row["variant"], {})[heading] = _shown(row)
-    return _titled("any-dataset", cells)
+    workers = dict.fromkeys(row["setting"]["workers"] for row in rows)
+    columns = [_Column(f"x, {count} workers", count) for count in workers]
+    return _pivot(rows, _by_workers, columns, title="**any-dataset**")
 
 
-def _medians(rows: Sequence[Row]) -> str:
+def _medians(rows: Sequence[Row], suite: str) -> str:
     """The medians of one suite: a line for each loader, a column for each variant and metric.
 
     fastload's figure is bold if it beats every other loader.
     """
-    cells: dict[str, dict[str, str]] = {}
+    rows = _of(rows, suite)
     groups = report.groups(rows)
-    several = len({(variant, metric) for _, variant, metric, _ in groups}) > 1
-    for (_, _, metric, unit), group in groups.items():
-        peer, ranked = report.best_peer(group), report.best_first(group)
+    winners, columns = list[Row](), list[_Column]()
+
+    def figure(row: Row) -> str:
+        return f"**{_shown(row)}**" if row in winners else _shown(row)
+
+    for (_, variant, metric, unit), group in groups.items():
+        ranked = report.best_first(group)
+        if ranked and (report.ratio(ranked[0], report.best_peer(group)) or 0) > 1:
+            winners.append(ranked[0])
         heading = unit if metric == "throughput" else f"{metric}, {unit}"
-        heading = f"{group[0]['variant']}: {heading}" if several else heading
-        for row in ranked:
-            wins = row is ranked[0] and (report.ratio(row, peer) or 0) > 1
-            figure = f"**{_shown(row)}**" if wins else _shown(row)
-            cells.setdefault(row["loader"], {})[heading] = figure
-    return _titled(rows[0]["suite"], cells) if rows else ""
-
-
-def _titled(title: str, cells: dict[str, dict[str, str]]) -> str:
-    """A table of ``cells``, by line and by heading."""
-    headings = list(dict.fromkeys(heading for of in cells.values() for heading in of))
-    lines = [[line, *(of.get(heading, "") for heading in headings)] for line, of in cells.items()]
-    return "\n".join([f"**{title}**", "", *_table(["", *headings], lines)]) if lines else ""
+        heading = f"{variant}: {heading}" if len(groups) > 1 else heading
+        columns.append(_Column(heading, (variant, metric), figure))
+    ranked = [row for group in groups.values() for row in report.best_first(group)]
+    place = lambda row: (row["loader"], (row["variant"], row["metric"]))  # noqa: E731
+    return _pivot(ranked, place, columns, title=f"**{suite}**")
 
 
 # Page, name of the table in it, and what makes it of all rows; "" where it has none.

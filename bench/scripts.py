@@ -28,7 +28,7 @@ from PIL import Image
 from torch.utils.data import RandomSampler
 from torchvision import transforms as T
 
-from bench.datasets import Given, chain
+from bench.datasets import Given, recipe
 from bench.workload import MEAN, STD
 
 
@@ -351,7 +351,7 @@ def retrieval(place: Place) -> Given:
         root / "traindataset.py", default_loader=helpers.default_loader, imresize=helpers.imresize
     )
     images = sorted(map(str, (place.root / "landmarks").iterdir()))
-    transform = chain()
+    transform = recipe()
     # What __init__ reads from a file, and what create_epoch_tuples searches with the network.
     dataset = module.TuplesDataset.__new__(module.TuplesDataset)
     drawn = random.Random(1)
@@ -415,7 +415,7 @@ def hrnet(place: Place) -> Given:
             USE_GT_BBOX=True,
         ),
     )
-    dataset = module.COCODataset(config, place.at("people"), "train2017", True, chain())
+    dataset = module.COCODataset(config, place.at("people"), "train2017", True, recipe())
     return Given(dataset, shuffle=True, pin_memory=True)
 
 

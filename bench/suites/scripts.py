@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import subprocess
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench import data
+from bench import data, machine
 from bench.report import TIMES, Row, row
 from bench.script_files import lay_out
 from bench.scripts import SCRIPTS, Place, Script, imported
@@ -77,11 +76,5 @@ def _measured(
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             given = script.make(Place(checkout=checkout, root=root))
         images_in_it = len(given.dataset) if hasattr(given.dataset, "__len__") else count
-        facts = {**facts, "images": images_in_it, **_commit(checkout)}
+        facts = {**facts, "images": images_in_it, "checkout": machine.commit(checkout)}
         return compare(given, options, batch=script.batch, workers=workers, **facts)
-
-
-def _commit(checkout: Path) -> dict[str, str]:
-    command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return {"checkout": done.stdout.strip()} if done.returncode == 0 else {}
