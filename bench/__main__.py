@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import documents, everything, loaders, machine, pictures, report
-from bench.data import NoImages, cache_folder
+from bench.data import cache_folder
 from bench.plot import figures
 from bench.suites import SUITES
 from bench.suites.base import Options
@@ -62,49 +62,31 @@ def list_() -> None:
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
 @click.option(
     "--repos",
-    type=click.Path(exists=True, file_okay=False),
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder with checkouts of public scripts, for the suite scripts.",
 )
 @click.option("--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast.")
 def run(
     suite: str,
-    data: str | None,
     names: str | None,
-    threads: int,
     variants: str | None,
     simd: str | None,
-    rounds: int,
-    seconds: float,
     output: str | None,
-    cache: str | None,
-    repos: str | None,
-    toy: bool,
+    **given: Any,
 ) -> None:
     """Measure SUITE and print a table."""
     if simd and not machine.choose(simd):
         raise click.BadParameter(f"{simd} does not run here", param_hint="--simd")
     chosen = SUITES[suite]
-    options = _options(
-        data=data,
-        loaders=_split("loader", names, chosen.known()),
-        threads=threads,
-        rounds=rounds,
-        seconds=seconds,
-        toy=toy,
-        cache=cache,
-        repos=Path(repos) if repos else None,
-    )
-    rows: list[report.Row] = []
+    options = _options(loaders=_split("loader", names, chosen.known()), **given)
     existing = tuple(chosen.variants)
-    wanted = existing[:1] if variants is None else existing if variants == "all" else None
-    try:
-        for variant in wanted or _split("variant", variants, existing):
-            for row in chosen.run(variant, options):
-                rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
-            if output:  # after each variant: an interrupted run keeps what it has
-                Path(output).write_text(json.dumps(rows, indent=1) + "\n")
-    except NoImages as error:
-        raise click.ClickException(str(error)) from error
+    wanted = _split("variant", variants or existing[0], (*existing, "all"))
+    rows: list[report.Row] = []
+    for variant in existing if "all" in wanted else wanted:
+        for row in chosen.run(variant, options):
+            rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
+        if output:  # after each variant: an interrupted run keeps what it has
+            Path(output).write_text(json.dumps(rows, indent=1) + "\n")
     _show(rows)
 
 
@@ -117,24 +99,13 @@ def run(
 @click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
 @click.option("--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast.")
-def all_(
-    photos: str | None,
-    small: str | None,
-    out: str,
-    threads: int,
-    cache: str | None,
-    toy: bool,
-) -> None:
+def all_(photos: str | None, small: str | None, out: str, **given: Any) -> None:
     """Every suite with the loaders that count, in about half an hour on two CPUs.
 
     Rows go to OUT/SUITE.json. Loaders are tuned once for each kind of images and keep the setting.
     """
-    options = _options(threads=threads, toy=toy, cache=cache)
-    try:
-        for rows in everything.run(options, Path(out), photos=photos, small=small):
-            _show(rows)
-    except NoImages as error:
-        raise click.ClickException(str(error)) from error
+    for rows in everything.run(_options(**given), Path(out), photos=photos, small=small):
+        _show(rows)
 
 
 @main.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,36 +16,6 @@ class WrongOutput(Exception):
     """A loader's batches are not what the workload asks for."""
 
 
-@dataclasses.dataclass(kw_only=True)
-class Seen:
-    images: int = 0
-    labels: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
-    total: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(3))
-    squares: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(3))
-    batches: int = 0
-    first: Batch | None = None
-
-    def add(self, batch: Batch) -> None:
-        images, labels = batch
-        pixels = _zero_to_one(images)
-        self.images += len(images)
-        if labels.ndim == 1:
-            self.labels.update(labels.tolist())
-        self.total += pixels.mean(dim=(0, 2, 3))
-        self.squares += pixels.square().mean(dim=(0, 2, 3))
-        self.batches += 1
-        if self.first is None:
-            self.first = images.clone(), labels.clone()
-
-    @property
-    def mean(self) -> torch.Tensor:
-        return self.total / self.batches
-
-    @property
-    def std(self) -> torch.Tensor:
-        return (self.squares / self.batches - self.mean.square()).clamp(min=0).sqrt()
-
-
 def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
     """Read one epoch of an open loader, compare it with ``reference``; what to report of it.
 
@@ -54,30 +23,38 @@ def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
     are not the data's; an epoch that leaves samples out or, shuffled, comes in file order.
     """
     samples, classes = work.samples()
-    seen = Seen()
+    first: Batch | None = None
+    counted = collections.Counter[int]()
+    moments: list[torch.Tensor] = []  # (2, 3) of each batch: the mean, and that of the squares
     for images, labels in loader.epoch():
-        batch = images.cpu(), labels.cpu()
-        _check_batch(batch, loader, work, len(classes))
-        seen.add(batch)
-    _check_epoch(seen, [label for _, label in samples], work)
+        images, labels = images.cpu(), labels.cpu()
+        _check_batch((images, labels), loader, work, len(classes))
+        if labels.ndim == 1:
+            counted.update(labels.tolist())
+        pixels = _zero_to_one(images)
+        moments.append(torch.stack([x.mean(dim=(0, 2, 3)) for x in (pixels, pixels.square())]))
+        first = first or (images.clone(), labels.clone())
+    if first is None:
+        raise WrongOutput("an epoch has no batch")
+    _check_epoch(len(moments) * work.batch, counted, first[1], work)
+    mean, power = torch.stack(moments).mean(dim=0)
+    std = (power - mean.square()).clamp(min=0).sqrt()
     report: dict[str, Any] = {
-        "mean": [round(float(value), 4) for value in seen.mean],
-        "std": [round(float(value), 4) for value in seen.std],
+        what: [round(float(value), 4) for value in values]
+        for what, values in (("mean", mean), ("std", std))
     }
     with np.load(reference) as truth:
         for what in ("mean", "std"):
             off = np.abs(np.array(report[what]) - truth[what]).max()
-            # Random crops of few images differ by more than those of many.
             if what == "std" and work.recipe == "train-mixup":
                 continue  # mixing moves pixels towards the mean
+            # Random crops of few images differ by more than those of many.
             if off > (0.15 if work.shuffled and len(samples) < 300 else 0.05):
                 raise WrongOutput(
                     f"{what} of the pixels is {report[what]}, not {truth[what].round(4).tolist()}"
                 )
         if work.recipe == "eval" and loader.ordered:
-            assert seen.first is not None
-            images, labels = seen.first
-            report["levels_off"] = _difference(images, labels, truth["images"], truth["labels"])
+            report["levels_off"] = _difference(*first, truth["images"], truth["labels"])
     return report
 
 
@@ -139,18 +116,18 @@ def _check_masks(pixels: torch.Tensor, masks: torch.Tensor, work: Workload) -> N
         )
 
 
-def _check_epoch(seen: Seen, labels: list[int], work: Workload) -> None:
+def _check_epoch(
+    images: int, counted: collections.Counter[int], first: torch.Tensor, work: Workload
+) -> None:
+    labels = [label for _, label in work.samples()[0]]
     expected = len(labels) // work.batch * work.batch
     # A loader whose workers each drop their own last batch may miss one per worker.
-    if not expected - work.threads * work.batch <= seen.images <= len(labels):
-        raise WrongOutput(f"an epoch has {seen.images} images, not {expected}")
-    extra = seen.labels - collections.Counter(labels)
-    if extra and seen.images <= len(labels):
+    if not expected - work.threads * work.batch <= images <= len(labels):
+        raise WrongOutput(f"an epoch has {images} images, not {expected}")
+    if extra := counted - collections.Counter(labels):
         raise WrongOutput(f"labels come more often than the data has them: {dict(extra)}")
-    assert seen.first is not None
-    first = seen.first[1].tolist()
     if work.shuffled and not work.masks and len(set(labels)) > 1 and len(labels) > 2 * work.batch:
-        if first == sorted(first):
+        if first.tolist() == sorted(first.tolist()):
             raise WrongOutput("a shuffled epoch comes in the order of the files")
 
 

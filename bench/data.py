@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 from PIL import Image
 
 from bench.synthetic import LARGE, PHOTO, SMALL, make_images
@@ -23,7 +24,7 @@ _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 Say = Callable[[str], None]
 
 
-class NoImages(Exception):
+class NoImages(click.ClickException):
     """The given --data holds no images."""
 
 

@@ -1,4 +1,4 @@
-"""Datasets as users write them, for the suites any-dataset and never-slower."""
+"""Datasets as users write them, for the suites that compare FastLoader with DataLoader."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from bench.workload import MEAN, STD
+
+
+class Given:
+    """What a program gives to its loader: a Dataset, and arguments but for batch size and workers.
+
+    ``theirs``: DataLoader's Dataset where people write it otherwise. ``ours``: further arguments of
+    FastLoader.
+    """
+
+    def __init__(
+        self, dataset: Any, *, theirs: Any = None, ours: dict[str, Any] | None = None, **more: Any
+    ) -> None:
+        self.dataset, self.theirs = dataset, dataset if theirs is None else theirs
+        self.ours, self.arguments = ours or {}, more
 
 
 class _Files(Dataset[Any]):
@@ -86,7 +100,7 @@ class Albumented(_Files):
 
         super().__init__(paths)
         self._cv2 = cv2
-        self._transform = albumentations.Compose(
+        self.transform = albumentations.Compose(
             [
                 albumentations.RandomResizedCrop((224, 224)),
                 albumentations.HorizontalFlip(),
@@ -102,7 +116,7 @@ class Albumented(_Files):
             image = cv2.cvtColor(cv2.imread(str(self._paths[index])), cv2.COLOR_BGR2RGB)
         else:
             image = np.array(Image.open(self._paths[index]).convert("RGB"))
-        return self._transform(image=image)["image"], index % 10
+        return self.transform(image=image)["image"], index % 10
 
 
 class Segmented(_Files):
@@ -231,12 +245,19 @@ def hugging_face(files: list[Path]) -> Any:
     return datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
 
 
+def recipe(*steps: Any) -> Any:
+    """``steps`` on a PIL image, then to a tensor, normalised as for ImageNet."""
+    from torchvision import transforms
+
+    return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
+
+
 @functools.cache
 def train_transform() -> Any:
     """The usual training recipe, to 224 x 224, normalised."""
     from torchvision import transforms
 
-    return _recipe(transforms.RandomResizedCrop(224))
+    return recipe(transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip())
 
 
 @functools.cache
@@ -244,14 +265,7 @@ def small_transform(side: int = 32) -> Any:
     """The usual recipe for images of ``side`` x ``side``, normalised."""
     from torchvision import transforms
 
-    return _recipe(transforms.RandomCrop(side, padding=4))
-
-
-def _recipe(crop: Any) -> Any:
-    from torchvision import transforms
-
-    flip, tensor = transforms.RandomHorizontalFlip(), transforms.ToTensor()
-    return transforms.Compose([crop, flip, tensor, transforms.Normalize(MEAN, STD)])
+    return recipe(transforms.RandomCrop(side, padding=4), transforms.RandomHorizontalFlip())
 
 
 @functools.cache

@@ -223,9 +223,8 @@ def _contest(folder: Path, stores: Mapping[str, Path], number: int) -> list[_Row
     rows: list[_Row] = []
     base: dict[str, float] = {}  # DataLoader's images/s, for each kind of data
     for data, name, setting, make in _loaders(folder, stores, batch, device):
-        loader = make()
-        done = train(loader, classes=classes, epochs=epochs, device=device)
-        del loader  # ends its processes or threads before the next one is measured
+        # No name for the loader: its processes and threads end before the next one is measured.
+        done = train(make(), classes=classes, epochs=epochs, device=device)
         ratio = done["images_per_s"] / base.setdefault(data, done["images_per_s"])
         about = {"loader": name, "setting": setting, "data": data, "ratio": round(ratio, 2)}
         rows.append({**about, **done})
@@ -271,17 +270,13 @@ def _best(make: Callable[[_Setting], DataLoader[Any]]) -> _Setting:
     ]
     rates = []
     for setting in candidates:
-        loader = make(setting)
-        images, start = 0, 0.0
-        for number, (pixels, _) in enumerate(loader):
-            if number == 0:  # the start of the workers is not measured
-                start = time.perf_counter()
-                continue
-            images += len(pixels)
-            if time.perf_counter() - start > 3:
-                break
-        rates.append(images / max(time.perf_counter() - start, 1e-6))
-        del loader
+        batches = iter(make(setting))
+        next(batches)  # the start of the workers is not measured
+        images, start = 0, time.perf_counter()
+        while time.perf_counter() - start < 3 and (batch := next(batches, None)) is not None:
+            images += len(batch[0])
+        rates.append(images / (time.perf_counter() - start))
+        del batches
     best = candidates[rates.index(max(rates))]
     _say(f"torch DataLoader is fastest here with {_words(best)} (of {len(candidates)} tried)")
     return best

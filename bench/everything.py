@@ -40,7 +40,7 @@ _PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "litdata", "torch-
 _TRIES = 2
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Part:
     """One variant of one suite, with ``loaders``.
 
@@ -51,7 +51,7 @@ class Part:
     suite: str
     variant: str
     rounds: int
-    seconds: float
+    seconds: float = 1.0
     tuned_by: tuple[str, str] | None = None
     loaders: tuple[str, ...] = _MATRIX
 
@@ -60,24 +60,17 @@ _TRAIN = ("imagenet-train", "float32")
 _RAW_TRAIN = ("raw-train", "float32")
 
 PLAN = (
-    Part(suite="imagenet-train", variant="float32", rounds=4, seconds=1.0, loaders=_ALL_FILES),
-    Part(suite="imagenet-train", variant="uint8", rounds=3, seconds=1.0, tuned_by=_TRAIN),
-    Part(suite="imagenet-eval", variant="float32", rounds=3, seconds=1.0, tuned_by=_TRAIN),
-    Part(suite="small-images", variant="jpeg", rounds=5, seconds=0.7),
-    Part(suite="small-images", variant="raw", rounds=5, seconds=0.7, loaders=_RAW),
-    Part(suite="raw-train", variant="float32", rounds=3, seconds=1.0, loaders=_RAW),
-    Part(
-        suite="raw-train",
-        variant="channels_last",
-        rounds=3,
-        seconds=1.0,
-        tuned_by=_RAW_TRAIN,
-        loaders=_RAW,
-    ),
-    Part(suite="pack", variant="photos", rounds=1, seconds=1.0, loaders=_PACKED),
-    Part(suite="startup", variant="float32", rounds=2, seconds=1.0),
-    Part(suite="memory", variant="float32", rounds=1, seconds=2.0),
-    Part(suite="cold", variant="float32", rounds=3, seconds=1.0, tuned_by=_TRAIN),
+    Part(*_TRAIN, rounds=4, loaders=_ALL_FILES),
+    Part("imagenet-train", "uint8", rounds=3, tuned_by=_TRAIN),
+    Part("imagenet-eval", "float32", rounds=3, tuned_by=_TRAIN),
+    Part("small-images", "jpeg", rounds=5, seconds=0.7),
+    Part("small-images", "raw", rounds=5, seconds=0.7, loaders=_RAW),
+    Part(*_RAW_TRAIN, rounds=3, loaders=_RAW),
+    Part("raw-train", "channels_last", rounds=3, tuned_by=_RAW_TRAIN, loaders=_RAW),
+    Part("pack", "photos", rounds=1, loaders=_PACKED),
+    Part("startup", "float32", rounds=2),
+    Part("memory", "float32", rounds=1, seconds=2.0),
+    Part("cold", "float32", rounds=3, tuned_by=_TRAIN),
 )
 
 

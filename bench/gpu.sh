@@ -1,33 +1,14 @@
 #!/bin/sh
 # What a quarter of an hour on a GPU can show, into one JSON with device and versions: is it right,
-# is it fast enough, where does the time go, and DALI. docs/gpu.md says how to run it.
+# is it fast enough, where does the time go, and DALI.
 #
 #   sh bench/gpu.sh [--wheels FOLDER] [--out FILE] [--stage 1|2|3] [--part PART[,PART...]]
 #   PYTHON=python3.12 sh bench/gpu.sh --collect FOLDER
 #   sh bench/gpu.sh --join FOLDER
 #   sh bench/gpu.sh --report PARTS [--out FILE]
 #
-# Uses .venv-gpu, which it makes. GPU_VENV=FOLDER takes an environment that is there already and
-# installs nothing. DALI is that for CUDA 13, as torch's own wheels are (torch.version.cuda);
-# CUDA=12 takes that for CUDA 12.
-#
-# --wheels  installs what is in that folder and not installed yet, offline, beside what $PYTHON has:
-#           torch and torchvision, with the NumPy and Pillow that they need. It needs neither pip nor
-#           a compiler there. DALI's wheels may come later, with another command.
-# --collect fills such a folder on a machine with a network, a compiler, xz and the same version of
-#           Python: the core with libjpeg in it, the libraries, what the tests need; and puts all of
-#           it into FOLDER/pieces as files of at most PIECE (26m): first.tar.* with all that stages 1
-#           and 2 need, dali.tar.* with DALI. HAS="NAME ..." leaves out packages that the other
-#           machine's Python has.
-# --join    makes FOLDER's wheels of those in FOLDER/pieces that are whole.
-# --stage   one of the three; without it all, one after another. Only the third needs DALI.
-# --part    runs these alone: tests, tests-NAME (of tests/gpu/test_NAME.py), or a part of
-#           bench/gpu_lab.py. The others' results stay in FILE.parts, and FILE is made of what is there.
-# --report  makes FILE of a folder of parts, without a GPU: put together what several runs left.
-# LIMIT is the most seconds that a part may take (each has its own, for an H100 with 16 CPUs),
-# TEST_LIMIT (45) a test, and BUDGET the whole command, installing included (none by default). What
-# fails or never ends hides no other's results: FILE says how each part ended, and holds the end of
-# its log.
+# CONTRIBUTING.md says what the options and variables mean (On a machine with a GPU). What fails or
+# never ends hides no other's results: FILE says how each part ended, and holds the end of its log.
 set -eu
 HERE=$PWD
 START=$(date +%s)

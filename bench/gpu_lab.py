@@ -33,8 +33,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.models import resnet50
 
 from bench import data
+from bench.datasets import recipe
 from bench.loaders.dali import Dali
-from bench.workload import MEAN, STD, Workload
+from bench.workload import Workload
 from fastload import FastLoader, PackedDataset, pack
 
 TOY = os.environ.get("LAB_TOY") == "1"
@@ -43,14 +44,7 @@ DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
 CPUS = len(os.sched_getaffinity(0))
 COUNT, SIZE = (48, 32) if TOY else (1200, 224)
 BATCH = 4 if TOY else 256
-TRAIN = v1.Compose(
-    [
-        v1.RandomResizedCrop(SIZE),
-        v1.RandomHorizontalFlip(),
-        v1.ToTensor(),
-        v1.Normalize(MEAN, STD),
-    ]
-)
+TRAIN = recipe(v1.RandomResizedCrop(SIZE), v1.RandomHorizontalFlip())
 KINDS = ("jpeg", "dct", "raw")
 
 _UNTIMED = 8
@@ -210,6 +204,15 @@ def _synchronize(device: torch.device) -> None:
 # --- parts ----------------------------------------------------------------------------------------
 
 
+def _took(call: Callable[[], object]) -> float:
+    """Seconds until the device has done it, too."""
+    _synchronize(DEVICE)
+    begin = time.perf_counter()
+    call()
+    _synchronize(DEVICE)
+    return time.perf_counter() - begin
+
+
 def link() -> None:
     """What ``_base/devices`` assumes of the bus and the runtime, without a loader."""
     from fastload._base.devices.cuda import Cuda
@@ -223,13 +226,6 @@ def link() -> None:
     nbytes, device = 38_535_168, Cuda(DEVICE)  # 256 x 224 x 224 x 3
     target = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
 
-    def ms(work: Callable[[], object]) -> float:
-        _synchronize(DEVICE)
-        begin = time.perf_counter()
-        work()
-        _synchronize(DEVICE)
-        return 1e3 * (time.perf_counter() - begin)
-
     def copies(source: torch.Tensor) -> None:
         for _ in range(10):
             target.copy_(source, non_blocking=True)
@@ -237,23 +233,19 @@ def link() -> None:
     # Of a slab's memory, as slabs see it.
     fresh, touched = (np.frombuffer(_allocate(nbytes), np.uint8) for _ in range(2))
     touched[::4096] = 1
-    pinning = {"fresh": ms(lambda: device.pin(fresh)), "touched": ms(lambda: device.pin(touched))}
     host: list[torch.Tensor] = []
-    pinning["torch's"] = ms(
-        lambda: host.append(torch.empty(nbytes, dtype=torch.uint8).pin_memory())
-    )
+    pinned: dict[str, Callable[[], object]] = {
+        "fresh": lambda: device.pin(fresh),
+        "touched": lambda: device.pin(touched),
+        "torch's": lambda: host.append(torch.empty(nbytes, dtype=torch.uint8).pin_memory()),
+    }
+    pinning = {name: 1e3 * _took(pin) for name, pin in pinned.items()}
     say(pinning_ms=pinning, registered=torch.from_numpy(fresh).is_pinned())
     memory = {"registered": torch.from_numpy(fresh), "torch's": host[0]}
     memory["pageable"] = torch.empty(nbytes, dtype=torch.uint8)
     for name, source in memory.items():
-        took = ms(partial(copies, source))
-        say(copied_from=name, gb_per_s=round(10 * nbytes / took / 1e6, 1))
-
-
-def _took(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+        took = _took(partial(copies, source))
+        say(copied_from=name, gb_per_s=round(10 * nbytes / took / 1e9, 1))
 
 
 def smoke() -> None:

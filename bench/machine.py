@@ -32,7 +32,7 @@ def describe() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -66,8 +66,9 @@ def _cpu_model() -> str:
     return platform.processor() or "unknown"
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+def commit(folder: Path = Path(__file__).parent) -> str:
+    """The commit of the checkout in ``folder``."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:

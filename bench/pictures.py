@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
-import pty
 import re
-import struct
+import shlex
 import subprocess
 import sys
 import tempfile
-import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,22 +116,14 @@ def _loader(work: Path) -> tuple[FastLoader[list[torch.Tensor]], torch.nn.Module
 
 def _terminal(command: list[str], folder: Path, columns: int) -> list[str]:
     """What a terminal shows at the end, its lines without colours."""
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    root = str(Path(__file__).resolve().parent.parent)
-    environment = {**os.environ, "PYTHONPATH": root}
+    typed = f"stty cols {columns} rows 40; {shlex.join(command)}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
     environment.pop("COLUMNS", None)
-    with subprocess.Popen(command, cwd=folder, stdout=child, stderr=child, env=environment):
-        os.close(child)
-        got = b""
-        while True:
-            try:
-                part = os.read(parent, 1 << 16)
-            except OSError:  # the command has ended
-                break
-            got += part
-    os.close(parent)
-    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", got.decode()).replace("\r\n", "\n")
+    shown = subprocess.run(
+        ["script", "-qc", typed, os.devnull], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown).replace("\r\n", "\n")
     return [line.rpartition("\r")[2].rstrip() for line in text.rstrip().split("\n")]
 
 

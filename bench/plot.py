@@ -7,8 +7,7 @@ stays text. ``picture`` is what a page shows: the one that its reader prefers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,15 @@ from fastload.errors import MissingDependencyError
 
 # Inches: a figure, a bar with its gap, a chart's title and axis.
 _WIDTH, _BAR, _REST = 9.0, 0.26, 0.9
+
+OVERVIEW = "overview"
+_OVERVIEW_ROWS = ("imagenet-train", "float32", "throughput")
+_OVERVIEW_NAMES = {
+    "fastload-lmdb-dct": "FastLoader, DCT store",
+    "fastload-folder": "FastLoader, folder",
+    "dali": "DALI, on the CPU",
+    report.BASELINE: "torch's DataLoader",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,27 +59,35 @@ def figures(rows: Sequence[Row], folder: Path) -> list[Path]:
     """
     try:
         import matplotlib
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError("plots need matplotlib: pip install matplotlib") from error
     folder.mkdir(parents=True, exist_ok=True)
-    suites: dict[str, list[Row]] = {}
-    for row in rows:
-        suites.setdefault(row["suite"], []).append(row)
     made = []
-    for suite, of_suite in suites.items():
+    for suite in dict.fromkeys(row["suite"] for row in rows):
+        of_suite = [row for row in rows if row["suite"] == suite]
         charts = [group for group in report.groups(of_suite).values() if _measured(group)]
-        drawn: dict[str, Callable[[Theme], Any]] = {}
-        if charts:
-            drawn[suite] = partial(_figure, charts, _conditions(of_suite[0]))
-        if few := overview(of_suite):
-            drawn[OVERVIEW] = partial(_overview, few)
-        for name, draw in drawn.items():
-            for theme in (LIGHT, DARK):
-                made.append(folder / f"{name}{theme.suffix}.svg")
-                # No date and fixed ids, so that the same rows give the same file.
-                with matplotlib.rc_context({**_colours(theme), **_SVG}):
-                    draw(theme).savefig(made[-1], transparent=True, metadata={"Date": None})
+        for name, drawn in ((suite, charts), (OVERVIEW, overview(of_suite))):
+            for theme in (LIGHT, DARK) if drawn else ():
+                with matplotlib.rc_context({**_STYLE, **dict.fromkeys(_COLOURED, theme.text)}):
+                    figure = Figure(layout="constrained")
+                    if isinstance(drawn, dict):
+                        _overview(figure, drawn, theme)
+                    else:
+                        _charts(figure, drawn, theme)
+                    made.append(folder / f"{name}{theme.suffix}.svg")
+                    figure.savefig(made[-1], transparent=True, metadata={"Date": None})
     return made
+
+
+# No date and fixed ids, so that the same rows give the same file.
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fastload",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+_COLOURED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 
 
 def overview(rows: Sequence[Row]) -> dict[str, Row]:
@@ -106,69 +122,30 @@ def picture(folder: str, name: str, alt: str = "") -> str:
     )
 
 
-OVERVIEW = "overview"
-_OVERVIEW_ROWS = ("imagenet-train", "float32", "throughput")
-_OVERVIEW_NAMES = {
-    "fastload-lmdb-dct": "FastLoader, DCT store",
-    "fastload-folder": "FastLoader, folder",
-    "dali": "DALI, on the CPU",
-    report.BASELINE: "torch's DataLoader",
-}
-
-
-def _overview(few: dict[str, Row], theme: Theme) -> Any:
-    """matplotlib's Figure: few bars, in letters that a phone shows large enough."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.8, 2.1), layout="constrained")
-    FigureCanvasAgg(figure)
+def _overview(figure: Any, few: Mapping[str, Row], theme: Theme) -> None:
+    """Few bars, in letters that a phone shows large enough."""
+    figure.set_size_inches(4.8, 2.1)
     axes = figure.subplots()
-    medians = [float(row["median"]) for row in few.values()]
-    peer = report.best_peer(few.values())
-    colours = [_colour(row, peer, theme) for row in few.values()]
-    axes.barh(range(len(few)), medians, color=colours)
-    axes.set_yticks(range(len(few)), list(few), fontsize=11)
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(medians) * 1.2)
-    for place, (median, colour) in enumerate(zip(medians, colours, strict=True)):
-        axes.text(
-            median + max(medians) * 0.015,
-            place,
-            report.shown(median),
-            va="center",
-            fontsize=11,
-            fontweight="bold" if colour == theme.ours else "normal",
-        )
+    for text, row in zip(_bars(axes, few, theme, 11), few.values(), strict=True):
+        text.set_fontweight("normal" if report.is_peer(row["loader"]) else "bold")
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
-    for side in ("top", "right", "bottom"):
-        axes.spines[side].set_visible(False)
-    return figure
+    axes.spines["bottom"].set_visible(False)
 
 
-_SVG = {"svg.fonttype": "none", "svg.hashsalt": "fastload"}
-
-
-def _colours(theme: Theme) -> dict[str, str]:
-    """matplotlib's settings of everything that is not a bar."""
-    names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    return dict.fromkeys(names, theme.text)
-
-
-def _figure(charts: Sequence[Sequence[Row]], conditions: str, theme: Theme) -> Any:
-    """matplotlib's Figure, which publishes no types here, with a chart for each table."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+def _charts(figure: Any, charts: Sequence[Sequence[Row]], theme: Theme) -> None:
+    """A chart for each table; below them all, where they were measured."""
     heights = [_BAR * len(_measured(group)) + _REST for group in charts]
-    figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure.set_size_inches(_WIDTH, sum(heights))
     every = figure.subplots(len(charts), squeeze=False, height_ratios=heights)[:, 0]
     for axes, group in zip(every, charts, strict=True):
         _chart(axes, group, theme)
+    row = charts[0][0]
+    conditions = (
+        f"{row.get('machine', {}).get('cpu', '')}, {row.get('threads', '?')} threads or workers "
+        f"each, batch {row.get('batch', '?')}; x: times the best peer"
+    )
     figure.supxlabel(conditions, fontsize=7, color=theme.best)
-    return figure
 
 
 def _measured(group: Sequence[Row]) -> list[Row]:
@@ -178,56 +155,50 @@ def _measured(group: Sequence[Row]) -> list[Row]:
 
 
 def _chart(axes: Any, group: Sequence[Row], theme: Theme = LIGHT) -> None:
+    """Bars with their rounds and ratios, and what has none."""
     rows = _measured(group)
-    peer = report.best_peer(rows)
-    medians = [float(row["median"]) for row in rows]
-    spread = [
-        [median - float(row["min"]) for row, median in zip(rows, medians, strict=True)],
-        [float(row["max"]) - median for row, median in zip(rows, medians, strict=True)],
-    ]
-    places = range(len(rows))
-    axes.barh(
-        places,
-        medians,
-        xerr=spread,
-        color=[_colour(row, peer, theme) for row in rows],
-        error_kw={"linewidth": 0.8, "ecolor": theme.text},
-        height=0.75,
-    )
-    axes.set_yticks(places, [row["loader"] for row in rows], fontsize=8)
-    axes.invert_yaxis()
-    most = max(float(row["max"]) for row in rows)
-    axes.set_xlim(min(0.0, *medians), most * 1.25 or 1)
-    for place, row in zip(places, rows, strict=True):
-        times = report.ratio(row, peer)
-        shown = report.shown(row["median"]) + ("" if times is None else f"   {times:.2f} x")
-        axes.text(float(row["max"]) + most * 0.01, place, shown, va="center", fontsize=8)
-    first = rows[0]
+    _bars(axes, {row["loader"]: row for row in rows}, theme, 8, spread=True)
+    axes.tick_params(axis="x", labelsize=7)
+    first = group[0]
     better = ", less is better" if first["unit"] in report.LOWER_IS_BETTER else ""
     title = f"{first['suite']}, {first['variant']}: {first['metric']}, {first['unit']}{better}"
     axes.set_title(title, fontsize=10, loc="left")
-    axes.tick_params(axis="x", labelsize=7)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    notes = []
-    for row in group:
-        if row["loader"] == report.SEQUENTIAL:
-            notes.append(f"a plain reader of the disk: {report.shown(row['median'])}")
     absent = [row["loader"] for row in group if row["median"] is None]
-    if absent:
-        notes.append(f"without a figure: {', '.join(absent)}")
+    notes = [
+        f"a plain reader of the disk: {report.shown(row['median'])}"
+        for row in group
+        if row["loader"] == report.SEQUENTIAL
+    ]
+    notes += [f"without a figure: {', '.join(absent)}"] * bool(absent)
     axes.set_xlabel("; ".join(notes), fontsize=7, loc="left")
 
 
-def _colour(row: Row, peer: Row | None, theme: Theme) -> str:
-    if row["loader"].startswith("fastload"):
-        return theme.ours
-    return theme.best if row is peer else theme.others
+def _bars(
+    axes: Any, rows: Mapping[str, Row], theme: Theme, fontsize: int, *, spread: bool = False
+) -> list[Any]:
+    """Draw a bar for each of ``rows`` under its label; ``spread``: with its rounds and its ratio.
 
-
-def _conditions(row: Row) -> str:
-    machine = row.get("machine", {})
-    return (
-        f"{machine.get('cpu', '')}, {row.get('threads', '?')} threads or workers each, "
-        f"batch {row.get('batch', '?')}; x: times the best peer"
+    Returns the texts at their ends.
+    """
+    peer = report.best_peer(rows.values())
+    medians = [float(row["median"]) for row in rows.values()]
+    rounds = [[abs(row[key] - row["median"]) for row in rows.values()] for key in ("min", "max")]
+    colours, texts = [], []
+    for row in rows.values():
+        others = theme.best if row is peer else theme.others
+        colours.append(others if report.is_peer(row["loader"]) else theme.ours)
+        times = report.ratio(row, peer) if spread else None
+        texts.append(report.shown(row["median"]) + ("" if times is None else f"   {times:.2f} x"))
+    bars = axes.barh(
+        range(len(rows)),
+        medians,
+        xerr=rounds if spread else None,
+        color=colours,
+        error_kw={"linewidth": 0.8, "ecolor": theme.text},
+        height=0.75 if spread else 0.8,
     )
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=fontsize)
+    axes.invert_yaxis()
+    axes.set_xlim(min(0.0, *medians), max(row["max"] for row in rows.values()) * 1.25 or 1)
+    said: list[Any] = axes.bar_label(bars, texts, padding=3, fontsize=fontsize)
+    return said

@@ -19,7 +19,11 @@ class Refused(Exception):
 
 
 class Failed(Exception):
-    """The loader raised, or its process died."""
+    """The loader raised, or its process died; ``log`` is what that has said."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
 
 
 class Process:
@@ -59,19 +63,19 @@ class Process:
             self._process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise Failed(self._last_words()) from None
+            raise self._died() from None
 
     def receive(self) -> Any:
         """The answer to ``send``."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise Failed(self._last_words())
+            raise self._died()
         answer = json.loads(line)
         if "refused" in answer:
             raise Refused(answer["refused"])
         if "failed" in answer:
-            raise Failed(answer["failed"])
+            raise Failed(answer["failed"], self._said())
         return answer["ok"]
 
     def answered(self) -> bool:
@@ -94,12 +98,6 @@ class Process:
             self._signal(signal.SIGCONT)
             self._held = False
 
-    def log(self) -> str:
-        """What the process wrote on stderr so far."""
-        self._log.flush()
-        self._log.seek(0)
-        return self._log.read()
-
     def stop(self) -> None:
         """End it: close its pipes, then kill it."""
         if self._log.closed:
@@ -119,10 +117,16 @@ class Process:
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended by itself
             os.killpg(self._process.pid, number)
 
-    def _last_words(self) -> str:
+    def _said(self) -> str:
+        self._log.flush()
+        self._log.seek(0)
+        return self._log.read()
+
+    def _died(self) -> Failed:
         code = self._process.wait()
-        lines = [line for line in self.log().splitlines() if line.strip()]
-        return f"its process ended with {code}: {lines[-1] if lines else 'no message'}"
+        lines = [line for line in self._said().splitlines() if line.strip()]
+        last = lines[-1] if lines else "no message"
+        return Failed(f"its process ended with {code}: {last}", self._said())
 
     def __enter__(self) -> Process:
         return self

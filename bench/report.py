@@ -9,6 +9,7 @@ from typing import Any
 Row = dict[str, Any]
 BASELINE = "torch-pil"
 SEQUENTIAL = "sequential-read"  # the cold suite's plain reader, which decodes nothing
+TIMES = "times DataLoader"  # the metric of suites that compare FastLoader with it alone
 RACES = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
 """Suites that also measure each loader's first epoch in a process; its later ones have figures."""
 LOWER_IS_BETTER = {
@@ -105,10 +106,10 @@ def tables(rows: Sequence[Row]) -> list[Any]:
 
 
 def groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
-    """The rows of each table, in the order of the rows. A suite's numbers of workers are apart."""
+    """The rows of each table, in their order; those beside DataLoader are apart by workers."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
-        workers = row["setting"].get("workers")
+        workers = row["setting"].get("workers") if row["metric"] == TIMES else None
         variant = row["variant"] + ("" if workers is None else f", {workers} workers")
         key = (row["suite"], variant, row["metric"], row["unit"])
         groups.setdefault(key, []).append(row)

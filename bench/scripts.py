@@ -1,9 +1,11 @@
 """Public training scripts, for the suite scripts: what each of them gives to DataLoader.
 
+They were chosen before any of them was measured, of many kinds, and nobody tuned fastload to them.
 None of their code is here. Classes and functions of a script are imported from the user's checkout.
 Code inside a function that trains cannot be imported: mostly a list of torchvision's transforms,
 which ``make`` builds again. Sizes, probabilities and arguments are the defaults of the script, or
-those of its README.
+those of its README. Where a library no longer has a name that a script uses (``Image.ANTIALIAS``,
+``np.float``), it is given.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import contextlib
 import dataclasses
 import importlib
 import itertools
-import json
-import math
+import logging
+import random
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -22,16 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
-from torchvision import datasets
+from torch.utils.data import RandomSampler
 from torchvision import transforms as T
-from torchvision.transforms import InterpolationMode
 
-from bench import data
-from bench import datasets as own
-from bench.data import Say
+from bench.datasets import Given, recipe
 from bench.workload import MEAN, STD
 
 
@@ -41,7 +38,6 @@ class Place:
 
     checkout: Path
     root: Path
-    toy: bool
 
     def at(self, name: str) -> str:
         """The path of a file or folder in ``root``."""
@@ -53,11 +49,7 @@ class Place:
         return self.at("train")
 
 
-class Given:
-    """A script's Dataset, and the arguments of its DataLoader but for batch size and workers."""
-
-    def __init__(self, dataset: Any, **arguments: Any) -> None:
-        self.dataset, self.arguments = dataset, arguments
+_Make = Callable[[Place], Given]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,35 +65,23 @@ class Script:
         batch: samples in a batch. Where a script has more than 64 it is 64, so that an epoch of
             some hundred photos is several batches.
         heavy: it makes many views of each image, or large ones. Half the photos are enough.
-        imports: folders in REPOS that it imports from; None: its checkout.
-        timm: it imports from a checkout of timm, too.
-        needs: libraries that these import, beside torch, torchvision and timm's.
+        imports: the folder of its checkout from which it imports.
+        needs: libraries that these import, beside torch and torchvision.
     """
 
     repository: str
     commit: str
     file: str
-    make: Callable[[Place], Given]
+    make: _Make
     batch: int = 64
     heavy: bool = False
-    imports: tuple[str, ...] | None = None
-    timm: bool = False
+    imports: str = ""
     needs: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
         """The name of its checkout."""
         return self.repository.split("/")[1]
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """All folders in REPOS that it imports from."""
-        own = (self.folder,) if self.imports is None else self.imports
-        return (*own, *["pytorch-image-models"] * self.timm)
-
-    @property
-    def libraries(self) -> tuple[str, ...]:
-        return (*self.needs, *("huggingface_hub", "safetensors", "yaml") * self.timm)
 
     def clone(self, repos: str) -> str:
         """The command that makes its checkout."""
@@ -115,16 +95,12 @@ class Script:
 SCRIPTS: dict[str, Script] = {}
 """By variant of the suite."""
 
-_Make = Callable[[Place], Given]
 
-
-def script(
-    *source: str, known: dict[str, Script] = SCRIPTS, **more: Any
-) -> Callable[[_Make], _Make]:
-    """Put the ``make`` below it among ``known`` scripts, under its name; the rest is Script's."""
+def script(*source: str, **more: Any) -> Callable[[_Make], _Make]:
+    """Put the ``make`` below it into ``SCRIPTS``, under its name; the rest is Script's."""
 
     def add(make: _Make) -> _Make:
-        known[make.__name__.replace("_", "-")] = Script(*source, make, **more)
+        SCRIPTS[make.__name__.replace("_", "-")] = Script(*source, make, **more)
         return make
 
     return add
@@ -134,25 +110,25 @@ def script(
 
 
 @contextlib.contextmanager
-def imported(folders: list[Path]) -> Iterator[None]:
-    """Modules in ``folders`` can be imported inside, and are forgotten afterwards.
+def imported(folder: Path) -> Iterator[None]:
+    """Modules in ``folder`` can be imported inside, and are forgotten afterwards.
 
     Many scripts have a module of the same name (``utils``, ``data``, ``datasets``). Installed
     modules of such names are hidden inside.
     """
-    names = {path.stem for folder in folders for path in folder.iterdir()}
+    names = {path.stem for path in folder.iterdir()}
     hidden = {name: sys.modules[name] for name in sys.modules if name.split(".")[0] in names}
     for name in hidden:
         del sys.modules[name]
-    before, paths = set(sys.modules), sys.path[:]
-    sys.path[:0] = map(str, folders)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        sys.path[:] = paths
+        sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
             file = getattr(sys.modules[name], "__file__", None) or ""
-            if any(Path(file).is_relative_to(folder) for folder in folders):
+            if Path(file).is_relative_to(folder):
                 del sys.modules[name]
         sys.modules.update(hidden)
 
@@ -180,499 +156,273 @@ def definitions(path: Path, **known: Any) -> Any:
     return module
 
 
-# --- photos, laid out as scripts want them --------------------------------------------------------
-
-
-def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
-    """A folder with ``images`` and their masks, as each script wants them; files are links.
-
-    It has ``train``, ``trainA`` and ``trainB`` (folders of classes), ``imgs`` and ``masks`` (side
-    by side), ``VOCdevkit``, ``coco.json`` with boxes, and ``captions.csv``.
-    """
-    masks = data.masks(cache, images, say=say)
-    images, masks = images.resolve(), masks.resolve()
-
-    def make(folder: Path) -> None:
-        for name in ("train", "trainA", "trainB"):
-            (folder / name).symlink_to(images)
-        voc = folder / "VOCdevkit" / "VOC2012"
-        plain, classes = folder / "imgs", folder / "masks"
-        pictures, levels = voc / "JPEGImages", voc / "SegmentationClass"
-        listed = voc / "ImageSets" / "Segmentation"
-        for made in (plain, classes, pictures, levels, listed):
-            made.mkdir(parents=True)
-        names, photos, boxes = [], [], []
-        for number, path in enumerate(data.files(images)):
-            mask = (masks / path.relative_to(images)).with_suffix(".png")
-            name = f"{number:06}"
-            names.append(name)
-            (plain / f"{name}.jpg").symlink_to(path)
-            (classes / f"{name}.png").symlink_to(mask)
-            (pictures / f"{name}.jpg").symlink_to(path)
-            palette = Image.open(mask).convert("L")
-            palette.putpalette([level for level in range(256) for _ in range(3)])
-            palette.save(levels / f"{name}.png")
-            width, height = palette.size
-            photos.append(
-                {"id": number, "file_name": f"{name}.jpg", "width": width, "height": height}
-            )
-            for part in range(4):
-                boxes.append(_box(len(boxes), number, part, width, height))
-        (listed / "train.txt").write_text("\n".join(names) + "\n")
-        categories = [{"id": number, "name": str(number)} for number in range(91)]
-        instances = {"images": photos, "annotations": boxes, "categories": categories}
-        (folder / "coco.json").write_text(json.dumps(instances))
-        lines = [f"{images / path}\tphoto {path.stem}" for path in data.files(images)]
-        (folder / "captions.csv").write_text("\n".join(["filepath\ttitle", *lines]) + "\n")
-
-    return data.made(cache, f"scripts-{images.name}", make)
-
-
-def _box(number: int, image: int, part: int, width: int, height: int) -> dict[str, Any]:
-    """An annotation in COCO's format: one of four boxes in an image."""
-    wide, high = width / 2, height / 2
-    left, top = part % 2 * wide * 0.8, part // 2 * high * 0.8
-    return {
-        "id": number,
-        "image_id": image,
-        "category_id": 1 + (image + part) % 90,
-        "bbox": [left, top, wide, high],
-        "area": wide * high,
-        "iscrowd": 0,
-    }
-
-
 # --- the scripts ----------------------------------------------------------------------------------
 
-# Every script here that trains on several GPUs gives DataLoader a DistributedSampler.
+
+def _antialias() -> None:
+    """Pillow 10 took ``Image.ANTIALIAS`` away."""
+    vars(Image)["ANTIALIAS"] = Image.Resampling.LANCZOS
 
 
-def _distributed(dataset: Any, *, drop_last: bool) -> Given:
-    sampler = DistributedSampler(dataset, num_replicas=1, rank=0)
-    return Given(dataset, sampler=sampler, pin_memory=True, drop_last=drop_last)
-
-
-def _folder(place: Place, transform: Callable[[Any], Any]) -> Any:
-    return datasets.ImageFolder(place.train, transform)
-
-
-def chain(*steps: Any) -> Any:
-    """``steps`` on a PIL image, then to a tensor, normalised as for ImageNet."""
-    return T.Compose([*steps, T.ToTensor(), T.Normalize(MEAN, STD)])
-
-
-def _usual() -> Any:
-    """What most scripts for ImageNet begin with."""
-    return chain(T.RandomResizedCrop(224), T.RandomHorizontalFlip())
-
-
-def _jitter(*strength: float) -> Any:
-    return T.RandomApply([T.ColorJitter(*strength)], p=0.8)
-
-
-def _two_crops(place: Place, loader: Any) -> Given:
-    """Two views, with MoCo's classes in the module ``loader``."""
-    view = chain(
-        T.RandomResizedCrop(224, scale=(0.2, 1.0)),
-        _jitter(0.4, 0.4, 0.4, 0.1),
-        T.RandomGrayscale(p=0.2),
-        T.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=0.5),
-        T.RandomHorizontalFlip(),
-    )
-    return _distributed(_folder(place, loader.TwoCropsTransform(view)), drop_last=True)
-
-
-@script("pytorch/examples", "77f55b9121", "imagenet/main.py", imports=())
-def imagenet(place: Place) -> Given:
-    """ImageFolder; random crop, flip"""
-    return Given(_folder(place, _usual()), shuffle=True, pin_memory=True)
+def _numpy_with_float() -> Any:
+    """NumPy, with the name ``np.float`` that it had before 1.24."""
+    return types.SimpleNamespace(**{**vars(np), "float": float})
 
 
 @script(
-    "pytorch/vision",
-    "v0.21.0",
-    "references/classification/train.py",
-    batch=32,
-    imports=("vision/references/classification",),
-)
-def classification(place: Place) -> Given:
-    """ImageFolder; its own class around random crop and flip"""
-    presets = importlib.import_module("presets")
-    dataset = _folder(place, presets.ClassificationPresetTrain(crop_size=224))
-    return Given(dataset, sampler=RandomSampler(dataset), pin_memory=True)
-
-
-@script(
-    "pytorch/vision",
-    "v0.21.0",
-    "references/segmentation/train.py",
-    batch=8,
+    "facebookresearch/maskrcnn-benchmark",
+    "57eec25b75",
+    "tools/train_net.py",
+    batch=2,
     heavy=True,
-    imports=("vision/references/segmentation",),
+    needs=("pycocotools", "yaml"),
 )
-def segmentation(place: Place) -> Given:
-    """VOC: image and mask, resized, flipped and cropped to 480 alike; its own collate_fn"""
-    presets, utils = map(importlib.import_module, ("presets", "utils"))
-    transform = presets.SegmentationPresetTrain(base_size=520, crop_size=480)
-    dataset = datasets.VOCSegmentation(place.root, image_set="train", transforms=transform)
-    return Given(
-        dataset, sampler=RandomSampler(dataset), collate_fn=utils.collate_fn, drop_last=True
-    )
-
-
-@script("kuangliu/pytorch-cifar", "49b7aa97b0", "main.py", batch=128, imports=())
-def cifar(place: Place) -> Given:
-    """CIFAR10 in memory; padded crop, flip"""
-    dataset = own.cifar(256 if place.toy else 20_000)
-    dataset.transform = T.Compose(
+def maskrcnn(place: Place) -> Given:
+    """detection: COCO, resized up to 800 x 1333, BGR; grouped by shape, padded"""
+    root = place.checkout / "maskrcnn_benchmark"
+    boxes = definitions(root / "structures/bounding_box.py", FLIP_LEFT_RIGHT=0, FLIP_TOP_BOTTOM=1)
+    lists = definitions(root / "structures/image_list.py")
+    joint = definitions(root / "data/transforms/transforms.py")
+    collate = definitions(root / "data/collate_batch.py", to_image_list=lists.to_image_list)
+    sampler = definitions(root / "data/samplers/grouped_batch_sampler.py")
+    module = definitions(root / "data/datasets/coco.py", BoxList=boxes.BoxList)
+    transform = joint.Compose(
         [
-            T.RandomCrop(32, padding=4),
-            T.RandomHorizontalFlip(),
-            T.ToTensor(),
-            T.Normalize((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+            joint.ColorJitter(0.0, 0.0, 0.0, 0.0),
+            joint.Resize((800,), 1333),
+            joint.RandomHorizontalFlip(0.5),
+            joint.RandomVerticalFlip(0.0),
+            joint.ToTensor(),
+            joint.Normalize([102.9801, 115.9465, 122.7717], [1.0, 1.0, 1.0], to_bgr255=True),
         ]
     )
-    dataset.transforms = datasets.vision.StandardTransform(dataset.transform)
-    return Given(dataset, shuffle=True)
+    dataset = module.COCODataset(place.at("coco.json"), place.at("imgs"), True, transform)
+    shapes = [dataset.get_img_info(number) for number in range(len(dataset))]
+    upright = [int(shape["height"] >= shape["width"]) for shape in shapes]
+    batches = sampler.GroupedBatchSampler(RandomSampler(dataset), upright, 2, drop_uneven=False)
+    return Given(dataset, batch_sampler=batches, collate_fn=collate.BatchCollator(32))
 
 
-@script("huggingface/pytorch-image-models", "aa4b5850c1", "train.py", imports=(), timm=True)
-def timm(place: Place) -> Given:
-    """its own Dataset; crop with random interpolation, jitter; its own collate_fn (uint8)"""
-    timm = importlib.import_module("timm.data")
-    collate = importlib.import_module("timm.data.loader").fast_collate
-    dataset = timm.create_dataset("", root=place.train, split="train", is_training=True)
-    dataset.transform = timm.create_transform(
-        224, is_training=True, use_prefetcher=True, color_jitter=0.4, interpolation="random"
-    )
-    return Given(dataset, shuffle=True, collate_fn=collate, pin_memory=False, drop_last=True)
-
-
-def _keep_a_bit() -> None:
-    """Have timm's RandAugment keep one bit at least.
-
-    About once in some hundred photos it posterizes to no bit at all. Pillow 13 raises then, and so
-    does the script, with either loader.
-    """
-    ops = importlib.import_module("timm.data.auto_augment")
-    original = ops.LEVEL_TO_ARG["PosterizeIncreasing"]
-
-    def at_least_one(level: float, parameters: dict[str, Any]) -> tuple[int]:
-        return (max(1, original(level, parameters)[0]),)
-
-    ops.LEVEL_TO_ARG["PosterizeIncreasing"] = at_least_one
-
-
-def _timm_options(place: Place, **more: Any) -> Any:
-    """Arguments of the command line, as scripts built on timm have them."""
-    return types.SimpleNamespace(
-        data_set="IMNET",
-        data_path=str(place.root),
-        input_size=224,
-        aa="rand-m9-mstd0.5-inc1",
-        train_interpolation="bicubic",
-        reprob=0.25,
-        remode="pixel",
-        recount=1,
-        **more,
-    )
-
-
-@script("facebookresearch/deit", "7e160fe43f", "main.py", timm=True)
-def deit(place: Place) -> Given:
-    """timm's crop, flip, RandAugment, erasing"""
-    _keep_a_bit()
-    module = definitions(place.checkout / "datasets.py")
-    dataset, _ = module.build_dataset(True, _timm_options(place, color_jitter=0.3))
-    return Given(dataset, sampler=RandomSampler(dataset), pin_memory=True, drop_last=True)
-
-
-@script("facebookresearch/ConvNeXt", "048efcea89", "main.py", timm=True)
-def convnext(place: Place) -> Given:
-    """timm's crop, flip, RandAugment, erasing"""
-    _keep_a_bit()
-    module = definitions(place.checkout / "datasets.py")
-    options = _timm_options(place, imagenet_default_mean_and_std=True, color_jitter=0.4)
-    dataset, _ = module.build_dataset(True, options)
-    return _distributed(dataset, drop_last=True)
-
-
-@script("microsoft/Swin-Transformer", "f82860bfb5", "main.py", timm=True)
-def swin(place: Place) -> Given:
-    """timm's crop, flip, RandAugment, erasing"""
-    _keep_a_bit()
-    module = definitions(place.checkout / "data/build.py")
-    given = types.SimpleNamespace
-    config = given(
-        DATA=given(
-            DATASET="imagenet",
-            DATA_PATH=str(place.root),
-            ZIP_MODE=False,
-            IMG_SIZE=224,
-            INTERPOLATION="bicubic",
-        ),
-        AUG=given(
-            COLOR_JITTER=0.4,
-            AUTO_AUGMENT="rand-m9-mstd0.5-inc1",
-            REPROB=0.25,
-            REMODE="pixel",
-            RECOUNT=1,
-        ),
-    )
-    dataset, _ = module.build_dataset(True, config)
-    return _distributed(dataset, drop_last=True)
-
-
-@script("facebookresearch/mae", "efb2a8062c", "main_pretrain.py", imports=())
-def mae(place: Place) -> Given:
-    """ImageFolder; random crop (bicubic), flip"""
-    transform = chain(
-        T.RandomResizedCrop(224, scale=(0.2, 1.0), interpolation=InterpolationMode.BICUBIC),
-        T.RandomHorizontalFlip(),
-    )
-    return _distributed(_folder(place, transform), drop_last=True)
-
-
-@script(
-    "microsoft/unilm",
-    "768a3c873f",
-    "beit/run_beit_pretraining.py",
-    imports=("unilm/beit",),
-    timm=True,
-)
-def beit(place: Place) -> Given:
-    """jitter of the whole photo, then one crop in two sizes; masks of patches"""
-    root = place.checkout / "beit"
-    # It says np.int, which NumPy has called int since 1.24.
-    masking = definitions(
-        root / "masking_generator.py", np=types.SimpleNamespace(zeros=np.zeros, int=int)
-    )
-    module = definitions(root / "datasets.py", MaskingGenerator=masking.MaskingGenerator)
-    options = types.SimpleNamespace(
-        data_path=place.train,
-        imagenet_default_mean_and_std=False,
-        input_size=224,
-        second_input_size=112,
-        train_interpolation="bicubic",
-        second_interpolation="lanczos",
-        discrete_vae_type="dall-e",
-        window_size=(14, 14),
-        num_mask_patches=75,
-        max_mask_patches_per_block=None,
-        min_mask_patches_per_block=16,
-    )
-    return _distributed(module.build_beit_pretraining_dataset(options), drop_last=True)
-
-
-@script("facebookresearch/dino", "7c446df5b9", "main_dino.py", heavy=True)
-def dino(place: Place) -> Given:
-    """two crops of 224, eight of 96; jitter, blur, solarize"""
-    module = definitions(place.checkout / "main_dino.py")
-    transform = module.DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8)
-    return _distributed(_folder(place, transform), drop_last=True)
-
-
-@script("bytedance/ibot", "da316d8263", "main_ibot.py", heavy=True)
-def ibot(place: Place) -> Given:
-    """two crops of 224, ten of 96; jitter, blur, solarize; masks drawn in Python"""
-    module = definitions(place.checkout / "main_ibot.py")
-    dataset = importlib.import_module("loader").ImageFolderMask(
-        place.train,
-        transform=module.DataAugmentationiBOT((0.25, 1.0), (0.05, 0.4), 2, 10),
-        patch_size=16,
-        pred_ratio=[0.0, 0.3],
-        pred_ratio_var=[0.0, 0.2],
-        pred_aspect_ratio=(0.3, 1 / 0.3),
-        pred_shape="block",
-    )
-    return _distributed(dataset, drop_last=True)
-
-
-@script("sthalles/SimCLR", "1848fc934a", "run.py")
-def simclr(place: Place) -> Given:
-    """two views of 96; jitter, blurred by a convolution of torch's"""
-    views = importlib.import_module("data_aug.view_generator").ContrastiveLearningViewGenerator
-    module = importlib.import_module("data_aug.contrastive_learning_dataset")
-    transform = module.ContrastiveLearningDataset.get_simclr_pipeline_transform(96)
-    return Given(_folder(place, views(transform, 2)), shuffle=True, pin_memory=True, drop_last=True)
-
-
-@script("HobbitLong/SupContrast", "66a8fe5388", "main_supcon.py")
-def supcontrast(place: Place) -> Given:
-    """two views of 32; jitter, grayscale"""
-    transform = chain(
-        T.RandomResizedCrop(size=32, scale=(0.2, 1.0)),
-        T.RandomHorizontalFlip(),
-        _jitter(0.4, 0.4, 0.4, 0.1),
-        T.RandomGrayscale(p=0.2),
-    )
-    dataset = _folder(place, importlib.import_module("util").TwoCropTransform(transform))
+@script("jfzhang95/pytorch-deeplab-xception", "9135e104a7", "train.py", batch=4, heavy=True)
+def deeplab(place: Place) -> Given:
+    """segmentation: VOC, scaled by 0.5 to 2, cropped to 513, blurred; arrays of float32"""
+    root = place.checkout / "dataloaders"
+    joint = definitions(root / "custom_transforms.py")
+    module = definitions(root / "datasets/pascal.py", tr=joint)
+    sizes = types.SimpleNamespace(base_size=513, crop_size=513)
+    dataset = module.VOCSegmentation(sizes, place.at("VOCdevkit/VOC2012"))
     return Given(dataset, shuffle=True, pin_memory=True)
 
 
-@script("facebookresearch/moco", "78b69cafae", "main_moco.py")
-def moco(place: Place) -> Given:
-    """two views; jitter, grayscale, blur"""
-    return _two_crops(place, importlib.import_module("moco.loader"))
-
-
-@script("facebookresearch/moco-v3", "c349e6e24f", "main_moco.py")
-def moco_v3(place: Place) -> Given:
-    """two views; jitter, grayscale, blur, solarize"""
-    loader = importlib.import_module("moco.loader")
-
-    def view(blur: float, solarize: float) -> Any:
-        return chain(
-            T.RandomResizedCrop(224, scale=(0.08, 1.0)),
-            _jitter(0.4, 0.4, 0.2, 0.1),
-            T.RandomGrayscale(p=0.2),
-            T.RandomApply([loader.GaussianBlur([0.1, 2.0])], p=blur),
-            *[T.RandomApply([loader.Solarize()], p=solarize)] * (solarize > 0),
-            T.RandomHorizontalFlip(),
-        )
-
-    views = loader.TwoCropsTransform(view(1.0, 0.0), view(0.1, 0.2))
-    return _distributed(_folder(place, views), drop_last=True)
-
-
-@script("facebookresearch/simsiam", "a7bc177289", "main_simsiam.py")
-def simsiam(place: Place) -> Given:
-    """two views; jitter, grayscale, blur"""
-    return _two_crops(place, importlib.import_module("simsiam.loader"))
-
-
-@script("facebookresearch/barlowtwins", "8e8d284ca0", "main.py")
-def barlowtwins(place: Place) -> Given:
-    """two views, bicubic; jitter, grayscale, blur, solarize"""
-    module = definitions(place.checkout / "main.py")
-    return _distributed(_folder(place, module.Transform()), drop_last=False)
-
-
-@script("facebookresearch/vicreg", "4e12602fd4", "main_vicreg.py")
-def vicreg(place: Place) -> Given:
-    """two views, bicubic; jitter, grayscale, blur, solarize, drawn by NumPy"""
-    transform = importlib.import_module("augmentations").TrainTransform()
-    return _distributed(_folder(place, transform), drop_last=False)
-
-
-@script("facebookresearch/swav", "06b1b7cbaf", "main_swav.py", heavy=True)
-def swav(place: Place) -> Given:
-    """a subclass of ImageFolder; two crops of 224, six of 96; jitter, blur"""
-    module = definitions(place.checkout / "src/multicropdataset.py", logger=types.SimpleNamespace())
-    dataset = module.MultiCropDataset(place.train, [224, 96], [2, 6], [0.14, 0.05], [1.0, 0.14])
-    return _distributed(dataset, drop_last=True)
-
-
-@script("lucidrains/byol-pytorch", "299312613c", "examples/lightning/train.py", batch=32)
-def byol(place: Place) -> Given:
-    """its own Dataset; resize, centre crop to 256, a Lambda"""
-    script = place.checkout / "examples/lightning/train.py"
-    module = definitions(script, IMAGE_EXTS=[".jpg", ".png", ".jpeg"])
-    return Given(module.ImagesDataset(place.train, 256), shuffle=True)
+@script("leftthomas/SRGAN", "5e9da9395c", "train.py")
+def srgan(place: Place) -> Given:
+    """super-resolution: PNG, a crop of 88, and that resized to 22 by way of a tensor"""
+    module = importlib.import_module("data_utils")
+    folder = place.at("pairs/target")
+    dataset = module.TrainDatasetFromFolder(folder, crop_size=88, upscale_factor=4)
+    return Given(dataset, shuffle=True)
 
 
 @script(
-    "mlfoundations/open_clip",
-    "89fb801f1e",
-    "src/open_clip_train/main.py",
-    imports=("open_clip/src",),
-    timm=True,
-    needs=("ftfy", "regex", "pandas"),
+    "swz30/MPRNet",
+    "43feb2aed4",
+    "Deblurring/train.py",
+    batch=16,
+    heavy=True,
+    imports="Deblurring",
 )
-def open_clip(place: Place) -> Given:
-    """photos listed in a CSV file; bicubic crop, text as tokens"""
-    module = importlib.import_module("open_clip.transform")
-    tokenizer = importlib.import_module("open_clip.tokenizer").SimpleTokenizer()
-    csv = definitions(
-        place.checkout / "src/open_clip_train/data.py",
-        _logger=types.SimpleNamespace(debug=lambda line: None),
+def mprnet(place: Place) -> Given:
+    """deblurring: two PNGs, saturation, then crops, flips and turns of tensors"""
+    module = importlib.import_module("dataset_RGB")
+    dataset = module.DataLoaderTrain(place.at("pairs"), {"patch_size": 256})
+    return Given(dataset, shuffle=True, drop_last=False, pin_memory=True)
+
+
+@script("Holmeyoung/crnn-pytorch", "dc2f21afc1", "train.py", needs=("lmdb", "six"))
+def crnn(place: Place) -> Given:
+    """OCR: words from LMDB in gray, resized to 100 x 32 in its collate_fn"""
+    module = importlib.import_module("dataset")
+    dataset = module.lmdbDataset(root=place.at("words"))
+    collate = module.alignCollate(imgH=32, imgW=100, keep_ratio=False)
+    return Given(dataset, shuffle=True, collate_fn=collate)
+
+
+@script(
+    "tjddus9597/Proxy-Anchor-CVPR2020",
+    "51db57031e",
+    "code/train.py",
+    imports="code",
+)
+def proxy_anchor(place: Place) -> Given:
+    """metric learning: channels exchanged, random crop, flip, arithmetic"""
+    module = importlib.import_module("dataset")
+    birds = place.root / "CUB_200_2011"
+    birds.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (birds / "images").symlink_to((place.root / "train").resolve())
+    transform = module.utils.make_transform(is_train=True, is_inception=True)
+    dataset = module.load(name="cub", root=str(place.root), mode="train", transform=transform)
+    return Given(dataset, shuffle=True, drop_last=True, pin_memory=True)
+
+
+@script("yinboc/few-shot-meta-baseline", "779fae39da", "train_meta.py", batch=80)
+def few_shot(place: Place) -> Given:
+    """few-shot: episodes of 5 classes and 16 photos, resize, centre crop"""
+    module = importlib.import_module("datasets")
+    samplers = importlib.import_module("datasets.samplers")
+    dataset = module.make("image-folder", root_path=place.train)
+    smallest = min(np.bincount(dataset.label))
+    batches = samplers.CategoriesSampler(dataset.label, 4, 5, min(16, int(smallest)))
+    return Given(dataset, batch_sampler=batches, pin_memory=True)
+
+
+@script("mit-han-lab/temporal-shift-module", "1f6a834b02", "main.py", batch=8)
+def tsm(place: Place) -> Given:
+    """video: clips of 8 frames, one crop and flip, put together as an array"""
+    group = importlib.import_module("ops.transforms")
+    transform = T.Compose(
+        [
+            group.GroupMultiScaleCrop(224, [1, 0.875, 0.75, 0.66]),
+            group.GroupRandomHorizontalFlip(is_flow=False),
+            group.Stack(roll=False),
+            group.ToTorchFormatTensor(div=True),
+            group.GroupNormalize(list(MEAN), list(STD)),
+        ]
     )
-    dataset = csv.CsvDataset(
-        place.at("captions.csv"),
-        module.image_transform_v2(module.PreprocessCfg(), is_train=True),
-        img_key="filepath",
-        caption_key="title",
-        tokenizer=tokenizer,
+    dataset = importlib.import_module("ops.dataset").TSNDataSet(
+        place.at("frames"), place.at("videos.txt"), num_segments=8, transform=transform
     )
     return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
-@script("milesial/Pytorch-UNet", "21d7850f2a", "train.py", batch=1, heavy=True, needs=("tqdm",))
-def unet(place: Place) -> Given:
-    """image and mask at half size, as arrays"""
-    module = definitions(place.checkout / "utils/data_loading.py")
-    dataset = module.BasicDataset(place.root / "imgs", place.root / "masks", 0.5)
-    return Given(dataset, shuffle=True, pin_memory=True)
-
-
-@script("junyanz/pytorch-CycleGAN-and-pix2pix", "master", "train.py", batch=1)
-def cyclegan(place: Place) -> Given:
-    """two photos, resized to 286 (bicubic), cropped to 256; batches of one"""
-    options = types.SimpleNamespace(
-        dataroot=str(place.root),
-        phase="train",
-        max_dataset_size=math.inf,
-        direction="AtoB",
-        input_nc=3,
-        output_nc=3,
-        preprocess="resize_and_crop",
-        load_size=286,
-        crop_size=256,
-        no_flip=False,
-        serial_batches=False,
-    )
-    dataset = importlib.import_module("data.unaligned_dataset").UnalignedDataset(options)
+@script("LeeJunHyun/Image_Segmentation", "bc69043e28", "main.py", batch=1, heavy=True)
+def image_segmentation(place: Place) -> Given:
+    """medical: photo and mask, resized twice, turned, cropped, jittered; batches of one"""
+    dataset = importlib.import_module("data_loader").ImageFolder(root=place.at("isic/train") + "/")
     return Given(dataset, shuffle=True)
 
 
 @script(
-    "facebookresearch/detr", "29901c51d7", "main.py", batch=2, heavy=True, needs=("pycocotools",)
+    "4uiiurz1/pytorch-nested-unet",
+    "557ea02f0b",
+    "train.py",
+    batch=16,
+    needs=("cv2", "albumentations"),
 )
-def detr(place: Place) -> Given:
-    """COCO: image and boxes, resized up to 800 x 1333; batches of two, padded"""
-    misc = definitions(place.checkout / "util/misc.py")
-    path = place.checkout / "datasets/transforms.py"
-    joint = definitions(path, interpolate=misc.interpolate)
-    module = definitions(place.checkout / "datasets/coco.py", T=joint)
-    dataset = module.CocoDetection(
-        place.root / "imgs",
-        place.root / "coco.json",
-        transforms=module.make_coco_transforms("train"),
-        return_masks=False,
+def nested_unet(place: Place) -> Given:
+    """medical: OpenCV and Albumentations, PNGs of 96 x 96 with masks, resized to 256"""
+    import albumentations as A
+
+    module = definitions(place.checkout / "dataset.py")
+    # Flip, RandomBrightness and RandomContrast have other names since Albumentations 2.
+    transform = A.Compose(
+        [
+            A.RandomRotate90(),
+            A.OneOf([A.HorizontalFlip(p=1), A.VerticalFlip(p=1)], p=0.5),
+            A.OneOf(
+                [
+                    A.HueSaturationValue(),
+                    A.RandomBrightnessContrast(contrast_limit=0),
+                    A.RandomBrightnessContrast(brightness_limit=0),
+                ],
+                p=1,
+            ),
+            A.Resize(256, 256),
+            A.Normalize(),
+        ],
+        seed=1,
     )
-    sampler = BatchSampler(RandomSampler(dataset), 2, drop_last=True)
-    return Given(dataset, batch_sampler=sampler, collate_fn=misc.collate_fn)
+    names = sorted(path.stem for path in (place.root / "cells" / "images").iterdir())
+    dataset = module.Dataset(
+        names, place.at("cells/images"), place.at("cells/masks"), ".png", ".png", 1, transform
+    )
+    return Given(dataset, shuffle=True, drop_last=True)
 
 
 @script(
-    "huggingface/transformers",
-    "main",
-    "examples/pytorch/image-classification/run_image_classification.py",
-    batch=8,
-    imports=(),
-    needs=("datasets",),
+    "filipradenovic/cnnimageretrieval-pytorch", "1e66a417af", "cirtorch/examples/train.py", batch=5
 )
-def hugging_face(place: Place) -> Given:
-    """a Hugging Face dataset with set_transform; random crop, flip"""
-    import datasets as hugging_face
+def retrieval(place: Place) -> Given:
+    """image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362"""
+    _antialias()
+    root = place.checkout / "cirtorch/datasets"
+    helpers = definitions(root / "datahelpers.py")
+    module = definitions(
+        root / "traindataset.py", default_loader=helpers.default_loader, imresize=helpers.imresize
+    )
+    images = sorted(map(str, (place.root / "landmarks").iterdir()))
+    transform = recipe()
+    # What __init__ reads from a file, and what create_epoch_tuples searches with the network.
+    dataset = module.TuplesDataset.__new__(module.TuplesDataset)
+    drawn = random.Random(1)
+    count = max(1, len(images) // 7)
+    chosen = [drawn.choices(range(len(images)), k=7) for _ in range(count)]
+    dataset.__dict__.update(
+        images=images,
+        imsize=362,
+        qsize=count,
+        qidxs=[tuple_[0] for tuple_ in chosen],
+        pidxs=[tuple_[1] for tuple_ in chosen],
+        nidxs=[tuple_[2:] for tuple_ in chosen],
+        transform=transform,
+        loader=helpers.default_loader,
+    )
+    return Given(
+        dataset, shuffle=True, pin_memory=True, drop_last=True, collate_fn=helpers.collate_tuples
+    )
 
-    train = datasets.ImageFolder(place.train)
-    columns = {"image": [path for path, _ in train.samples], "labels": train.targets}
-    dataset = hugging_face.Dataset.from_dict(columns)
-    dataset = dataset.cast_column("image", hugging_face.Image())
-    transform = _usual()
 
-    def transformed(batch: dict[str, Any]) -> dict[str, Any]:
-        batch["pixel_values"] = [transform(image.convert("RGB")) for image in batch["image"]]
-        return batch
+@script(
+    "leoxiaobin/deep-high-resolution-net.pytorch",
+    "6f69e4676a",
+    "tools/train.py",
+    batch=32,
+    imports="lib",
+    needs=("cv2", "pycocotools"),
+)
+def hrnet(place: Place) -> Given:
+    """keypoints: OpenCV, one affine warp; heatmaps drawn by NumPy"""
+    root = place.checkout / "lib/dataset"
+    base = definitions(root / "JointsDataset.py")
+    module = definitions(
+        root / "coco.py",
+        JointsDataset=base.JointsDataset,
+        np=_numpy_with_float(),
+        logger=logging.getLogger(__name__),
+    )
+    given = types.SimpleNamespace
+    config = given(
+        OUTPUT_DIR="",
+        DATASET=given(
+            DATA_FORMAT="jpg",
+            SCALE_FACTOR=0.35,
+            ROT_FACTOR=45,
+            FLIP=True,
+            NUM_JOINTS_HALF_BODY=8,
+            PROB_HALF_BODY=0.3,
+            COLOR_RGB=True,
+            SELECT_DATA=False,
+        ),
+        MODEL=given(TARGET_TYPE="gaussian", IMAGE_SIZE=[192, 256], HEATMAP_SIZE=[48, 64], SIGMA=2),
+        LOSS=given(USE_DIFFERENT_JOINTS_WEIGHT=False),
+        TEST=given(
+            NMS_THRE=1.0,
+            IMAGE_THRE=0.0,
+            SOFT_NMS=False,
+            OKS_THRE=0.9,
+            IN_VIS_THRE=0.2,
+            COCO_BBOX_FILE="",
+            USE_GT_BBOX=True,
+        ),
+    )
+    dataset = module.COCODataset(config, place.at("people"), "train2017", True, recipe())
+    return Given(dataset, shuffle=True, pin_memory=True)
 
-    dataset.set_transform(transformed)
-    return Given(dataset, shuffle=True, collate_fn=_stacked)
 
-
-def _stacked(samples: list[Any]) -> Any:
-    images = torch.stack([sample["pixel_values"] for sample in samples])
-    return {
-        "pixel_values": images,
-        "labels": torch.tensor([sample["labels"] for sample in samples]),
-    }
+@script("bbrattoli/JigsawPuzzlePytorch", "ec85994b9f", "JigsawTrain.py", heavy=True)
+def jigsaw(place: Place) -> Given:
+    """self-supervision: nine tiles, each jittered by NumPy and normalized by itself"""
+    module = definitions(place.checkout / "Dataset/JigsawImageLoader.py")
+    with contextlib.chdir(place.root):
+        dataset = module.DataLoader(place.at("imgs"), "listed.txt", classes=1000)
+    return Given(dataset, shuffle=True)

@@ -132,11 +132,9 @@ class _Session:
 
         Images per second from the open loader; seconds to the first batch, opening included.
         """
-        start = time.perf_counter()
+        begin = time.perf_counter()
         self._loader.open(self._work, setting or self._loader.settings(self._work)[0])
-        opening_s = time.perf_counter() - start
-        found = self._epoch()
-        return {**found, "first_batch_s": found["first_batch_s"] + opening_s}
+        return self._epoch(begin)
 
     def cold_epoch(self, tuned: dict[str, Any] | None = None) -> dict[str, Any]:
         """One epoch with warm code and cold data: all is run once before the data is dropped."""
@@ -177,24 +175,20 @@ class _Session:
         settings: list[dict[str, Any]] = self._loader.settings(self._work)
         return [tuned] if tuned in settings else settings
 
-    def _epoch(self) -> dict[str, float]:
+    def _epoch(self, opened: float | None = None) -> dict[str, float]:
+        """An epoch; ``opened``: when the time to its first batch began, if it was before it."""
         images, first, begin = 0, 0.0, time.perf_counter()
         for batch, _ in self._loader.epoch():
-            first = first or time.perf_counter() - begin
+            first = first or time.perf_counter() - (opened or begin)
             images += len(batch)
-        return {
-            "images_per_s": images / (time.perf_counter() - begin),
-            "first_batch_s": first,
-        }
+        return {"images_per_s": images / (time.perf_counter() - begin), "first_batch_s": first}
 
     def _run(self, seconds: float) -> float:
         """Images per second over whole epochs of at least ``seconds`` together."""
-        images = 0
-        start = time.perf_counter()
+        images, begin = 0, time.perf_counter()
         while True:
-            for batch, _ in self._loader.epoch():
-                images += len(batch)
-            passed = time.perf_counter() - start
+            images += sum(len(batch) for batch, _ in self._loader.epoch())
+            passed = time.perf_counter() - begin
             if passed >= seconds:
                 return images / passed
 

@@ -13,67 +13,62 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
-    Subset,
-    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
-    default_collate,
 )
 
 from bench import data
 from bench import datasets as own
-from bench.datasets import Nested, Ready, Stream, Tiny, cifar, small_transform, train_transform
-from bench.report import Row, row
+from bench.datasets import (
+    Given,
+    Nested,
+    Ready,
+    Stream,
+    Tiny,
+    cifar,
+    small_transform,
+    train_transform,
+)
+from bench.report import TIMES, Row, row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.pairs import compare
-from bench.workload import MEAN, STD
 
 _SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
 _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
+
+
+_Make = Callable[[Options], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
     """A loader as users write it.
 
-    ``workers`` None: ``--threads``. ``more``: further arguments of both loaders, made of the
-    dataset; without a sampler it is shuffled. ``persistent``: whether worker processes outlive an
-    epoch. ``theirs``: makes DataLoader's dataset where people write it otherwise, ``ours``: further
-    arguments of FastLoader.
+    ``make`` makes its dataset, or what is given to both loaders. ``workers`` None: ``--threads``.
+    ``more``: further arguments, made of the dataset; without a sampler it is shuffled.
+    ``persistent``: whether worker processes outlive an epoch.
     """
 
     name: str
-    make: Callable[[Options], Any]
+    make: _Make
     batch: int = 64
     workers: int | None = None
     more: Callable[[Any], dict[str, Any]] = lambda dataset: {"shuffle": True}
     persistent: bool = True
-    theirs: Callable[[Any], Any] = lambda dataset: dataset
-    ours: Callable[[], dict[str, Any]] = dict
 
-    def compare(self, dataset: Any, workers: int, options: Options, **facts: Any) -> Row:
-        """The row of both loaders over ``dataset``."""
-        batch = min(self.batch, 8) if options.toy else self.batch
-        persistent = self.persistent and workers > 0
-        more = {"num_workers": workers, "persistent_workers": persistent, **self.more(dataset)}
-        return compare(
-            dataset,
-            more if "batch_sampler" in more else {**more, "batch_size": batch},
-            options,
-            theirs=self.theirs(dataset),
-            ours=self.ours(),
-            batch=batch,
-            images=len(dataset.dataset if isinstance(dataset, Stream) else dataset),
-            **facts,
-        )
+    def compare(self, workers: int, options: Options, **facts: Any) -> Row:
+        """The row of both loaders."""
+        made = self.make(options)
+        given = made if isinstance(made, Given) else Given(made, **self.more(made))
+        images = len(getattr(given.dataset, "dataset", given.dataset))  # a stream's, a subset's
+        how = {"batch": self.batch, "persistent": self.persistent, "images": images}
+        return compare(given, options, workers=workers, **how, **facts)
 
 
 # --- any-dataset ----------------------------------------------------------------------------------
 
 
-def _files(
-    kind: Callable[[list[Path]], Any], count: int = 384, small: bool = False
-) -> Callable[[Options], Any]:
+def _files(kind: Callable[[list[Path]], Any], count: int = 384, small: bool = False) -> _Make:
     """A dataset of ``count`` JPEG files; ``small``: of 32 x 32 pixels."""
 
     def make(options: Options) -> Any:
@@ -99,7 +94,14 @@ def _trained(files: list[Path], views: int = 1) -> Any:
     return own.Trained(files, train_transform(), views)
 
 
-def _samples(kind: Callable[[int], Any], count: int, toy: int = 100) -> Callable[[Options], Any]:
+def _hugging_face(files: list[Path]) -> Given:
+    """As people write it, and as fastload's documentation says."""
+    dataset = own.hugging_face(files)
+    theirs = dataset.with_transform(own.transformed)
+    return Given(dataset, theirs=theirs, ours={"transform": train_transform()}, shuffle=True)
+
+
+def _samples(kind: Callable[[int], Any], count: int, toy: int = 100) -> _Make:
     return lambda options: kind(toy if options.toy else count)
 
 
@@ -125,12 +127,7 @@ _OWN = {
             _files(lambda files: own.Trained(files, small_transform()), 4096, small=True),
             batch=128,
         ),
-        Configuration(  # as people write it, and as its documentation says
-            "huggingface",
-            _files(own.hugging_face),
-            theirs=lambda dataset: dataset.with_transform(own.transformed),
-            ours=lambda: {"transform": train_transform()},
-        ),
+        Configuration("huggingface", _files(_hugging_face)),
         Configuration("arrays", _samples(Ready, 1536, 24), batch=256),
         Configuration("nested", _samples(Nested, 4096, 24), batch=128),
         Configuration("cifar", _samples(cifar, 10_000, 24), batch=256),
@@ -152,20 +149,16 @@ class AnyDataset(Suite):
         absent = [name for name in _NEEDS.get(variant, ()) if find_spec(name) is None]
         if absent:
             reason = f"{' and '.join(absent)} not installed: pip install albumentations"
-            return [row(**facts, metric="times DataLoader", unit="x", reason=reason)]
-        dataset = _OWN[variant].make(options)
+            return [row(**facts, metric=TIMES, unit="x", reason=reason)]
         facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
-        rows = []
-        for workers in (0, options.threads) if _OWN[variant].persistent else (options.threads,):
-            rows.append(_OWN[variant].compare(dataset, workers, options, **facts))
-            options.say(f"{workers} workers done")
-        return rows
+        counts = (0, options.threads) if _OWN[variant].persistent else (options.threads,)
+        return [_OWN[variant].compare(workers, options, **facts) for workers in counts]
 
 
 # --- never-slower: data ---------------------------------------------------------------------------
 
 
-def _folder(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+def _folder(kind: str, side: int, count: int) -> _Make:
     """An ImageFolder of ``count`` images of a format; ``side`` 0: photos, cropped to 224."""
 
     def make(options: Options) -> Any:
@@ -208,7 +201,7 @@ def _own_function(image: Any) -> Any:
     return image.point(lambda level: 255 - level)
 
 
-def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+def _with_function(kind: str, side: int, count: int) -> _Make:
     """An ImageFolder with a user's own function in its transform."""
 
     def make(options: Options) -> Any:
@@ -221,57 +214,13 @@ def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]
     return make
 
 
-def _own(
-    kind: str, side: int, count: int, dataset: Callable[[list[Path]], Any]
-) -> Callable[[Options], Any]:
-    """A user's own dataset of such images."""
-    return lambda options: dataset(sorted(_images(kind, side, count, options).glob("*/*")))
-
-
-def _tensor_transform(options: Options) -> Any:
-    """An ImageFolder whose transform works on tensors."""
-    from torchvision.transforms import v2
-
-    dataset = _folder("jpeg", 32, 3000)(options)
-    dataset.transform = v2.Compose(
-        [
-            v2.ToImage(),
-            v2.RandomCrop(32, padding=4),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(MEAN, STD),
-        ]
-    )
-    return dataset
-
-
-def _packed(options: Options) -> Any:
-    """A store of PNGs. DataLoader reads it through PackedDataset, so the core decodes for both."""
-    from fastload import PackedDataset, pack
-
-    images = _images("png", 32, 3000, options)
-
-    def write(folder: Path) -> None:
-        pack(images, folder / "images.lmdb")
-
-    store = data.made(options.cache, f"{images.name}-lmdb", write) / "images.lmdb"
-    return PackedDataset(store, transform=_transform(32))
+def _gifs(options: Options) -> Any:
+    """A user's own dataset of a format that only Pillow reads."""
+    return own.Trained(sorted(_images("gif", 32, 2000, options).glob("*/*")), small_transform())
 
 
 def _rows(count: int) -> Any:
     return TensorDataset(torch.rand(count, 128), torch.arange(count) % 10)
-
-
-def _stream(count: int) -> Any:
-    return Stream(Tiny(count, width=64))
-
-
-def _half(options: Options) -> Any:
-    dataset = _folder("jpeg", 32, 3000)(options)
-    return Subset(dataset, range(0, len(dataset), 2))
-
-
-# --- never-slower: what is given to both loaders -------------------------------------------------
 
 
 def own_collate(samples: list[Any]) -> Any:
@@ -280,22 +229,16 @@ def own_collate(samples: list[Any]) -> Any:
     return torch.stack(images), torch.tensor(labels)
 
 
-def dict_collate(samples: list[Any]) -> Any:
-    """One that renames what default_collate makes."""
-    images, labels = default_collate(samples)
-    return {"pixel_values": images, "labels": labels}
+def _in_order(dataset: Any) -> dict[str, Any]:
+    return {}
 
 
-def _collated(collate_fn: Callable[[list[Any]], Any]) -> Callable[[Any], dict[str, Any]]:
-    return lambda dataset: {"shuffle": True, "collate_fn": collate_fn}
+def _collated(dataset: Any) -> dict[str, Any]:
+    return {"shuffle": True, "collate_fn": own_collate}
 
 
 def _weighted(dataset: Any) -> dict[str, Any]:
     return {"sampler": WeightedRandomSampler([1.0 + i % 3 for i in range(len(dataset))], 2000)}
-
-
-def _some(dataset: Any) -> dict[str, Any]:
-    return {"sampler": SubsetRandomSampler(range(0, len(dataset), 2))}
 
 
 def _with_replacement(dataset: Any) -> dict[str, Any]:
@@ -306,10 +249,8 @@ def _batches(dataset: Any) -> dict[str, Any]:
     return {"batch_sampler": BatchSampler(RandomSampler(dataset), 64, drop_last=False)}
 
 
-def _in_order(dataset: Any) -> dict[str, Any]:
-    return {}
-
-
+_JPEG, _PNG = (_folder(kind, 32, 3000) for kind in ("jpeg", "png"))
+_TINY = _samples(Tiny, 20_000)
 _FORMATS = ("jpeg", "png", "gray", "palette", "webp", "tiff", "cmyk", "bmp")
 
 CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
@@ -319,7 +260,7 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
             Configuration(f"{kind} photos", _folder(kind, 0, 128), batch=16)
             for kind in ("jpeg", "png", "webp", "tiff", "cmyk")
         ),
-        Configuration("png 32x32 packed in LMDB", _packed),
+        Configuration("gif 32x32, 0 workers", _gifs, workers=0),
     ),
     "sizes": (
         Configuration("jpeg 64x64", _folder("jpeg", 64, 2000)),
@@ -332,60 +273,35 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
     "batches": (
         Configuration("jpeg 32x32, batch 1", _folder("jpeg", 32, 600), batch=1),
         Configuration("png 32x32, batch 1", _folder("png", 32, 600), batch=1),
-        Configuration("png 32x32, batch 512", _folder("png", 32, 3000), batch=512),
+        Configuration("png 32x32, batch 512", _PNG, batch=512),
         Configuration("jpeg photos, batch 1", _folder("jpeg", 0, 128), batch=1),
     ),
     "samplers": (
-        Configuration("in order", _folder("jpeg", 32, 3000), more=_in_order),
-        Configuration("weighted sampler", _folder("png", 32, 3000), more=_weighted),
-        Configuration("subset sampler", _folder("jpeg", 32, 3000), more=_some),
-        Configuration("batch_sampler", _folder("png", 32, 3000), more=_batches),
-        Configuration("Subset", _half),
+        Configuration("in order", _JPEG, more=_in_order),
+        Configuration("weighted sampler", _PNG, more=_weighted),
+        Configuration("batch_sampler", _PNG, more=_batches),
     ),
     "code": (
-        Configuration(
-            "collate_fn, jpeg 32x32", _folder("jpeg", 32, 3000), more=_collated(own_collate)
-        ),
-        Configuration(
-            "collate_fn, tiny samples", _samples(Tiny, 20_000), more=_collated(own_collate)
-        ),
-        Configuration(
-            "collate_fn that renames, tiny samples",
-            _samples(Tiny, 20_000),
-            more=_collated(dict_collate),
-        ),
+        Configuration("collate_fn, jpeg 32x32", _JPEG, more=_collated),
+        Configuration("collate_fn, tiny samples", _TINY, more=_collated),
         Configuration("function in the transform, jpeg", _with_function("jpeg", 0, 128)),
         Configuration("function in the transform, png", _with_function("png", 32, 2000)),
-        Configuration("transform of tensors", _tensor_transform),
-        Configuration(
-            "arrays of jpeg 64x64, 0 workers",
-            _own("jpeg", 64, 2000, lambda files: own.Photos(files, 64)),
-            workers=0,
-        ),
-        Configuration(
-            "gif 32x32, 0 workers",
-            _own("gif", 32, 2000, lambda files: own.Trained(files, small_transform())),
-            workers=0,
-        ),
     ),
     "datasets": (
         Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
-        Configuration("tiny samples", _samples(Tiny, 20_000)),
-        Configuration("stream", _samples(_stream, 20_000), more=_in_order),
-        Configuration("ready arrays", _samples(Ready, 500), batch=32),
-        Configuration("nested dicts", _samples(Nested, 2000)),
-        Configuration("CIFAR10", _samples(cifar, 5000)),
+        Configuration("tiny samples", _TINY),
+        Configuration("stream", lambda options: Stream(_TINY(options)), more=_in_order),
         Configuration("two million samples", _samples(Tiny, 2_000_000), more=_with_replacement),
         Configuration("ten samples", lambda options: Tiny(10), batch=4),
     ),
     "workers": (
         Configuration("jpeg photos, 0 workers", _folder("jpeg", 0, 64), workers=0),
         Configuration("png 32x32, 0 workers", _folder("png", 32, 1500), workers=0),
-        Configuration("tiny samples, 0 workers", _samples(Tiny, 20_000), workers=0),
-        Configuration("png 32x32, 8 workers", _folder("png", 32, 3000), workers=8),
-        Configuration("tiny samples, 8 workers", _samples(Tiny, 20_000), workers=8),
-        Configuration("png 32x32, not persistent", _folder("png", 32, 3000), persistent=False),
-        Configuration("tiny samples, not persistent", _samples(Tiny, 20_000), persistent=False),
+        Configuration("tiny samples, 0 workers", _TINY, workers=0),
+        Configuration("png 32x32, 8 workers", _PNG, workers=8),
+        Configuration("tiny samples, 8 workers", _TINY, workers=8),
+        Configuration("png 32x32, not persistent", _PNG, persistent=False),
+        Configuration("tiny samples, not persistent", _TINY, persistent=False),
     ),
 }
 """By variant of the suite."""
@@ -398,13 +314,8 @@ class NeverSlower(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         rows = []
-        facts = {"suite": self.name, "variant": variant, "data": "made"}
-        for configuration in CONFIGURATIONS[variant]:
-            dataset = configuration.make(options)
-            workers = options.threads if configuration.workers is None else configuration.workers
-            workers = min(workers, 2) if options.toy else workers
-            loader = f"fastload, {configuration.name}"
-            rows.append(configuration.compare(dataset, workers, options, loader=loader, **facts))
-            mean, (low, high) = (rows[-1]["setting"][key] for key in ("mean", "interval_95"))
-            options.say(f"{configuration.name}: {mean} times ({low} to {high})")
+        for one in CONFIGURATIONS[variant]:
+            workers = options.threads if one.workers is None else one.workers
+            facts = {"suite": self.name, "variant": variant, "loader": f"fastload, {one.name}"}
+            rows.append(one.compare(workers, options, **facts, data="made"))
         return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -183,13 +183,29 @@ class Figures:
         what = {"metric": metric, "unit": unit, **self._facts, **facts}
         self._measured.append(row(loader=loader, values=values, setting=setting, **what))
 
-    def add_all(
-        self, metrics: Iterable[tuple[str, str, str]], measured: Mapping[str, Sequence[Any]]
+    def in_turn(
+        self,
+        names: Sequence[str],
+        metrics: Sequence[tuple[str, str, str]],
+        measure: Callable[[Process, int], Mapping[str, float]],
+        first: int = 0,
     ) -> None:
-        """Figures of (metric, unit, key), where ``measured`` has, by loader, dicts of rounds."""
+        """Add figures (metric, unit, key) of what ``measure`` gives, by key, in each round.
+
+        Each time it is given a new process and the number of the round. Loaders take turns; one
+        that refuses or fails drops out. Round 0, if it is the ``first``, counts for nothing.
+        """
+        found: dict[str, list[Mapping[str, float]]] = {name: [] for name in names}
+        for number in range(first, self._options.rounds + 1):
+            for name in list(found):
+                rounds = found.pop(name)
+                with self.process(name, *metrics[0][:2]) as process:
+                    took = measure(process, number)
+                    found[name] = [*rounds, *[took] * (number > 0)]
+            self._options.say(f"round {number} of {self._options.rounds} done")
         for metric, unit, key in metrics:
-            for loader, rounds in measured.items():
-                self.add(loader, metric, unit, [each[key] for each in rounds])
+            for name, rounds in found.items():
+                self.add(name, metric, unit, [each[key] for each in rounds])
 
     @contextlib.contextmanager
     def process(
@@ -203,20 +219,16 @@ class Figures:
             try:
                 yield process
             except (Refused, Failed) as error:
-                self.none(process, error, metric, unit)
+                self.none(name, error, metric, unit)
 
     def none(
-        self,
-        process: Process,
-        error: Refused | Failed,
-        metric: str = "throughput",
-        unit: str = "images/s",
+        self, name: str, error: Refused | Failed, metric: str = "throughput", unit: str = "images/s"
     ) -> None:
-        """Say why the loader of ``process`` has no figure, and show what it said when it failed."""
+        """Say why a loader has no figure, and show what its process said when it failed."""
         reason = str(error)
         if isinstance(error, Failed):
             reason = f"failed: {reason}"
-            tail = "\n".join(process.log().splitlines()[-12:])
-            self._options.say(f"{process.name} failed: {error}\n{tail}")
+            tail = "\n".join(error.log.splitlines()[-12:])
+            self._options.say(f"{name} failed: {error}\n{tail}")
         what = {"metric": metric, "unit": unit, "reason": reason, **self._facts}
-        self._absent.append(row(loader=process.name, **what))
+        self._absent.append(row(loader=name, **what))

@@ -49,26 +49,21 @@ class Cache(Suite):
             rates = rate_of(loader), rate_of(loader)
             return *rates, loader.stats()["cache_nbytes"] // len(dataset)
 
-        begin = time.perf_counter()
         plain, *cached = in_turn(
             [partial(measured, kind) for kind in _CACHES], options.rounds, options.say
         )
-        round_s = (time.perf_counter() - begin) / (options.rounds * 2 * len(_CACHES))
-        figures = Figures(work, options, warmup_s=warmup_s, round_s=round_s)
+        figures = Figures(work, options, warmup_s=warmup_s, round_s=0)  # one epoch, however long
         for at, epoch in enumerate(("first", "later")):
             for kind, rounds in zip(_CACHES[1:], cached, strict=True):
                 rates = [each[at] for each in rounds]
-                figures.add(
-                    "fastload-folder",
-                    f"{epoch} epoch, cache={kind}",
-                    "of no cache",
-                    quotients(rates, [each[at] for each in plain]),
-                    {
-                        "cache": kind,
-                        "images_per_s": [round(rate) for rate in rates],
-                        "bytes_an_image": rounds[-1][2],
-                    },
-                )
+                setting = {
+                    "cache": kind,
+                    "images_per_s": [round(rate) for rate in rates],
+                    "bytes_an_image": rounds[-1][2],
+                }
+                ratios = quotients(rates, [each[at] for each in plain])
+                metric = f"{epoch} epoch, cache={kind}"
+                figures.add("fastload-folder", metric, "of no cache", ratios, setting)
         return figures.rows
 
 
@@ -99,19 +94,13 @@ class EntryPoints(Suite):
             """One over a dataset of its own: entry points belong to the dataset."""
             return _loader(_folder(work), work, num_workers=0, decode=decode, engine="native")
 
-        begin = time.perf_counter()
         later = {name: loader() for name in (_WITH, _WITHOUT)}
-        for name in later:
-            _cpu_us(later[name], 0, name)
-        warmup_s = time.perf_counter() - begin
+        warmup_us = sum(_cpu_us(later[name], 0, name) for name in later)
         epochs = {name: itertools.count(1) for name in later}
 
         def measured(name: str) -> tuple[float, float]:
             """Of a first and of a later epoch."""
-            return (
-                _cpu_us(loader(), 0, name),
-                _cpu_us(later[name], next(epochs[name]), name),
-            )
+            return _cpu_us(loader(), 0, name), _cpu_us(later[name], next(epochs[name]), name)
 
         both = in_turn([partial(measured, name) for name in later], options.rounds, options.say)
         first, spent = ([[each[at] for each in rounds] for rounds in both] for at in (0, 1))
@@ -120,8 +109,8 @@ class EntryPoints(Suite):
             "first_epoch": round(statistics.median(quotients(*first)), 3),
             "bytes_an_image": later[_WITH].stats()["entry_points_nbytes"] // count,
         }
-        round_s = sum(map(sum, spent)) * count / 1e6 / options.rounds / 2
-        figures = Figures(work, options, threads=1, warmup_s=warmup_s, round_s=round_s)
+        warmup_s = warmup_us * count / 1e6
+        figures = Figures(work, options, threads=1, warmup_s=warmup_s, round_s=0)  # one epoch
         for name, values in zip(later, spent, strict=True):
             metric = f"CPU time, {name} entry points"
             figures.add("fastload-folder", metric, "us an image", values, setting)

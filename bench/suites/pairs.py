@@ -1,20 +1,29 @@
-"""FastLoader and DataLoader over the same dataset, measured in turn."""
+"""FastLoader and DataLoader over the same dataset, compared and then measured in turn."""
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import math
+import multiprocessing
+import os
 import random
+import resource
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
-from bench.report import Row, row
+from bench.datasets import Given
+from bench.report import TIMES, Row, row
 from bench.suites.base import Options
 from fastload import FastLoader
 
@@ -29,64 +38,87 @@ _AGAIN = 2
 
 
 def compare(
-    dataset: Any,
-    arguments: dict[str, Any],
+    given: Given,
     options: Options,
     *,
-    theirs: Any,
-    ours: dict[str, Any],
+    batch: int,
+    workers: int,
+    persistent: bool = True,
     **facts: Any,
 ) -> Row:
-    """The row of how many times DataLoader's speed FastLoader has, with ``arguments`` of both.
+    """The row of how many times DataLoader's speed FastLoader has; batches are compared before.
 
-    ``theirs``: DataLoader's dataset. ``ours``: further arguments of FastLoader. ``facts``: further
-    fields of the row.
+    ``persistent``: worker processes outlive an epoch, which is not to be one of starting them.
+    ``facts``: further fields of the row.
     """
-    workers = arguments["num_workers"]
+    if options.toy:
+        batch, workers = min(batch, 8), min(workers, 2)
+    arguments = {
+        "num_workers": workers,
+        "persistent_workers": persistent and workers > 0,
+        **given.arguments,
+    }
+    if "batch_sampler" not in arguments:
+        arguments["batch_size"] = batch
     with warnings.catch_warnings():
-        # More workers than CPUs are part of what is measured.
+        # More workers than CPUs are part of what is measured, and so are arguments for a GPU.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        torchs: Any = DataLoader(theirs, **arguments)
-        fastloads: Any = FastLoader(dataset, **arguments, **ours)
-        rates = _rates(torchs, fastloads, options)
+        warnings.filterwarnings("ignore", "'pin_memory' argument is set as true")
+        ours: Any = FastLoader(given.dataset, **arguments, **given.ours)
+        theirs: Any = DataLoader(given.theirs, **arguments)
+        checked = _checked(theirs, ours)
+        pairs = _pairs([partial(_spent, one, batch, options.seconds / 4) for one in (ours, theirs)],
+                       options)  # fmt: skip
+    rates, cpu_s = ([[each[at] for each in rounds] for rounds in pairs] for at in (0, 1))
     ratios = quotients(*rates)
     mean, low, high = interval(ratios)
+    stats = ours.stats()
     compared = row(
-        metric="times DataLoader",
+        metric=TIMES,
         unit="x",
         values=ratios,
         setting={
             "mean": mean,
             "interval_95": [low, high],
-            "engine": fastloads.stats()["engine"],
+            "engine": stats["engine"],
             "samples_per_s": [round(statistics.median(rate), 1) for rate in rates],
+            "cpu": round(1 / statistics.median(quotients(*cpu_s)), 2),
+            "checked": checked,
             "workers": workers,
+            "materialised": [
+                f"{part['function']} ({part['count']})"
+                for part in stats.get("materialised", [])[:3]
+            ],
         },
         warmup_s=options.seconds / 4,
         round_s=options.seconds / 4,
         threads=max(1, workers),
+        batch=batch,
         **facts,
         **options.machine,
     )
-    del torchs, fastloads
+    options.say(
+        f"{compared['loader']}, {workers} workers: {mean} times DataLoader ({low} to {high}), "
+        f"{compared['setting']['cpu']} times less CPU time; {checked}; {stats['engine']}"
+    )
+    del ours, theirs
     gc.collect()  # processes that persist are of the loaders
     return compared
 
 
-def _rates(theirs: Any, ours: Any, options: Options) -> tuple[list[float], list[float]]:
-    """Samples a second of FastLoader and of DataLoader, in pairs."""
-    rates: tuple[list[float], list[float]] = ([], [])
-    loaders = (ours, theirs)
-    for loader in loaders:
-        rate_of(loader)
-    pairs = 2 if options.toy else max(_PAIRS, options.rounds)
+def _pairs(measures: Sequence[Callable[[], T]], options: Options) -> list[list[T]]:
+    found: list[list[T]] = [[] for _ in measures]
     for _ in range(1 if options.toy else _AGAIN):
-        measures = [partial(rate_of, loader, options.seconds / 4) for loader in loaders]
-        for all_rates, more in zip(rates, in_turn(measures, pairs), strict=True):
-            all_rates += more
+        pairs = in_turn(measures, 2 if options.toy else max(_PAIRS, options.rounds))
+        for rounds, more in zip(found, pairs, strict=True):
+            rounds += more
+        rates: Any = ([each[0] for each in rounds] for rounds in found)
         if interval(quotients(*rates))[1] >= 1:
             break
-    return rates
+    return found
+
+
+# --- what is measured -----------------------------------------------------------------------------
 
 
 def in_turn(
@@ -122,15 +154,91 @@ def rate_of(loader: Any, seconds: float = 0) -> float:
     """Samples a second over whole epochs that take at least ``seconds``."""
     samples, begin = 0, time.perf_counter()
     while True:
-        for batch in loader:
-            samples += _samples(batch)
+        samples += sum(len(images) for images, *_ in loader)
         elapsed = time.perf_counter() - begin
         if elapsed >= seconds:
             return samples / elapsed
 
 
-def _samples(batch: Any) -> int:
-    """How many samples a batch has: the length of its first tensor."""
-    while isinstance(batch, (dict, list, tuple)):
-        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
-    return len(batch)
+def _spent(loader: Any, batch: int, seconds: float) -> tuple[float, float]:
+    """Samples a second, and CPU seconds a sample, over whole epochs of at least ``seconds``.
+
+    Batches of any structure are taken to have ``batch`` samples.
+    """
+    samples, begin, before = 0, time.perf_counter(), _cpu_s()
+    while True:
+        for _ in loader:
+            samples += batch
+        elapsed = time.perf_counter() - begin
+        if elapsed >= seconds:
+            return samples / elapsed, max(1e-9, _cpu_s() - before) / samples
+
+
+def _cpu_s() -> float:
+    """CPU seconds that this process and its workers have spent."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    spent = own.ru_utime + own.ru_stime
+    for child in multiprocessing.active_children():
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+# --- what is compared -----------------------------------------------------------------------------
+
+
+def _checked(theirs: Any, ours: Any) -> str:
+    """Compare an epoch of both from the same seed, and say what is equal.
+
+    Raises AssertionError if they differ in what FastLoader promises.
+    """
+    epochs = _epoch(theirs), _epoch(ours)
+    native, equal = ours.stats()["engine"] == "native", True
+    for number, (one, other) in enumerate(zip_longest(*epochs)):
+        for expected, got in zip(one, other, strict=True):
+            if expected != got:
+                # An engine that knows the transform draws its own random numbers.
+                drawn = isinstance(got, _Array) and got[:-1] == expected[:-1]
+                assert native and drawn and len(got.shape) > 2, (
+                    f"batch {number} differs: {got!r} instead of {expected!r}"
+                )
+                equal = False
+    return "equal batches" if equal else "the same samples, its own random numbers"
+
+
+def _epoch(loader: Any) -> list[list[Any]]:
+    """What is in each batch of an epoch from a known seed: a digest of each array, or the value."""
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    transform = getattr(loader.dataset, "transform", None)
+    if hasattr(transform, "set_random_seed"):  # Albumentations, which has its own generators
+        transform.set_random_seed(1)
+    return [[_described(leaf) for leaf in _leaves(batch)] for batch in loader]
+
+
+class _Array(NamedTuple):
+    kind: type
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    digest: str
+
+
+def _described(leaf: Any) -> Any:
+    kind, array = type(leaf), leaf
+    if isinstance(leaf, np.ndarray):
+        array = torch.from_numpy(leaf)
+    if not isinstance(array, torch.Tensor):
+        return leaf
+    values = array.detach().reshape(-1).view(torch.uint8).numpy()
+    return _Array(kind, tuple(array.shape), array.dtype, hashlib.sha256(values).hexdigest())
+
+
+def _leaves(batch: Any) -> list[Any]:
+    if isinstance(batch, dict):
+        return [leaf for part in batch.values() for leaf in _leaves(part)]
+    if isinstance(batch, list | tuple):
+        return [leaf for part in batch for leaf in _leaves(part)]
+    if isinstance(batch, torch.Tensor | np.ndarray | np.generic) or not hasattr(batch, "__dict__"):
+        return [batch]
+    return [leaf for part in vars(batch).values() for leaf in _leaves(part)]

@@ -44,7 +44,7 @@ def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
             try:
                 runners.append(_started(process, work, options, truth))
             except (Refused, Failed) as error:
-                figures.none(process, error)
+                figures.none(name, error)
                 process.stop()
         for number in range(options.rounds):
             turn = number % max(1, len(runners))
@@ -54,7 +54,7 @@ def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
                     runner.rates.append(measured["images_per_s"])
                     runner.process.hold()
                 except Failed as error:
-                    figures.none(runner.process, error)
+                    figures.none(runner.process.name, error)
                     runner.process.stop()
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")

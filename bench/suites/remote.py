@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.loaders import REMOTE, make
 from bench.loaders.remote import Remote as RemoteLoader
-from bench.process import Failed, Process, Refused
+from bench.process import Failed, Process
 from bench.report import SEQUENTIAL, Row
 from bench.suites.base import Figures, Options, Suite, Variant
 from bench.workload import Workload
@@ -45,36 +46,24 @@ class Remote(Suite):
         work = self.work(variant, options, count=_IMAGES)
         figures = Figures(work, options, latency_s=_LATENCY_S, bytes_per_s=_BYTES_PER_S)
         measured: dict[str, list[dict[str, float]]] = {}
-        stated: dict[str, dict[str, Any]] = {}
+        stated: dict[str, dict[str, Any]] = {SEQUENTIAL: {}}
         for name in options.loaders:
             if variant == "local" and not name.startswith("fastload"):
                 continue
-            nbytes = 0
-            with figures.process(name) as process:
-                process.call("make", work=work.to_json())
-                nbytes = process.call("prepare")["nbytes"]
-            if not nbytes:
-                continue
-            options.say(f"{name}: reading")
             loader = make(name)
             assert isinstance(loader, RemoteLoader)
-            stated[name] = loader.stated(work)
-            trial = _Trial(name, work, nbytes, options)
-            try:
+            stated[name] = stated[f"{name}, local"] = loader.stated(work)
+            with figures.process(name) as process:
+                process.call("make", work=work.to_json())
+                trial = _Trial(name, work, process.call("prepare")["nbytes"], options)
+                options.say(f"{name}: reading")
                 if variant == "local":
                     measured |= trial.beside_local()
-                    stated[f"{name}, local"] = stated[name]
                 else:
                     measured[name] = [trial.epoch() for _ in range(options.rounds)]
-            except (Refused, Failed) as error:
-                assert trial.process is not None
-                figures.none(trial.process, error)
-            finally:
-                trial.close()
         if variant == "cold":
             options.say("one file of all images: reading")
             measured[SEQUENTIAL] = [_sequential(work, options) for _ in range(options.rounds)]
-            stated[SEQUENTIAL] = {}
         for metric, unit, key in _METRICS:
             for name, epochs in measured.items():
                 if key in epochs[0]:
@@ -84,14 +73,11 @@ class Remote(Suite):
 
 
 class _Trial:
-    """Epochs of one loader, each with a new cache; its packed form has ``nbytes``.
-
-    ``process`` is the last one, which runs until ``close``.
-    """
+    """Epochs of one loader, each with a new cache; its packed form has ``nbytes``."""
 
     def __init__(self, name: str, work: Workload, nbytes: int, options: Options) -> None:
         self._name, self._work, self._nbytes, self._options = name, work, nbytes, options
-        self.process: Process | None = None
+        self._folder = make(name).data_folder(work)
 
     def epoch(self) -> dict[str, float]:
         """One epoch, of which bytes and requests are counted.
@@ -100,22 +86,20 @@ class _Trial:
         warm    the same, after another process has filled the cache
         half    the second one of its process: the first one has filled the cache
         """
-        variant, folder = self._work.variant, make(self._name).data_folder(self._work)
-        limit = self._nbytes // 2 if variant == "half" else 0
-        with _served(folder.parent) as server, _scratch(self._options) as cache:
-            place = {"bucket": folder.name, "cache": cache, "limit": limit}
-            setting = {"server": server.url, **place}
-            process = self._begin()
-            if variant != "cold":
-                process.call("first_epoch", setting=setting)
+        variant = self._work.variant
+        with self._served(self._nbytes // 2 if variant == "half" else 0) as (server, setting):
             if variant == "warm":
-                process = self._begin()
-            server.faults = _faults()
-            with server.asked() as asked:
+                with self._made() as filler:
+                    filler.call("first_epoch", setting=setting)
+            with self._made() as process:
                 if variant == "half":
-                    epoch = process.call("run", seconds=0)
-                else:
-                    epoch = process.call("first_epoch", setting=setting)
+                    process.call("first_epoch", setting=setting)
+                server.faults = _faults()
+                with server.asked() as asked:
+                    if variant == "half":
+                        epoch = process.call("run", seconds=0)
+                    else:
+                        epoch = process.call("first_epoch", setting=setting)
         if not epoch["images_per_s"]:
             raise Failed("an epoch of no images")
         images = len(self._work.samples()[0]) // self._work.batch * self._work.batch
@@ -130,19 +114,12 @@ class _Trial:
 
         By loader: two that are both open, in two processes. They take turns at being the first.
         """
-        folder = make(self._name).data_folder(self._work)
         here, far = f"{self._name}, local", self._name
-        with (
-            _served(folder.parent) as server,
-            _scratch(self._options) as cache,
-            Process(self._name) as local,
-        ):
-            place = {"bucket": folder.name, "cache": cache, "limit": 0}
-            local.call("make", work=self._work.to_json())
-            both = {far: self._begin(), here: local}
-            both[far].call("first_epoch", setting={"server": server.url, **place})
-            local.call("first_epoch", setting={"server": None, **place})
-            epochs: dict[str, list[dict[str, float]]] = {far: [], here: []}
+        epochs: dict[str, list[dict[str, float]]] = {far: [], here: []}
+        with self._served(0) as (_, setting), self._made() as local, self._made() as remote:
+            both = {far: remote, here: local}
+            remote.call("first_epoch", setting=setting)
+            local.call("first_epoch", setting={**setting, "server": None})
             for number in range(self._options.rounds):
                 for name in (here, far) if number % 2 else (far, here):
                     epochs[name].append(both[name].call("run", seconds=self._options.seconds))
@@ -150,16 +127,19 @@ class _Trial:
             one["of_local"] = one["images_per_s"] / other["images_per_s"]
         return epochs
 
-    def _begin(self) -> Process:
+    @contextlib.contextmanager
+    def _made(self) -> Iterator[Process]:
         """A new process, which has imported the loader."""
-        self.close()
-        self.process = Process(self._name)
-        self.process.call("make", work=self._work.to_json())
-        return self.process
+        with Process(self._name) as process:
+            process.call("make", work=self._work.to_json())
+            yield process
 
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.stop()
+    @contextlib.contextmanager
+    def _served(self, limit: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """A server of the packed form, and the setting of a loader with a cache of ``limit``."""
+        with _served(self._folder.parent) as server, _scratch(self._options) as cache:
+            place = {"bucket": self._folder.name, "cache": cache, "limit": limit}
+            yield server, {"server": server.url, **place}
 
 
 def _sequential(work: Workload, options: Options) -> dict[str, float]:

@@ -272,8 +272,10 @@ def test_the_page_about_buckets_has_a_line_for_each_way(tmp_path: Path) -> None:
     assert "| DataLoader, the same `collate_fn` | 39.4 | 150 |" in lines
 
 
-def test_numbers_of_workers_are_tables_apart() -> None:
+def test_numbers_of_workers_are_tables_apart_beside_dataloader() -> None:
     rows = [row("torch-pil", 1.0, workers=0), row("torch-pil", 3.0, workers=2)]
+    assert [len(group) for group in report.groups(rows).values()] == [2]
+    rows = [{**one, "metric": report.TIMES} for one in rows]
     assert [len(group) for group in report.groups(rows).values()] == [1, 1]
 
 

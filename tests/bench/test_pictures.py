@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import fastload
-import warm
 from bench import pictures
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -47,23 +44,9 @@ def test_the_path_of_a_batch_names_modules_that_exist() -> None:
         assert (Path(fastload.__file__).parent / name).exists(), name
 
 
-class Shown(warm.Program):
-    """Stands for ``subprocess.Popen`` in ``bench.pictures``, as far as that uses it."""
-
-    def __init__(self, command: list[str], **options: Any) -> None:
-        super().__init__(command[1:], finalize=False, **options)
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self.wait()
-        self.stdout.close()
-
-
 @pytest.mark.native
 @pytest.mark.timeout(600)  # doctor and autotune measure
-def test_pictures_are_what_fastload_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "subprocess", SimpleNamespace(Popen=Shown))
+def test_pictures_are_what_fastload_shows(tmp_path: Path) -> None:
     made = {path.stem: words(path) for path in pictures.make(tmp_path, images=40, budget_s=1)}
     kept = {name: words(pictures.FOLDER / f"{name}.svg") for name in made}
     assert {*made, "batch"} == set(_NAMES)  # which is drawn by hand

@@ -11,81 +11,84 @@ import pytest
 
 from bench import documents, report
 from bench.scripts import SCRIPTS, definitions, imported
-from bench.untuned import UNTUNED
 from bench_rows import rows_of_any, run
 
 torchvision = pytest.importorskip("torchvision")
 
-VIEWS = '''
-class TwoCropsTransform:
-    """Two views of an image."""
-
-    def __init__(self, view):
-        self.view = view
-
-    def __call__(self, image):
-        return [self.view(image), self.view(image)]
+OPENING = '''
+from pathlib import Path
+from PIL import Image
+from torchvision.transforms import functional as F
 
 
-class GaussianBlur:
-    def __init__(self, sigma):
-        self.sigma = sigma
+class TrainDatasetFromFolder:
+    """Two sizes of each photo."""
 
-    def __call__(self, image):
-        return image
+    def __init__(self, folder, crop_size, upscale_factor):
+        self.paths, self.size = sorted(Path(folder).iterdir()), crop_size
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        photo = F.center_crop(Image.open(self.paths[index]), self.size)
+        return F.to_tensor(photo), F.to_tensor(F.resize(photo, self.size // 4))
 '''
+
+KNOWN = """
+from pathlib import Path
+from torchvision import datasets
+from torchvision import transforms as T
+
+
+def ImageFolder(root):
+    chain = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
+    return datasets.ImageFolder(Path(root).parent, chain)
+"""
 
 
 @pytest.fixture
 def repos(tmp_path: Path) -> Path:
-    """A checkout of one script, in our words."""
-    module = tmp_path / "repos" / "simsiam" / "simsiam" / "loader.py"
-    module.parent.mkdir(parents=True)
-    module.write_text(VIEWS)
+    """Checkouts of two scripts, in our words."""
+    for module, text in (
+        ("SRGAN/data_utils.py", OPENING),
+        ("Image_Segmentation/data_loader.py", KNOWN),
+    ):
+        path = tmp_path / "repos" / module
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
     return tmp_path / "repos"
 
 
 @pytest.mark.usefixtures("no_leaks")
 def test_a_script_is_compared_and_then_timed(cache: Path, repos: Path) -> None:
-    rows = rows_of_any(cache, "scripts", "simsiam,mae", "--repos", repos)
-    ratios = {found["variant"]: found for found in rows}
-    assert list(ratios) == ["simsiam", "mae"]
-    views, folder = ratios["simsiam"], ratios["mae"]
-    assert views["setting"]["checked"] == "equal batches"
-    assert views["setting"]["engine"] == "torch"
-    assert "own random numbers" in folder["setting"]["checked"]
+    rows = rows_of_any(cache, "scripts", "srgan,image-segmentation", "--repos", repos)
+    by = {(found["variant"], found["setting"]["workers"]): found["setting"] for found in rows}
+    assert list(by) == [(name, n) for name in ("srgan", "image-segmentation") for n in (0, 2)]
+    assert by["srgan", 2]["checked"] == "equal batches"
+    assert by["srgan", 2]["engine"] == "torch"
+    assert "own random numbers" in by["image-segmentation", 2]["checked"]
     for found in rows:
-        assert (found["metric"], found["unit"]) == ("times DataLoader", "x")
+        assert (found["metric"], found["unit"]) == (report.TIMES, "x")
         assert found["median"] > 0
         assert found["setting"]["cpu"] > 0
 
 
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # theirs: open files
-def test_a_stream_is_compared_with_workers_and_without(cache: Path, repos: Path) -> None:
-    pytest.importorskip("webdataset")
-    rows = rows_of_any(cache, "scripts", "webdataset", "--repos", repos)
-    assert [found["setting"].get("processes") for found in rows] == [0, 2], rows
-    assert {found["setting"]["checked"] for found in rows} == {"equal batches"}
-
-
 def test_a_checkout_that_is_not_there_is_a_row_with_the_commands(cache: Path, repos: Path) -> None:
-    (row,) = rows_of_any(cache, "scripts", "deit", "--repos", repos)
+    (row,) = rows_of_any(cache, "scripts", "jigsaw", "--repos", repos)
     assert row["median"] is None
-    for repository in ("facebookresearch/deit", "huggingface/pytorch-image-models"):
-        folder = repos / repository.split("/")[1]
-        assert f"https://github.com/{repository} {folder}" in row["reason"]
+    assert row["reason"] == SCRIPTS["jigsaw"].clone(str(repos))
 
 
 def test_without_a_folder_of_checkouts_it_says_so(cache: Path) -> None:
-    (row,) = rows_of_any(cache, "scripts", "dino")
+    (row,) = rows_of_any(cache, "scripts", "srgan")
     assert "--repos" in row["reason"]
 
 
 def test_a_script_that_fails_is_a_row_and_others_go_on(cache: Path, repos: Path) -> None:
-    (repos / "simsiam" / "simsiam" / "loader.py").write_text("raise RuntimeError('theirs')\n")
-    rows = rows_of_any(cache, "scripts", "simsiam,mae", "--repos", repos)
-    assert [found["median"] is None for found in rows] == [True, False]
+    (repos / "SRGAN" / "data_utils.py").write_text("raise RuntimeError('theirs')\n")
+    rows = rows_of_any(cache, "scripts", "srgan,image-segmentation", "--repos", repos)
+    assert [found["median"] is None for found in rows] == [True, False, False]
     assert "RuntimeError: theirs" in rows[0]["reason"]
 
 
@@ -98,11 +101,11 @@ def test_batches_that_differ_are_a_failure(
 
     class Wrong(FastLoader):
         def __iter__(self) -> Any:
-            for views, labels in super().__iter__():
-                yield [views[0], torch.zeros_like(views[1])], labels
+            for large, small in super().__iter__():
+                yield large, torch.zeros_like(small)
 
-    monkeypatch.setattr("bench.suites.scripts.FastLoader", Wrong)
-    (row,) = rows_of_any(cache, "scripts", "simsiam", "--repos", repos)
+    monkeypatch.setattr("bench.suites.pairs.FastLoader", Wrong)
+    (row,) = rows_of_any(cache, "scripts", "srgan", "--repos", repos)
     assert row["reason"].startswith("failed: AssertionError: batch 0 differs")
 
 
@@ -110,7 +113,7 @@ def test_modules_of_a_checkout_are_forgotten_and_installed_ones_come_back(tmp_pa
     (tmp_path / "json.py").write_text("theirs = True\n")
     import json
 
-    with imported([tmp_path]):
+    with imported(tmp_path):
         assert importlib.import_module("json").theirs
     assert sys.modules["json"] is json
     assert str(tmp_path) not in sys.path
@@ -126,92 +129,51 @@ def test_definitions_leave_out_what_runs_and_what_is_missing(tmp_path: Path) -> 
         "def area(side): return side**2 + math.floor(size)\n"
         "raise SystemExit\n"
     )
-    with imported([tmp_path]):
+    with imported(tmp_path):
         module = definitions(path, size=0.5)
         assert module.area(3) == 9
         assert not hasattr(module, "Model")
     assert module.__name__ not in sys.modules
 
 
-def test_there_are_twenty_six_scripts_and_none_twice() -> None:
+def test_no_script_is_there_twice() -> None:
     files = {(script.repository, script.file) for script in SCRIPTS.values()}
-    assert len(files) == len(SCRIPTS) == 26
-    for script in SCRIPTS.values():
-        for folder in script.folders:
-            assert any(folder.split("/")[0] == other.folder for other in SCRIPTS.values())
+    assert len(files) == len(SCRIPTS) == 13
 
 
-def test_no_script_is_in_both_lists_and_each_can_be_cloned() -> None:
-    assert len(UNTUNED) >= 12
-    assert not UNTUNED.keys() & SCRIPTS.keys()
-    for script in UNTUNED.values():
-        assert script.repository not in {other.repository for other in SCRIPTS.values()}
-        assert {folder.split("/")[0] for folder in script.folders} <= {script.folder}
-
-
-def test_untuned_scripts_are_all_in_one_table() -> None:
-    rows = []
-    for name, processes, values in (
-        ("bad", 0, [1.0]), ("bad", 2, [1.2]), ("good", 0, [3.0, 4.0, 5.0]),
-    ):  # fmt: skip
-        row = _row(f"a/{name}", values)
-        row["setting"] = {"processes": processes}
-        rows.append({**row, "untuned": True})
-    assert documents.untuned(rows).splitlines()[2:] == [
-        "| [good](https://github.com/a/good), crops | 4.0 | - |",
-        "| [bad](https://github.com/a/bad), crops | 1.0 | 1.2 |",
-    ]
-
-
-def test_the_table_has_the_fastest_first_and_says_what_is_missing(tmp_path: Path) -> None:
-    page = tmp_path / "docs" / "your-dataset.md"
-    page.parent.mkdir()
-    begin, end = "<!-- scripts: begin; made from rows -->", "<!-- scripts: end -->"
-    page.write_text(f"before\n{begin}\n{end}\nafter\n")
-    rows = [_row("a/slow", [2.0, 3.0, 4.0]), _row("b/fast", [5.0]), _row("c/absent", [])]
-    assert documents.fill(rows, tmp_path) == [page]
-    lines = page.read_text().splitlines()
-    table = [line for line in lines if line.startswith("| [")]
-    assert table == [
-        "| [b/fast](https://github.com/b/fast), `train.py` | crops | **5.0** (5.0 to 5.0) |",
-        "| [a/slow](https://github.com/a/slow), `train.py` | crops | **3.0** (2.0 to 4.0) |",
-    ]
-    assert "Not measured: c/absent." in lines
-    assert (lines[0], lines[-1]) == ("before", "after")
-
-
-def test_the_table_shows_some_of_many_and_the_line_below_it_what_others_gained() -> None:
-    rows = [_row(f"a/s{place}", [float(place)]) for place in range(1, 21)]
-    lines = documents.scripts(rows).splitlines()
-    table = [line for line in lines if line.startswith("| [")]
-    assert len(table) == 8
-    assert "a/s20]" in table[0] and "a/s1]" in table[-1]  # the best and the worst
-    assert "**" not in table[-1]  # as fast as DataLoader is no win
-    assert lines[-1].startswith("The other 12 gained 2.0 to 19.0 times")
-
-
-def _row(repository: str, values: list[float]) -> Any:
+def test_the_table_has_the_best_first() -> None:
     facts: dict[str, Any] = {
         "suite": "scripts",
-        "variant": repository,
         "loader": "fastload",
-        "metric": "times DataLoader",
+        "metric": report.TIMES,
         "unit": "x",
-        "script": {"repository": repository, "file": "train.py"},
-        "does": "crops",
+        "does": "crops: of photos",
         "threads": 2,
         "machine": {"cpu": "a CPU", "cpus": 2, "commit": "abc"},
         "shared_versions": {"torch": "2", "pillow": "1"},
     }
-    if not values:
-        return report.row(reason="not installed: tqdm", **facts)
-    return report.row(values=values, setting={}, **facts)
+    rows = [
+        report.row(
+            variant=name,
+            values=[1.0],
+            setting={"workers": workers, "cpu": gain},
+            script={"repository": f"a/{name}", "file": "train.py"},
+            **facts,
+        )
+        for name, workers, gain in (("bad", 0, 1.0), ("bad", 2, 1.2), ("good", 0, 4.0))
+    ]
+    script = {"repository": "a/absent", "file": "train.py"}
+    rows.append(report.row(variant="absent", script=script, reason="not installed", **facts))
+    assert documents.scripts(rows).splitlines()[-2:] == [
+        "| [good](https://github.com/a/good), crops | 4.0 |  |",
+        "| [bad](https://github.com/a/bad), crops | 1.0 | 1.2 |",
+    ]
 
 
 def test_the_commands_of_a_checkout_name_its_commit(tmp_path: Path) -> None:
-    script = SCRIPTS["dino"]
+    script = SCRIPTS["srgan"]
     assert script.clone("DIR") == (
-        "git clone -q --filter=blob:none https://github.com/facebookresearch/dino DIR/dino && "
-        f"git -C DIR/dino checkout -q {script.commit}"
+        "git clone -q --filter=blob:none https://github.com/leftthomas/SRGAN DIR/SRGAN && "
+        f"git -C DIR/SRGAN checkout -q {script.commit}"
     )
     assert run(tmp_path, "scripts", "--repos", tmp_path / "absent").exit_code == 2
