@@ -31,8 +31,7 @@ from .._base.torch_loader import is_torchs
 from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
-from .._sources.mix import Mix, MixDataset
-from .._sources.source import unreadable_type
+from .._sources.kinds import is_mix, is_mix_dataset, unreadable_type
 from ..errors import UsageError, type_next
 from ..hints import (
     CacheKind,
@@ -187,7 +186,7 @@ class LoaderConfig:
         from . import bucket_sampler
 
         bucket_sampler.check(batch_by)
-        if self.iterable or isinstance(self.dataset, (Mix, MixDataset)):
+        if self.iterable or is_mix(self.dataset) or is_mix_dataset(self.dataset):
             raise UsageError(
                 "batch_by: expected a map-style dataset, whose samples can come in any order, got "
                 f"{type(self.dataset).__name__}"

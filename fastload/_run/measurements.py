@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .._base.trace import Stamps
 from ..hints import RemoteStats
-from ..storage.base import Store
 from .bad_samples.policy import BadSamples
 
 if TYPE_CHECKING:
     from .._sources.deferred.batch import Counts
     from .._sources.deferred.thread_state import Cause
+    from ..storage.base import Store
 
 
 class Spent(NamedTuple):

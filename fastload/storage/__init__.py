@@ -14,9 +14,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .._base import huggingface
 from ..errors import FastloadError, StoreError, StoreNotFoundError, UsageError
 from ..hints import Compression
-from . import huggingface
 from ._local import is_url, local_path
 from ._nearby import nothing_at
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
