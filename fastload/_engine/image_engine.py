@@ -20,6 +20,7 @@ from typing_extensions import override
 from .._base import pixel_limit
 from .._base.slabs import SlabRing
 from .._base.timeline import TIMES
+from .._base.value_class import value_class
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Geometry, Refused
 from .._transforms.geometry.draws import Numbers
@@ -48,7 +49,7 @@ class PillowProcesses(Protocol):
         """Start to fill samples ``which`` of ``batch``; None: the processes cannot."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class EngineOptions:
     """How an engine works. None of it changes an image.
 
@@ -83,7 +84,7 @@ class EngineOptions:
         return {**self.__dict__, "processes": None}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class BatchRequest:
     """One batch on its way through an engine.
 

@@ -28,6 +28,7 @@ from .. import _native
 from .._base.derived import derived
 from .._base.machine import cpu
 from .._base.torch_loader import is_torchs
+from .._base.value_class import value_class
 from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
@@ -69,7 +70,7 @@ _ENGINES, _DECODES = get_args(Engine), get_args(Decode)
 
 
 # Nobody compares or prints one, and for so many fields it takes a millisecond to make that code.
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value_class(kw_only=True, eq=False)
 class LoaderConfig:
     """The arguments of a FastLoader that its epochs need, under their own names.
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .._base.trace import Stamps
+from .._base.value_class import value_class
 from ..hints import RemoteStats
 from .bad_samples.policy import BadSamples
 
@@ -140,7 +141,7 @@ class ImageCounts:
         return ImageCounts, ()  # a copy in another process starts empty
 
 
-@dataclasses.dataclass
+@value_class(frozen=False)
 class Measurements:
     """Measurements of one epoch, for ``stats()``. Whoever makes its batches adds to them.
 

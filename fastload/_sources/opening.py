@@ -48,8 +48,8 @@ _Given = dict[str, Any]
 
 
 def _open(dataset: Any, seed: int | None, given: _Given) -> Any:
-    if is_mix(dataset) or is_mix_dataset(dataset):
-        mix = dataset.mix if is_mix_dataset(dataset) else dataset
+    mix = dataset.mix if is_mix_dataset(dataset) else dataset if is_mix(dataset) else None
+    if mix is not None:
         return dataset.opened(lambda one: _as_component(mix, _open(one, seed, given)))
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
         return _packed(dataset, seed, given)

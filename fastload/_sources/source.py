@@ -19,6 +19,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from .._base.indices import as_indices
 from .._base.nested import plain
+from .._base.value_class import value_class
 from .._transforms.plan import Plan, Views
 from ..errors import UsageError
 from ..hints import CheckCrc
@@ -41,7 +42,7 @@ _folders: weakref.WeakKeyDictionary[ImageFolder, _Known] = weakref.WeakKeyDictio
 _tensor_stores: weakref.WeakKeyDictionary[TensorDataset, TensorStore] = weakref.WeakKeyDictionary()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class Source:
     """Samples that an engine can make.
 

@@ -24,6 +24,7 @@ from ..._base.machine import cpu
 from ..._base.own_generators import OwnSeeds
 from ..._base.slabs import SlabRing
 from ..._base.trace import Clock
+from ..._base.value_class import value_class
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
@@ -94,7 +95,7 @@ def _is_plain(part: Any, depth: int = 2) -> bool:
 _ATOMS = frozenset((type(None), bool, int, float, str, bytes))
 
 
-@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+@value_class(frozen=False, kw_only=True, eq=False)
 class Fetcher:
     """Makes batches in the process that has it.
 

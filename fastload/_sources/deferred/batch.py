@@ -33,6 +33,7 @@ import torch
 
 from ... import _native
 from ..._base.pixel_limit import UNLIMITED
+from ..._base.value_class import value_class
 from ..._engine.image_engine import BatchRequest
 from ..._engine.native import Kernel, ValueChanges, shared_regions
 from ..._transforms.pixels.erasing import Erase
@@ -80,7 +81,7 @@ def damage_raised() -> Iterator[None]:
         raise damaged.__cause__ or damaged from None
 
 
-@dataclasses.dataclass
+@value_class(frozen=False)
 class Counts:
     """How the images of an epoch were made.
 
