@@ -34,8 +34,7 @@ import torch
 from ... import _native
 from ..._base.pixel_limit import UNLIMITED
 from ..._base.value_class import value_class
-from ..._engine.image_engine import BatchRequest
-from ..._engine.native import Kernel, ValueChanges, shared_regions
+from ..._engine.kernel import BatchRequest, Kernel, ValueChanges, shared_regions
 from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
 from ...errors import InternalError
