@@ -24,10 +24,10 @@ from .._engine.registry import chosen, images_of, make_engine
 from .._transforms.plan import Plan, Views, seed_of
 from ..errors import UsageError
 from ..hints import CheckCrc, JointKind
-from ..storage import open_store
 from ..storage._local import is_url
 from ..storage.base import Store
 from ..storage.column_options import ColumnOptions
+from ..storage.opening import open_store
 from .augmentation_checks import check_augmentation, epoch_number
 from .collate import ReadyBatch, annotations_of, samples_of
 from .in_python import EveryView, PythonSamples, own_threads
