@@ -46,6 +46,7 @@ from ._run.resources import Inspection, Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
+from ._sources.deferred.thread_state import THREAD
 from ._sources.kinds import is_image_stream, is_mix_dataset
 from ._sources.opening import open_dataset
 from .errors import FastloadError, UsageError, advise
@@ -493,7 +494,19 @@ class FastLoader(DataLoader[Sample]):
             self._epoch_cursor.base_seed = (
                 None  # it belongs to one iterator, as persistent workers do
             )
-        return EpochIterator(self._begin_iteration())
+        outer = THREAD.making
+        if outer is None:
+            return EpochIterator(self._begin_iteration())
+        left = outer.inner.brief and self._leaves_images()
+        iterator = super()._get_iterator() if left else EpochIterator(self._begin_iteration())
+        outer.begin(iterator)
+        return iterator
+
+    def _leaves_images(self) -> bool:
+        """Whether torch's own iterator does, and another loader makes the images: ``within.py``."""
+        if self._loader_resources.native or self._epoch_cursor.resume is not None:
+            return False
+        return self._loader_config(begin=True).repeatable
 
     def _begin_iteration(self) -> EpochContext:
         """What an iterator needs from this loader to start an epoch."""

@@ -44,6 +44,7 @@ from ..hints import (
 from . import shard
 from .bad_samples import policy
 from .order import Division, Order, OwnOrder, grouped, order_of
+from .progress import is_stateful
 from .shard import Shard, ShardBy
 
 if TYPE_CHECKING:
@@ -278,6 +279,15 @@ class LoaderConfig:
         if not self.exchanged or (self._asks_for_ours and not registry.is_torch(self.engine)):
             return ""
         return f"{self.exchanged} is not torch's own code, and only torch's iterator calls it"
+
+    @derived
+    def repeatable(self) -> bool:
+        """Whether the same epoch comes again where torch's global generators are set back, and
+        nothing of our own is asked for, such as to skip bad samples.
+        """
+        if self.num_workers or self.pin_memory or self.iterable or self._asks_for_ours:
+            return False
+        return self.own_order and self.generator is None and not is_stateful(self.dataset)
 
     @property
     def needs_workers(self) -> bool:

@@ -28,6 +28,7 @@ from ..._base.value_class import value_class
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
+from ..._sources.deferred.within import InnerIterators, Making
 from ..._sources.kinds import is_packed_itself
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
@@ -134,6 +135,7 @@ class Fetcher:
         # Not properties: asked for each batch.
         self.iterable = self.resumable is not None and self.resumable.iterable
         self.seeds = self.seed is not None
+        self._inner = InnerIterators()
 
     @derived
     def _own_seeds(self) -> OwnSeeds:
@@ -151,6 +153,18 @@ class Fetcher:
 
     def make(self, wanted: Wanted) -> Outcome:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
+        thread = thread_state.THREAD
+        if thread.making is not None:
+            return self._made(wanted)
+        making = thread.making = Making(self._inner)
+        try:
+            made = self._made(wanted)
+        finally:
+            thread.making = None
+        making.end()
+        return made
+
+    def _made(self, wanted: Wanted) -> Outcome:
         deferral, packer = self.deferral, wanted.packer
         if self.eager:
             with thread_state.eagerly():

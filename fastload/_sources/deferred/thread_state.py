@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..._engine.cache.opened import OpenedCache
     from .recording import Opened, Recording
+    from .within import Making
 
 
 class Cause(NamedTuple):
@@ -120,6 +121,7 @@ class _Thread(threading.local):
     kept: tuple[Opened, np.ndarray] | None = None
     ahead: MadeAhead | None = None
     once_ns = 0
+    making: Making | None = None
 
     def __init__(self) -> None:
         self.batch = BatchContext()
@@ -136,6 +138,7 @@ last, times_asked: the image of which ``single.py`` made something last, and how
 several: whether it made something of the image before more than once.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 ahead: what makes pixels ahead of the samples that ask for them.
+making: the batch that it makes for no sample of another one, deferring or not; None: it makes none.
 once_ns: CPU time of this process that went into proofs which the thread waited for.
 """
 
@@ -187,7 +190,7 @@ def _in_forked_child() -> None:
     # thread makes anything ahead.
     if THREAD.deferring:
         THREAD.deferring = None
-    THREAD.ahead = None
+    THREAD.ahead = THREAD.making = None
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

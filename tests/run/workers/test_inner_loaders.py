@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 import deferred_datasets as shapes
 from fastload import FastLoader
+from fastload._run.epoch_iterator import EpochIterator
 from sides import assert_same, outcome
 
 # Pillow leaves a truncated file open.
@@ -40,15 +42,25 @@ class Episodes(Dataset[Any]):
 
     def __init__(self, kind: type, photos: list[Path]) -> None:
         self.loaders = [kind(shapes.Photos(photos[k::2]), 3, shuffle=True) for k in range(2)]
+        self.kinds: set[type] = set()
 
     def __len__(self) -> int:
         return 4
 
     def iterator(self, i: int) -> Iterator[Any]:
-        return iter(self.loaders[i % 2])
+        iterator = iter(self.loaders[i % 2])
+        self.kinds.add(type(iterator))
+        return iterator
 
     def __getitem__(self, i: int) -> Any:
         return next(self.iterator(i))
+
+
+class Many(Episodes):
+    """Has so many samples that each loader is known to make its iterators for one of them."""
+
+    def __len__(self) -> int:
+        return 12
 
 
 class Whole(Episodes):
@@ -100,7 +112,7 @@ class Stream(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Episodes, Whole, Held, Made, Stream])
+@pytest.mark.parametrize("make", [Episodes, Many, Whole, Held, Made, Stream])
 def test_batches_are_as_with_torchs_loaders(
     make: Callable[[type, list[Path]], Any], photos: list[Path], workers: int
 ) -> None:
@@ -131,7 +143,7 @@ class Mended(Held):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Episodes, Whole, Mended])
+@pytest.mark.parametrize("make", [Episodes, Many, Whole, Mended])
 def test_a_damaged_image_is_the_inner_loaders(
     make: Callable[[type, list[Path]], Any], tmp_path: Path, workers: int
 ) -> None:
@@ -154,3 +166,21 @@ def test_a_loader_sees_their_images(photos: list[Path], workers: int) -> None:
     stats = loader.stats()
     assert (stats["images_opened"], stats["images_deferred"]) == (12, 12)
     assert "images: 12 opened" in loader.explain()
+
+
+def test_images_of_brief_iterators_are_the_outer_loaders(photos: list[Path]) -> None:
+    dataset = Many(FastLoader, photos)
+    loader = FastLoader(dataset, 2)
+    for _ in loader:
+        pass
+    assert loader.stats()["images_deferred"] == 36
+    assert dataset.kinds == {EpochIterator, _SingleProcessDataLoaderIter}
+
+
+def test_images_of_kept_iterators_are_the_inner_loaders(photos: list[Path]) -> None:
+    dataset = Held(FastLoader, photos)
+    loader = FastLoader(dataset, 1)
+    for _ in range(3):
+        for _ in loader:
+            pass
+    assert dataset.kinds == {EpochIterator}

@@ -1,0 +1,55 @@
+"""Loaders over which a Dataset iterates while it makes a sample for another loader.
+
+Few-shot learning does that: ``next(iter(loader))`` for each class. What such a loader's images
+become is best left to the outer loader, which fills its batch as a whole, and makes it again as a
+whole if an image is damaged. Then the Dataset makes an inner iterator anew. One that it keeps for
+other batches would go on instead, so such an iterator has to see to its images itself.
+
+Nobody knows of an iterator whether it will be kept. So those of a Dataset are watched first, also
+while the outer loader does not defer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Final
+
+# So many iterators have to end within the batch in which they began.
+_LEAST: Final = 2
+
+
+class InnerIterators:
+    """What is known of the iterators that a Dataset makes within its samples."""
+
+    def __init__(self) -> None:
+        self._ended = 0  # within their batch
+        self._kept = False  # one was
+
+    @property
+    def brief(self) -> bool:
+        """Whether each ends within its batch, as far as is known."""
+        return self._ended >= _LEAST and not self._kept
+
+    def note(self, iterator: object | None) -> None:
+        """Note what became of one within its batch; None: it ended."""
+        if iterator is None:
+            self._ended += 1
+        else:
+            self._kept = True
+
+
+class Making:
+    """A batch that is made for no sample of another one. ``inner``: iterators of its Dataset."""
+
+    def __init__(self, inner: InnerIterators) -> None:
+        self.inner = inner
+        self._begun: list[weakref.ref[object]] = []
+
+    def begin(self, iterator: object) -> None:
+        """``iterator`` of another loader begins in one of its samples."""
+        self._begun.append(weakref.ref(iterator))
+
+    def end(self) -> None:
+        """The batch is made."""
+        for begun in self._begun:
+            self.inner.note(begun())
